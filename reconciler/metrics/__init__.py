@@ -16,7 +16,7 @@ from reconciler.metrics.counting import (
     Look,
 )
 from reconciler.metrics.pages import Disk, disk_of, render_cluster
-from reconciler.metrics.serving import Answers
+from reconciler.metrics.serving import Answers, AuditLook
 from reconciler.model.series.node import render as render_node
 from reconciler.model.series.table import LABELS, TABLE, Series
 
@@ -26,6 +26,7 @@ __all__ = [
     "LOOK_OF",
     "TABLE",
     "Answers",
+    "AuditLook",
     "ClusterState",
     "Counters",
     "Disk",

@@ -6,6 +6,7 @@ their class, so that no client can make series.
 
 import time
 from collections import Counter
+from typing import NamedTuple
 
 from reconciler.metrics import pages
 from reconciler.metrics.counting import DURATION_BUCKETS, Histogram
@@ -16,10 +17,21 @@ METHODS = ("GET", "POST", "PUT", "DELETE")
 OTHER = "(other)"
 
 
+class AuditLook(NamedTuple):
+    """What came of going along the audit log, and when that was, in seconds since the epoch."""
+
+    intact: bool
+    at: float
+
+
 class Answers:
-    """Counts requests by handler, method and status class."""
+    """Counts requests by handler, method and status class.
+
+    ``audit`` is the last look at the audit log, None before the first.
+    """
 
     def __init__(self) -> None:
+        self.audit: AuditLook | None = None
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._durations: dict[str, Histogram] = {}
 
@@ -41,6 +53,9 @@ class Answers:
             page.put_histogram("muster_api_request_duration_seconds", durations, handler)
         page.put("muster_api_sessions", open_sessions, "open")
         page.put("muster_api_sessions", other_sessions, "waiting")
+        if self.audit is not None:
+            page.put("muster_audit_intact", int(self.audit.intact))
+            page.put("muster_audit_verified_timestamp_seconds", self.audit.at)
         page.put("muster_api_process_cpu_seconds_total", time.process_time())
         page.put("muster_api_process_resident_memory_bytes", pages.resident_bytes())
         return page.render()

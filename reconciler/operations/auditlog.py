@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,6 +25,8 @@ PART_BYTES_MAX = 64 * 2**20
 #: The first line's predecessor.
 BEGINNING = "0" * 64
 LINE_BYTES_MAX = 1 << 20
+#: How many lines are verified between two pauses.
+PAUSE_LINES = 200
 _BLOCK = 1 << 16
 _NUMBER_DIGITS = 12
 
@@ -172,7 +174,7 @@ class Log:
             if not only_dropped or _DROPPED_MARK in text:
                 yield _read(self.path, text)
 
-    def verify(self, first: int = 1) -> Verdict:
+    def verify(self, first: int = 1, *, pause: Callable[[], None] | None = None) -> Verdict:
         """Go along the whole chain, through all files.
 
         It begins with the first line, or behind those of which a later line says that they were
@@ -180,11 +182,17 @@ class Log:
 
         Args:
             first: the number that it begins with, where what was before has been taken away.
+            pause: called after each ``PAUSE_LINES``, for who does it beside other work.
+
+        Raises:
+            OSError: a file can't be read.
         """
-        walk = Walk(first)
+        walk, count = Walk(first), itertools.count(1)
         for file, is_last in self._files():
             for text in file:
                 walk.step(text, may_be_torn=is_last)
+                if pause is not None and next(count) % PAUSE_LINES == 0:
+                    pause()
             walk.end_file()
         return walk.verdict()
 

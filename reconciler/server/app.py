@@ -14,6 +14,7 @@ from reconciler import __version__
 from reconciler.server import (
     api,
     audits,
+    auditwatch,
     changes,
     explanations,
     failures,
@@ -41,6 +42,7 @@ async def _linked(service: services.Services) -> AsyncIterator[None]:
         asyncio.create_task(service.link.run()),
         asyncio.create_task(service.node_pages.run()),
         asyncio.create_task(housekeeping.Housekeeping(service).run()),
+        asyncio.create_task(auditwatch.Watch(service).run()),
     ]
     if service.submitter is not None:
         tasks.append(asyncio.create_task(service.submitter.run()))

@@ -1,0 +1,99 @@
+"""Goes along the audit log now and then, so that tampering is told and not only found when asked.
+
+The log's files come in; out come two series of the server's page: whether the chain held when it
+was last gone along, and when that was. It costs a small part of one core while it goes on, however
+large the log is, and nothing in between. Who verifies by hand sees the same (``muster audit
+verify``); what is told here besides is a log that has become shorter while the server watched.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from reconciler import metrics
+from reconciler.operations import auditlog
+from reconciler.server import services
+
+_LOG = logging.getLogger("muster.audit")
+
+#: How long after one look the next one begins.
+LOOK_EVERY_S = 3600.0
+#: The part of the time for which a look works; the rest of it, it waits.
+DUTY = 0.05
+
+
+class StoppedError(Exception):
+    """The server stops while the log is gone along."""
+
+
+class Watch:
+    """Looks at the log when it is made, and every ``LOOK_EVERY_S`` from then on.
+
+    Args:
+        service: whose log it is, and who is told.
+        clock: seconds since the epoch. sleep: waits in the thread of a look.
+    """
+
+    def __init__(
+        self,
+        service: services.Services,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._service = service
+        self._clock = clock
+        self._sleep = sleep
+        self._lines = 0
+        self._wrong = ""
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except OSError as error:
+                _LOG.warning("the audit log can't be verified now: %s", error)
+            except StoppedError:
+                return
+            except Exception:
+                _LOG.exception("a defect kept the audit log from being verified")
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def look(self) -> str:
+        """Go along the log once; what is wrong with it.
+
+        Raises:
+            OSError: it can't be read.
+            StoppedError: the server stops.
+        """
+        log = auditlog.Log(self._service.audit_path)
+        found = await asyncio.to_thread(log.verify, pause=_Pace(self._service, self._sleep))
+        # files may have been put aside and dropped while it went slowly: that is no tampering
+        if found.wrong and not self._wrong:
+            found = await asyncio.to_thread(log.verify)
+        wrong = found.wrong
+        if not wrong and found.lines < self._lines:
+            wrong = f"it ends with line {found.lines}, and line {self._lines} was there before"
+        if wrong:
+            _LOG.error("the audit log %s was tampered with: %s", log.path, wrong)
+        self._lines, self._wrong = max(self._lines, found.lines), wrong
+        self._service.answers.audit = metrics.AuditLook(intact=not wrong, at=self._clock())
+        return wrong
+
+
+class _Pace:
+    """Waits between pieces of work so that they take no more than a part of the time."""
+
+    def __init__(self, service: services.Services, sleep: Callable[[float], None]) -> None:
+        self._stopping = service.stopping
+        self._sleep = sleep
+        self._since: float | None = None
+
+    def __call__(self) -> None:
+        if self._stopping.is_set():
+            raise StoppedError
+        now = time.thread_time()  # of the thread that works, which is not the one that made this
+        worked_s = 0.0 if self._since is None else now - self._since
+        self._sleep(worked_s * (1 / DUTY - 1))
+        self._since = time.thread_time()

@@ -1,0 +1,96 @@
+"""Tampering with the audit log is told by the server's page, whoever asks for it or not."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reconciler.operations import auditing, auditlog
+from reconciler.server import access, auditwatch, services
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> services.Services:
+    store = f"sqlite:///{tmp_path / 'store.db'}"
+    return services.Services(store_url=store, link_path=tmp_path / "link", gate=access.Gate({}))
+
+
+def log_of(service: services.Services, lines: int = 450) -> auditlog.Log:
+    """A log in several files."""
+    log = auditlog.Log(service.audit_path, part_bytes_max=30_000)
+    for number in range(lines):
+        log.append(auditing.Entry(at=float(number), revision=f"{number:040}", result="Synced"))
+    assert len(log.parts()) > 1
+    return log
+
+
+def told(service: services.Services) -> dict[str, str]:
+    page = service.answers.render(open_sessions=0, other_sessions=0).decode()
+    lines = [line.split() for line in page.splitlines() if line.startswith("muster_audit_")]
+    return {name.removeprefix("muster_audit_"): value for name, value in lines}
+
+
+def watching(service: services.Services) -> Callable[[], str]:
+    watch = auditwatch.Watch(service, lambda: NOW, lambda _seconds: None)
+    return lambda: asyncio.run(watch.look())
+
+
+def test_the_page_says_nothing_before_the_first_look(service: services.Services) -> None:
+    assert told(service) == {}
+    assert watching(service)() == "", "there is no log yet"
+    assert told(service)["intact"] == "1"
+
+
+def change(log: auditlog.Log) -> None:
+    part = log.parts()[0]
+    part.write_bytes(part.read_bytes().replace(b'"Synced"', b'"Unknown"', 1))
+
+
+def cut_short(log: auditlog.Log) -> None:
+    log.path.write_bytes(b"")
+
+
+def take_a_part(log: auditlog.Log) -> None:
+    log.parts()[1].unlink()
+
+
+@pytest.mark.parametrize(
+    ("tamper", "said"),
+    [
+        (change, "it was changed after it was written"),
+        (cut_short, "was there before"),
+        (take_a_part, "lines are missing or put in"),
+    ],
+)
+def test_tampering_is_told_and_so_is_its_end(
+    service: services.Services, tamper: Callable[[auditlog.Log], None], said: str
+) -> None:
+    log = log_of(service)
+    look = watching(service)
+    assert look() == ""
+    before = {path: path.read_bytes() for path in (*log.parts(), log.path)}
+    tamper(log)
+    for _ in range(2):
+        assert said in look()
+        assert told(service)["intact"] == "0"
+    assert float(told(service)["verified_timestamp_seconds"]) == NOW
+    for path, data in before.items():
+        path.write_bytes(data)
+    assert look() == ""
+    assert told(service)["intact"] == "1"
+
+
+def test_a_look_waits_nineteen_times_as_long_as_it_works_and_ends_with_the_server(
+    service: services.Services,
+) -> None:
+    log_of(service)
+    waits: list[float] = []
+    asyncio.run(auditwatch.Watch(service, lambda: NOW, waits.append).look())
+    assert len(waits) >= 2
+    assert min(waits) >= 0
+    service.stop()
+    with pytest.raises(auditwatch.StoppedError):
+        asyncio.run(auditwatch.Watch(service, lambda: NOW, waits.append).look())
