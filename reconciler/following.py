@@ -158,6 +158,7 @@ class RepositoryThread(threading.Thread):
     def _load(self) -> None:
         began = time.monotonic()
         self._take_back()
+        self._polling.begin()
         value = self._loader.load()
         self._loaded_at = time.monotonic()
         self._polling.polled(reached=value.status.sync != "Unknown")

@@ -134,10 +134,16 @@ class Polling:
         self._failures = 0
         self._polled_at: float | None = None
         self._next_at = clock()
+        #: Whether somebody hinted since the last look began: what it saw may be older than that.
+        self._hinted = False
 
     def next_poll_s(self) -> float:
         """How many seconds from now the next look is due; 0 where it is due now."""
         return max(0.0, self._next_at - self._clock())
+
+    def begin(self) -> None:
+        """A look begins: what is hinted from here on may be news that it does not see."""
+        self._hinted = False
 
     def polled(self, *, reached: bool) -> None:
         """The repository was looked at just now."""
@@ -149,9 +155,12 @@ class Polling:
             again_s = min(self._again_s, interval_s) * 2.0 ** (self._failures - 1)
             interval_s = min(again_s, self._interval_s_max)
         self._next_at = now + interval_s * (1 + self._jitter * (2 * self._random() - 1))
+        if self._hinted:  # looked at last: a hint from another thread is in one place or the other
+            self.hint()
 
     def hint(self) -> None:
         """Somebody says that there is news: look soon, but not more often than is bearable."""
+        self._hinted = True
         earliest = self._clock()
         if self._polled_at is not None:
             earliest = max(earliest, self._polled_at + self._hint_s_min)

@@ -332,7 +332,7 @@ async def events(
 
 
 class Hooked(msgspec.Struct, frozen=True):
-    """Whether the loop was told."""
+    """Whether the loop was told at once; else it is told in a moment, as it was told just now."""
 
     told: bool
 
@@ -348,13 +348,10 @@ class Hooked(msgspec.Struct, frozen=True):
 async def git_hook(state: State) -> Hooked:
     """A hint: the loop looks at the repository itself, so there is nothing to trust."""
     service: services.Services = state.services
-    if not service.hint_is_due():
-        return Hooked(told=False)
     try:
-        service.link.hint()
+        return Hooked(told=service.hint())
     except LinkDownError as error:
         raise failures.Failure(503, str(error), retry_after_s=1.0) from None
-    return Hooked(told=True)
 
 
 class AdoptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -61,6 +61,7 @@ class Services:
         self.store_url = store_url
         self._reader: Reader | None = None
         self._hinted_at = -HINT_EVERY_S
+        self._hint_later: asyncio.TimerHandle | None = None
 
     def _published(self, _message: link.Published) -> None:
         # whoever waits holds the old event; the next wait gets the new one
@@ -134,22 +135,39 @@ class Services:
             for one in waits:
                 one.cancel()
 
-    def hint_is_due(self) -> bool:
-        """Whether the last hint to the loop is long enough ago for another."""
+    def hint(self) -> bool:
+        """Have the loop look at the repository: at once, or where it was told just now in a moment.
+
+        Returns:
+            Whether it was told at once.
+
+        Raises:
+            LinkDownError: there is no loop to be told.
+        """
         now = time.monotonic()
-        if now - self._hinted_at < HINT_EVERY_S:
+        left_s = self._hinted_at + HINT_EVERY_S - now
+        if left_s > 0:
+            if self._hint_later is None:  # one hint is enough for all that came meanwhile
+                running = asyncio.get_running_loop()
+                self._hint_later = running.call_later(left_s, self._hint_late)
             return False
         self._hinted_at = now
+        self.link.hint()
         return True
+
+    def _hint_late(self) -> None:
+        self._hint_later = None
+        self.pushed()
 
     def pushed(self) -> None:
         """Something was pushed: the loop need not wait for its next look at the repository."""
-        if self.hint_is_due():
-            with contextlib.suppress(LinkDownError):  # then it looks by itself
-                self.link.hint()
+        with contextlib.suppress(LinkDownError):  # then it looks by itself
+            self.hint()
 
     def stop(self) -> None:
         """Let everybody who waits go."""
+        if self._hint_later is not None:
+            self._hint_later.cancel()
         self.stopping.set()
         self.sessions.release()
 

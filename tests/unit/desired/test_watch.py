@@ -118,3 +118,24 @@ def test_hint_is_bounded() -> None:
     clock.now += 10
     polling.hint()
     assert polling.next_poll_s() == 0
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_hint_while_a_look_goes_on_is_not_forgotten(*, reached: bool) -> None:
+    """What came meanwhile may be newer than what the look saw."""
+    clock = Clock()
+    polling = watch.Polling(random=lambda: 0.5, clock=clock, interval_s=60, hint_s_min=2)
+    polling.hint()  # before it: it is what the look is for
+    polling.begin()
+    clock.now += 3
+    polling.polled(reached=True)
+    assert polling.next_poll_s() == pytest.approx(60)
+    polling.begin()
+    polling.hint()
+    clock.now += 3
+    polling.polled(reached=reached)
+    assert polling.next_poll_s() == pytest.approx(2)
+    clock.now += 2
+    polling.begin()
+    polling.polled(reached=True)
+    assert polling.next_poll_s() == pytest.approx(60)
