@@ -1,8 +1,8 @@
-"""Sends notices: one thread, one bounded queue, waits that double, and an end to trying.
+"""Sends notices: a thread a channel, one bounded queue, waits that double, and an end to trying.
 
 What was delivered is remembered over a restart, so that a controller that starts again tells
-nothing twice. A channel that can't be reached holds up nobody: others are told meanwhile, the loop
-never waits, and what is given up is counted and logged.
+nothing twice. A channel that can't be reached, or takes its time, holds up nobody: others are told
+by threads of their own, the loop never waits, and what is given up is counted and logged.
 """
 
 import collections
@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
@@ -36,6 +37,7 @@ REMEMBERED_MAX = 2000
 TRIES_MAX = 8
 WAIT_S_MIN = 1.0
 WAIT_S_MAX = 300.0
+#: How long a receiver may say nothing, and how long it may take for the body of its answer.
 TIMEOUT_S = 10.0
 #: How much of an answer is read.
 ANSWER_BYTES_MAX = 2048
@@ -59,7 +61,7 @@ class _Waiting(msgspec.Struct):
 
 
 class Notifier:
-    """Delivers notices from a thread of its own.
+    """Delivers notices, those of each channel from a thread of its own while there are any.
 
     Args:
         folder: with the secrets of channels.
@@ -82,34 +84,40 @@ class Notifier:
         self._clock, self._monotonic, self._random = clock, monotonic, random
         self._changed = threading.Condition()
         self._order = itertools.count()
-        self._due: list[tuple[float, int, _Key]] = []
+        #: Of each channel, what is due and when.
+        self._due: dict[str, list[tuple[float, int, _Key]]] = {}
         self._waiting: dict[_Key, _Waiting] = {}
         self._done: dict[_Key, None] = self._recall()
         #: Of both, by channel and object.
         self._of: dict[_Key, dict[_Key, None]] = {}
         for key in self._done:
             self._of.setdefault(key[:2], {})[key] = None
-        #: What is under way; None also once it is forgotten meanwhile.
-        self._sending: _Key | None = None
+        #: What is under way, by channel; not there also once it is forgotten meanwhile.
+        self._sending: dict[str, _Key] = {}
         #: Whether the file says something else than ``_done``.
         self._is_stale = False
         self._channels: dict[str, desired.Channel] = {}
         self._counts: collections.Counter[tuple[str, Result]] = collections.Counter()
-        self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._started = self._stopping = False
+        self._threads: dict[str, threading.Thread] = {}
+        self._writing = threading.Lock()
 
     def start(self) -> None:
         """Begin to deliver."""
-        self._thread = threading.Thread(target=self._run, name="notices", daemon=True)
-        self._thread.start()
+        with self._changed:
+            self._started = True
+            self._start_threads()
 
     def stop(self) -> None:
-        """Leave after the request under way; what waits is told anew after a restart."""
+        """Leave after the requests under way; what waits is told anew after a restart."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(timeout=TIMEOUT_S + 5)
+            threads = list(self._threads.values())
+        ends_at = self._monotonic() + TIMEOUT_S + 5
+        for thread in threads:
+            thread.join(timeout=max(0.0, ends_at - self._monotonic()))
+        self._remember()
 
     def tell(self, notices: Iterable[messages.Notice], channels: Iterable[desired.Channel]) -> None:
         """Have every channel told that wants to hear it; returns at once.
@@ -138,6 +146,7 @@ class Notifier:
             gone = [key for key in self._waiting if key[0] not in self._channels]
             for key in gone:
                 self._forget(key)
+            self._start_threads()
             self._changed.notify_all()
         for (name, reason), count in beyond.items():
             log.warning(
@@ -170,8 +179,8 @@ class Notifier:
                 self._forget(key)
 
     def _forget(self, key: _Key) -> None:
-        if key == self._sending:  # it arrives as what was so, and may be told anew
-            self._sending = None
+        if key == self._sending.get(key[0]):  # it arrives as what was so, and may be told anew
+            del self._sending[key[0]]
         if key in self._done:  # the file has to forget it, too: else a restart brings it back
             del self._done[key]
             self._is_stale = True
@@ -182,7 +191,7 @@ class Notifier:
             self._of.pop(key[:2], None)
 
     def _is_known(self, key: _Key) -> bool:
-        return key in self._done or key in self._waiting or key == self._sending
+        return key in self._done or key in self._waiting or key == self._sending.get(key[0])
 
     def _put(self, one: _Waiting) -> None:
         if len(self._waiting) >= QUEUE_MAX:
@@ -196,46 +205,70 @@ class Notifier:
                 return
         self._waiting[one.key] = one
         self._of.setdefault(one.key[:2], {})[one.key] = None
-        heapq.heappush(self._due, (self._monotonic(), next(self._order), one.key))
+        self._make_due(one.key, 0.0)
+
+    def _make_due(self, key: _Key, wait_s: float) -> None:
+        due = self._due.setdefault(key[0], [])
+        heapq.heappush(due, (self._monotonic() + wait_s, next(self._order), key))
 
     def _count(self, channel: str, result: Result) -> None:
         self._counts[channel, result] += 1
 
-    # --- the thread -----------------------------------------------------------------------------
+    # --- the threads ----------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while (one := self._next()) is not None:
+    def _start_threads(self) -> None:
+        """See that there is a thread for each channel for which something waits, or has to be
+        forgotten."""
+        if not self._started or self._stopping:
+            return
+        names = {key[0] for key in self._waiting}
+        if self._is_stale and not names and not self._threads:
+            names = set(list(self._channels)[:1])  # somebody has to bring the file up to date
+        for name in names - self._threads.keys():
+            thread = threading.Thread(
+                target=self._run, args=(name,), name=f"notices-{name}", daemon=True
+            )
+            self._threads[name] = thread
+            thread.start()
+
+    def _run(self, channel: str) -> None:
+        while (one := self._next(channel)) is not None:
             try:
                 wait_s = self._send(one)
             except Exception:  # one notice is lost, not the thread
-                log.exception("a defect kept %s from being told", one.channel.name)
+                log.exception("a defect kept %s from being told", channel)
                 wait_s = None
                 with self._changed:
-                    self._count(one.channel.name, "failed")
+                    self._count(channel, "failed")
             with self._changed:
-                holds, self._sending = self._sending == one.key, None
+                holds = self._sending.pop(channel, None) == one.key
                 if wait_s is None:
                     if not self._is_known(one.key):
                         self._forget(one.key)
-                elif holds and one.channel.name in self._channels:
+                elif holds and channel in self._channels:
                     self._waiting.setdefault(one.key, one)
                     self._of.setdefault(one.key[:2], {})[one.key] = None
-                    at = self._monotonic() + wait_s
-                    heapq.heappush(self._due, (at, next(self._order), one.key))
+                    self._make_due(one.key, wait_s)
 
-    def _next(self) -> _Waiting | None:
-        """The next one that is due, once the file is up to date; None: it is time to leave."""
+    def _next(self, channel: str) -> _Waiting | None:
+        """The next one of a channel that is due, once the file is up to date.
+
+        None: it is time to leave, as nothing waits for the channel any more, or all are to.
+        """
         while True:
             self._remember()
             with self._changed:
-                if self._stopping:
+                due = self._due.get(channel, [])
+                while due and due[0][2] not in self._waiting:
+                    heapq.heappop(due)
+                if self._stopping or (not due and not self._is_stale):
+                    self._due.pop(channel, None)
+                    del self._threads[channel]
                     return None
-                while self._due and self._due[0][2] not in self._waiting:
-                    heapq.heappop(self._due)
-                left_s = self._due[0][0] - self._monotonic() if self._due else None
-                if left_s is not None and left_s <= 0:
-                    _, _, key = heapq.heappop(self._due)
-                    self._sending = key
+                left_s = due[0][0] - self._monotonic() if due else 0.0
+                if due and left_s <= 0:
+                    _, _, key = heapq.heappop(due)
+                    self._sending[channel] = key
                     return self._waiting.pop(key)
                 if not self._is_stale:
                     self._changed.wait(left_s)
@@ -255,7 +288,9 @@ class Notifier:
         if 200 <= status < 300:
             with self._changed:
                 self._count(one.channel.name, "sent")
-                if self._sending == one.key:  # else its opposite came while it was on its way
+                if (
+                    self._sending.get(one.channel.name) == one.key
+                ):  # else its opposite came meanwhile
                     self._done[one.key] = None
                     self._of.setdefault(one.key[:2], {})[one.key] = None
                     self._is_stale = True
@@ -293,17 +328,18 @@ class Notifier:
 
     def _remember(self) -> None:
         """Bring the file up to date: after a delivery, and where something told is forgotten."""
-        with self._changed:
-            if not self._is_stale:
-                return
-            self._is_stale = False
-            told_of = [list(key) for key in self._done]
-        fresh = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        try:
-            fresh.write_text(json.dumps(told_of), encoding="utf-8")
-            fresh.replace(self._file)
-        except OSError as error:
-            log.warning("what was told can't be remembered in %s: %s", self._file, error)
+        with self._writing:
+            with self._changed:
+                if not self._is_stale:
+                    return
+                self._is_stale = False
+                told_of = [list(key) for key in self._done]
+            fresh = self._file.with_name(f".{self._file.name}.{os.getpid()}")
+            try:
+                fresh.write_text(json.dumps(told_of), encoding="utf-8")
+                fresh.replace(self._file)
+            except OSError as error:
+                log.warning("what was told can't be remembered in %s: %s", self._file, error)
 
 
 def _post(made: messages.Request) -> tuple[int, str, float | None]:
@@ -317,10 +353,10 @@ def _post(made: messages.Request) -> tuple[int, str, float | None]:
         httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, trust_env=not local) as client,
         client.stream("POST", made.url, headers=made.headers, content=made.body) as answer,
     ):
-        told = b""
+        told, ends_at = b"", time.monotonic() + TIMEOUT_S
         for piece in answer.iter_bytes():
             told += piece
-            if len(told) >= ANSWER_BYTES_MAX:
+            if len(told) >= ANSWER_BYTES_MAX or time.monotonic() > ends_at:
                 break
         after_s = _retry_after_s(answer.headers.get("retry-after", ""))
         text = messages.shortened(told[:ANSWER_BYTES_MAX].decode("utf-8", "replace"), 200)

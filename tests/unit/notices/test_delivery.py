@@ -264,6 +264,37 @@ def test_a_channel_that_is_down_keeps_no_other_waiting(receiver: Receiver, make:
     assert notifier.counts()["down", "sent"] == 0
 
 
+def test_a_channel_that_never_answers_keeps_no_other_waiting(
+    receiver: Receiver, make: Make
+) -> None:
+    """One after the other its notices would take as many time-outs."""
+    hole = Receiver()
+    hole.answer = threading.Event()
+    notifier = make()
+    silent = channel(hole, name="silent", on=("node-lost",))
+    pager = channel(receiver, name="pager", on=("node-lost",))
+    many = [messages.Notice(f"Node/n{n}", "node-lost", REVISION, "silent", "t") for n in range(40)]
+    try:
+        notifier.tell(many[:-1], [silent])
+        hole.wait(1)
+        notifier.tell(many[-1:], [silent, pager])
+        receiver.wait(1)
+        until(lambda: notifier.counts()["pager", "sent"] == 1)
+        assert notifier.counts()["silent", "sent"] == 0
+    finally:
+        hole.answer.set()
+        hole.close()
+
+
+def test_a_channel_whose_thread_has_left_is_told_again(receiver: Receiver, make: Make) -> None:
+    notifier = make()
+    for number in range(1, 4):
+        notifier.tell([news(revision=f"{number:040d}")], [channel(receiver)])
+        receiver.wait(number)
+        until(lambda: not notifier._threads)
+    assert notifier.counts()["chat", "sent"] == 3
+
+
 def test_a_redirection_is_not_followed(receiver: Receiver, make: Make) -> None:
     receiver.statuses = [307]
     receiver.headers = {"Location": f"{receiver.url}/elsewhere"}
