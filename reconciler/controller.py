@@ -69,7 +69,7 @@ class Loop:
         provision: given all open orders of pools whose nodes come and go, whenever they change;
             it returns at once, and puts what comes of them into ``inbox``.
         event_lines: where what happens is written, if anywhere.
-        told: how many notices came to which end, by channel and result.
+        told: who is told of the cluster, and who can't be.
         happened: given each outcome once it is durable, with what was known before and what was
             desired; it returns at once.
         clock: seconds since the epoch.
@@ -91,7 +91,7 @@ class Loop:
         adopting: bool = False,
         provision: Callable[[Iterable[provisioning.Order]], None] = lambda _: None,
         event_lines: logs.EventLines | None = None,
-        told: Callable[[], Mapping[tuple[str, str], int]] = dict,
+        told: publishing.Told | None = None,
         happened: Callable[[outcome.Outcome, core_memory.Memory, desired.Desired], None] = (
             lambda *_: None
         ),
@@ -143,7 +143,7 @@ class Loop:
             store=store,
             epoch=epoch,
             state_folder=socket_path.parent,
-            told=told,
+            told=told or publishing.Nobody(),
             clock=clock,
         )
         self._cycled_at = 0.0

@@ -352,7 +352,7 @@ def run(
             accepted=packed or b"",
             provision=running.want,
             event_lines=lines,
-            told=notifier.counts,
+            told=notifier,
             happened=functools.partial(happenings.tell, notifier),
             decide=decide,
             refuse=reading.refuse,

@@ -36,6 +36,8 @@ NOTES_AFTER_S = 0.5
 DEFECTS_NOTED_MAX = 10
 #: The most notes and notices that wait; of more the oldest are left out.
 NOTES_MAX = 1000
+#: What notes in git are called among those who are told.
+NOTES = "git notes"
 #: The most entries of the audit log that may have to be taken back.
 RECORDED_MAX = 100
 #: How often it is looked whether a file of the audit log is over age: one goes at a time, so that a
@@ -341,8 +343,12 @@ class RepositoryThread(threading.Thread):
             del self._notes[revision]
             try:
                 notes.write(self._repository, revision, note.text)
+                why = ""
             except (gitobjects.GitError, OSError) as error:
                 log.warning("the outcome of %s is not noted in git: %s", revision, error)
+                why = str(error)
+            if self._notifier is not None:
+                self._notifier.tried(NOTES, why)
 
 
 def wait_s(again_at: float | None, now: float, looked_s: float) -> float:

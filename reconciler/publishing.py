@@ -2,11 +2,36 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from reconciler import defects, inboxes, link_server, metrics, paging
 from reconciler.core import memory as core_memory
 from reconciler.model import desired, link
 from reconciler.store import store as stores
+
+
+class Told(Protocol):
+    """What is known of those who are told of the cluster: channels, and notes in git."""
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How many notices came to which end, by channel and result."""
+        ...
+
+    def untold(self) -> tuple[link.Untold, ...]:
+        """Who can't be told now."""
+        ...
+
+
+class Nobody:
+    """Nobody is told of the cluster."""
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """None."""
+        return {}
+
+    def untold(self) -> tuple[link.Untold, ...]:
+        """Nobody."""
+        return ()
 
 
 class Publisher:
@@ -18,7 +43,7 @@ class Publisher:
         counters: what adds up. defects: lets a page go that can't be made.
         store: whose size and newest event are told. epoch: of the leader.
         state_folder: whose disk is told of.
-        told: how many notices came to which end, by channel and result.
+        told: who is told of the cluster, and who can't be.
         clock: seconds since the epoch.
     """
 
@@ -32,7 +57,7 @@ class Publisher:
         store: stores.Store,
         epoch: int,
         state_folder: Path,
-        told: Callable[[], Mapping[tuple[str, str], int]],
+        told: Told,
         clock: Callable[[], float],
     ) -> None:
         self._server = server
@@ -89,6 +114,7 @@ class Publisher:
                 revision=wanted.status.jobs_revision if wanted else None,
                 events=self._store.last_event_sequence,
                 adopting=adopting,
+                untold=self._told.untold(),
             )
         )
 
@@ -102,6 +128,6 @@ class Publisher:
                 epoch=self._epoch,
                 now=self._clock(),
                 disk=metrics.disk_of(self._state_folder, self._store.path),
-                told=self._told(),
+                told=self._told.counts(),
             )
         return self._rendered

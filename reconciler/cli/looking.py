@@ -410,6 +410,10 @@ def status(
         if problem["message"] in told or (held and problem["rule"] in judgement.RULES):
             continue  # told above, with what lets it apply
         terminal.paragraph(problem_text(problem), 7, 9)
+    for one in sync.get("untold") or []:  # older controllers tell none
+        since = terminal.clock(one["since"])
+        told_of = f"not told since {since}: {one['channel']}: {one['why']} (tries: {one['tries']})"
+        terminal.paragraph(told_of, 7, 9)
     _standing(found, sync, overridden)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)

@@ -86,6 +86,19 @@ class NodeUpdate(msgspec.Struct, frozen=True, tag="node"):
     doubts: bool = False
 
 
+class Untold(msgspec.Struct, frozen=True):
+    """Somebody who was to hear what became of the cluster, and did not.
+
+    ``channel``: by its name, or ``git notes``. ``since``: of the first try that failed after the
+    last that did not, in seconds since the epoch; ``tries``: how many since. ``why``: of the last.
+    """
+
+    channel: str
+    since: float
+    tries: int
+    why: str
+
+
 class Published(msgspec.Struct, frozen=True, tag="published"):
     """To the server, after a cycle: what it shows of the loop itself.
 
@@ -93,7 +106,7 @@ class Published(msgspec.Struct, frozen=True, tag="published"):
     the cluster page, None where it is as it was told before; ``poll_s`` goes into the answers to
     agents; ``events`` is the newest event's sequence number, so that followers know that there is
     something new. ``adopting``: nodes are not answered, because the loop does not know yet what of
-    their work is wanted.
+    their work is wanted. ``untold``: who can't be told of the cluster now.
     """
 
     epoch: int
@@ -105,6 +118,7 @@ class Published(msgspec.Struct, frozen=True, tag="published"):
     revision: str | None = None
     events: int = 0
     adopting: bool = False
+    untold: tuple[Untold, ...] = ()
 
 
 ToLoop = Reported | Answered | Hint | Adopt | OverrideAsked

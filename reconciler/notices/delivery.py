@@ -22,7 +22,7 @@ from typing import Literal
 import httpx
 import msgspec
 
-from reconciler.model import desired
+from reconciler.model import desired, link
 from reconciler.notices import messages, secrets
 
 log = logging.getLogger("muster.notices")
@@ -101,6 +101,9 @@ class Notifier:
         self._started = self._stopping = False
         self._threads: dict[str, threading.Thread] = {}
         self._writing = threading.Lock()
+        #: Who was not told at the last try, by name; and the channels among them.
+        self._untold: dict[str, link.Untold] = {}
+        self._named: set[str] = set()
 
     def start(self) -> None:
         """Begin to deliver."""
@@ -143,6 +146,9 @@ class Notifier:
                     else:
                         self._count(channel.name, "dropped")
                         beyond[of] += 1
+            for name in self._named - self._channels.keys():
+                self._untold.pop(name, None)
+            self._named = set(self._channels)
             gone = [key for key in self._waiting if key[0] not in self._channels]
             for key in gone:
                 self._forget(key)
@@ -162,6 +168,24 @@ class Notifier:
                 (name, result): 0 for name in self._channels for result in results
             }
             return found | dict(self._counts)
+
+    def untold(self) -> tuple[link.Untold, ...]:
+        """Who can't be told now: whose last try failed, in order of name."""
+        with self._changed:
+            return tuple(one for _, one in sorted(self._untold.items()))
+
+    def tried(self, name: str, why: str) -> None:
+        """Take up how a try to tell somebody ended; ``why`` it failed, empty: it did not.
+
+        Called for what is told by others as well, such as notes in git.
+        """
+        with self._changed:
+            if not why:
+                self._untold.pop(name, None)
+                return
+            before = self._untold.get(name)
+            since, tries = (before.since, before.tries) if before else (self._clock(), 0)
+            self._untold[name] = link.Untold(name, since, tries + 1, why)
 
     def waiting(self) -> int:
         """How many wait to be sent."""
@@ -285,7 +309,12 @@ class Notifier:
         except (secrets.SecretError, httpx.HTTPError, httpx.InvalidURL) as error:
             # nothing of the request is told: its headers hold the secret
             status, told, after_s = 0, str(error) or type(error).__name__, None
-        if 200 <= status < 300:
+        what = ": ".join(one for one in (f"status {status}" if status else "", told) if one)
+        is_told = 200 <= status < 300
+        with self._changed:
+            if one.channel.name in self._channels:
+                self.tried(one.channel.name, "" if is_told else what)
+        if is_told:
             with self._changed:
                 self._count(one.channel.name, "sent")
                 if (
@@ -297,7 +326,6 @@ class Notifier:
                 while len(self._done) > REMEMBERED_MAX:
                     self._forget(self._least(self._done))
             return None
-        what = ": ".join(one for one in (f"status {status}" if status else "", told) if one)
         final = 300 <= status < 500 and status not in {408, 425, 429}
         if final or one.tries >= TRIES_MAX:
             log.warning(

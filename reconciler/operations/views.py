@@ -20,6 +20,7 @@ from reconciler.model import (
     drift,
     events,
     hostlists,
+    link,
     outcome,
     provisioning,
     records,
@@ -436,8 +437,13 @@ def problem_view(of: desired.Problem) -> viewtypes.ProblemView:
     )
 
 
-def sync_view(of: desired.SyncStatus, folder: str = "", branch: str = "") -> viewtypes.SyncView:
-    """How the repository stands, of which ``folder`` is read on ``branch``."""
+def sync_view(
+    of: desired.SyncStatus,
+    folder: str = "",
+    branch: str = "",
+    untold: Iterable[link.Untold] = (),
+) -> viewtypes.SyncView:
+    """How the repository stands, of which ``folder`` is read on ``branch``, and who is not told."""
     return viewtypes.SyncView(
         sync=of.sync,
         branch=branch,
@@ -460,4 +466,8 @@ def sync_view(of: desired.SyncStatus, folder: str = "", branch: str = "") -> vie
             for one in of.held
         ],
         suspended={label: format_time(since) for label, since in of.suspended.items()},
+        untold=[
+            viewtypes.UntoldView(one.channel, format_time(one.since), one.tries, one.why)
+            for one in untold
+        ],
     )

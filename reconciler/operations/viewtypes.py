@@ -340,6 +340,18 @@ class HeldView(viewforms.View, frozen=True):
     reasons: list[str] = []
 
 
+class UntoldView(viewforms.View, frozen=True):
+    """A channel, or ``git notes``, that can't be told what becomes of the cluster.
+
+    ``since`` the first try that failed; ``tries`` since then, and ``why`` the last one did.
+    """
+
+    channel: str
+    since: str
+    tries: int
+    why: str
+
+
 class SyncView(viewforms.View, frozen=True):
     """How the repository stands; ``folder`` of ``branch`` is read, all where that is empty."""
 
@@ -354,3 +366,4 @@ class SyncView(viewforms.View, frozen=True):
     problems: list[ProblemView]
     held: list[HeldView]
     suspended: dict[str, str]
+    untold: list[UntoldView] = []

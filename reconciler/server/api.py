@@ -231,8 +231,12 @@ def show_pools(service: services.Services) -> list[viewtypes.PoolView]:
 
 def show_sync(service: services.Services) -> viewtypes.SyncView:
     """How the repository stands."""
+    published = service.link.published
     return views.sync_view(
-        views.stored_sync(service.reader.view(views.SYNC)), service.folder, service.branch
+        views.stored_sync(service.reader.view(views.SYNC)),
+        service.folder,
+        service.branch,
+        published.untold if published is not None else (),
     )
 
 

@@ -77,8 +77,28 @@ def test_what_becomes_of_revisions_is_told(bed: beds.Bed, receiver: Receiver) ->
     assert len(told(receiver, "applied", first)) == 1
     metrics = bed.api.data("/metrics").decode() if bed.api else ""
     assert 'muster_notifications_total{channel="chat",result="sent"}' in metrics
+    # Who can't be told, and notes that can't be written, stand in the status until that is over.
+    assert untold(bed) == {}
+    receiver.statuses = [403]
+    lock = bed.folder / "repository.git" / "refs" / "notes" / "muster.lock"
+    lock.touch()
+    bed.commit({"note.txt": "y"})
+    found = bed.until(lambda: (now := untold(bed)).keys() == NOT_TOLD and now)
+    assert found["chat"] == "status 403"
+    assert "muster" in found["git notes"]
+    receiver.statuses = [200]
+    lock.unlink()
+    bed.commit({"note.txt": "z"})
+    bed.until(lambda: untold(bed) == {})
     for name in ("controller.log", "server.log", "notified.json"):
         assert "s3cret" not in (bed.cluster.state / name).read_text()
+
+
+NOT_TOLD = {"chat", "forge", "git notes"}
+
+
+def untold(bed: beds.Bed) -> dict[str, str]:
+    return {one["channel"]: one["why"] for one in bed.get("/v1/sync")["sync"]["untold"]}
 
 
 WATCH = (

@@ -396,3 +396,34 @@ def test_a_secret_that_others_may_get_at_is_not_used(
 def test_a_name_leads_nowhere_else(folder: Path, name: str) -> None:
     with pytest.raises(secrets.SecretError, match="is no name of a secret"):
         secrets.read(folder, name)
+
+
+def test_who_can_not_be_told_is_known_until_he_is_told_or_leaves(
+    receiver: Receiver, make: Make
+) -> None:
+    """From the first try that fails, though others are made; and of what others tell as well."""
+    receiver.statuses = [500, 503, 403]
+    notifier = make()
+    notifier.tell([news()], [channel(receiver), channel(receiver, name="other", on=())])
+    receiver.wait(3)
+    until(lambda: [one.tries for one in notifier.untold()] == [3])
+    (found,) = notifier.untold()
+    assert (found.channel, found.since, found.why) == ("chat", 1_800_000_000.0, "status 403")
+    notifier.tried("git notes", "the remote is read-only")
+    assert [one.channel for one in notifier.untold()] == ["chat", "git notes"]
+    receiver.statuses = [200]
+    notifier.tell([news("OutOfSync", "b" * 40)], [channel(receiver)])
+    until(lambda: [one.channel for one in notifier.untold()] == ["git notes"])
+    notifier.tell([], [])
+    assert [one.channel for one in notifier.untold()] == ["git notes"], "it is no channel"
+    notifier.tried("git notes", "")
+    assert notifier.untold() == ()
+
+
+def test_a_channel_that_has_left_is_nobody_who_is_not_told(receiver: Receiver, make: Make) -> None:
+    receiver.statuses = [403]
+    notifier = make()
+    notifier.tell([news()], [channel(receiver)])
+    until(lambda: bool(notifier.untold()))
+    notifier.tell([], [])
+    assert notifier.untold() == ()
