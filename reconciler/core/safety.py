@@ -168,15 +168,14 @@ def _limits(safety: desired.Safety, what: impact.Impact) -> Iterator[judgement.F
 def _share_of_jobs(safety: desired.Safety, what: impact.Impact) -> Iterator[judgement.Finding]:
     """A removal of documents that ends more of what runs than somebody is likely to have meant."""
     running, ended = what.jobs_running, what.jobs_ended("removal")
-    if safety.job_share is None or running < max(1, safety.job_floor):
-        return
-    if ended > safety.job_share * running:
+    if _is_over_share(safety, what, ended):
         names = [job.job for job in what.jobs if job.ends and job.part == "removal"]
         yield judgement.Finding(
             "removal",
             "over-limit",
             f"{ended} of {running} running jobs ({ended / running:.0%}) are ended by removing "
-            f"their documents ({_some(names)}), and at most {safety.job_share:.0%} may be without "
+            f"their documents ({_some(names)}), and at most "
+            f"{safety.job_share or 0:.0%} may be without "
             f"approval (limits.jobShare in {_WHERE})",
         )
 
@@ -324,6 +323,16 @@ def _within(given: digests.Digest, what: impact.Impact, safety: desired.Safety) 
     """Whether the running work that ends is what was approved, give or take a limit."""
     more_jobs = what.jobs_ended("structure", "removal") - given.jobs_ended
     more_hours = what.gpu_hours_lost("structure", "removal") - given.gpu_hours_lost
-    return (safety.jobs is None or more_jobs <= safety.jobs) and (
-        safety.gpu_hours is None or more_hours <= safety.gpu_hours
+    return (
+        (safety.jobs is None or more_jobs <= safety.jobs)
+        and (safety.gpu_hours is None or more_hours <= safety.gpu_hours)
+        and not (what.jobs_ended("removal") and _is_over_share(safety, what, more_jobs))
     )
+
+
+def _is_over_share(safety: desired.Safety, what: impact.Impact, ended: int) -> bool:
+    """Whether so many jobs are more of what runs than somebody is likely to have meant."""
+    running = what.jobs_running
+    if safety.job_share is None or running < max(1, safety.job_floor):
+        return False
+    return ended > safety.job_share * running

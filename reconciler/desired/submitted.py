@@ -7,6 +7,8 @@ structure come in, problems with their places go out.
 
 from collections.abc import Sequence
 
+import msgspec
+
 from reconciler.desired import checks, documents, fitting, normalise, policies
 from reconciler.desired.faults import Fault
 from reconciler.model import desired
@@ -27,7 +29,7 @@ class Judge:
         self._rules = policies.Rules(structure.policies)
 
     def problems(
-        self, path: str, data: bytes, file: documents.File, now: float
+        self, path: str, data: bytes, file: documents.File, now: float, owner: str = ""
     ) -> tuple[desired.Problem, ...]:
         """What would refuse the jobs of a text, each by itself: with the document, with the rest.
 
@@ -38,13 +40,14 @@ class Judge:
             data: YAML of one or several documents.
             file: what stands in it.
             now: seconds since the epoch, for waivers.
+            owner: whose those will be that name nobody; empty: nobody's.
         """
         found = list(documents.problems(path, data, file))
         for document in file.documents:
             if isinstance(document.part, job_documents.Job):
                 found += [
                     documents.problem(fault, data=data, path=path, document=document)
-                    for fault in self._faults(document, document.part, path, now)
+                    for fault in self._faults(document, _of(document.part, owner), path, now)
                 ]
         return tuple(found)
 
@@ -65,3 +68,10 @@ class Judge:
             *self._rules.faults("Job", document.name, part, now, made),
             *(one for one in never if one is not None),
         ]
+
+
+def _of(part: job_documents.Job, owner: str) -> job_documents.Job:
+    """A job as it will be committed: with the owner that is written into it."""
+    if part.spec.owner or not owner:
+        return part
+    return msgspec.structs.replace(part, spec=msgspec.structs.replace(part.spec, owner=owner))

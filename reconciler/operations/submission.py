@@ -166,7 +166,7 @@ def read(
     if judge is None:
         problems = documents.problems("submission", data, file)
     else:
-        problems = judge.problems("submission", data, file, now)
+        problems = judge.problems("submission", data, file, now, owner)
     errors = tuple(problem for problem in problems if problem.severity == "error")
     if errors:
         many = f"{len(errors)} problem{'s' if len(errors) > 1 else ''}"
@@ -180,8 +180,13 @@ def read(
             )
         whose, written = one.part.spec.owner or "", piece
         if owner and not whose:
-            written = authoring.owned(piece, owner)
-            whose = owner if written != piece else ""
+            whose, written = owner, authoring.owned(piece, owner)
+            if written == piece:  # it would be nobody's, and count under no quota of a person
+                raise InvalidError(
+                    f"{one.label}: its owner can't be written into it, as its text can't be "
+                    f"edited: write `owner: {owner}` under spec:, and leave out directives (%) "
+                    "and lines of `...`"
+                )
         found.append(
             SubmittedDocument(
                 "submit",
@@ -205,7 +210,11 @@ def read(
 
 
 def _pieces(text: str, file: documents.File) -> Iterator[tuple[str, documents.Document]]:
-    """The text of each document by itself, with what stands in it."""
+    """The text of each document by itself, with what stands in it.
+
+    Raises:
+        InvalidError: two can't be told apart, as YAML has other ends of lines as well.
+    """
     starts = [match.start() for match in _SEPARATOR.finditer(text)]
     if not starts and len(file.documents) == 1:
         yield text.lstrip("\r\n"), file.documents[0]
@@ -213,7 +222,13 @@ def _pieces(text: str, file: documents.File) -> Iterator[tuple[str, documents.Do
     bounds = [0, *(start for start in starts if start > 0), len(text)]
     for start, end in itertools.pairwise(bounds):
         piece = _SEPARATOR.sub("", text[start:end], count=1).lstrip("\r\n")
-        for one in documents.read(piece.encode()).documents:
+        inside = documents.read(piece.encode()).documents
+        if len(inside) > 1:  # each would be committed with the others in its file
+            raise InvalidError(
+                f"{inside[1].label or 'a document'} is not told apart from the one before it: end "
+                "lines with a line feed, and begin each document with a line of its own: ---"
+            )
+        for one in inside:
             yield piece, one
 
 

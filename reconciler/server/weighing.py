@@ -18,6 +18,8 @@ from reconciler.server import gathering, permissions, services, tokens
 
 #: A larger text is weighed by itself: nobody waits for what somebody else's takes.
 SHARED_BYTES_MAX = 32 * 2**10
+#: As are more changes of what is there already: each is looked up.
+SHARED_CHANGES_MAX = 50
 PENDING = (
     "committed, and not in force before the structure in git is mended (`muster status` says "
     "what is wrong)"
@@ -80,7 +82,7 @@ class Weighing:
             InvalidError: the text holds no jobs that could run.
             StoreError: it can't be told.
         """
-        is_large = len(asked.text) > SHARED_BYTES_MAX
+        is_large = len(asked.text) > SHARED_BYTES_MAX or len(asked.changes) > SHARED_CHANGES_MAX
         return await (self._large if is_large else self._before).ask(asked)
 
     async def told(self, verb: submission.Verb) -> str:

@@ -182,6 +182,22 @@ def test_most_of_what_runs_is_not_ended_by_a_folder_that_is_deleted(
         assert gate.judge(before, after, frozenset({found.digest})).findings == ()
 
 
+@pytest.mark.parametrize(("approved", "held"), [(20, False), (10, False), (9, True), (1, True)])
+def test_an_approval_covers_no_more_than_a_share_of_what_runs_beside(
+    approved: int, *, held: bool
+) -> None:
+    """Approved when few of them ran: of 20, 10 may end without anybody's approval."""
+    names = [f"j{number:02}" for number in range(20)]
+    place = running(*(world.job(name, gpu=1) for name in names), nodes=3)
+    gate = safety.Safety(lambda: place.memory.observed((), {}), lambda: place.now)
+    before, after = wanted(place, **dict.fromkeys(names))
+    now = digests.parse_digest(gate.judge(before, after, NONE).digest)
+    assert now is not None
+    assert now.jobs_ended == 20
+    given = msgspec.structs.replace(now, jobs_ended=approved).text()
+    assert bool(gate.judge(before, after, frozenset({given})).findings) is held
+
+
 def test_files_of_what_has_ended_leave_at_once_and_few_cost_no_look_at_the_records() -> None:
     over = tuple(world.job(f"j{number:02}") for number in range(20))
     before, after = state(jobs=over), state(jobs=over[:8])

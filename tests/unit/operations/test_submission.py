@@ -1,10 +1,13 @@
 """Submissions are read whole or not at all, and gathered into bounded batches."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 
 import pytest
 
+from reconciler.desired import submitted
+from reconciler.model import desired
 from reconciler.operations import submission
 
 JOB = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: %s}\nspec:\n  command: [echo]\n"
@@ -45,6 +48,47 @@ def test_documents_are_taken_apart_as_they_are_written() -> None:
         ("submit", "me", "b"),
     ]
     assert [one.text for one in found] == [JOB % "a", JOB % "b"]
+
+
+@pytest.mark.parametrize("between", ["\r---\r", "\u2028---\u2028", "\x85---\x85"])
+def test_documents_that_can_t_be_told_apart_are_not_committed_in_one_file(between: str) -> None:
+    text = (JOB % "a").rstrip("\n") + between + JOB % "b"
+    with pytest.raises(submission.InvalidError, match="Job/b is not told apart"):
+        submission.read(text, "me")
+
+
+def policy(schema: dict[str, object]) -> submitted.Judge:
+    """Judges by one policy of jobs."""
+    text = json.dumps({"properties": {"spec": schema}})
+    one = desired.Policy(name="owner", message="say whose job it is", schema=text, kinds=("Job",))
+    structure = desired.Structure(
+        policies={"owner": one}, queues={"default": desired.Queue("default")}
+    )
+    return submitted.Judge(structure)
+
+
+@pytest.mark.parametrize("owner", ["ann@example.org", "bob@example.org"])
+def test_a_job_is_judged_with_the_owner_that_is_written_into_it(owner: str) -> None:
+    asks = policy({"required": ["owner"], "properties": {"owner": {"pattern": "@example"}}})
+    (found,) = submission.read(JOB % "a", owner, asks, owner=owner)
+    assert found.owner == owner
+    assert f"owner: {owner}\n" in found.text
+    forbids = policy({"properties": {"owner": {"not": {"const": "bob@example.org"}}}})
+    if owner.startswith("ann"):
+        submission.read(JOB % "a", owner, forbids, owner=owner)
+        return
+    with pytest.raises(submission.InvalidError) as refused:
+        submission.read(JOB % "a", owner, forbids, owner=owner)
+    (problem,) = refused.value.problems
+    assert "say whose job it is" in problem.message
+
+
+def test_a_job_into_which_no_owner_can_be_written_is_nobody_s() -> None:
+    text = JOB % "a" + "...\n"
+    with pytest.raises(submission.InvalidError, match=r"write `owner: ann@example\.org`"):
+        submission.read(text, "ann@example.org", owner="ann@example.org")
+    own = text.replace("spec:\n", "spec:\n  owner: ann@example.org\n")
+    assert submission.read(own, "ann@example.org", owner="ann@example.org")[0].owner
 
 
 def test_json_is_read_too() -> None:
