@@ -15,10 +15,28 @@ import rich.console
 import rich.text
 import typer
 
-from reconciler.model import paragraphs, times
+from reconciler.model import loglines, paragraphs, times
 
 
-class _Console(rich.console.Console):
+def plain(text: str) -> str:
+    """A text that moves no cursor and paints nothing: much of it was chosen by nodes and users.
+
+    Control characters are escaped, but for ends of lines.
+    """
+    if text.isprintable():
+        return text
+    return "\n".join(map(loglines.escape, text.split("\n")))
+
+
+class _Plain(rich.console.Console):
+    """Prints text as it stands."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """As of rich, with control characters in text escaped."""
+        super().print(*(plain(one) if isinstance(one, str) else one for one in objects), **how)
+
+
+class _Console(_Plain):
     """Leaves it to ``main`` what a closed pipe means."""
 
     def on_broken_pipe(self) -> None:
@@ -27,7 +45,7 @@ class _Console(rich.console.Console):
 
 
 out = _Console(highlight=False, soft_wrap=False)
-err = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
+err = _Plain(stderr=True, highlight=False, soft_wrap=True)
 
 #: Errors of writing where there is no room, and where a terminal or a disk has gone.
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
@@ -132,7 +150,7 @@ def paragraph(text: str, indent: int = 0, hang: int | None = None, style: str = 
         style: of all of it.
     """
     hanging = indent if hang is None else hang
-    wrapped = paragraphs.wrapped(text, max(width(), 40), " " * indent, " " * hanging)
+    wrapped = paragraphs.wrapped(plain(text), max(width(), 40), " " * indent, " " * hanging)
     for line in wrapped or [""]:
         out.print(line, style=style or None, markup=False, soft_wrap=True)
 
@@ -180,6 +198,7 @@ def table(
         middle: headings of columns whose cells lose their middle, since their ends tell them apart.
         below: by number of the row, from 0, a text that stands wrapped on lines of its own below.
     """
+    rows = [[plain(cell) for cell in row] for row in rows]
     numeric, tailed = set(right.split()), set(middle.split())
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]

@@ -67,7 +67,8 @@ def top(
                 after = _news(api, events, after, wait_s=NEWS_S if after is not None else None)
                 began = time.monotonic()
                 width, height = _size(live=live)
-                text = "\n".join(picture(look(api), events, width, height, time.time()))
+                lines = picture(look(api), events, width, height, time.time())
+                text = "\n".join(map(terminal.plain, lines))
                 # the screen is written over, not cleared, so that it does not flicker
                 sys.stdout.write(f"\x1b[H\x1b[J{text}\n" if live else f"{text}\n")
                 sys.stdout.flush()

@@ -1,0 +1,37 @@
+"""What commands print of words that a node or a user chose."""
+
+from collections.abc import Callable
+
+import pytest
+
+from reconciler.cli import terminal
+
+#: Clears the screen, sets the title, makes a link, turns the direction of text; C1 as well.
+EVIL = "ok\x1b[2J\x1b]0;all is well\x07\x1b]8;;http://x\x1b\\\x9b2J\u202e"
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda: terminal.line(EVIL),
+        lambda: terminal.note(EVIL),
+        lambda: terminal.paragraph(EVIL),
+        lambda: terminal.out.print(EVIL, markup=False),
+        lambda: terminal.err.print(EVIL, markup=False),
+        lambda: terminal.table(["A", "B"], [[EVIL, "x"]], cut=False),
+        lambda: terminal.table(["A"], [["x"]], below={0: EVIL}),
+    ],
+)
+def test_no_word_of_others_moves_the_cursor(
+    say: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    say()
+    printed = "".join(capsys.readouterr())
+    assert r"ok\x1b[2J\x1b]0;" in printed
+    assert r"\x9b2J\u202e" in printed
+    assert printed.replace("\n", "").isprintable()
+
+
+def test_lines_stay_lines_and_words_words() -> None:
+    assert terminal.plain("two\nlines … é") == "two\nlines … é"
+    assert terminal.plain("a\tb\rc") == r"a\tb\rc"
