@@ -122,6 +122,9 @@ def _head(plan: Plan, name: str) -> Iterator[str]:
         in_force = plantext.in_force(plan.snapshot)
         where += f", against the cluster as of {old} before, where {in_force} in force"
     yield where
+    if plan.apart:
+        yield ""
+        yield _plain(plantext.pushed(plan))
     yield ""
 
 
@@ -237,6 +240,8 @@ def diff_lines(change: planviews.ChangeView) -> Iterator[str]:
     label = f"{change.kind}/{change.name}" if change.name else change.kind
     summary = f": {change.summary}" if change.summary else ""
     yield f"{sign} {label}{summary}"
+    if change.note:
+        yield f"  {change.note}"
     count = 0
     for path, (before, after) in change.fields.items():
         if "\n" in (before or "") or "\n" in (after or ""):

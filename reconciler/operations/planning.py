@@ -81,7 +81,8 @@ def plan(
         base=found.base_commit,
         head=found.head_commit,
         merged=found.merged,
-        changes=[change_view(change) for change in found.changes],
+        apart=found.apart,
+        changes=[change_view(one, _ignored(one, base, head, snapshot)) for one in found.changes],
         impact=_impact_view(impacts.find(base, head, observed, at), base, head, observed),
         forecast=ahead,
         no_forecast=reason,
@@ -216,9 +217,42 @@ def _looked_at(one: desired.Held) -> str | None:
 # --- views ----------------------------------------------------------------------------------
 
 
-def change_view(of: differences.Change) -> planviews.ChangeView:
+def change_view(of: differences.Change, note: str = "") -> planviews.ChangeView:
     """One object that differs, as plans show it."""
-    return planviews.ChangeView(of.operation, of.kind, of.name, of.path, of.summary, of.fields)
+    return planviews.ChangeView(
+        of.operation, of.kind, of.name, of.path, of.summary, of.fields, note
+    )
+
+
+def _ignored(
+    change: differences.Change,
+    base: desired.Desired,
+    head: desired.Desired,
+    snapshot: snapshots.Snapshot | None,
+) -> str:
+    """Why a change of what a job executes has no effect on its run; empty where it has."""
+    if (change.operation, change.kind) != ("change", "Job"):
+        return ""
+    old, new = base.jobs.get(change.name), head.jobs.get(change.name)
+    if old is None or new is None or old.key == new.key:
+        return ""
+    run = f"run {new.run}"
+    if snapshot is None:
+        is_ignored, alive = old.run == new.run, f"if {run} of it is alive, it"
+    else:
+        record = snapshot.live.observed.jobs.get(change.name)
+        is_ignored = (
+            record is not None
+            and not (record.finished or record.removed)
+            and (record.spec.run, record.key == new.key) == (new.run, False)
+        )
+        alive = f"{run} of it is alive and"
+    if not is_ignored:
+        return ""
+    return (
+        f"{alive} goes on as it was: what it executes is another only once that has ended; raise "
+        "spec.run to replace it now"
+    )
 
 
 def _snapshot_view(of: snapshots.Snapshot, now: float) -> planviews.SnapshotView:

@@ -72,6 +72,8 @@ def head(plan: Plan) -> Iterator[Line]:
     merged = ", as merged; as a force push it would be held" if plan.merged else ""
     onto = plan.head[:12] or "a commit on top"  # one that is yet to be made has no name
     yield Line(f"{plan.base[:12]} -> {onto}{merged}")
+    if plan.apart:
+        yield from (Line(part, "yellow") for part in paragraphs.wrapped(pushed(plan), WIDTH))
     if plan.snapshot is not None:
         old = duration(plan.snapshot.age_s)
         yield from (
@@ -81,6 +83,19 @@ def head(plan: Plan) -> Iterator[Line]:
                 WIDTH,
             )
         )
+
+
+def pushed(plan: Plan) -> str:
+    """What becomes of a revision that does not follow the first, and is not merged with it."""
+    if plan.apart == "unrelated":
+        return (
+            f"{plan.head[:12]} has no commit in common with {plan.base[:12]}, as far as this clone "
+            "goes: it can't be merged, and as a force push it would be held"
+        )
+    return (
+        f"{plan.head[:12]} is behind {plan.base[:12]}: as a force push it would be held; `muster "
+        "rollback` makes a commit that goes back"
+    )
 
 
 def in_force(of: planviews.SnapshotView) -> str:
@@ -195,6 +210,8 @@ def change_lines(change: planviews.ChangeView) -> Iterator[Line]:
     width = min(28, max((len(path) for path in change.fields), default=0))
     for path, (before, after) in change.fields.items():
         yield from field_lines(path, before, after, width)
+    for text in paragraphs.wrapped(change.note, WIDTH - 4) if change.note else ():
+        yield Line(f"    {text}", "yellow")
 
 
 def field_lines(path: str, before: str | None, after: str | None, width: int) -> Iterator[Line]:

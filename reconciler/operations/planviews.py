@@ -9,10 +9,15 @@ from typing import Literal
 from reconciler.operations import viewforms
 
 Verdict = Literal["none", "changes", "held", "refused"]
+#: Why what is shown is no merge, although the second revision does not follow the first.
+Apart = Literal["", "unrelated", "behind"]
 
 
 class ChangeView(viewforms.View, frozen=True):
-    """One object that differs; ``fields`` maps dotted paths to (before, after)."""
+    """One object that differs; ``fields`` maps dotted paths to (before, after).
+
+    ``note``: why what the fields say is not what happens at once; empty: it is.
+    """
 
     operation: str
     kind: str
@@ -20,6 +25,7 @@ class ChangeView(viewforms.View, frozen=True):
     path: str
     summary: str
     fields: dict[str, tuple[str | None, str | None]]
+    note: str = ""
 
 
 class AmountView(viewforms.View, frozen=True):
@@ -209,6 +215,7 @@ class Plan(viewforms.View, frozen=True):
     findings: list[FindingView]
     snapshot: SnapshotView | None
     digest: str
+    apart: Apart = ""
 
     def count(self, operation: str) -> int:
         """How many objects are added, changed or removed."""

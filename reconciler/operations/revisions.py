@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler.desired import documents, incumbents, loader, references, source
 from reconciler.model import desired, judgement, nearest
-from reconciler.operations import differences, scratch
+from reconciler.operations import differences, planviews, scratch
 
 #: The most names of branches that a wrong one is compared with.
 _NAMES_MAX = 1000
@@ -44,6 +44,7 @@ class Comparison(msgspec.Struct, frozen=True):
     Attributes:
         base_commit, head_commit: full ids; the base is the revision that its structure is of.
         merged: ``head`` does not follow ``base``, so that what is shown is the merge of both.
+        apart: why there is no such merge, although it does not; empty: there is, or it does.
         changes: objects that differ, removals first.
         paths: files that differ.
         structure_refused: the structure of the second does not apply, and that of the first did
@@ -61,6 +62,7 @@ class Comparison(msgspec.Struct, frozen=True):
     head_commit: str
     changes: tuple[differences.Change, ...]
     merged: bool = False
+    apart: planviews.Apart = ""
     paths: frozenset[str] = frozenset()
     structure_refused: bool = False
     approvals: tuple[str, ...] = ()
@@ -251,6 +253,14 @@ class _Pair(msgspec.Struct, frozen=True):
     def goal(self) -> str:
         return self.merge or self.last
 
+    def _apart(self) -> planviews.Apart:
+        if self.merge is not None or self.first == self.last:
+            return ""
+        if scratch.is_ancestor(self.repository, self.first, self.last):
+            return ""
+        behind = scratch.is_ancestor(self.repository, self.last, self.first)
+        return "behind" if behind else "unrelated"
+
     def source(self) -> source.Source:
         return source.Source(str(self.repository), branch="main", sub_path=self.sub_path)
 
@@ -277,6 +287,7 @@ class _Pair(msgspec.Struct, frozen=True):
             head_commit=self.last,
             changes=differences.between(old, new),
             merged=self.merge is not None,
+            apart=self._apart(),
             paths=frozenset(listed.split("\0")),
             structure_refused=refused,
             is_base=self.goal == self.first,

@@ -6,6 +6,7 @@ the units that documents are written in. Nothing that is a default on both sides
 what is written: that is what makes two revisions comparable.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -282,14 +283,17 @@ def told(of: Any) -> dict[str, Told]:
     return found
 
 
-def _flat(path: str, value: Any, how: Literal["written", "default"]) -> Iterator[tuple[str, Told]]:
+def _flat(
+    path: str, value: Any, how: Literal["written", "default"], known_by: str = ""
+) -> Iterator[tuple[str, Told]]:
+    """All that stands in a value; ``known_by``: the field that its path says already."""
     if value in _NOTHING:
         return
     if isinstance(value, msgspec.Struct):
         if path and how == "written":
             yield path, Told("{}", "there")
         for field in msgspec.structs.fields(value):
-            if field.name in _NOT_SHOWN or (type(value), field.name) in _DERIVED:
+            if field.name in {*_NOT_SHOWN, known_by} or (type(value), field.name) in _DERIVED:
                 continue
             one = getattr(value, field.name)
             inner, shown = _field(type(value), field.name, one)
@@ -298,8 +302,8 @@ def _flat(path: str, value: Any, how: Literal["written", "default"]) -> Iterator
         for key, one in value.items():
             yield from _flat(_join(path, str(key)), one, how)
     elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
-        for index, one in enumerate(value):
-            yield from _flat(_join(path, _key(one, index)), one, how)
+        for name, known, one in _items(value):
+            yield from _flat(_join(path, name), one, how, known)
     else:
         yield path, Told(text(value), how)
 
@@ -312,13 +316,29 @@ def _how(field: msgspec.structs.FieldInfo, value: Any) -> Literal["written", "de
     return "default" if default is not msgspec.NODEFAULT and bool(value == default) else "written"
 
 
-def _key(item: Any, index: int) -> str:
-    """What an item of a list is known by."""
-    for name in ("name", "job", "key", "device", "object"):
-        found = getattr(item, name, None)
+def _items(of: tuple[Any, ...]) -> Iterator[tuple[str, str, Any]]:
+    """Items of a list, each with what it is known by, and the field that says so.
+
+    Where several are known by the same, or one by nothing, it is their place in the list.
+    """
+    named = [_key(one) for one in of]
+    often = Counter(named)
+    for index, (one, (name, field)) in enumerate(zip(of, named, strict=True)):
+        if not field:
+            yield str(index), "", one
+        elif often[name, field] > 1:
+            yield f"{name}.{index}", field, one
+        else:
+            yield name, field, one
+
+
+def _key(item: Any) -> tuple[str, str]:
+    """What an item of a list is known by, and the field that says so; empty for nothing."""
+    for field in ("name", "job", "key", "device", "object"):
+        found = getattr(item, field, None)
         if found not in _NOTHING:
-            return str(found)
-    return str(index)
+            return str(found), field
+    return "", ""
 
 
 def _field(kind: type, name: str, value: Any) -> tuple[str, Any]:

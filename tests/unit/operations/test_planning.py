@@ -7,7 +7,15 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.operations import differences, planning, plantext, planviews, revisions, snapshots
+from reconciler.operations import (
+    differences,
+    plancomment,
+    planning,
+    plantext,
+    planviews,
+    revisions,
+    snapshots,
+)
 from tests.unit.simulation import test_forecasts as world
 
 OLD = desired.Problem("never-fits", "warning", "jobs/a.yaml", "no pool holds it", 3, 1, "Job/a")
@@ -81,6 +89,35 @@ def test_a_plan_names_who_is_preempted_and_which_queue_waits_longer() -> None:
     assert told.splitlines()[-1].startswith("digest sha256:")
     assert max(map(len, told.splitlines())) <= plantext.WIDTH
     assert plan.verdict == "changes"
+
+
+def executing(run: int, command: str) -> desired.Desired:
+    """``BASE`` with another command of the job that runs."""
+    (group,) = world.LOW.groups
+    groups = (msgspec.structs.replace(group, command=(command,)),)
+    changed = msgspec.structs.replace(world.LOW, run=run, hash="f" * 16, groups=groups)
+    return world.wanted(changed, world.KEPT, world.WAITS, structure=world.UNRESERVED)
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(("run", "ignored"), [(world.LOW.run, True), (world.LOW.run + 1, False)])
+def test_what_a_run_executes_is_no_other_while_it_is_alive_and_the_plan_says_so(
+    run: int, *, ignored: bool, known: bool
+) -> None:
+    snapshot = live() if known else None
+    found = comparison(BASE, executing(run, "other"))
+    plan = planning.plan(found, snapshot, 2e6, forecast=False)
+    (change,) = plan.changes
+    assert bool(change.note) is ignored
+    start = "run 1 of it is alive and" if known else "if run 1 of it is alive, it"
+    assert not ignored or change.note.startswith(f"{start} goes on as it was")
+    told = "raise spec.run to replace it now"
+    assert (told in " ".join(text(plan).split())) is ignored
+    assert (told in plancomment.render(plan)) is ignored
+    # of what has no run yet, or has changed in other fields, nothing is said
+    for other in (HEAD, BASE):
+        assert not any(one.note for one in planning.plan(comparison(BASE, other), snapshot, 2e6,
+                                                         forecast=False).changes)  # fmt: skip
 
 
 def test_without_a_controller_there_is_no_forecast_and_it_is_said() -> None:

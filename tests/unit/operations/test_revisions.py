@@ -8,7 +8,7 @@ import pytest
 from reconciler.desired import source
 from reconciler.model import desired
 from reconciler.model.documents import kinds
-from reconciler.operations import differences, revisions
+from reconciler.operations import differences, plancomment, planning, plantext, revisions
 from tests.unit.desired import signing
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job, queue
 
@@ -57,6 +57,24 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     return Repository(tmp_path / "state.git")
+
+
+def test_what_can_only_be_forced_says_so(repository: Repository) -> None:
+    first = repository.commit({"pool.yaml": POOL})
+    second = repository.commit({"q.yaml": document("Queue", "{}")})
+    files = {"pool.yaml": POOL, "other.yaml": document("Volume", ADDED["Volume"])}
+    other = repository.commit(files, branch="other", root=True)
+    told = {}
+    for base, head in ((first, second), (second, second), (second, first), (second, other)):
+        found = revisions.compare(repository.path, "", base, head)
+        assert not found.merged
+        plan = planning.plan(found, None, 0.0)
+        shown = " ".join(" ".join(line.text for line in plantext.lines(plan)).split())
+        told[base, head] = found.apart
+        assert ("as a force push it would be held" in shown) is bool(found.apart)
+        comment = plancomment.render(plan)
+        assert ("as a force push it would be held" in comment) is bool(found.apart)
+    assert list(told.values()) == ["", "", "behind", "unrelated"]
 
 
 def test_branches_that_have_parted_are_compared_as_merged(repository: Repository) -> None:

@@ -186,3 +186,27 @@ def test_what_a_summary_leaves_out_it_counts() -> None:
     assert told.endswith(", and 3 more fields")
     policy = desired.Policy("p", "one\ntwo", "{}", kinds=("Job",))
     assert wording.summary(policy).endswith("and 1 more field")
+
+
+def test_items_are_told_by_what_they_are_known_by_which_is_no_field_of_theirs() -> None:
+    """Those that are known by the same, by their place as well: none hides another."""
+
+    def tainted(taints: str) -> desired.Desired:
+        text = BEFORE.replace('hosts: "gpu', f'taints: {taints}, hosts: "gpu')
+        found = validate.check({"a.yaml": text.encode()})
+        assert {one.rule for one in found.status.problems} <= {"never-fits"}
+        return found
+
+    def told(before: str, after: str) -> dict[str, tuple[str | None, str | None]]:
+        (change,) = differences.between(tainted(before), tainted(after))
+        return change.fields
+
+    added = told("[]", "[{key: gpu, value: a100}, {key: only}]")
+    assert added == {"taints.gpu.value": (None, "a100"), "taints.only": (None, "{}")}
+    changed = told("[{key: gpu, value: a100}]", "[{key: gpu, value: h100}]")
+    assert changed == {"taints.gpu.value": ("a100", "h100")}
+    twice = "[{key: gpu, value: a100}, {key: gpu, value: h100}]"
+    assert told("[]", twice) == {
+        "taints.gpu.0.value": (None, "a100"),
+        "taints.gpu.1.value": (None, "h100"),
+    }
