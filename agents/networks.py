@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -41,6 +42,13 @@ def problem() -> str:
     return f"{', '.join(missing)} is not installed" if missing else ""
 
 
+class _Space(NamedTuple):
+    """A namespace, and the address of who is in it."""
+
+    name: str
+    address: str
+
+
 class Network:
     """One bridge. ``place`` tells it apart from others: the same place, the same names."""
 
@@ -50,6 +58,8 @@ class Network:
         self._bridge = f"mu{self._token}"
         self._subnet = f"10.{200 + token % 50}.{token // 50 % 250}"
         self._seats: dict[str, Seat] = {}
+        self._spaces: dict[str, _Space] = {}
+        self._cpus: dict[str, int] = {}
         self._cores = sorted(os.sched_getaffinity(0))
         self._next_core = 0
 
@@ -66,10 +76,14 @@ class Network:
     def add(self, node: str, cpus: int = 1) -> Seat:
         """A node's namespace, made where there is none; it gets ``cpus`` cores if there are any.
 
+        One that is there gets other cores where it is to have another number of them.
+
         Raises:
             NetworkError: it can't be made.
         """
         if node in self._seats:
+            if self._cpus[node] != cpus:
+                self._seats[node] = self._seat(node, self._spaces[node], cpus)
             return self._seats[node]
         number = len(self._seats) + 1
         if number > NODES_MAX:
@@ -82,17 +96,23 @@ class Network:
         _ip("-n", space, "addr", "add", f"{address}/24", "dev", "eth0")
         for link in ("lo", "eth0"):
             _ip("-n", space, "link", "set", link, "up")
+        self._spaces[node] = _Space(space, address)
+        seat = self._seats[node] = self._seat(node, self._spaces[node], cpus)
+        return seat
+
+    def _seat(self, node: str, space: _Space, cpus: int) -> Seat:
+        self._cpus[node] = cpus
         enter = [
-            *("nsenter", f"--net=/run/netns/{space}", "unshare", "--uts"),
+            *("nsenter", f"--net=/run/netns/{space.name}", "unshare", "--uts"),
             *("taskset", "--cpu-list", self._take_cores(cpus)),
             *("sh", "-c", 'hostname "$1"; shift; exec "$@"', "sh", host_name(node)),
         ]
-        seat = self._seats[node] = Seat(address, tuple(enter))
-        return seat
+        return Seat(space.address, tuple(enter))
 
     def end(self) -> None:
         """Remove the bridge and all that hangs on it."""
-        self._seats.clear()
+        for table in (self._seats, self._spaces, self._cpus):
+            table.clear()
         for path in sorted(Path("/run/netns").glob(f"muster-{self._token}-*")):
             with contextlib.suppress(NetworkError):
                 _ip("netns", "delete", path.name)

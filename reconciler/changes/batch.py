@@ -80,6 +80,15 @@ class Batch:
         return path
 
     def _text(self, path: str) -> str:
+        """What a file holds.
+
+        Raises:
+            ConflictError: git can't be asked for a file of that name.
+        """
+        if "\n" in path:
+            raise requests.ConflictError(
+                f"{path!r} has a line break in its name: rename it in a clone first (git mv)"
+            )
         data = self.files[path] if path in self.files else self._index.read(path)
         return (data or b"").decode()
 

@@ -88,6 +88,7 @@ def run(
 
     128 + N: ended by signal N. 124: time limit. 125: Muster itself failed. Ctrl-C cancels, and so
     does SIGTERM: what it still prints is shown until it has ended; a second Ctrl-C leaves at once.
+    A job of that name and those very fields that runs already is followed, and never cancelled.
     Where nobody reads the output any more, as behind `| head`, it is cancelled as well: 141.
     What could never start is cancelled after half a minute, with its reason.
 
@@ -114,7 +115,7 @@ def _carry_through(
     options: authoring.JobOptions, clone: Path | None, server: str | None, token_file: str | None
 ) -> int:
     """Submit, wait and show; the status to leave with."""
-    leaving = _Leaving(lambda: _cancel(options.name, to, "interrupted", 0))
+    leaving = _Leaving(lambda reason: _cancel(options.name, to, reason))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, leaving.asked)
     if interrupts.came():  # and was lost in what swallows every exception: there is no job yet
@@ -131,9 +132,13 @@ def _carry_through(
         leaving.about_to_submit()
         asked = operations.Submit(authoring.job_text(options), context.identity())
         made = operations.carry_out([asked], to)
-        said = _begun(made, options.name, server, token_file)
-        terminal.note(said)
-        leaving.submitted()
+        is_mine = not any(map(operations.is_there, made))
+        terminal.note(
+            f"submitted {options.name}"
+            if is_mine
+            else _found_there(options.name, server, token_file)
+        )
+        leaving.submitted(is_mine=is_mine)
         for warning in (told for one in made for told in one.warnings):
             terminal.note(f"warning: {warning}")
         changing.tell_withheld(made)
@@ -153,11 +158,11 @@ def _carry_through(
         return MUSTER_FAILED
     except waiting.ImpossibleError as impossible:
         terminal.note(f"{options.name} can't start: {impossible}")
-        return _cancel(options.name, to, "it could never start", MUSTER_FAILED)
+        return leaving.give_up(options.name, "it could never start", MUSTER_FAILED)
     except BrokenPipeError:  # before it ends a command here would be ended so as well
         terminal.drop_stdout()
         terminal.note("nobody reads the output any more")
-        return _cancel(options.name, to, "nobody read its output", 128 + signal.SIGPIPE)
+        return leaving.give_up(options.name, "nobody read its output", 128 + signal.SIGPIPE)
     except OSError as error:
         if not terminal.is_unwritable(error):
             raise
@@ -175,16 +180,12 @@ def _carry_through(
         return MUSTER_FAILED
 
 
-def _begun(
-    made: list[operations.Done], name: str, server: str | None, token_file: str | None
-) -> str:
-    """What is said of a job that is to be waited for now.
+def _found_there(name: str, server: str | None, token_file: str | None) -> str:
+    """What is said of a job that was there before, and is waited for now.
 
     Raises:
-        ChangeError: the very same was there before, and has ended: what it printed is no news.
+        ChangeError: it has ended: what it printed is no news.
     """
-    if not any(map(operations.is_there, made)):
-        return f"submitted {name}"
     with context.controller(server, token_file) as api:
         try:
             state = str(api.get(f"/v1/jobs/{name}")["job"]["state"])
@@ -211,16 +212,18 @@ class _Stage(enum.Enum):
     BEFORE = enum.auto()
     SUBMITTING = enum.auto()
     SUBMITTED = enum.auto()
+    ATTACHED = enum.auto()  # to a job that was there before: it is not this command's to cancel
 
 
 class _Leaving:
     """What becomes of signals: the first cancels the job, whose end is awaited, the next leaves.
 
     Args:
-        cancel: takes the job back; 0 when that is done. It runs beside what shows the output.
+        cancel: takes the job back for a reason; whether that is done. It runs beside what shows
+            the output.
     """
 
-    def __init__(self, cancel: Callable[[], int]) -> None:
+    def __init__(self, cancel: Callable[[str], bool]) -> None:
         self._cancel = cancel
         self._stage = _Stage.BEFORE
         self._signal = 0
@@ -264,10 +267,16 @@ class _Leaving:
             raise _Interrupted
         self._stage = _Stage.SUBMITTING
 
-    def submitted(self) -> None:
-        """From here on there is a job to cancel."""
-        self._stage = _Stage.SUBMITTED
+    def submitted(self, *, is_mine: bool = True) -> None:
+        """From here on there is a job to cancel, unless it was there before.
+
+        Raises:
+            _Interrupted: it was, and somebody wants to leave it.
+        """
+        self._stage = _Stage.SUBMITTED if is_mine else _Stage.ATTACHED
         if self._signal:
+            if not is_mine:
+                raise _Interrupted
             self._begin()
 
     def asked(self, number: int, _frame: FrameType | None) -> None:
@@ -281,6 +290,8 @@ class _Leaving:
                 return
             raise _Interrupted
         self._signal, self._asked_at = number, now
+        if self._stage is _Stage.ATTACHED:
+            raise _Interrupted
         if self._stage is _Stage.SUBMITTED:
             self._begin()
 
@@ -307,17 +318,27 @@ class _Leaving:
         """What to leave with where nobody waits for the end of the job."""
         if self._stage is _Stage.BEFORE:
             return 128 + self._signal
+        if self._stage is _Stage.ATTACHED:
+            terminal.note(f"{waiting.goes_on([name])}; it was there before this command")
+            return 128 + self._signal
         if not self._cancelled.is_set():
             terminal.note(f"{name} may still run: muster cancel {name}")
         elif not self._failed:
             terminal.note(f"{name} is cancelled and has not ended yet")
         return MUSTER_FAILED if self._failed else 128 + self._signal
 
+    def give_up(self, name: str, reason: str, code: int) -> int:
+        """Take the job back, if it is this command's; the status to leave with."""
+        if self._stage is _Stage.ATTACHED:
+            terminal.note(f"{waiting.goes_on([name])}; it was there before this command")
+            return code
+        return code if self._cancel(reason) else MUSTER_FAILED
+
     def _begin(self) -> None:
         threading.Thread(target=self._carry_out, daemon=True).start()
 
     def _carry_out(self) -> None:
-        self._failed = self._cancel() != 0
+        self._failed = not self._cancel("interrupted")
         self._cancelled.set()
         if not self._failed:
             time.sleep(END_S_MAX)  # a job that ends before ends this process
@@ -327,15 +348,15 @@ class _Leaving:
             signal.pthread_kill(main, signal.SIGINT)
 
 
-def _cancel(name: str, to: operations.Target, reason: str, code: int) -> int:
-    """Take a job back that nobody waits for any more; the status to leave with."""
+def _cancel(name: str, to: operations.Target, reason: str) -> bool:
+    """Take a job back that nobody waits for any more; whether that is done."""
     terminal.note(f"cancelling {name}")
     try:
         operations.carry_out([operations.Act("cancel", name, reason)], to)
     except operations.ChangeError as error:
         terminal.note(f"{name} could not be cancelled and may run on: {error}")
-        return MUSTER_FAILED
-    return code
+        return False
+    return True
 
 
 def _attend(api: patience.Patient, name: str) -> int:

@@ -438,3 +438,12 @@ def test_text_that_is_none_costs_one_request_only(repository: Repository, make: 
         now=NOW,
     )
     assert [result.status for result in results] == ["refused", "accepted", "accepted"]
+
+
+def test_a_file_whose_name_git_can_t_be_asked_for_costs_nobody_else(
+    repository: Repository, make: Make
+) -> None:
+    repository.commit({"queues.yaml": queue("research"), '"jobs/a\\nb.yaml"': job("odd")})
+    remove, submit = make().write([RemoveObject("Job", "odd", ALICE), add("fine", BOB)], now=NOW)
+    assert (remove.status, submit.status) == ("conflict", "accepted")
+    assert "line break in its name: rename it" in remove.message

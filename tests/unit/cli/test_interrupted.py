@@ -11,7 +11,7 @@ from reconciler.operations import authoring
 @pytest.mark.parametrize("came", [True, False])
 def test_what_fails_after_a_signal_fails_by_it(*, came: bool) -> None:
     """Ctrl-C ends git as well, and the module that asked it as it was loaded is loaded by half."""
-    leaving = running._Leaving(lambda: 0)
+    leaving = running._Leaving(lambda _: True)
     if came:
         leaving.asked(signal.SIGINT, None)
     expected = running._Interrupted if came else ImportError
@@ -36,3 +36,18 @@ def test_an_interrupt_that_was_swallowed_before_there_was_a_job_still_ends_it(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert status == 130
+
+
+def test_who_follows_a_job_that_was_there_leaves_it_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    leaving = running._Leaving(lambda _: pytest.fail("it is somebody else's"))
+    leaving.about_to_submit()
+    leaving.submitted(is_mine=False)
+    assert leaving.give_up("j", "nobody read its output", 141) == 141
+    with pytest.raises(running._Interrupted):
+        leaving.asked(signal.SIGINT, None)
+    assert leaving.at_once("j") == 130
+    told = capsys.readouterr().err
+    assert told.count("it was there before this command") == 2
+    assert "cancelling" not in told
