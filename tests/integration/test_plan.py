@@ -101,7 +101,7 @@ def test_what_the_plan_says_is_what_happens(bed: beds.Bed) -> None:
     assert change.pop("summary")
     path = "jobs/urgent.yaml"
     assert change == {
-        "operation": "add", "kind": "Job", "name": "urgent", "path": path, "fields": {}
+        "operation": "add", "kind": "Job", "name": "urgent", "path": path, "fields": {}, "note": ""
     }  # fmt: skip
 
     # the controller plans the same
