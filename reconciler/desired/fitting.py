@@ -43,13 +43,24 @@ def beyond_limit(job: desired.Job, queues: Mapping[str, desired.Queue]) -> Fault
 
 
 class Fitting:
-    """Says of each shape of work once whether any pool could ever hold it."""
+    """Says of work whether any pool could ever hold it (of each shape once), and any limit."""
 
     def __init__(self, structure: desired.Structure) -> None:
+        self._queues = structure.queues
+        self._has_limits = any(
+            amount is not None
+            for queue in structure.queues.values()
+            for amount in queue.limit.as_vector()
+        )
         self._pools = structure.pools
         self._volumes = structure.volumes
         self._tainted = any(pool.taints for pool in structure.pools.values())
         self._why = functools.lru_cache(maxsize=4096)(self._judge)
+
+    def warnings(self, job: desired.Job) -> list[Fault]:
+        """Why a job can't start as things stand; none where it may."""
+        beyond = beyond_limit(job, self._queues) if self._has_limits else None
+        return [one for one in (self.warning(job), beyond) if one is not None]
 
     def warning(self, job: desired.Job) -> Fault | None:
         """A warning where no pool could hold a task of some group of the job."""

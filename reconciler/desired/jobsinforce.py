@@ -200,7 +200,9 @@ class JobsInForce:
             else:
                 proposed.pop(name, None)
         elif isinstance(winner.document.part, job_documents.Job):
-            made, faults, warnings = self.judging.job(winner, winner.document.part, now)
+            made, faults, warnings = self.judging.job(
+                winner.document.part, winner.document.hash, winner.path, now
+            )
             noted.extend((winner, warning) for warning in warnings)
             if made is not None:
                 known = self.jobs.get(name)

@@ -1,8 +1,11 @@
-"""Whether a job's document can be in force under one structure: its faults, and what it is then."""
+"""Whether a job's document can be in force under one structure: its faults, and what it is then.
+
+The loader asks of what is written in git, and whoever submits a job before it is: both are told the
+same.
+"""
 
 from reconciler.desired import checks, fitting, normalise, policies
 from reconciler.desired.faults import Fault
-from reconciler.desired.structure import Placed
 from reconciler.model import desired
 from reconciler.model.documents import job as job_documents
 
@@ -25,10 +28,15 @@ class Judge:
         self._rules = policies.Rules(self._basis.structure.policies)
 
     def job(
-        self, placed: Placed, part: job_documents.Job, now: float
+        self, part: job_documents.Job, hashed: str, path: str, now: float
     ) -> tuple[desired.Job | None, list[Fault], list[Fault]]:
-        """What a document makes, what is wrong with it, and what is only to be said of it."""
-        made, faults = normalise.job(part, placed.document.hash, self._basis, placed.path)
+        """What a document makes, what is wrong with it, and what is only to be said of it.
+
+        Args:
+            part: the document. hashed: the hash of what it executes.
+            path: of its file. now: seconds since the epoch, for waivers.
+        """
+        made, faults = normalise.job(part, hashed, self._basis, path)
         if made is None:
             return None, list(faults), []
         unknown = checks.of_job(made, self._basis.structure)
@@ -37,5 +45,4 @@ class Judge:
         noted = self._rules.faults("Job", made.name, part, now, made)
         faults = [one for one in noted if one.severity == "error"]
         warnings = [one for one in noted if one not in faults]
-        unfit = self._fitting.warning(made)
-        return made, faults, warnings if unfit is None else [*warnings, unfit]
+        return made, faults, [*warnings, *self._fitting.warnings(made)]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from reconciler.desired import checks, documents, fitting, normalise, policies
+from reconciler.desired import documents, judging, normalise
 from reconciler.desired.faults import Fault
 from reconciler.model import desired
 from reconciler.model.documents import job as job_documents
@@ -19,14 +19,11 @@ class Judge:
     """Judges by one structure in force; made once, it serves as long as that one is."""
 
     def __init__(self, structure: desired.Structure) -> None:
-        self._structure = structure
         classes = {
             name: normalise.PriorityClass(value)
             for name, value in structure.priority_classes.items()
         }
-        self._basis = normalise.Basis(structure, classes)
-        self._pools = fitting.Fitting(structure)
-        self._rules = policies.Rules(structure.policies)
+        self._judge = judging.Judge(normalise.Basis(structure, classes))
 
     def problems(
         self, path: str, data: bytes, file: documents.File, now: float, owner: str = ""
@@ -54,20 +51,8 @@ class Judge:
     def _faults(
         self, document: documents.Document, part: job_documents.Job, path: str, now: float
     ) -> Sequence[Fault]:
-        made, faults = normalise.job(part, document.hash, self._basis, path)
-        if made is None:
-            return faults
-        unknown = checks.of_job(made, self._structure)
-        if unknown is not None:
-            return [unknown]
-        never = (
-            self._pools.warning(made),
-            fitting.beyond_limit(made, self._structure.queues),
-        )
-        return [
-            *self._rules.faults("Job", document.name, part, now, made),
-            *(one for one in never if one is not None),
-        ]
+        _, faults, warnings = self._judge.job(part, document.hash, path, now)
+        return [*faults, *warnings]
 
 
 def _of(part: job_documents.Job, owner: str) -> job_documents.Job:
