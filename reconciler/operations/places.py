@@ -31,28 +31,39 @@ def standing(endpoint: endpoints.Endpoint | None) -> dict[str, Any] | None:
     if endpoint is None:
         return None
     try:
-        with clients.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
-            found: dict[str, Any] = api.get("/v1/sync")["sync"]
+        return asked(endpoint)
     except (clients.ApiError, endpoints.EndpointError):
         return None
+
+
+def asked(endpoint: endpoints.Endpoint) -> dict[str, Any]:
+    """What the controller says of its repository (``/v1/sync``).
+
+    Raises:
+        ApiError: it can't be asked, or doesn't tell whoever has this token.
+        EndpointError: the token can't be used.
+    """
+    with clients.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
+        found: dict[str, Any] = api.get("/v1/sync")["sync"]
     return found
 
 
-def is_read(folder: Path, told: Mapping[str, Any] | None) -> bool:
+def is_read(folder: Path, told: Mapping[str, Any]) -> bool:
     """Whether the clone around a folder is one of the repository that a controller reads.
 
     It is one where it has what the controller has read. A clone that is behind is brought to know
     what is pushed (``git fetch``) before that is denied.
 
     Args:
-        folder: in the clone. told: what the controller says; None: it can't be asked, and a change
-            can be made nowhere but here.
+        folder: in the clone.
+        told: what the controller says. Where it has read nothing yet, nothing can be compared, and
+            the clone is taken for one of it.
 
     Raises:
         CloneError: nothing can be committed in the clone.
     """
     parts = ("attemptedRevision", "structureRevision", "jobsRevision")
-    read = [one for part in parts if (one := (told or {}).get(part))]
+    read = [one for part in parts if (one := told.get(part))]
     if not read:
         return True
     clone = clones.Clone(folder)

@@ -1,6 +1,7 @@
 """Where a change is made: in the clone that somebody names or stands in, or at the controller."""
 
 import contextlib
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from reconciler.changes import clone as clones
 from reconciler.desired import gitobjects, validate
 from reconciler.model import desired
+from reconciler.operations import client as clients
 from reconciler.operations import endpoints, places
 
 
@@ -45,11 +47,11 @@ def find(*, clone: Path | None, server: str | None, token_file: str | None, here
     """The clone that is named, the one around ``here``, or the controller.
 
     Where a ``server`` is named the clone around ``here`` is taken as long as it is one of what
-    that controller reads, or the controller can't be asked.
+    that controller reads. Where that can't be told, it may be another cluster's.
 
     Raises:
         CloneError: there is no clone where one is named, or it can't be told what of it is meant.
-        EndpointError: there is no controller either.
+        EndpointError: there is no controller either, or the one named does not say what it reads.
     """
     server = server or None  # of an empty variable
     if clone is not None or _is_desired_clone(here):
@@ -57,13 +59,33 @@ def find(*, clone: Path | None, server: str | None, token_file: str | None, here
         with contextlib.suppress(endpoints.EndpointError):
             endpoint = endpoints.find(server, token_file, here)
         if clone is not None or endpoint is None or _has_identity(here):
-            told = places.standing(endpoint)
-            if clone is None and server is not None and not places.is_read(here, told):
-                return Target(endpoint=endpoint)
+            if clone is None and server is not None and endpoint is not None:
+                told: dict[str, Any] | None = _told(endpoint, here)
+                if not places.is_read(here, told or {}):
+                    return Target(endpoint=endpoint)
+            else:
+                told = places.standing(endpoint)
             found = places.clone_of(clone or here, endpoint, told)
             return Target(clone=found, endpoint=endpoint, standing=told)
         return Target(endpoint=endpoint)  # who has no name in git has one at the controller
     return Target(endpoint=endpoints.find(server, token_file, here))
+
+
+def _told(endpoint: endpoints.Endpoint, here: Path) -> dict[str, Any]:
+    """What a controller that is named says of its repository.
+
+    Raises:
+        EndpointError: it says nothing, so that it can't be told whether the clone around ``here``
+            is one of that repository.
+    """
+    try:
+        return places.asked(endpoint)
+    except (clients.ApiError, endpoints.EndpointError) as error:
+        raise endpoints.EndpointError(
+            f"nothing was changed: it can't be told whether the clone around {here} is one of what "
+            f"the controller at {endpoint.url} reads ({error}); where it is, name it with --clone "
+            f"{shlex.quote(str(here))}, and else try again once that controller tells it"
+        ) from error
 
 
 def structure_of(

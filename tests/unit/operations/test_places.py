@@ -44,7 +44,7 @@ def reading() -> Iterator[tuple[dict[str, str], str]]:
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = json.dumps({"sync": told}).encode()
-            self.send_response(200)
+            self.send_response(401 if "refused" in told else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -140,9 +140,28 @@ def test_another_repository_than_the_controllers_is_left_alone(
     assert git(work, "rev-parse", "HEAD") == before
 
 
-def test_where_no_controller_can_be_asked_the_commit_is_made_here(work: Path) -> None:
-    target = named(work / "clusters/test", "http://127.0.0.1:1")
+def test_where_the_named_controller_can_not_be_asked_nothing_is_changed(work: Path) -> None:
+    before = git(work, "rev-parse", "HEAD")
+    told = r"nothing was changed: .* http://127\.0\.0\.1:1 reads \(.*\); .* --clone "
+    with pytest.raises(changing.ChangeError, match=told):
+        named(work / "clusters/test", "http://127.0.0.1:1")
+    assert git(work, "rev-parse", "HEAD") == before
+
+
+def test_while_the_controller_is_away_the_clone_that_is_named_is_changed(work: Path) -> None:
+    folder = work / "clusters/test"
+    target = changing.find_target(
+        clone=folder, server="http://127.0.0.1:1", token_file=None, here=folder
+    )
     assert submitted(target) == "clusters/test/jobs/new.yaml"
+
+
+def test_a_token_that_the_named_controller_refuses_is_told(
+    work: Path, reading: tuple[dict[str, str], str]
+) -> None:
+    reading[0]["refused"] = "yes"
+    with pytest.raises(changing.ChangeError, match=r"nothing was changed: .*401 Unauthorized"):
+        named(work / "clusters/test", reading[1])
 
 
 def test_a_file_of_the_clone_is_what_is_committed_with_a_controller_named_too(
