@@ -28,14 +28,16 @@ _NOT_ASKING = LASTING - {reasons.ReasonCode.WAITING_FOR_QUOTA} | {
 def guarantees(view: View) -> list[str]:
     """At rest: owners within their guarantee wait though room is there or could be made.
 
-    Only what is beyond doubt is told: of each queue its first job, of one task an element; and
-    what could make room is preemptible work of queues that have no guarantee at all.
+    Only what is beyond doubt is told: of each queue its first job that asks, if it is of one task;
+    and what could make room is preemptible work of queues that have no guarantee at all.
     """
     queues = view.structure.queues
     usage = views.usage_by_queue(view)
     pending: defaultdict[str, list[records.JobRecord]] = defaultdict(list)
     for record in view.job_records.values():
-        if record.state is JobState.PENDING:
+        codes = {reason.code for reason in view.why.get(record.reason_key, ())}
+        asks = not codes & _NOT_ASKING and not record.spec.suspend
+        if record.state is JobState.PENDING and asks:
             pending[record.spec.queue].append(record)
     found = []
     for name, waiting in pending.items():
@@ -43,10 +45,7 @@ def guarantees(view: View) -> list[str]:
             continue
         first = min(waiting, key=lambda record: (-record.spec.priority, record.order))
         asked = first.spec.groups[0].resources
-        codes = {reason.code for reason in view.why.get(first.reason_key, ())}
         if first.spec.element_count > 1 or sum(g.least for g in first.spec.groups) > 1:
-            continue
-        if codes & _NOT_ASKING or first.spec.suspend:
             continue
         covered = _covered(queues, usage, name, asked)
         node = _could_hold(view, first.spec, asked, covered) if name in covered else ""

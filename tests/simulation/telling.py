@@ -177,8 +177,11 @@ class Teller:
                 self.cluster.suffer(faults.Fault(self.cluster.now, kind, name))
 
     def _rest_with_hogs(self) -> None:
-        """Owners ask for what is guaranteed to them while others hold all they can."""
+        """Owners ask for what is guaranteed to them, in every other story of a full cluster."""
         self._run(self.cluster.now + LOOK_S)
+        if self.plan.seed % 2:  # it takes a third of the time of a story more
+            self.cluster.commit(work.filling(self.plan.structure))
+            self._run(self.cluster.now + LOOK_S)
         self.cluster.commit(work.owed(self.plan.seed))
         self._settle()
         before = self._view()

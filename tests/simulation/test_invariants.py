@@ -187,6 +187,18 @@ def test_guarantees() -> None:
     assert not rights.guarantees(view(**off))
 
 
+def test_who_waits_for_something_else_does_not_hide_who_is_owed() -> None:
+    given = waiting(job("mine", gpu=1, queue="owner"), reasons.ReasonCode.INSUFFICIENT_RESOURCES)
+    later = job("later", gpu=1, queue="owner", priority=99)
+    first = record(later, JobState.PENDING, "later")
+    given["specs"] += (later,)
+    given["job_records"]["later"] = first
+    given["why"]["later"] = (reasons.Reason(reasons.ReasonCode.DEPENDENCY, "so it is"),)
+    assert rights.guarantees(view(**given)) == [
+        "mine is within the guarantee of owner and fits on n0"
+    ]
+
+
 @pytest.mark.parametrize(
     ("there", "told"),
     [

@@ -10,6 +10,9 @@ from reconciler.model.resources import Resources
 from tests.simulation import plans, sizes
 from tests.simulation.plans import GI
 
+#: On each node so many hogs at the most take what others were too large for.
+REST = 4
+
 
 def a_job(chance: random.Random, name: str, others: list[str]) -> desired.Job:
     """A job of some shape."""
@@ -87,6 +90,36 @@ def hogs(chance: random.Random, size: sizes.Size) -> list[desired.Job]:
         )
         for number in range(chance.choice(size.hogs))
     ]
+
+
+def filling(structure: desired.Structure) -> list[desired.Job]:
+    """Hogs for all that is left of each pool: whoever asks for what it is owed has to get it back.
+
+    First elements of one GPU, then of two CPUs, and then some of as little as anybody asks for.
+    """
+    found = []
+    for pool in structure.pools.values():
+        has = pool.node_resources
+        for what, priority, cpu_milli, gpu_milli, most in (
+            ("gpu", 90, 500, 1000, has.gpu_milli // 1000),
+            ("cpu", 50, 2000, 0, has.cpu_milli // 2000),
+            ("rest", 10, 500, 0, REST),
+        ):
+            if most:
+                each = Resources(cpu_milli, GI // 8, gpu_milli)
+                found.append(
+                    desired.Job(
+                        name=f"hog-{pool.name}-{what}",
+                        run=1,
+                        hash="0123456789abcdef",
+                        queue="default",
+                        groups=(desired.TaskGroup("main", 1, each, ("true",)),),
+                        array_count=most * len(pool.nodes),
+                        priority=priority,
+                        pools=(pool.name,),
+                    )
+                )
+    return found
 
 
 def owed(seed: int) -> list[desired.Job]:
