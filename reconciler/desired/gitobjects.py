@@ -23,6 +23,9 @@ OBJECT_BYTES_MAX = 8 * 2**20
 _MESSAGE_CHARACTERS_MAX = 400
 #: Commands that sign where a person's configuration says so, with a key that has a passphrase.
 _SIGNING = ("commit", "commit-tree", "merge", "rebase", "cherry-pick", "revert", "tag")
+#: Commands that reach other machines: a person's own ``GIT_SSH_COMMAND`` may ask for a passphrase
+#: or password, and the one that stands in for it where there is none asks nothing.
+_REMOTE = ("clone", "fetch", "ls-remote", "pull", "push")
 #: What git tells a hook, or ``rebase --exec``, of the repository it was started in. Whoever runs
 #: git here says itself which repository is meant, and that is another one as often as not.
 _ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX")
@@ -67,7 +70,13 @@ def run(
     """
     command = ["git", "-C", str(folder), *arguments]
     try:
-        done = programs.run(command, environment=environment(extra), timeout_s=timeout_s, data=data)
+        done = programs.run(
+            command,
+            environment=environment(extra),
+            timeout_s=timeout_s,
+            data=data,
+            asks=_may_ask(_verb(arguments)),
+        )
     except subprocess.TimeoutExpired:
         raise GitError(f"`git {_verb(arguments)}` took longer than {timeout_s:g} s") from None
     except OSError as error:
@@ -260,6 +269,11 @@ class Objects:
         if not chunk:
             raise GitError("git ended")
         return chunk
+
+
+def _may_ask(verb: str) -> bool:
+    """Whether a command may have to ask a person for something, at their terminal."""
+    return verb in _SIGNING or (verb in _REMOTE and "GIT_SSH_COMMAND" in os.environ)
 
 
 def _verb(arguments: Sequence[str]) -> str:
