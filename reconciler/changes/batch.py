@@ -20,6 +20,12 @@ from reconciler.model import nearest
 
 _LOG = logging.getLogger(__name__)
 
+#: Of so many names that are not there a batch tells which ones are like them: each is compared with
+#: thousands, and all changes of everybody wait in one line meanwhile.
+HINTS_MAX = 3
+#: Of what goes together no more is judged once so many are refused.
+REFUSED_MAX = 100
+
 
 class Step(NamedTuple):
     """What one request makes of a commit: files, and what its message says."""
@@ -50,6 +56,7 @@ class Batch:
         self.results: list[Result] = []
         #: Of each request that changed something, in order.
         self.steps: list[Step] = []
+        self._hints = 0
 
     def _paths_of(self, kind: str, name: str) -> tuple[str, ...]:
         """Where an object stands; a file once for each document of the name.
@@ -60,7 +67,9 @@ class Batch:
         key = (kind, name)
         found = self._moved[key] if key in self._moved else self._index.paths_of(kind, name)
         if not found:
-            hint = nearest.hint(name, self._index.names(kind))
+            self._hints += 1
+            known = self._index.names(kind) if self._hints <= HINTS_MAX else ()
+            hint = nearest.hint(name, known)
             unreadable = self._index.unreadable()
             if unreadable:
                 hint += f"; {unreadable[0]} can't be read and may hold it: mend that file first"
@@ -98,11 +107,15 @@ class Batch:
             self._judge(request)
             return
         files, moved, steps = dict(self.files), dict(self._moved), len(self.steps)
-        first = len(self.results)
+        first, refused = len(self.results), 0
         for one in request.requests:
+            if refused == REFUSED_MAX:
+                self.results.append(Result("withdrawn"))
+                continue
             self._judge(one)
+            refused += self.results[-1].status in requests.BAD
         mine = self.results[first:]
-        if any(result.status in requests.BAD for result in mine):
+        if refused:
             self.files, self._moved = files, moved
             del self.steps[steps:]
             withdrawn = Result("withdrawn", message="another that goes together with it is refused")

@@ -109,6 +109,15 @@ def of_queue(
     return _decide(access, asked, lambda rule: _any(rule.queues, names))
 
 
+def of_any_job(access: Access, who: str) -> Decision:
+    """Whether there may be a job that somebody may change; where this says no, there is none.
+
+    Whose a job is, and in which queue, need not be known.
+    """
+    asked = _Asked(who, "submit", "any queue", ("submit", "manage"))
+    return _decide(access, asked, lambda rule: bool(rule.queues))
+
+
 def of_object(access: Access, who: str, verb: Verb, label: str) -> Decision:
     """Whether somebody may change a structural object, or drain nodes of a pool.
 

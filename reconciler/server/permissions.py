@@ -19,7 +19,7 @@ from reconciler.store import Reader
 
 ADMIN = "admin"
 #: Verbs that act upon the document of a job, which says whose it is.
-_OF_DOCUMENTS = frozenset({"cancel", "hold", "release", "rerun", "prune"})
+OF_DOCUMENTS = frozenset({"cancel", "hold", "release", "rerun", "prune"})
 
 
 class Known(Protocol):
@@ -225,13 +225,29 @@ def early_refusals(
     """As ``refusals``, of those changes that can be judged before git is asked.
 
     Whose a document is that leaves or is edited, and in which queue, it says itself: ``at_commit``.
+    Who may change no job at all has nothing looked up where everybody's changes wait in one line.
 
     Raises:
         StoreError: it can't be told.
     """
-    at = [position for position, one in enumerate(changes) if one.verb not in _OF_DOCUMENTS]
+    at = [position for position, one in enumerate(changes) if one.verb not in OF_DOCUMENTS]
     found = refusals(reader, caller, [changes[position] for position in at])
-    return {at[position]: why for position, why in found.items()}
+    refused = {at[position]: why for position, why in found.items()}
+    if len(at) < len(changes) and caller.role != ADMIN:
+        why = _why_no_job(reader, caller.name)
+        others = set(range(len(changes))).difference(at) if why else ()
+        refused |= dict.fromkeys(others, why)
+    return refused
+
+
+def _why_no_job(reader: Known, who: str) -> str:
+    """Why there is no job that somebody may change; empty where there may be one."""
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    sync = views.stored_sync(reader.view(views.SYNC))
+    if structure is None or sync.structure_revision is None:
+        return NOTHING_IN_FORCE
+    decision = rules.of_any_job(structure.access, who)
+    return "" if decision.allowed else decision.why
 
 
 def at_commit(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.changes import edit, signing, writer
+from reconciler.changes import batch, edit, signing, writer
 from reconciler.changes.requests import (
     AddJob,
     EditObject,
@@ -297,6 +297,21 @@ def test_names_that_are_like_it_are_told(repository: Repository, make: Make) -> 
     (result,) = make().write([RemoveObject("Job", "trian-1", ALICE)], now=NOW)
     told = "there is no Job/trian-1 in the repository; did you mean train-1 or train-2?"
     assert result.message == told
+
+
+def test_many_names_that_are_not_there_are_not_all_compared(
+    repository: Repository, make: Make
+) -> None:
+    """Everybody's changes wait in one line, and to look for what is alike takes long."""
+    repository.commit({"jobs/a.yaml": job("train-1")})
+    names = [f"trian-{number}" for number in range(2 * batch.REFUSED_MAX)]
+    asked = Together(tuple(RemoveObject("Job", name, ALICE) for name in names))
+    together, by_itself = [make().write([one], now=NOW) for one in (asked, *asked.requests[:1])]
+    assert [one.status for one in together] == (
+        ["missing"] * batch.REFUSED_MAX + ["withdrawn"] * batch.REFUSED_MAX
+    )
+    assert sum("did you mean" in one.message for one in together) == batch.HINTS_MAX
+    assert by_itself[0].message == together[0].message
 
 
 def test_a_document_that_moves_to_another_file_is_found_there(

@@ -261,6 +261,27 @@ def test_what_was_allowed_when_it_was_asked_is_judged_again_at_the_commit() -> N
     assert "no role of bob@x.org allows submit on Queue/research" in told
 
 
+@pytest.mark.parametrize("verb", sorted(permissions.OF_DOCUMENTS))
+def test_who_may_change_no_job_is_told_so_before_one_is_looked_for(
+    verb: submission.Verb,
+) -> None:
+    queues = {"research": desired.Queue("research")}
+    bodies = views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE)))
+    empty = views.desired_views(desired.Desired())
+    for who, role, of, told in (
+        ("eve", "user", bodies, "no role of eve@x.org allows submit on any queue"),
+        ("ada", "user", bodies, ""),  # it may be hers
+        ("bob", "user", bodies, ""),
+        ("eve", permissions.ADMIN, bodies, ""),
+        ("ada", "user", empty, permissions.NOTHING_IN_FORCE),
+    ):
+        caller = tokens.Identity(f"{who}@x.org", role)
+        asked = [submission.SubmittedDocument(verb, caller.name, name) for name in ("a", "b")]
+        found = permissions.early_refusals(Views(dict(of)), caller, asked)
+        assert [found.get(position, "").startswith(told) for position in (0, 1)] == [True] * 2
+        assert bool(found) is bool(told), (who, found)
+
+
 class Views:
     """A store that has nothing but views, and one job."""
 
