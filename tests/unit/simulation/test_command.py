@@ -1,12 +1,15 @@
 """``muster simulate``: sources, policies, figures, pictures, and what is refused."""
 
+import io
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from reconciler.cli import main
+from reconciler.cli import main, terminal
 from reconciler.model import desired
 from reconciler.simulation import situations
 
@@ -183,3 +186,20 @@ def test_settings_are_written_as_in_a_cluster_document() -> None:
         stale_gang_s=90,
     )
     assert not missing
+
+
+def test_a_terminal_sees_each_policy_come_to_its_end(
+    trace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Live bars go to the terminal alone: a pipe gets what it got before."""
+    arguments = (trace, "--nodes", "1", "--per-node", "4", "--policy", "muster", "--policy", "fifo")
+    _, piped, silent = muster(monkeypatch, capsys, *arguments)
+    seen = io.StringIO()
+    console = Console(file=seen, force_terminal=True, width=100)
+    monkeypatch.setattr(terminal, "err", console)
+    code, out, _ = muster(monkeypatch, capsys, *arguments)
+    assert (code, out) == (0, piped)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.getvalue())
+    for policy in ("muster", "fifo"):
+        assert re.search(rf"{policy} .*3/3", plain), plain
+    assert "3/3" not in silent
