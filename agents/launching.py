@@ -8,8 +8,13 @@ Run as a script, isolated, with the standard library only: ``launching.py ROLE [
   command, and tells them to leave.
 - ``reach HOST COMMAND...`` is what ``mpirun`` calls instead of ssh.
 
-Whoever asks has to know the gang's secret, which stands in the environment of its tasks alone. What
-is started so belongs to the task that started it, in its control group, and ends with it.
+Whoever asks has to know the gang's secret, which stands in the environment of its tasks alone, and
+so has whoever answers: another user of the node may have been first at the port. The secret itself
+is never said. The follower proves that it knows it, by a code over its address and words that both
+have just made up, and each order comes with such a code: ``{"nonce": F}``, ``{"nonce": D}``,
+``{"proof": ...}``, ``{"order": TEXT, "proof": ...}``. What is said is not encrypted.
+
+What is started so belongs to the task that started it, in its control group, and ends with it.
 """
 
 import codecs
@@ -27,6 +32,8 @@ import time
 READY_S = 600.0
 #: How long one try to reach another task may take.
 DIAL_S = 10.0
+#: How long whoever asks may take to say what for, and to prove that they may.
+ORDER_S = 30.0
 LINE_BYTES_MAX = 2**20
 CLIENTS_MAX = 256
 #: What a task ends with whose gang could not be brought together, or fell apart.
@@ -36,6 +43,21 @@ APART = 97
 def secret() -> bytes:
     """What the tasks of this gang know."""
     return os.environ["MUSTER_GANG_SECRET"].encode()
+
+
+def proof(*words: str) -> str:
+    """What only somebody who knows the secret can make of these words."""
+    return hmac.new(secret(), json.dumps(words).encode(), "sha256").hexdigest()
+
+
+def is_proof(shown: str, *words: str) -> bool:
+    """Whether somebody who knows the secret has made this of these words."""
+    return hmac.compare_digest(shown.encode(), proof(*words).encode())
+
+
+def nonce() -> str:
+    """Words that were never said before."""
+    return os.urandom(16).hex()
 
 
 def helpers() -> list[tuple[str, int]]:
@@ -54,6 +76,8 @@ class Line:
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
+        #: What the proofs of this connection hang on: where it leads, and what both made up.
+        self.session: tuple[str, ...] = ()
         self._rest = b""
 
     def read(self) -> bytes:
@@ -76,22 +100,52 @@ class Line:
         """A message as one line."""
         self.link.sendall(json.dumps(message).encode() + b"\n")
 
+    def said(self, *names: str) -> list[str]:
+        """Fields of the message that comes next.
+
+        Raises:
+            ConnectionError: none comes, or it has no such fields.
+        """
+        line = self.read()
+        try:
+            message = json.loads(line)
+            return [str(message[name]) for name in names]
+        except (ValueError, KeyError, TypeError):
+            told = line[:100].decode(errors="replace")
+            raise ConnectionError(f"it says {told}") from None
+
+    def order(self, order: dict[str, object]) -> None:
+        """Ask a follower, that was met, for something."""
+        text = json.dumps(order)
+        self.send({"order": text, "proof": proof("order", *self.session, text)})
+
+    def meet(self, place: str) -> None:
+        """See that the follower of a place answers, and nobody in its stead.
+
+        Raises:
+            ConnectionError: it is somebody else.
+        """
+        theirs, ours = *self.said("nonce"), nonce()
+        self.session = (place, theirs, ours)
+        self.send({"nonce": ours})
+        (shown,) = self.said("proof")
+        if not is_proof(shown, "follower", *self.session):
+            raise ConnectionError("whoever listens there does not know the secret of this gang")
+
 
 def dial(host: str, port: int, deadline: float) -> Line:
-    """A connection that has shown the secret; tried again until the deadline."""
+    """A connection to a follower of this gang; tried again until the deadline."""
     while True:
         link = None
         try:
             link = socket.create_connection((host, port), DIAL_S)
             made = Line(link)
-            made.send({"secret": secret().decode()})
-            answer = made.read()
-            if answer == b'"welcome"':
-                link.settimeout(None)
-                return made
-            problem = f"it says {answer[:100].decode(errors='replace')}"
+            made.meet(f"{host}:{port}")
+            link.settimeout(None)
         except OSError as error:
             problem = str(error)
+        else:
+            return made
         if link is not None:
             link.close()
         if time.monotonic() > deadline:
@@ -106,9 +160,10 @@ def dial(host: str, port: int, deadline: float) -> Line:
 def lead(command: list[str]) -> int:
     """Run the job's command when everyone is there; its status."""
     deadline = time.monotonic() + READY_S
-    lines = [dial(host, port, deadline) for host, port in helpers()]
-    for line in lines:
-        line.send({"do": "wait"})
+    lines = []
+    for host, port in helpers():
+        lines.append(dial(host, port, deadline))
+        lines[-1].order({"do": "wait"})
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda *_: None)  # the whole group gets it; here it is waited for
     try:
@@ -136,7 +191,7 @@ def reach(host: str, words: list[str]) -> int:
         say(f"{host} is not a host of this gang")
         return 255
     line = dial(host, ports[host], time.monotonic() + READY_S)
-    line.send({"do": "run", "line": " ".join(words), "cwd": os.getcwd()})  # noqa: PTH109
+    line.order({"do": "run", "line": " ".join(words), "cwd": os.getcwd()})  # noqa: PTH109
     while True:
         try:
             message = json.loads(line.read())
@@ -158,6 +213,7 @@ class Follower:
 
     def __init__(self, address: str, port: int) -> None:
         self.listener = socket.create_server((address, port), backlog=CLIENTS_MAX)
+        self.place = f"{address}:{port}"
         self.turns = threading.Semaphore(CLIENTS_MAX)
 
     def serve(self) -> int:
@@ -180,14 +236,16 @@ class Follower:
     def answer(self, link: socket.socket) -> None:
         """See that the other side belongs here, and do what it asks."""
         line = Line(link)
-        link.settimeout(30.0)
-        shown = str(json.loads(line.read())["secret"]).encode()
-        if not hmac.compare_digest(shown, secret()):
-            link.sendall(b'"no"\n')
+        link.settimeout(ORDER_S)
+        ours = nonce()
+        line.send({"nonce": ours})
+        session = (self.place, ours, *line.said("nonce"))
+        line.send({"proof": proof("follower", *session)})
+        text, shown = line.said("order", "proof")
+        if not is_proof(shown, "order", *session, text):
             return
-        link.sendall(b'"welcome"\n')
         link.settimeout(None)
-        order = json.loads(line.read())
+        order = json.loads(text)
         if order["do"] == "run":
             run(line, order)
             return
