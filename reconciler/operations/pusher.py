@@ -19,6 +19,7 @@ from reconciler.changes import edit, requests, writer
 from reconciler.core import digests
 from reconciler.desired import altered, explain, source
 from reconciler.model import hostlists, nearest
+from reconciler.model.documents import job as job_documents
 from reconciler.operations import submission, suspending
 from reconciler.operations.submission import Result, SubmittedDocument
 
@@ -125,6 +126,8 @@ class GitPusher:
         """What is asked of the writer, or why nothing: no change costs the others theirs."""
 
         def permit(found: altered.Documents) -> str:
+            if change.verb == "prune":
+                self._require_over(change.name, found)
             try:
                 return judge(change, found)
             except submission.UnavailableError as error:
@@ -155,9 +158,6 @@ class GitPusher:
         if change.verb == "cancel":
             return requests.RemoveObject("Job", name, author, reason, subject, below, "all")
         if change.verb == "prune":
-            last = self._last_runs(name)
-            if last is None or not last.finished_as:
-                raise requests.ConflictError(f"job {name} has not ended: its file stays")
             # what is written twice and differs is somebody's who has not seen yet that it is not in
             # force: it stays, and so does the other, whose end keeps it from starting
             return requests.RemoveObject("Job", name, author, reason, subject, below, "alike")
@@ -174,6 +174,23 @@ class GitPusher:
         holding = change.verb == "hold"
         revise = self._holding(name, reason) if holding else _SIMPLE[change.verb]
         return requests.ReviseObject("Job", name, revise, author, reason, subject, below)
+
+    def _require_over(self, name: str, found: altered.Documents) -> None:
+        """Refuse to take out what asks for another run than that which has ended.
+
+        Raises:
+            ConflictError: it does: somebody wants it to run, and nobody has read that yet.
+        """
+        last = self._last_runs(name)
+        if last is None or not last.finished_as:
+            raise requests.ConflictError(f"job {name} has not ended")
+        for document in found:
+            part = document.part
+            if not isinstance(part, job_documents.Job):
+                raise requests.ConflictError(f"{document.label} has a mistake")
+            if part.spec.run != last.run:
+                told = f"it asks for run {part.spec.run}, and run {last.run} is what has ended"
+                raise requests.ConflictError(told)
 
     def _pool_of(self, node: str) -> str:
         pools = self._pools()

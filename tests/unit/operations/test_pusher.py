@@ -173,3 +173,29 @@ def test_who_may_is_asked_again_of_what_stands_where_it_is_committed(
         assert [result.status for result in found] == [200, 200]
     finally:
         one.close()
+
+
+@pytest.mark.parametrize(
+    ("last", "rerun", "told"),
+    [
+        (pusher.LastRun(1, "Succeeded"), False, ""),
+        (pusher.LastRun(1, "Succeeded"), True, "it asks for run 2, and run 1 is what has ended"),
+        (pusher.LastRun(2), True, "job a has not ended"),
+        (None, False, "job a has not ended"),
+    ],
+)
+def test_only_the_file_of_the_run_that_has_ended_is_pruned(
+    repository: Repository, last: pusher.LastRun | None, told: str, *, rerun: bool
+) -> None:
+    """A run that was just asked for is in git before anybody knows of it."""
+    repository.commit({"jobs/a.yaml": job("a")})
+    one = pusher.GitPusher(source.Source(str(repository.path)), nodes, lambda _: last)
+    try:
+        if rerun:
+            assert one.push([[change("rerun", "a")]])[0][0].status == 200
+        ((found,),) = one.push([[change("prune", "a")]])
+    finally:
+        one.close()
+    kept = git(repository.path, "ls-tree", "-r", "--name-only", "main").splitlines()
+    assert ("jobs/a.yaml" in kept, found.commit is None) == (bool(told), bool(told))
+    assert f"its file stays: {told}" in found.message if told else found.status == 200
