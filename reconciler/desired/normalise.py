@@ -72,10 +72,13 @@ class Basis(msgspec.Struct, frozen=True):
         )
 
 
-def _bounds_of_jobs(basis: Basis) -> dict[str, tuple[int | None, ...]]:
-    """What queues say of their jobs."""
+def _bounds_of_jobs(basis: Basis) -> dict[str, tuple[object, ...]]:
+    """What queues say of their jobs, and what says that one of them could never start."""
     return {
-        queue.name: (queue.default_time_limit_s, queue.time_limit_max_s, queue.gpu_milli_max)
+        queue.name: (
+            *(queue.default_time_limit_s, queue.time_limit_max_s, queue.gpu_milli_max),
+            *(queue.limit, queue.parent),
+        )
         for queue in basis.structure.queues.values()
     }
 

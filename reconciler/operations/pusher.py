@@ -9,9 +9,9 @@ commit is made upon, again each time that somebody else was faster.
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -44,6 +44,13 @@ HeldAt = Callable[[str], str]
 #: asked for at each push, so that what it goes by is what holds then.
 Judge = Callable[[SubmittedDocument, altered.Documents], str]
 _Document = Mapping[str, Any]
+
+
+class _Asked(NamedTuple):
+    """A request to the writer, and which changes of its group it makes."""
+
+    request: requests.Request
+    positions: tuple[int, ...]
 
 
 def _allow(_change: SubmittedDocument, _documents: altered.Documents) -> str:
@@ -87,7 +94,7 @@ class GitPusher:
         results: list[list[Result]] = [[] for _ in groups]
         judge = self._judge()
         for dry_run in (False, True):
-            asked: list[tuple[int, list[requests.Request]]] = []
+            asked: list[tuple[int, list[_Asked]]] = []
             for position, group in enumerate(groups):
                 if any(change.dry_run is not dry_run for change in group):
                     continue
@@ -95,32 +102,65 @@ class GitPusher:
                 if made:
                     asked.append((position, made))
             wanted = [
-                made[0] if len(made) == 1 else requests.Together(tuple(made)) for _, made in asked
+                made[0].request
+                if len(made) == 1
+                else requests.Together(tuple(one.request for one in made))
+                for _, made in asked
             ]
             answers = iter(self._writer.write(wanted, now=int(time.time()), dry_run=dry_run))
             for position, made in asked:
-                given = itertools.islice(answers, len(made))
-                results[position] = [*map(_result, groups[position], given)]
+                group = groups[position]
+                told = {
+                    place: _result(group[place], answer)
+                    for one, answer in zip(made, itertools.islice(answers, len(made)), strict=True)
+                    for place in one.positions
+                }
+                results[position] = [told[place] for place in range(len(group))]
         return results
 
     def _requests(
         self, group: Sequence[SubmittedDocument], judge: Judge
-    ) -> tuple[list[requests.Request], list[Result]]:
+    ) -> tuple[list[_Asked], list[Result]]:
         """What to ask the writer for; nothing, and what to tell, where that can't be for one."""
-        made: list[requests.Request] = []
+        made: list[_Asked] = []
         bad: dict[int, Result] = {}
-        for position, change in enumerate(group):
+        for positions, change in self._together(group):
             found = self._understood(change, judge)
             if isinstance(found, Result):
-                bad[position] = found
+                bad |= dict.fromkeys(positions, found)
             else:
-                made.append(found)
+                made.append(_Asked(found, positions))
         if not bad:
             return made, []
         return [], [
-            bad.get(position) or submission.withdrawn(change.name)
+            msgspec.structs.replace(bad[position], name=change.name)
+            if position in bad
+            else submission.withdrawn(change.name)
             for position, change in enumerate(group)
         ]
+
+    def _together(
+        self, group: Sequence[SubmittedDocument]
+    ) -> Iterable[tuple[tuple[int, ...], SubmittedDocument]]:
+        """The changes of a request with their places in it: nodes of one pool are one change.
+
+        A hall of nodes becomes one override in one edit of its pool, as a person would write it.
+        """
+        found: dict[tuple[object, ...], list[int]] = {}
+        pool_of: dict[str, str] | None = None
+        for position, change in enumerate(group):
+            key: tuple[object, ...] = (position,)
+            if change.verb in {"drain", "undrain"}:
+                pool_of = self._pool_of_nodes() if pool_of is None else pool_of
+                if change.name in pool_of:
+                    key = (change.verb, pool_of[change.name], change.identity, change.reason)
+            found.setdefault(key, []).append(position)
+        for positions in found.values():
+            change = group[positions[0]]
+            if len(positions) > 1:
+                hosts = hostlists.fold([group[position].name for position in positions])
+                change = msgspec.structs.replace(change, name=hosts)
+            yield tuple(positions), change
 
     def _understood(self, change: SubmittedDocument, judge: Judge) -> requests.Request | Result:
         """What is asked of the writer, or why nothing: no change costs the others theirs."""
@@ -167,8 +207,9 @@ class GitPusher:
             subject = f"{change.verb.capitalize()} {kind}/{found}".rstrip("/")
             return requests.EditObject(kind, found, fields, author, reason, subject)
         if change.verb in {"drain", "undrain"}:
-            pool = self._pool_of(name)
-            revise = _draining(change) if change.verb == "drain" else _undraining(name)
+            nodes = hostlists.expand(name)
+            pool = self._pool_of(nodes[0])
+            revise = _draining(change) if change.verb == "drain" else _undraining(nodes)
             subject = f"{change.verb.capitalize()} {name} of NodePool/{pool}"
             return requests.ReviseObject("NodePool", pool, revise, author, reason, subject)
         holding = change.verb == "hold"
@@ -191,6 +232,14 @@ class GitPusher:
             if part.spec.run != last.run:
                 told = f"it asks for run {part.spec.run}, and run {last.run} is what has ended"
                 raise requests.ConflictError(told)
+
+    def _pool_of_nodes(self) -> dict[str, str]:
+        """The pool of each node; empty where that can't be told, and each is asked about alone."""
+        try:
+            pools = self._pools()
+        except Exception:  # which each of them meets again, and tells
+            return {}
+        return {node: pool for pool, names in pools.items() for node in names}
 
     def _pool_of(self, node: str) -> str:
         pools = self._pools()
@@ -313,11 +362,13 @@ def _draining(change: SubmittedDocument) -> Callable[[_Document], requests.Field
     return revise
 
 
-def _undraining(node: str) -> Callable[[_Document], requests.Fields]:
-    """Take a node out of every override that drains it."""
+def _undraining(nodes: Sequence[str]) -> Callable[[_Document], requests.Fields]:
+    """Take nodes out of every override that drains one of them."""
+    wanted = set(nodes)
 
     def revise(document: _Document) -> requests.Fields:
         made: list[tuple[tuple[str | int, ...], Any]] = []
+        drained: set[str] = set()
         overrides = overrides_of(document)
         for position in reversed(range(len(overrides))):
             entry = overrides[position]
@@ -326,17 +377,19 @@ def _undraining(node: str) -> Callable[[_Document], requests.Fields]:
                 hosts = hostlists.expand(str(entry.get("hosts", "")))
             except hostlists.HostListError as error:
                 raise requests.ConflictError(str(error)) from None
-            if node not in hosts or entry.get("drain") is False:
+            if wanted.isdisjoint(hosts) or entry.get("drain") is False:
                 continue
-            left = [host for host in hosts if host != node]
+            drained |= wanted.intersection(hosts)
+            left = [host for host in hosts if host not in wanted]
             if left:
                 made.append(((*path, "hosts"), hostlists.fold(left)))
             else:
                 made.append((path, edit.REMOVED))
-        if not made:
+        if idle := [node for node in nodes if node not in drained]:
             name = document["metadata"]["name"]
+            what = f"node{'s' if len(idle) > 1 else ''} {hostlists.fold(idle)}"
             raise requests.MissingError(
-                f"no override of pool {name} drains node {node} in git (`muster overrides` lists "
+                f"no override of pool {name} drains {what} in git (`muster overrides` lists "
                 "drains that are not in git)"
             )
         return tuple(made)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
 from reconciler.desired import altered, source
 from reconciler.operations import pusher, submission
@@ -199,3 +200,39 @@ def test_only_the_file_of_the_run_that_has_ended_is_pruned(
     kept = git(repository.path, "ls-tree", "-r", "--name-only", "main").splitlines()
     assert ("jobs/a.yaml" in kept, found.commit is None) == (bool(told), bool(told))
     assert f"its file stays: {told}" in found.message if told else found.status == 200
+
+
+def test_nodes_of_one_request_are_one_override_of_their_pool(repository: Repository) -> None:
+    pool = "spec: {hosts: 'n[000-999]', nodes: {cpu: 4, memory: 64Gi}}\n"
+    repository.commit({"p.yaml": head("NodePool", "p") + pool})
+    hall = [f"n{number:03}" for number in range(1000)]
+    place = source.Source(str(repository.path))
+    judged: list[str] = []
+
+    def judge(asked: submission.SubmittedDocument, _: altered.Documents) -> str:
+        judged.append(asked.name)
+        return ""
+
+    def overrides() -> list[dict[str, str]]:
+        text = git(repository.path, "show", "main:p.yaml")
+        found: list[dict[str, str]] = yaml.safe_load(text)["spec"].get("overrides", [])
+        return found
+
+    one = pusher.GitPusher(place, lambda: {"p": hall}, judge=lambda: judge)
+    try:
+        (drained,) = one.push([[change("drain", name) for name in hall[:500]]])
+        assert {result.status for result in drained} == {200}
+        assert [result.name for result in drained] == hall[:500]
+        assert [entry["hosts"] for entry in overrides()] == ["n[000-499]"]
+        assert judged == ["n[000-499]"]
+        mixed = [change("undrain", name) for name in (hall[0], hall[700])]
+        (refused,) = one.push([mixed])
+        assert {result.status for result in refused} == {404}
+        assert "drains node n700 in git" in refused[0].message
+        (left,) = one.push([[change("undrain", name) for name in hall[100:500]]])
+        assert {result.status for result in left} == {200}
+        assert [entry["hosts"] for entry in overrides()] == ["n[000-099]"]
+        (unknown,) = one.push([[change("drain", "n500"), change("drain", "m1")]])
+        assert [result.status for result in unknown] == [submission.WITHDRAWN, 404]
+    finally:
+        one.close()
