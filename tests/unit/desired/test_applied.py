@@ -1,5 +1,6 @@
 """Whatever happened before: a restart keeps what is in force, and no reference dangles."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -117,3 +118,17 @@ def check_order(state: applied.Applied) -> None:
         free = {name for name, others in left.items() if not others & left.keys()}
         assert free, left
         left = {name: others for name, others in left.items() if name not in free}
+
+
+@pytest.mark.parametrize(("first", "then"), [(1, 8), (8, 1)])
+def test_what_a_queue_s_limit_says_of_its_jobs_changes_with_it(first: int, then: int) -> None:
+    files: dict[str, str | None] = {
+        "a.yaml": job("j", count=2, resources="{gpu: 1}"),
+        "q.yaml": queue("default", limit=f"{{gpu: {first}}}"),
+    }
+    state = applied.Applied(incumbents.Incumbents(), read)
+    state.apply("1", changes(files), {})
+    said = ["never-within-limit" in {one.rule for one in state.problems()}]
+    state.apply("2", changes({"q.yaml": queue("default", limit=f"{{gpu: {then}}}")}), {})
+    said.append("never-within-limit" in {one.rule for one in state.problems()})
+    assert said == [first < 2, then < 2]
