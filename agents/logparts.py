@@ -58,14 +58,15 @@ def turn_over(path: Path, keep_bytes: int) -> None:
     """Cut a log, and keep its newest bytes beside it.
 
     Raises:
-        OSError: it could not be read, copied or cut.
+        OSError: it could not be read, copied or cut, and nothing is kept beside it any more; or it
+            was, and when its lines were written can't be kept.
     """
     copy, cut = copy_of(path), _state(path).cut
     _note(path, cut, is_turning=True)
     try:
         began, ended = turning.turn_over(path, copy, keep_bytes)
-        logtimes.moved(path, copy, began)
         cut += ended
+        logtimes.moved(path, copy, began)
     finally:
         _note(path, cut, is_turning=False)
 

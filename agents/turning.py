@@ -8,6 +8,7 @@ faster than anybody copies, and whoever read to the end of its file would never 
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 _PIECE_BYTES = 2**20
 
@@ -19,23 +20,34 @@ def turn_over(path: Path, copy: Path, keep_bytes: int) -> tuple[int, int]:
         Where in the file that which is kept began, and where it ended.
 
     Raises:
-        OSError: it could not be read, copied or cut; it is cut only once the copy is written.
+        OSError: it could not be read, copied or cut. It is cut only once the copy is written, and
+            where that fails there is no copy, that of before included.
     """
     with path.open("r+b") as source:
         found = os.fstat(source.fileno())
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with os.fdopen(os.open(copy, flags, 0o600), "wb") as target:
-            os.fchmod(target.fileno(), stat.S_IMODE(found.st_mode))
-            if os.geteuid() == 0:
-                os.fchown(target.fileno(), found.st_uid, found.st_gid)
-            began = ended = source.seek(-min(keep_bytes, found.st_size), os.SEEK_END)
-            left = keep_bytes
-            while left and (piece := source.read(min(left, _PIECE_BYTES))):
-                target.write(piece)
-                left -= len(piece)
-                ended += len(piece)
-        source.truncate(0)
-    return began, ended
+        handle = os.open(copy, flags, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as target:
+                os.fchmod(target.fileno(), stat.S_IMODE(found.st_mode))
+                if os.geteuid() == 0:
+                    os.fchown(target.fileno(), found.st_uid, found.st_gid)
+                began = source.seek(-min(keep_bytes, found.st_size), os.SEEK_END)
+                copied = _copy(source, target, keep_bytes)
+            source.truncate(0)
+        except OSError:
+            copy.unlink(missing_ok=True)  # half of it is worth nothing, and room is what lacks
+            raise
+    return began, began + copied
+
+
+def _copy(source: BinaryIO, target: BinaryIO, bytes_max: int) -> int:
+    """Copy to the end of a file, or as much as may be; how many bytes that were."""
+    left = bytes_max
+    while left and (piece := source.read(min(left, _PIECE_BYTES))):
+        target.write(piece)
+        left -= len(piece)
+    return bytes_max - left
 
 
 def append_private(path: Path) -> int:

@@ -1,7 +1,10 @@
 """Logs that are turned over while they are read, and what of them can be read later."""
 
+import contextlib
 import os
 import random
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,19 +82,42 @@ def test_while_it_is_turned_over_nothing_is_read(tmp_path: Path) -> None:
     assert rest(path) == (b"0123456789", 10)
 
 
-def test_a_copy_that_fails_leaves_all_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextlib.contextmanager
+def room_for(file_bytes: int) -> Iterator[None]:
+    """No file can grow beyond a size, as on a disk that is full then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_after_a_copy_that_fails_half_way_nothing_is_told_twice(tmp_path: Path) -> None:
+    path, many = tmp_path / "a.stdout", 50_000
+    grow(path, b"a" * many)
+    logparts.turn_over(path, many)
+    grow(path, b"b" * many + b"c" * many)
+    assert rest(path) == (b"a" * many + b"b" * many + b"c" * many, 3 * many)
+    with room_for(many // 2), pytest.raises(OSError, match="too large"):
+        logparts.turn_over(path, 2 * many)
+    assert rest(path) == (b"b" * many + b"c" * many, 3 * many)
+    assert rest(path, 2 * many) == (b"c" * many, 3 * many)  # who had read to there goes on there
+    assert not logparts.copy_of(path).exists()  # which makes room for the next try
+    logparts.turn_over(path, many)
+    assert rest(path) == (b"c" * many, 3 * many)
+
+
+def test_a_cut_whose_times_can_not_be_kept_is_noted(tmp_path: Path) -> None:
     path = tmp_path / "a.stdout"
+    looking = logtimes.Marks(tmp_path)
     grow(path, b"0123456789")
-
-    def full(*_: object) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr("agents.turning.turn_over", full)
-    with pytest.raises(OSError, match="no space"):
+    looking.look(["a"])
+    logtimes.times_of(logparts.copy_of(path)).mkdir()  # in its place
+    with pytest.raises(OSError, match=r"\.times"):
         logparts.turn_over(path, 4)
-    assert rest(path) == (b"0123456789", 10)
+    grow(path, b"x")
+    assert rest(path) == (b"6789x", 11)
 
 
 @pytest.mark.parametrize("seed", range(20))
