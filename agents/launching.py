@@ -30,7 +30,7 @@ import threading
 import time
 
 READY_S = 600.0
-#: How long one try to reach another task may take.
+#: How long one try to reach another task may take, and how long until it has said who it is.
 DIAL_S = 10.0
 #: How long whoever asks may take to say what for, and to prove that they may.
 ORDER_S = 30.0
@@ -52,7 +52,7 @@ def proof(*words: str) -> str:
 
 def is_proof(shown: str, *words: str) -> bool:
     """Whether somebody who knows the secret has made this of these words."""
-    return hmac.compare_digest(shown.encode(), proof(*words).encode())
+    return hmac.compare_digest(shown.encode("utf-8", "surrogatepass"), proof(*words).encode())
 
 
 def nonce() -> str:
@@ -79,16 +79,31 @@ class Line:
         #: What the proofs of this connection hang on: where it leads, and what both made up.
         self.session: tuple[str, ...] = ()
         self._rest = b""
+        self._ends_at: float | None = None
+
+    def allow(self, limit_s: float | None) -> None:
+        """How long all that is read from now on may take together; None: for ever."""
+        self._ends_at = None if limit_s is None else time.monotonic() + limit_s
+        self.link.settimeout(limit_s)
+
+    def _receive(self) -> bytes:
+        if self._ends_at is not None:
+            left_s = self._ends_at - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("it takes too long to say who it is")
+            self.link.settimeout(left_s)
+        return self.link.recv(65536)
 
     def read(self) -> bytes:
         """The next line, without what ends it.
 
         Raises:
             ConnectionError: there is none any more, or it has no end.
+            TimeoutError: it does not come in the time that is allowed.
         """
         parts, length = [self._rest], len(self._rest)
         while b"\n" not in parts[-1]:
-            part = self.link.recv(65536)
+            part = self._receive()
             if not part or length > LINE_BYTES_MAX:
                 raise ConnectionError("the other side has gone")
             parts.append(part)
@@ -110,7 +125,7 @@ class Line:
         try:
             message = json.loads(line)
             return [str(message[name]) for name in names]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             told = line[:100].decode(errors="replace")
             raise ConnectionError(f"it says {told}") from None
 
@@ -140,8 +155,9 @@ def dial(host: str, port: int, deadline: float) -> Line:
         try:
             link = socket.create_connection((host, port), DIAL_S)
             made = Line(link)
+            made.allow(DIAL_S)
             made.meet(f"{host}:{port}")
-            link.settimeout(None)
+            made.allow(None)
         except OSError as error:
             problem = str(error)
         else:
@@ -236,7 +252,7 @@ class Follower:
     def answer(self, link: socket.socket) -> None:
         """See that the other side belongs here, and do what it asks."""
         line = Line(link)
-        link.settimeout(ORDER_S)
+        line.allow(ORDER_S)
         ours = nonce()
         line.send({"nonce": ours})
         session = (self.place, ours, *line.said("nonce"))
@@ -244,7 +260,7 @@ class Follower:
         text, shown = line.said("order", "proof")
         if not is_proof(shown, "order", *session, text):
             return
-        link.settimeout(None)
+        line.allow(None)
         order = json.loads(text)
         if order["do"] == "run":
             run(line, order)

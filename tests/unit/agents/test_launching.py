@@ -1,5 +1,6 @@
 """How the tasks of a gang speak with each other, whatever pieces their words arrive in."""
 
+import contextlib
 import json
 import os
 import socket
@@ -154,7 +155,16 @@ def test_a_command_that_can_not_be_run_ends_the_gang(follower: Follower) -> None
     assert follower.process.wait(DEADLINE_S) == 0
 
 
-@pytest.mark.parametrize("answer", [b'"no"\n', b"HTTP/1.1 400 Bad Request\r\n", b""])
+ANSWERS = {
+    "words": b'"no"\n',
+    "http": b"HTTP/1.1 400 Bad Request\r\n",
+    "nothing": b"",
+    "no text": b'{"nonce": "0"}\n{"proof": "\\ud800"}\n',
+    "depth": b"[" * 100_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_whoever_answers_otherwise_is_not_asked_for_ever(
     answer: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,8 +174,9 @@ def test_whoever_answers_otherwise_is_not_asked_for_ever(
         def serve() -> None:
             link, _ = listener.accept()
             with link:
-                link.recv(4096)
                 link.sendall(answer)
+                with contextlib.suppress(OSError):  # it may leave in the middle
+                    link.recv(4096)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -174,3 +185,33 @@ def test_whoever_answers_otherwise_is_not_asked_for_ever(
         thread.join()
     assert ended.value.code == launching.APART
     assert "does not answer" in capsys.readouterr().err
+
+
+def test_whoever_says_a_little_now_and_then_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUSTER_GANG_SECRET", SECRET)
+    monkeypatch.setattr(launching, "DIAL_S", 0.5)
+    left = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip() -> None:
+            link, _ = listener.accept()
+            ends_at = time.monotonic() + DEADLINE_S
+            with link:
+                while time.monotonic() < ends_at:
+                    try:
+                        link.sendall(b" ")
+                    except OSError:
+                        left.set()
+                        return
+                    time.sleep(0.02)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        with pytest.raises(SystemExit):
+            launching.dial("127.0.0.1", listener.getsockname()[1], time.monotonic() - 1.0)
+        thread.join()
+    assert left.is_set()
+    told = capsys.readouterr().err
+    assert "too long" in told or "timed out" in told
