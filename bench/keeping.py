@@ -5,7 +5,7 @@ through ``reconcile`` (``bench.beds``).
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from reconciler.scheduling import schedule as scheduler
@@ -52,6 +52,8 @@ class Cluster:
         self.running: dict[str, Holding] = {}
         self._waiting: dict[Kind, dict[str, Claim]] = {}
         self._lines: dict[Kind, Line] = {}
+        #: Jobs for which the last cycle kept room.
+        self._promised: set[str] = set()
 
     def arrive(self, job: str, kind: Kind) -> None:
         """A job of one element comes."""
@@ -133,4 +135,18 @@ class Cluster:
         for eviction in decisions.evictions:
             self._take(self.running.pop(eviction.job), -1)
             self._wait(eviction.job)
+        self._promise(decisions.promised)
         return decisions
+
+    def _promise(self, promised: Mapping[str, int]) -> None:
+        """Whom room is kept for goes first in the next cycle, as it does under a controller.
+
+        Else who was evicted could come back before, and be evicted again, and so on for ever.
+        """
+        for job in sorted(self._promised.union(promised)):
+            claim, count = self.claims.get(job), promised.get(job, 0)
+            if claim is not None and claim.promised != count:
+                self.claims[job] = dataclasses.replace(claim, promised=count)
+                if job not in self.running:
+                    self._wait(job)
+        self._promised = set(promised)

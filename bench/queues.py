@@ -22,6 +22,8 @@ from bench import keeping, situations
 from reconciler.scheduling.snapshot import UNLIMITED, GroupShape, Policy, Shape
 
 _OWNED, _BORROWED = 20, 100
+#: Cycles of one moment, each with evictions: far more than it takes until nobody has to leave.
+CYCLES_MAX = 200
 
 
 @dataclass(frozen=True)
@@ -157,8 +159,10 @@ def simulate(load: Load, *, preempt: bool = True) -> Outcome:
             cluster.arrive(job, keeping.Kind(queue, number, each.priority))
             class_of[job], came[job] = number, now
             at += 1
-        evicted = True
+        evicted, cycles = True, 0
         while evicted:
+            cycles += 1
+            situations.expect(cycles > CYCLES_MAX, wanted=False, what=f"no rest at {now} ms")
             decisions = cluster.cycle(now / 1000)
             outcome.cycles += 1
             outcome.evictions += len(decisions.evictions)

@@ -1,5 +1,6 @@
 """Small versions of the benchmarks of the scheduler alone, so that they go on measuring."""
 
+import dataclasses
 from pathlib import Path
 from types import ModuleType
 
@@ -71,6 +72,17 @@ def test_all_jobs_of_many_queues_end(preempt: bool) -> None:
         "small": 60,
         "large": 6,
     }
+
+
+def test_who_others_were_evicted_for_starts_before_these_come_back() -> None:
+    """Else the queues of this cohort took the same CPUs from each other for ever."""
+    first = (15, 3, 2)
+    classes = tuple(
+        dataclasses.replace(one, count=count)
+        for one, count in zip(queues.W1.classes, first, strict=True)
+    )
+    load = queues.Load("begin", 1, queues.W1.queues, classes, 1.0)
+    assert queues.simulate(load).ended == queues.W1.queues * sum(first)
 
 
 def test_without_preemption_nobody_is_evicted_within_guarantees() -> None:
