@@ -124,8 +124,8 @@ class GitPusher:
         """What to ask the writer for; nothing, and what to tell, where that can't be for one."""
         made: list[_Asked] = []
         bad: dict[int, Result] = {}
-        for positions, change in self._together(group):
-            found = self._understood(change, judge)
+        for positions in self._together(group):
+            found = self._understood([group[position] for position in positions], judge)
             if isinstance(found, Result):
                 bad |= dict.fromkeys(positions, found)
             else:
@@ -139,10 +139,8 @@ class GitPusher:
             for position, change in enumerate(group)
         ]
 
-    def _together(
-        self, group: Sequence[SubmittedDocument]
-    ) -> Iterable[tuple[tuple[int, ...], SubmittedDocument]]:
-        """The changes of a request with their places in it: nodes of one pool are one change.
+    def _together(self, group: Sequence[SubmittedDocument]) -> Iterable[tuple[int, ...]]:
+        """The places of the changes of a request that are made as one: nodes of one pool are.
 
         A hall of nodes becomes one override in one edit of its pool, as a person would write it.
         """
@@ -155,26 +153,33 @@ class GitPusher:
                 if change.name in pool_of:
                     key = (change.verb, pool_of[change.name], change.identity, change.reason)
             found.setdefault(key, []).append(position)
-        for positions in found.values():
-            change = group[positions[0]]
-            if len(positions) > 1:
-                hosts = hostlists.fold([group[position].name for position in positions])
-                change = msgspec.structs.replace(change, name=hosts)
-            yield tuple(positions), change
+        return map(tuple, found.values())
 
-    def _understood(self, change: SubmittedDocument, judge: Judge) -> requests.Request | Result:
-        """What is asked of the writer, or why nothing: no change costs the others theirs."""
+    def _understood(
+        self, changes: Sequence[SubmittedDocument], judge: Judge
+    ) -> requests.Request | Result:
+        """What is asked of the writer, or why nothing: no change costs the others theirs.
+
+        Args:
+            changes: those that are made as one: several only of nodes of one pool.
+            judge: asked about each of them by itself, under the name that was asked for.
+        """
+        change = changes[0]
 
         def permit(found: altered.Documents) -> str:
             if change.verb == "prune":
                 self._require_over(change.name, found)
             try:
-                return judge(change, found)
+                return next((why for one in changes if (why := judge(one, found))), "")
             except submission.UnavailableError as error:
                 raise requests.UndecidedError(str(error)) from error
 
         try:
-            return msgspec.structs.replace(self._request(change), permit=permit)
+            if change.verb in {"drain", "undrain"}:
+                asked = self._draining_request(change, [one.name for one in changes])
+            else:
+                asked = self._request(change)
+            return msgspec.structs.replace(asked, permit=permit)
         except requests.MissingError as error:
             return Result(change.name, 404, str(error))
         except requests.ConflictError as error:
@@ -206,15 +211,25 @@ class GitPusher:
             fields = suspending.fields(change.verb)
             subject = f"{change.verb.capitalize()} {kind}/{found}".rstrip("/")
             return requests.EditObject(kind, found, fields, author, reason, subject)
-        if change.verb in {"drain", "undrain"}:
-            nodes = hostlists.expand(name)
-            pool = self._pool_of(nodes[0])
-            revise = _draining(change) if change.verb == "drain" else _undraining(nodes)
-            subject = f"{change.verb.capitalize()} {name} of NodePool/{pool}"
-            return requests.ReviseObject("NodePool", pool, revise, author, reason, subject)
         holding = change.verb == "hold"
         revise = self._holding(name, reason) if holding else _SIMPLE[change.verb]
         return requests.ReviseObject("Job", name, revise, author, reason, subject, below)
+
+    def _draining_request(
+        self, change: SubmittedDocument, nodes: Sequence[str]
+    ) -> requests.Request:
+        """Drain or undrain nodes of one pool; a name is that of one node, and no list of them.
+
+        Raises:
+            MissingError: no pool declares the first.
+        """
+        pool = self._pool_of(nodes[0])
+        hosts = hostlists.fold(nodes)
+        drains = change.verb == "drain"
+        revise = _draining(change, hosts) if drains else _undraining(nodes)
+        subject = f"{change.verb.capitalize()} {hosts} of NodePool/{pool}"
+        author, reason = person(change.identity), change.reason
+        return requests.ReviseObject("NodePool", pool, revise, author, reason, subject)
 
     def _require_over(self, name: str, found: altered.Documents) -> None:
         """Refuse to take out what asks for another run than that which has ended.
@@ -347,11 +362,11 @@ def drains_alike(entry: Mapping[str, Any], added: Mapping[str, Any]) -> bool:
     return entry.get("drain") is not False and all(entry.get(of) == added[of] for of in wanted)
 
 
-def _draining(change: SubmittedDocument) -> Callable[[_Document], requests.Fields]:
+def _draining(change: SubmittedDocument, hosts: str) -> Callable[[_Document], requests.Fields]:
     """Add an override behind those that are there."""
     if not change.reason:
-        raise requests.ConflictError(f"draining {change.name} needs a reason, for who comes after")
-    added = {"hosts": change.name, "reason": change.reason, "owner": change.identity}
+        raise requests.ConflictError(f"draining {hosts} needs a reason, for who comes after")
+    added = {"hosts": hosts, "reason": change.reason, "owner": change.identity}
 
     def revise(document: _Document) -> requests.Fields:
         overrides = overrides_of(document)

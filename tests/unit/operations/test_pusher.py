@@ -224,7 +224,7 @@ def test_nodes_of_one_request_are_one_override_of_their_pool(repository: Reposit
         assert {result.status for result in drained} == {200}
         assert [result.name for result in drained] == hall[:500]
         assert [entry["hosts"] for entry in overrides()] == ["n[000-499]"]
-        assert judged == ["n[000-499]"]
+        assert judged == hall[:500], "each by itself"
         mixed = [change("undrain", name) for name in (hall[0], hall[700])]
         (refused,) = one.push([mixed])
         assert {result.status for result in refused} == {404}
@@ -234,5 +234,41 @@ def test_nodes_of_one_request_are_one_override_of_their_pool(repository: Reposit
         assert [entry["hosts"] for entry in overrides()] == ["n[000-099]"]
         (unknown,) = one.push([[change("drain", "n500"), change("drain", "m1")]])
         assert [result.status for result in unknown] == [submission.WITHDRAWN, 404]
+    finally:
+        one.close()
+
+
+def test_no_name_of_a_node_is_a_list_of_them(repository: Repository) -> None:
+    """Whoever writes hosts that are not the pool's has the whole structure refused."""
+    pool = "spec: {hosts: 'n[1-2]', nodes: {cpu: 4, memory: 64Gi}}\n"
+    before = repository.commit({"p.yaml": head("NodePool", "p") + pool})
+    pools = {"p": ["n1", "n2"], "q": ["m1"]}
+    one = pusher.GitPusher(source.Source(str(repository.path)), lambda: pools)
+    try:
+        for name in ("n[1-2]", "n[1-9]", "n1,m1", "n1,n2", "n[", ""):
+            for verb in ("drain", "undrain"):
+                ((found,),) = one.push([[change(verb, name)]])
+                assert (found.status, found.commit) == (404, None), (verb, name, found)
+                assert "no pool declares a node" in found.message
+    finally:
+        one.close()
+    assert git(repository.path, "rev-parse", "main") == before
+
+
+def test_who_may_not_drain_one_of_the_nodes_drains_none(repository: Repository) -> None:
+    pool = "spec: {hosts: 'n[1-3]', nodes: {cpu: 4, memory: 64Gi}}\n"
+    before = repository.commit({"p.yaml": head("NodePool", "p") + pool})
+
+    def judge(asked: submission.SubmittedDocument, _: altered.Documents) -> str:
+        return {"n1": "", "n3": ""}.get(asked.name, f"{asked.name} is not yours")
+
+    place = source.Source(str(repository.path))
+    one = pusher.GitPusher(place, lambda: {"p": ["n1", "n2", "n3"]}, judge=lambda: judge)
+    try:
+        (refused,) = one.push([[change("drain", name) for name in ("n1", "n2", "n3")]])
+        assert {(found.status, found.message) for found in refused} == {(403, "n2 is not yours")}
+        assert git(repository.path, "rev-parse", "main") == before
+        (drained,) = one.push([[change("drain", name) for name in ("n1", "n3")]])
+        assert [found.status for found in drained] == [200, 200]
     finally:
         one.close()
