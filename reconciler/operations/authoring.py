@@ -95,7 +95,8 @@ def owned(text: str, owner: str) -> str:
             if not isinstance(document, dict) or document.get("kind") != "Job":
                 continue
             name = (document.get("metadata") or {}).get("name")
-            if isinstance(name, str) and (document.get("spec") or {}).get("owner") is None:
+            written = (document.get("spec") or {}).get("owner")
+            if isinstance(name, str) and written in (None, ""):  # both say nobody
                 text = edit.set_fields(text, "Job", name, ((("spec", "owner"), owner),))
     except (edit.EditError, AttributeError):
         return text

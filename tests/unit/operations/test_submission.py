@@ -83,6 +83,14 @@ def test_a_job_is_judged_with_the_owner_that_is_written_into_it(owner: str) -> N
     assert "say whose job it is" in problem.message
 
 
+@pytest.mark.parametrize("nobody", ["''", '""', "null", "~", ""])
+def test_an_owner_that_is_left_empty_is_who_submits_it(nobody: str) -> None:
+    text = (JOB % "a").replace("spec:\n", f"spec:\n  owner: {nobody}\n")
+    (found,) = submission.read(text, "ann@example.org", owner="ann@example.org")
+    assert found.owner == "ann@example.org"
+    assert "owner: ann@example.org\n" in found.text.replace('"', "").replace("'", "")
+
+
 def test_a_job_into_which_no_owner_can_be_written_is_nobody_s() -> None:
     text = JOB % "a" + "...\n"
     with pytest.raises(submission.InvalidError, match=r"write `owner: ann@example\.org`"):
