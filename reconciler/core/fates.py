@@ -5,7 +5,8 @@ nodes that the change touches, how it meets its end and by which part of the cha
 anyhow, at the same moment, is not the change's doing.
 """
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -34,7 +35,8 @@ class JobImpact(msgspec.Struct, frozen=True):
             they started; 0 for work that goes on, and where none is known of work that is asked
             to save.
         nodes: where those tasks are.
-        leaves_in_s: of what is drained, after how long it is told to leave; None: never.
+        leaves_in_s: of what is drained, after how long it is told to leave; None: never, or not
+            before its own time limit. Of what has a shorter time limit, when that ends it.
     """
 
     job: str
@@ -50,29 +52,30 @@ class JobImpact(msgspec.Struct, frozen=True):
     @property
     def ends(self) -> bool:
         """Whether tasks of it are stopped because of the change."""
-        return self.how != "drained"
+        return self.how != "drained" or self.leaves_in_s is not None
 
 
 def find(
     before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
 ) -> Iterator[JobImpact]:
     """What becomes of each job that has tasks on nodes; those that go on untouched left out."""
-    leaving = _leaving(before.structure, after.structure, observed)
+    exits = _exits(before.structure, after.structure, observed, now)
     unpaid = _unpaid(before, after, observed, now)
     for name, going in sorted(live(observed).items()):
         record = observed.jobs.get(name)
         if record is None or record.removed:
             continue
         attempts = going
-        leaves_in_s: float | None = None
-        how, part = _fate(record, going, before, after, now)
+        how, part, leaves_in_s = _fate(record, going, before, after, now)
         if how is None and name in unpaid:
             how, part = "evicted", "structure"
         if how is None:
-            attempts = [attempt for attempt in going if attempt.node in leaving]
+            touched = {node for node, one in exits.items() if one.touches(record.spec)}
+            attempts = [attempt for attempt in going if attempt.node in touched]
             if not attempts:
                 continue
-            leaves_in_s = _leaves_in_s(record.spec, [leaving[one.node] for one in attempts])
+            told = [exits[attempt.node].told_at(record.spec) for attempt in attempts]
+            leaves_in_s = _left_s(record.spec, going, min(told), now)
             how, part = ("evicted" if leaves_in_s == 0 else "drained"), "structure"
         yield JobImpact(
             job=name,
@@ -81,30 +84,69 @@ def find(
             how=how,
             part=part,
             gpus=sum(attempt.resources.gpu_milli for attempt in attempts) / 1000,
-            gpu_hours_lost=_lost(record.spec, how, attempts, now),
+            gpu_hours_lost=_lost(record.spec, how, leaves_in_s, attempts, now),
             nodes=tuple(sorted({attempt.node for attempt in attempts})),
             leaves_in_s=leaves_in_s,
         )
 
 
-def _leaves_in_s(spec: desired.Job, policies: Iterable[desired.Leaving | None]) -> float | None:
-    """After how long a job leaves nodes that are drained by policies; None: when it ends."""
-    moments = [one.leaves_at(spec, 0.0) for one in policies if one is not None]
-    return min((one for one in moments if one is not None), default=None)
+class _Exit(msgspec.Struct, frozen=True):
+    """How a node leaves service after a change: by which policy, since when, and how before it.
+
+    ``was_out``: it was out of service before, by ``policy_before``.
+    """
+
+    policy: desired.Leaving | None
+    since: float
+    was_out: bool = False
+    policy_before: desired.Leaving | None = None
+
+    def told_at(self, spec: desired.Job) -> float:
+        """When a job on it is told to leave; infinite: never."""
+        return _told_at(self.policy, spec, self.since)
+
+    def touches(self, spec: desired.Job) -> bool:
+        """Whether the change is other for a job on it than what was before."""
+        before = _told_at(self.policy_before, spec, self.since)
+        return not self.was_out or self.told_at(spec) < before
 
 
-def _leaving(
-    before: desired.Structure, after: desired.Structure, observed: records.Observed
-) -> dict[str, desired.Leaving | None]:
-    """Nodes in service before the change and in no pool's after it, and how each leaves."""
+def _told_at(policy: desired.Leaving | None, spec: desired.Job, since: float) -> float:
+    at = None if policy is None else policy.leaves_at(spec, since)
+    return math.inf if at is None else at
+
+
+def _left_s(
+    spec: desired.Job, attempts: list[records.AttemptRecord], told_at: float, now: float
+) -> float | None:
+    """After how long a job leaves; None: it may stay until its own time limit ends it."""
+    started = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
+    ends_at = math.inf
+    if spec.time_limit_s is not None and started:
+        ends_at = min(started) + spec.time_limit_s
+    return None if told_at >= ends_at else max(0.0, told_at - now)
+
+
+def _exits(
+    before: desired.Structure, after: desired.Structure, observed: records.Observed, now: float
+) -> dict[str, _Exit]:
+    """Nodes that no pool has in service after the change, and how each leaves."""
     old = {n: pool for pool in before.pools.values() for n in inservice.gpus(pool, observed)}
     new = {node for pool in after.pools.values() for node in inservice.gpus(pool, observed)}
     still = after.pool_of_node()
-    return {
-        node: (after.pools[still[node]] if node in still else pool).leaving
-        for node, pool in old.items()
-        if node not in new
-    }
+    found: dict[str, _Exit] = {}
+    for node, pool in old.items():
+        if node not in new:
+            policy = (after.pools[still[node]] if node in still else pool).leaving
+            found[node] = _Exit(policy, now)
+    for pool in before.pools.values():
+        for node in pool.drains:
+            if node in still and node not in new and node not in old:
+                record = observed.nodes.get(node)
+                since = record.drain_since if record is not None else 0.0
+                policy = after.pools[still[node]].leaving
+                found[node] = _Exit(policy, since or now, was_out=True, policy_before=pool.leaving)
+    return found
 
 
 def live(observed: records.Observed) -> dict[str, list[records.AttemptRecord]]:
@@ -127,27 +169,31 @@ def _fate(
     before: desired.Desired,
     after: desired.Desired,
     now: float,
-) -> tuple[How | None, Part]:
-    """How the change ends a running job, None where it does not."""
+) -> tuple[How | None, Part, float | None]:
+    """How the change ends a running job, None where it does not; and in how many seconds, where
+    that is not at once."""
     name, old = record.name, record.spec
     new = after.jobs.get(name)
     if new is None:
         gone = name in before.jobs and is_removed(name, after)
-        return ("cancelled" if gone else None), "removal"
+        return ("cancelled" if gone else None), "removal", None
     if new == before.jobs.get(name):
-        return None, "job"
+        return None, "job", None
     if new.key != old.key:
         # Another execution under the same run number is ignored while the run is alive.
-        return ("replaced" if new.run != old.run else None), "job"
+        return ("replaced" if new.run != old.run else None), "job", None
     if new.suspend and not old.suspend:
-        return "held", "job"
+        return "held", "job", None
     if new.deadline is not None and new.deadline <= now:
-        return "timed-out", "job"
+        return "timed-out", "job", None
     started = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
     limit_s = new.time_limit_s
-    if limit_s is not None and started and min(started) + limit_s <= now:
-        return "timed-out", "structure" if _is_of_queue(name, before, after) else "job"
-    return None, "job"
+    if limit_s is None or not started:
+        return None, "job", None
+    left_s = min(started) + limit_s - now
+    if _is_of_queue(name, before, after) and limit_s < (old.time_limit_s or math.inf):
+        return "timed-out", "structure", left_s if left_s > 0 else None
+    return ("timed-out" if left_s <= 0 else None), "job", None
 
 
 def _is_of_queue(name: str, before: desired.Desired, after: desired.Desired) -> bool:
@@ -177,9 +223,15 @@ def _unpaid(
     return set(is_over - quotas.spent_budgets(desk.Work(before, observed, now)).keys())
 
 
-def _lost(spec: desired.Job, how: How, attempts: list[records.AttemptRecord], now: float) -> float:
+def _lost(
+    spec: desired.Job,
+    how: How,
+    leaves_in_s: float | None,
+    attempts: list[records.AttemptRecord],
+    now: float,
+) -> float:
     """GPU-hours put in since the newest checkpoint, that would have to be done again."""
-    if how == "drained":
+    if how == "drained" and leaves_in_s is None:
         return 0.0
-    is_told = how in {"evicted", "held"}
+    is_told = how in {"evicted", "held", "drained"}
     return losses.gpu_seconds(spec, attempts, now, is_told=is_told) / 3600

@@ -291,6 +291,8 @@ def ended_text(job: planviews.EndedView) -> str:
     how = _HOW.get(job.how, job.how)
     if job.how == "drained" and job.leaves_in_s is not None:
         how = f"may go on there for {duration(job.leaves_in_s)}, then starts elsewhere"
+    elif job.how == "timed-out" and job.leaves_in_s is not None:
+        how = f"is ended by its new time limit in {duration(job.leaves_in_s)}"
     elif job.how == "evicted":
         how = "leaves and starts elsewhere"
     return f"{how}: {gpus(job.gpus)} on {job.nodes}{lost}"

@@ -40,7 +40,8 @@ class AmountView(viewforms.View, frozen=True):
 class EndedView(viewforms.View, frozen=True):
     """Running work that the change itself touches. ``how`` is a word of ``impact.How``.
 
-    ``leavesIn_s``: of what is drained, after how long it is told to leave; null: never.
+    ``leavesIn_s``: of what is drained, after how long it is told to leave, and of what has a new
+    time limit, when that ends it; null: never, or at once.
     """
 
     job: str

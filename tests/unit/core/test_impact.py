@@ -252,7 +252,8 @@ def structured(place: world.World, **parts: Any) -> tuple[desired.Desired, desir
     ("old_s", "own_s", "new_s", "now_s", "expected"),
     [
         (86_400, 86_400, 600, 600, [("timed-out", "structure")]),
-        (86_400, 86_400, 3600, 3600, []),  # it has not run so long
+        (86_400, 86_400, 3600, 3600, [("timed-out", "structure")]),  # in half an hour
+        (3600, 3600, 86_400, 86_400, []),  # it may run longer
         (86_400, 86_400, 86_400, 600, [("timed-out", "job")]),  # its own document says less
         (86_400, 6000, 3600, 600, [("timed-out", "job")]),
         (None, None, 600, 600, [("timed-out", "structure")]),
@@ -290,6 +291,57 @@ def test_a_budget_that_ends_work_is_structure(
     assert [job.how for job in what.jobs] == how
     assert what.jobs_ended("structure") == len(how)
     assert bool(what.digest) == (quota != less)
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "policy", "how", "leaves_in_s", "lost"),
+    [
+        (None, None, "drained", None, 0.0),
+        (None, desired.Leaving(grace_s=60), "drained", 60.0, 4.0),
+        (None, desired.Leaving("nothing"), "evicted", 0.0, 4.0),
+        (7200, desired.Leaving(grace_s=60), "drained", 60.0, 4.0),
+        (3600, desired.Leaving(grace_s=1800), "drained", None, 0.0),  # its own limit is sooner
+    ],
+)
+def test_what_is_told_to_leave_is_ended_by_the_change(
+    limit_s: int | None,
+    policy: desired.Leaving | None,
+    how: str,
+    leaves_in_s: float | None,
+    lost: float,
+) -> None:
+    place = running(world.job("j", gpu=8, time_limit_s=limit_s), nodes=1)
+    gone = msgspec.structs.replace(place.pool, drains={"n0": desired.Drain("fan")}, leaving=policy)
+    what = told(place, *structured(place, pools={"pool": gone}))
+    (job,) = what.jobs
+    assert (job.how, job.leaves_in_s) == (how, leaves_in_s)
+    assert what.jobs_ended("structure") == (leaves_in_s is not None)
+    assert what.gpu_hours_lost() == pytest.approx(lost)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (desired.Leaving(), desired.Leaving("nothing"), [("evicted", 0.0)]),
+        (desired.Leaving(), desired.Leaving(grace_s=600), [("drained", 300.0)]),
+        (desired.Leaving(grace_s=600), desired.Leaving(grace_s=400), [("drained", 100.0)]),
+        (desired.Leaving(grace_s=600), desired.Leaving(grace_s=200), [("evicted", 0.0)]),
+        (desired.Leaving(grace_s=600), desired.Leaving(grace_s=900), []),
+        (desired.Leaving(grace_s=600), desired.Leaving(), []),
+        (desired.Leaving(), desired.Leaving(), []),
+    ],
+)
+def test_another_policy_for_nodes_that_are_drained_already(
+    old: desired.Leaving, new: desired.Leaving, expected: list[tuple[str, float]]
+) -> None:
+    place = running(world.job("j", gpu=8), nodes=1)
+    drained = msgspec.structs.replace(place.pool, drains={"n0": desired.Drain("fan")}, leaving=old)
+    place.change_structure(pools={"pool": drained})
+    place.settle()
+    place.advance(place.memory.nodes["n0"].drain_since + 300 - place.now)
+    after = msgspec.structs.replace(drained, leaving=new)
+    what = told(place, *structured(place, pools={"pool": after}))
+    assert [(job.how, job.leaves_in_s) for job in what.jobs] == expected
 
 
 def test_work_with_a_checkpoint_that_is_held_is_not_lost() -> None:
