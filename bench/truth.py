@@ -121,6 +121,9 @@ class Checker(moment.Moment):
         others = sorted(set(self.seen.promised) - {record.name})
         if others:
             raise _OpenError(f"what fits may be kept for {', '.join(others[:3])}")
+        codes = {one.code for one in self.seen.why.get(record.reason_key, ())}
+        if ReasonCode.RESERVED in codes:  # which is judged by itself
+            raise _OpenError("what fits is due to others, as another of its reasons says")
         return "it fits as things stand"
 
     def _specs(self, spec: desired.Job) -> list[desired.Job]:

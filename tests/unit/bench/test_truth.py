@@ -70,7 +70,7 @@ def judged(
     attempts: tuple[records.AttemptRecord, ...] = (),
     **changes: Any,
 ) -> truth.Finding:
-    """What is found of one reason of a job that waits, beside work that runs."""
+    """What is found of a reason (of ``why`` the first) of a job that waits, beside others."""
     reason = reasons.Reason(reasons.ReasonCode(code), message)
     others = {one.job: record(HOG, JobState.RUNNING) for one in attempts}
     nodes = {name: records.NodeRecord(name, NodeState.READY, "pool") for name in POOL.nodes}
@@ -83,8 +83,7 @@ def judged(
         "why": {"key": (reason,)},
         **changes,
     }
-    (found,) = truth.Checker(moment.Seen(**values)).findings()
-    return found
+    return next(truth.Checker(moment.Seen(**values)).findings())
 
 
 HOG = job("hog", gpu=4)
@@ -205,6 +204,18 @@ def test_a_planted_reason_is_found(
     for given_, verdict in ((true, truth.Verdict.TRUE), (planted, truth.Verdict.FALSE)):
         finding = judged(**{"spec": ONE, "code": code, **given_})
         assert finding.verdict is verdict, finding
+
+
+@pytest.mark.parametrize(("codes", "verdict"), [(["Behind"], "false"), (["Reserved"], "open")])
+def test_room_that_is_due_to_others_by_another_reason_proves_nothing(
+    codes: list[str], verdict: str
+) -> None:
+    """Who is behind one job on n0 fits on n1, which is due to another: both are told."""
+    began = msgspec.structs.replace(BOTH[0], assigned_at=NOW)
+    told = {"Behind": FIRST, "Reserved": DUE.replace("hog", "other")}
+    why = [reasons.Reason(reasons.ReasonCode(one), told[one]) for one in ["Behind", *codes]]
+    found = judged(ONE, "Behind", FIRST, (began,), why={"key": tuple(why)})
+    assert found.verdict == verdict, found
 
 
 def test_every_code_has_its_plant() -> None:
