@@ -4,7 +4,9 @@ Whoever waits for an image is remembered with what is to be done when it is ther
 A pull has a time limit; what it said at its end is the reason that the task is given.
 """
 
+import contextlib
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable
@@ -16,6 +18,8 @@ from agents import runtimes
 
 TOGETHER_MAX = 2
 LOOK_S = 60.0
+#: How long a runtime that was asked to end may take for it.
+ENDING_S = 10.0
 SAID_CHARACTERS_MAX = 400
 #: Called with the reason that the image can't be had, or with nothing when it is there.
 Told = Callable[[str], None]
@@ -104,13 +108,33 @@ def execute(
     if user is not None:
         as_user = {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit_s, check=False,
-            env=environment, cwd="/", **as_user,
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env=environment, cwd="/", start_new_session=True, **as_user,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return None, ""
     except OSError as problem:
         return 127, str(problem)
-    lines = done.stderr.decode(errors="replace").strip().splitlines()
-    return done.returncode, (lines[-1] if lines else "")[-SAID_CHARACTERS_MAX:]
+    with process:
+        try:
+            _, told = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            return None, ""
+        except BaseException:
+            _end(process)
+            raise
+    lines = told.decode(errors="replace").strip().splitlines()
+    return process.returncode, (lines[-1] if lines else "")[-SAID_CHARACTERS_MAX:]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a runtime, and all that is in its session's group, to end; end what is there then.
+
+    One that is killed while it pulls or removes leaves layers behind that bear no name.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # what it says meanwhile is taken, or it could wait for ever to say it
+            process.communicate(timeout=ENDING_S)
