@@ -7,14 +7,14 @@ names: what is tried is the loop, over a real store, and what reads the reposito
 import contextlib
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from reconciler import containing, logs
+from reconciler import containing, logs, publishing
 from reconciler.core import ingest, reconcile
 from reconciler.model import desired, link, outcome, records, wire
 from reconciler.model.states import AttemptState, JobState
@@ -373,12 +373,19 @@ def fail(*_: object) -> Any:
     raise LookupError("it can't be told")
 
 
+class Uncounted(publishing.Nobody):
+    """Nobody knows how many were told."""
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        raise LookupError("they can't be counted")
+
+
 @pytest.mark.parametrize(
     ("part", "options"),
     [
         ("notices", {"happened": fail}),
         ("lines", {"event_lines": Broken("readable", "loop", sys.stderr)}),
-        ("metrics", {"told": fail}),
+        ("metrics", {"told": Uncounted()}),
         ("tell", {"provision": fail}),
     ],
 )

@@ -43,7 +43,14 @@ QUEUE = f"{{apiVersion: muster/v1, kind: Queue, metadata: {{name: {POISON}}}, sp
 class Told(delivery.Notifier):
     """What would go to people outside."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            folder,
+            folder / "told",
+            clock=time.time,
+            monotonic=time.monotonic,
+            random=lambda: 0.5,
+        )
         self.notices: list[messages.Notice] = []
 
     def tell(self, notices: Iterable[messages.Notice], channels: Iterable[desired.Channel]) -> None:
@@ -57,7 +64,7 @@ class Site:
         self, folder: Path, repository: repositories.Repository, *, starts: bool = True
     ) -> None:
         self.repository = repository
-        self.told = Told()
+        self.told = Told(folder)
         state = folder / "state"
         state.mkdir(exist_ok=True)
         with contextlib.closing(stores.Store.open(url(state))) as store:
