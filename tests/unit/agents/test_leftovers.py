@@ -137,16 +137,55 @@ def test_a_container_that_cannot_be_noted_is_not_started(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"argv": 3}', "\x00"])
-def test_what_is_no_note_is_passed_over(scene: Scene, text: str) -> None:
+def test_what_is_no_note_is_told_and_stays(scene: Scene, text: str) -> None:
+    """It is all that anybody knows of a container that may be left."""
     scene.live().note([order("a.2")])
     (scene.root / leftovers.FOLDER / "a.1").write_text(text)
     assert set(leftovers.read(scene.root)) == {"a.2"}
-
-
-def test_a_node_that_ends_removes_all_and_keeps_the_notes_of_what_fails(scene: Scene) -> None:
-    scene.live().note([order("a.1"), order("a.2", user={"uid": 7, "gid": 7, "groups": []})])
-    scene.runtime.fails["a.1"] = 1
-    assert leftovers.clear(scene.root, scene.runtime) == ["`podman rm a.1`: storage is busy"]
+    scene.live()
+    (said,) = scene.node.said
+    assert f"{scene.root / leftovers.FOLDER / 'a.1'} can't be read" in said
+    assert "look for a.1 in its runtime's list" in said
+    wait(lambda: scene.noted() == {"a.1"})
+    (told,) = leftovers.clear(scene.root, scene.runtime)
+    assert told == said
     assert scene.noted() == {"a.1"}
-    assert leftovers.clear(scene.root, scene.runtime) == []
+
+
+def test_notes_are_on_the_disk_before_anything_starts(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[str] = []
+
+    def fsync(handle: int) -> None:
+        kept.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    agent = scene.live()
+    agent.note([order("a.1"), {"op": "start", "id": "b.1"}, order("a.2")])
+    assert kept == [".a.1", ".a.2", leftovers.FOLDER]
+    agent.note([order("a.1")])  # it is noted already
+    agent.note([{"op": "stop", "id": "a.1"}])
+    assert kept.count(".a.1") == 1
+
+
+def test_whether_one_may_begin_is_asked_less_and_less_often(scene: Scene) -> None:
+    scene.live().note([order("a.1")])
+    scene.node.expected = {"a.1"}
+    agent = leftovers.Leftovers(scene.root, scene.node, scene.leaving, scene.runtime)
+    waits = [agent._wait_s() for _ in range(9)]
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+
+
+@pytest.mark.parametrize(("fails", "left"), [(2, []), (3, ["`podman rm a.1`: storage is busy"])])
+def test_a_node_that_ends_removes_all_and_keeps_the_notes_of_what_fails(
+    scene: Scene, fails: int, left: list[str]
+) -> None:
+    scene.live().note([order("a.1"), order("a.2", user={"uid": 7, "gid": 7, "groups": []})])
+    scene.runtime.fails["a.1"] = fails
+    paused: list[float] = []
+    assert leftovers.clear(scene.root, scene.runtime, paused.append) == left
+    assert scene.noted() == ({"a.1"} if left else set())
+    assert paused == [leftovers.LAST_PAUSE_S] * 2
+    assert leftovers.clear(scene.root, scene.runtime, paused.append) == []
     assert sorted(scene.runtime.removed) == ["a.1", "a.2"]
