@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -109,17 +110,31 @@ class Runner:
             return _failed(order, str(error))
 
     def _end_leftovers(self) -> None:
-        """End scripts of an earlier controller that run still; each by its id and start time."""
-        for note in self._state.glob("*.run"):
+        """End scripts of an earlier controller that run still; each by its id and start time.
+
+        They are asked first: what they make they may yet write down. A note that is no note was
+        never finished, and its script never began.
+        """
+        found: dict[Path, tuple[int, int]] = {}
+        for note in sorted(self._state.glob("*.run")):
             try:
                 pid, began = (int(word) for word in note.read_text().split())
-            except (OSError, ValueError):
-                pid, began = 0, 0
+            except ValueError:
+                note.unlink(missing_ok=True)
+                continue
+            except OSError as error:
+                why = error.strerror
+                log.warning("%s can't be read, and its script may run still: %s", note, why)
+                continue
+            found[note] = (pid, began)
             if pid > 1 and _began_at(pid) == began:
                 log.warning("script %d of an earlier controller runs still, and is ended", pid)
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)
-            note.unlink(missing_ok=True)
+        _end_all(found.values())
+        for note, (pid, began) in found.items():
+            if pid > 1 and _began_at(pid) == began:
+                log.error("script %d, of %s, can't be ended: end it by hand", pid, note)
+            else:
+                note.unlink(missing_ok=True)
 
 
 def _failed(order: provisioning.Order, why: str) -> provisioning.Result:
@@ -127,10 +142,34 @@ def _failed(order: provisioning.Order, why: str) -> provisioning.Result:
     return msgspec.structs.replace(result, failure=why[: provisioning.TEXT_MAX])
 
 
+def _end_all(scripts_left: Iterable[tuple[int, int]]) -> None:
+    """Ask scripts and their groups to end, and end those that have not after a while."""
+    left = {pid: began for pid, began in scripts_left if pid > 1}
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        left = {pid: began for pid, began in left.items() if _began_at(pid) == began}
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, number)
+        ends_at = time.monotonic() + scripts.GRACE_S
+        while time.monotonic() < ends_at:
+            if not any(_began_at(pid) == began for pid, began in left.items()):
+                return
+            time.sleep(scripts.LOOK_S)
+
+
 def _remember(note: Path, pid: int) -> None:
+    """Note a script that is about to begin.
+
+    Raises:
+        ScriptError: it can't be, so that nobody could end it after a controller that was killed.
+    """
     began = _began_at(pid)
-    if began is not None:
-        note.write_text(f"{pid} {began}\n")
+    try:
+        note.write_text(f"{pid} {began or 0}\n")
+    except OSError as error:
+        raise scripts.ScriptError(
+            f"was not begun, since {note} can't be written: {error.strerror}"
+        ) from None
 
 
 def _began_at(pid: int) -> int | None:
@@ -139,4 +178,4 @@ def _began_at(pid: int) -> int | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return int(fields[19])
+    return None if fields[0] in "ZX" else int(fields[19])

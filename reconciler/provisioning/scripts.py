@@ -1,10 +1,12 @@
 """One run of a provisioner script: found, told what to do as JSON, bounded in time and output.
 
 A script is an executable file in the folder that the controller was started with; documents only
-name it. Nothing passes through a shell: the verb is the one argument, an order goes in as JSON on
-standard input, an answer comes out as JSON on standard output, and words for people on standard
-error. A script that fails or is ended takes all of its process group with it, so that nothing works
-on an order that was given up; what it leaves running in a session of its own is no matter here.
+name it. Nothing of an order passes through a shell: the verb is the one argument, an order goes in
+as JSON on standard input, an answer comes out as JSON on standard output, and words for people on
+standard error. It waits at a gate until whoever runs it has noted it, and never begins if that dies
+before. A script that fails or is ended takes all of its process group with it, so that nothing
+works on an order that was given up; what it leaves running in a session of its own is no matter
+here.
 """
 
 import contextlib
@@ -32,6 +34,8 @@ LOOK_S = 0.05
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ID_CHARACTERS_MAX = 256
 _ERROR_BYTES = 2000
+#: Waits for a line, then becomes the script; where nobody writes one, it is none.
+_GATE = 'read -r _ || exit 125; exec "$1" "$2" <"$3"'
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
 
 
@@ -116,22 +120,22 @@ def run(
         path: the script.
         order: what it is to do.
         stopped: asked now and then whether to end it.
-        began: given its process id, which is that of its group, before it is waited for.
+        began: given its process id, which is that of its group, before the script itself begins.
 
     Raises:
         ScriptError: it failed, took too long, printed too much, or what it printed is no answer.
     """
     with (
-        tempfile.TemporaryFile() as given,
+        tempfile.NamedTemporaryFile(prefix="muster-order-") as given,
         tempfile.TemporaryFile() as output,
         tempfile.TemporaryFile() as errors,
     ):
         given.write(told(order))
-        given.seek(0)
+        given.flush()
         try:
             process = subprocess.Popen(
-                [str(path), order.verb],
-                stdin=given,
+                ["/bin/sh", "-c", _GATE, "gate", str(path), order.verb, given.name],
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=errors,
                 cwd=path.parent,
@@ -142,10 +146,13 @@ def run(
         code = -1
         try:
             began(process.pid)
+            _open_gate(process)
             code = _wait(process, order, (output, errors), stopped)
         except ScriptError as error:
             raise ScriptError(f"{path} {order.verb} {error}{_last_words(errors)}") from None
         finally:
+            if process.stdin is not None:
+                process.stdin.close()
             if code != 0:
                 _end(process)
         if code != 0:
@@ -153,6 +160,12 @@ def run(
             raise ScriptError(f"{path} {order.verb} ended with {how}{_last_words(errors)}")
         output.seek(0)
         return _answer(path, order, output.read())
+
+
+def _open_gate(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(b"\n")
 
 
 def _wait(

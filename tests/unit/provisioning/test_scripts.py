@@ -2,6 +2,9 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -253,3 +256,66 @@ def test_a_script_that_outlived_its_controller_is_ended_before_it_is_begun_anew(
     until(lambda: not line.exists() or line.read_bytes() == b"")
     first.stop()
     second.stop()
+
+
+KILLED = """\
+import os, pathlib, signal, sys
+from tests.unit.provisioning import test_scripts
+from reconciler.provisioning import scripts
+
+def began(pid):
+    pathlib.Path("pid").write_text(str(pid))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+scripts.run(pathlib.Path(sys.argv[1]), test_scripts.ORDER, began=began)
+"""
+
+
+def test_no_script_begins_whose_controller_is_killed_before_it_is_noted(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = script(folder, f"touch {tmp_path}/begun; sleep 3600")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "TMPDIR": str(tmp_path)},
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: runner._began_at(pid) is None)
+    assert not (tmp_path / "begun").exists()
+
+
+def test_what_can_not_be_noted_does_not_begin(folder: Path, tmp_path: Path) -> None:
+    path = script(folder, f"touch {tmp_path}/begun")
+    results: list[provisioning.Result] = []
+    one = runner.Runner(path.parent, tmp_path / "state", results.append)
+    (tmp_path / "state").rmdir()
+    (tmp_path / "state").write_text("no folder")
+    one.want([ORDER])
+    until(lambda: bool(results))
+    one.stop()
+    assert "was not begun, since" in results[0].failure
+    assert not (tmp_path / "begun").exists()
+
+
+def test_a_script_that_is_left_may_end_in_order_and_a_note_without_end_is_nobody_s(
+    folder: Path, tmp_path: Path
+) -> None:
+    """What it makes it writes down yet; and pid 0 is everybody's."""
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "c.1.run").write_text("")
+    body = f"trap 'touch {tmp_path}/wrote; exit 0' TERM; touch {tmp_path}/begun"
+    waits = "while :; do sleep 0.1; done"
+    left = subprocess.Popen(["sh", "-c", f"{body}; {waits}"], start_new_session=True)
+    with left:
+        until((tmp_path / "begun").exists)
+        began = runner._began_at(left.pid)
+        (state / "c.2.run").write_text(f"{left.pid} {began}\n")
+        runner.Runner(folder, state, lambda _: None).stop()
+        assert left.wait(WAIT_S) == 0
+    assert (tmp_path / "wrote").exists()
+    assert list(state.iterdir()) == []
