@@ -86,8 +86,10 @@ class Chronicle:
         before: NodeState,
     ) -> None:
         """What has become of attempts, and what was known of them until now."""
+        newest: dict[str, AttemptReport] = {}  # one may start and end in the same reports
         for report in reports:
-            known = before.known.get(report.id)
+            known = newest.get(report.id) or before.known.get(report.id)
+            newest[report.id] = report
             if report.state not in _NEWS or (known and known.state is report.state):
                 continue
             given = before.assignments.get(report.id)

@@ -203,6 +203,7 @@ class GitPusher:
         if change.verb == "cancel":
             return requests.RemoveObject("Job", name, author, reason, subject, below, "all")
         if change.verb == "prune":
+            self._ended_run(name)
             # what is written twice and differs is somebody's who has not seen yet that it is not in
             # force: it stays, and so does the other, whose end keeps it from starting
             return requests.RemoveObject("Job", name, author, reason, subject, below, "alike")
@@ -231,15 +232,24 @@ class GitPusher:
         author, reason = person(change.identity), change.reason
         return requests.ReviseObject("NodePool", pool, revise, author, reason, subject)
 
+    def _ended_run(self, name: str) -> LastRun:
+        """The newest known run of a job, which has ended.
+
+        Raises:
+            ConflictError: it has not, or there is none.
+        """
+        last = self._last_runs(name)
+        if last is None or not last.finished_as:
+            raise requests.ConflictError(f"job {name} has not ended: its file stays")
+        return last
+
     def _require_over(self, name: str, found: altered.Documents) -> None:
         """Refuse to take out what asks for another run than that which has ended.
 
         Raises:
             ConflictError: it does: somebody wants it to run, and nobody has read that yet.
         """
-        last = self._last_runs(name)
-        if last is None or not last.finished_as:
-            raise requests.ConflictError(f"job {name} has not ended")
+        last = self._ended_run(name)
         for document in found:
             part = document.part
             if not isinstance(part, job_documents.Job):
