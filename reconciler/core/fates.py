@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.core import inservice, losses, quotas
+from reconciler.core import inservice, losses, overfull, quotas
 from reconciler.core import work as desk
 from reconciler.model import desired, records
 from reconciler.model.states import AttemptState
@@ -61,6 +61,7 @@ def find(
     """What becomes of each job that has tasks on nodes; those that go on untouched left out."""
     exits = _exits(before.structure, after.structure, observed, now)
     unpaid = _unpaid(before, after, observed, now)
+    above = _above_limits(before, after, observed)
     for name, going in sorted(live(observed).items()):
         record = observed.jobs.get(name)
         if record is None or record.removed:
@@ -70,13 +71,12 @@ def find(
         if how is None and name in unpaid:
             how, part = "evicted", "structure"
         if how is None:
-            touched = {node for node, one in exits.items() if one.touches(record.spec)}
-            attempts = [attempt for attempt in going if attempt.node in touched]
-            if not attempts:
+            part = "structure"
+            how, leaves_in_s, attempts = _leaving(
+                record.spec, going, exits, above.get(name, frozenset()), now
+            )
+            if how is None:
                 continue
-            told = [exits[attempt.node].told_at(record.spec) for attempt in attempts]
-            leaves_in_s = _left_s(record.spec, going, min(told), now)
-            how, part = ("evicted" if leaves_in_s == 0 else "drained"), "structure"
         yield JobImpact(
             job=name,
             queue=record.spec.queue,
@@ -88,6 +88,31 @@ def find(
             nodes=tuple(sorted({attempt.node for attempt in attempts})),
             leaves_in_s=leaves_in_s,
         )
+
+
+def _leaving(
+    spec: desired.Job,
+    going: list[records.AttemptRecord],
+    exits: dict[str, "_Exit"],
+    above: frozenset[int] | set[int],
+    now: float,
+) -> tuple[How | None, float | None, list[records.AttemptRecord]]:
+    """How a job leaves its nodes, in how many seconds, and which attempts of it.
+
+    ``above``: elements of it that leave since their queue then holds more than it may.
+    """
+    touched = {node for node, one in exits.items() if one.touches(spec)}
+    out = [attempt for attempt in going if attempt.node in touched]
+    leaves_in_s = None
+    if out:
+        told = [exits[attempt.node].told_at(spec) for attempt in out]
+        leaves_in_s = _left_s(spec, going, min(told), now)
+    evicted = [attempt for attempt in going if attempt.element in above]
+    if not evicted:
+        how: How | None = "evicted" if leaves_in_s == 0 else "drained"
+        return (how if out else None), leaves_in_s, out
+    also = [a for a in out if leaves_in_s is not None and a.element not in above]
+    return "evicted", 0.0, evicted + also
 
 
 class _Exit(msgspec.Struct, frozen=True):
@@ -221,6 +246,38 @@ def _unpaid(
         return set()
     is_over = quotas.spent_budgets(desk.Work(after, observed, now)).keys()
     return set(is_over - quotas.spent_budgets(desk.Work(before, observed, now)).keys())
+
+
+def _above_limits(
+    before: desired.Desired, after: desired.Desired, observed: records.Observed
+) -> dict[str, set[int]]:
+    """Elements by job that leave since only after the change their queue holds more than it may.
+
+    Whatever else the change ends still counts as held: the structure may apply while the removal
+    of jobs is held, and then as many leave as are named here.
+    """
+    if before.structure == after.structure or not overfull.is_remedied(after.structure):
+        return {}
+    states: list[set[tuple[str, int]]] = []
+    for state in (before, after):
+        running = []
+        for name, attempts in live(observed).items():
+            record = observed.jobs.get(name)
+            if record is not None and not record.removed:
+                spec = _as_now(record.spec, state.jobs.get(name))
+                running += [(attempt, spec) for attempt in attempts]
+        states.append(overfull.leaving(state.structure, running))
+    found: dict[str, set[int]] = {}
+    for name, element in states[1] - states[0]:
+        found.setdefault(name, set()).add(element)
+    return found
+
+
+def _as_now(spec: desired.Job, document: desired.Job | None) -> desired.Job:
+    """A running job as its document has it, but in the queue that it runs in."""
+    if document is None or document.preemptible == spec.preemptible:
+        return spec
+    return msgspec.structs.replace(spec, preemptible=document.preemptible)
 
 
 def _lost(

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.core import digests, fates, inservice, structural
+from reconciler.core import digests, fates, inservice, overfull, structural
 from reconciler.model import desired, records
 
 #: What there is of a queue that needs no document: it is there, and nothing is said of it.
@@ -69,7 +69,8 @@ class Above(msgspec.Struct, frozen=True):
     """A queue that holds more, with those below it, than a limit that is lowered.
 
     Amounts as in :class:`AmountChange`; ``jobs`` is how many jobs hold them. ``pool``: of a limit
-    there, else empty.
+    there, else empty. ``remedied``: what may be evicted is told to leave, as policy has such
+    drift made right.
     """
 
     queue: str
@@ -78,6 +79,7 @@ class Above(msgspec.Struct, frozen=True):
     used: int
     jobs: int
     pool: str = ""
+    remedied: bool = False
 
 
 class Impact(msgspec.Struct, frozen=True):
@@ -260,7 +262,7 @@ def _changes(
 def above_limits(
     before: desired.Structure, after: desired.Structure, observed: records.Observed
 ) -> Iterator[Above]:
-    """Queues in which more runs than a limit that the change lowers; nothing of it is ended."""
+    """Queues in which more runs than a limit that the change lowers."""
     resources: tuple[Literal["cpu", "memory", "gpu"], ...] = ("cpu", "memory", "gpu")
     lowered = [
         (name, pool, position, new)
@@ -289,7 +291,8 @@ def above_limits(
         has = used.get((name, pool), [0, 0, 0])[position]
         if has > bound:
             jobs = len(holders[name, pool])
-            yield Above(name, resources[position], bound, has, jobs, pool)
+            remedied = not pool and overfull.is_remedied(after)
+            yield Above(name, resources[position], bound, has, jobs, pool, remedied)
 
 
 def _limits(queue: desired.Queue) -> dict[str, desired.Amounts]:

@@ -7,11 +7,9 @@ goes to it as an order that it carries out once; what became of it comes back wi
 from collections.abc import Callable
 from typing import cast
 
-import msgspec
-
-from reconciler.core import held, lifecycle, limits, provisioning
+from reconciler.core import held, lifecycle, limits, overfull, provisioning
 from reconciler.core import work as desk
-from reconciler.model import desired, outcome
+from reconciler.model import outcome
 from reconciler.model.drift import (
     HEALING_VERBS,
     IDLE_VERBS,
@@ -107,16 +105,15 @@ def _evict(work: desk.Work, row: Drift) -> None:
     queue = work.desired.structure.queues.get(row.subject)
     if queue is None:
         return
-    over, elements = _excess(work, queue)
+    running = (
+        (attempt, spec)
+        for attempt in work.live_attempts()
+        if (spec := held.spec_of(work, attempt.job)) is not None
+    )
+    over, elements = overfull.excess(work.desired.structure, queue, running)
     if all(amount <= 0 for amount in over):
         return  # what has to leave is leaving already
-    chosen: list[_Element] = []
-    for element in sorted(elements, key=lambda one: (-one.began_at, one.job, one.element)):
-        if len(chosen) >= EVICT_MAX or all(amount <= 0 for amount in over):
-            break
-        if any(have > 0 and amount > 0 for have, amount in zip(element.has, over, strict=True)):
-            chosen.append(element)
-            over = [amount - have for amount, have in zip(over, element.has, strict=True)]
+    chosen = overfull.choose(over, elements, EVICT_MAX)
     message = "" if chosen else "nothing of what runs there may be made to leave"
     _order(work, row, limits.begin(work, "evict", row.key, row.pool, message=message))
     for element in chosen:
@@ -126,45 +123,6 @@ def _evict(work: desk.Work, row: Drift) -> None:
             message = f"element {element.element} leaves: queue {queue.name} is above its limit"
             work.event("JobEvicted", message, job=element.job)
             lifecycle.settle(work, draft)
-
-
-class _Element(msgspec.Struct):
-    """A preemptible element in a queue or below it, and what it holds."""
-
-    job: str
-    element: int
-    began_at: float
-    has: list[int]
-
-
-def _excess(work: desk.Work, queue: desired.Queue) -> tuple[list[int], list[_Element]]:
-    """By how much a queue is above its limit once all has left that was told to, and what may."""
-    below = _below(work.desired.structure.queues, queue.name)
-    total = [0, 0, 0]
-    found: dict[tuple[str, int], _Element] = {}
-    for attempt in work.live_attempts():
-        spec = held.spec_of(work, attempt.job)
-        if spec is None or spec.queue not in below or attempt.stop is not None:
-            continue
-        vector = attempt.resources.as_vector()
-        total = [sum(pair) for pair in zip(total, vector, strict=True)]
-        if not spec.preemptible:
-            continue
-        key = (attempt.job, attempt.element)
-        one = found.setdefault(key, _Element(*key, attempt.assigned_at, [0, 0, 0]))
-        one.has = [sum(pair) for pair in zip(one.has, vector, strict=True)]
-    caps = queue.limit.as_vector()
-    over = [0 if cap is None else amount - cap for amount, cap in zip(total, caps, strict=True)]
-    return over, list(found.values())
-
-
-def _below(queues: dict[str, desired.Queue], name: str) -> set[str]:
-    """A queue and those below it; parents stand before their children."""
-    found = {name}
-    for queue in queues.values():
-        if queue.parent in found:
-            found.add(queue.name)
-    return found
 
 
 def _heal(work: desk.Work, row: Drift) -> None:

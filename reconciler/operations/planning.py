@@ -317,6 +317,7 @@ def _above(
             _amount(above.resource, above.used) or "0",
             above.jobs,
             above.pool,
+            above.remedied,
         )
 
 

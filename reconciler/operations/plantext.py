@@ -279,10 +279,13 @@ def above_text(of: planviews.AboveView) -> str:
     """A queue in which more runs than it may from now on."""
     jobs = "1 job holds" if of.jobs == 1 else f"{of.jobs} jobs hold"
     where = f" in pool {of.pool}" if of.pool else ""
-    return (
-        f"{jobs} {of.used} {of.resource}{where}, above the new limit {of.limit}: they go on, "
-        "nothing new starts until less is in use, and it is told as drift"
-    )
+    fate = "they go on, nothing new starts until less is in use, and it is told as drift"
+    if of.remedied:
+        fate = (
+            "what may be evicted leaves, the newest first, until no more is in use "
+            "(drift queue-over-limit: remediate)"
+        )
+    return f"{jobs} {of.used} {of.resource}{where}, above the new limit {of.limit}: {fate}"
 
 
 def ended_text(job: planviews.EndedView) -> str:

@@ -55,9 +55,10 @@ class EndedView(viewforms.View, frozen=True):
 
 
 class AboveView(viewforms.View, frozen=True):
-    """A queue in which more is running than its new limit allows; nothing of it is ended.
+    """A queue in which more is running than its new limit allows.
 
     ``limit`` and ``used`` in the words of documents; ``pool``: of a limit there, else empty.
+    ``remedied``: what may be evicted leaves, as policy has such drift made right; else all goes on.
     """
 
     queue: str
@@ -66,6 +67,7 @@ class AboveView(viewforms.View, frozen=True):
     used: str
     jobs: int
     pool: str = ""
+    remedied: bool = False
 
 
 class ImpactView(viewforms.View, frozen=True):

@@ -210,6 +210,27 @@ def test_running_work_above_a_lowered_limit_is_told(*, in_pool: bool) -> None:
     )
 
 
+def test_what_a_lowered_limit_has_leave_is_told_by_name() -> None:
+    snapshot = live()
+    settings = msgspec.structs.replace(
+        BASE.structure.settings, drift={"queue-over-limit": "remediate"}
+    )
+    lower = desired.Amounts(gpu_milli=0)
+    queues = {
+        name: msgspec.structs.replace(one, limit=lower if name == "default" else one.limit)
+        for name, one in BASE.structure.queues.items()
+    }
+    structure = msgspec.structs.replace(BASE.structure, queues=queues, settings=settings)
+    head = msgspec.structs.replace(BASE, structure=structure)
+    plan = planning.plan(comparison(BASE, head), snapshot, snapshot.live.at, forecast=False)
+    assert plan.impact.above[0].remedied
+    assert {one.how for one in plan.impact.jobs} == {"evicted"}
+    assert len(plan.impact.jobs) == plan.impact.above[0].jobs == plan.impact.jobs_ended
+    told = " ".join(text(plan).split())
+    assert "the new limit 0: what may be evicted leaves, the newest first" in told
+    assert all(f"{one.job} leaves and starts elsewhere" in told for one in plan.impact.jobs)
+
+
 def test_without_a_new_limit_nothing_is_above_it() -> None:
     snapshot: snapshots.Snapshot = live()
     plan = planning.plan(comparison(BASE, HEAD, (), (NEW,)), snapshot, snapshot.live.at)
