@@ -5,6 +5,8 @@ those before it; one that can't be done says why and leaves the rest as they are
 written here: what comes out is files and the steps that led to them.
 """
 
+import contextlib
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,9 +16,9 @@ import msgspec
 
 from reconciler.changes import edit, hidden, index, requests
 from reconciler.changes.requests import AddJob, EditObject, Person, Request, Result, ReviseObject
-from reconciler.desired import documents
+from reconciler.desired import documents, yamlreader
 from reconciler.desired.gitobjects import GitError
-from reconciler.model import nearest
+from reconciler.model import desired, nearest
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,6 +27,8 @@ _LOG = logging.getLogger(__name__)
 HINTS_MAX = 3
 #: Of what goes together no more is judged once so many are refused.
 REFUSED_MAX = 100
+#: Of so many files it is kept what their documents say, until they are changed again.
+SHEETS_MAX = 16
 
 
 class Step(NamedTuple):
@@ -57,6 +61,8 @@ class Batch:
         #: Of each request that changed something, in order.
         self.steps: list[Step] = []
         self._hints = 0
+        #: Files taken apart, as they are by now; the one used last is the last.
+        self._sheets: dict[str, edit.Sheet] = {}
 
     def _paths_of(self, kind: str, name: str) -> tuple[str, ...]:
         """Where an object stands; a file once for each document of the name.
@@ -100,6 +106,25 @@ class Batch:
             )
         data = self.files[path] if path in self.files else self._index.read(path)
         return (data or b"").decode()
+
+    def _sheet(self, path: str) -> edit.Sheet:
+        """A file taken apart: what edits of it leave unchanged is not read again.
+
+        Raises:
+            ConflictError: as ``_text``.
+            EditError: it can't be taken apart.
+        """
+        text, known = self._text(path), self._sheets.pop(path, None)
+        if known is None or known.text != text:
+            known = edit.Sheet.read(text)
+        self._keep(path, known)
+        return known
+
+    def _keep(self, path: str, sheet: edit.Sheet) -> None:
+        self._sheets.pop(path, None)
+        self._sheets[path] = sheet
+        if len(self._sheets) > SHEETS_MAX:
+            del self._sheets[next(iter(self._sheets))]
 
     def judge(self, request: Request | requests.Together) -> None:
         """Take up one request or refuse it; of several that go together all or none."""
@@ -160,11 +185,21 @@ class Batch:
         """Raise ForbiddenError where who asks may not do it to an object as it stands there."""
         if permit is None:
             return
-        texts = [self._text(path).encode() for path in dict.fromkeys(paths)]
-        found = [one for text in texts for one in documents.read(text).documents]
+        kind, _, name = label.partition("/")
+        raw = [one for path in dict.fromkeys(paths) for one in self._raw(path, kind, name)]
+        found = documents.of_raw(raw).documents
         why = permit(tuple(one for one in found if one.label == label))
         if why:
             raise requests.ForbiddenError(why)
+
+    def _raw(self, path: str, kind: str, name: str) -> list[yamlreader.RawDocument]:
+        """The documents of an object in a file, without their places; none where it is no YAML."""
+        try:
+            return [yamlreader.RawDocument(one, 0) for one in self._sheet(path).find(kind, name)]
+        except edit.EditError:  # it can be read, perhaps, and not be edited
+            with contextlib.suppress(yamlreader.YamlError):
+                return yamlreader.read(self._text(path).encode())
+            return []
 
     def _approve(self, request: requests.Approve) -> Result:
         self._require_permit(request.permit)
@@ -234,22 +269,22 @@ class Batch:
         label = f"{request.kind}/{request.name}"
         self._require_permit(request.permit, label, (path,))
         _require_below((path,), request.below)
-        before = self._text(path)
+        before = self._sheet(path)
         if isinstance(request, ReviseObject):
             fields = request.revise(_document(before, request.kind, request.name))
         else:
             fields = request.fields
-        after = edit.set_fields(before, request.kind, request.name, fields)
-        if after == before:
+        after = before.having(request.kind, request.name, fields)
+        if after.text == before.text:
             return Result("unchanged", path, self._index.head, "it is so already")
-        problems = documents.validate(path, after.encode())
-        mine = [problem for problem in problems if problem.object == label]
+        mine = _problems(path, after, label)
         if mine:
             return Result("refused", path, message="\n".join(p.text() for p in mine))
+        self._keep(path, after)
         what = ", ".join(str(step[-1]) for step, _ in fields)
         subject = request.subject or f"Change {what} of {label}"
         subject += f": {request.reason}" if request.reason else ""
-        return self._change({path: after.encode()}, request.author, subject)
+        return self._change({path: after.text.encode()}, request.author, subject)
 
     def _differ(self, paths: Sequence[str], kind: str, name: str) -> bool:
         """Whether documents of one name say different things."""
@@ -267,10 +302,13 @@ class Batch:
         self._require_permit(request.permit, f"{kind}/{name}", paths)
         _require_below(paths, request.below)
         files: dict[str, bytes | None] = {}
-        for path in paths:
-            data = files[path] if path in files else self._text(path).encode()
-            after = edit.remove_document((data or b"").decode(), kind, name)
-            files[path] = None if after is None else after.encode()
+        for path in dict.fromkeys(paths):
+            left: edit.Sheet | None = self._sheet(path)
+            for _ in range(paths.count(path)):
+                left = left.without(kind, name) if left is not None else None
+            files[path] = None if left is None else left.text.encode()
+            if left is not None:
+                self._keep(path, left)
         self._moved[kind, name] = ()
         subject = request.subject or f"Remove {kind}/{name}"
         subject += f": {request.reason}" if request.reason else ""
@@ -285,14 +323,24 @@ def _require_below(paths: Sequence[str], below: str) -> None:
             raise requests.ElsewhereError(why)
 
 
+def _problems(path: str, sheet: edit.Sheet, label: str) -> list[desired.Problem]:
+    """What is wrong with one object of a file; only where it is something, with its places."""
+    kind, _, name = label.partition("/")
+    raw = [yamlreader.RawDocument(one, 0) for one in sheet.find(kind, name)]
+    if raw and not any(one.faults for one in documents.of_raw(raw).documents):
+        return []
+    found = documents.validate(path, sheet.text.encode())
+    return [problem for problem in found if problem.object == label]
+
+
 def _documents(text: str, kind: str, name: str) -> list[Any]:
     """All documents of one name in a file."""
     return [one for one in edit.documents(text) if edit.is_object(one, kind, name)]
 
 
-def _document(text: str, kind: str, name: str) -> Mapping[str, Any]:
-    """One document of a file."""
-    for document in _documents(text, kind, name):
-        found: Mapping[str, Any] = document
+def _document(sheet: edit.Sheet, kind: str, name: str) -> Mapping[str, Any]:
+    """One document of a file; a copy, which may be changed."""
+    for document in sheet.find(kind, name):
+        found: Mapping[str, Any] = copy.deepcopy(document)
         return found
     raise edit.EditError(f"{kind}/{name} can't be read")

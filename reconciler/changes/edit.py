@@ -55,11 +55,6 @@ class _Chunk(msgspec.Struct, frozen=True):
     def text(self) -> str:
         return self.head + self.body
 
-    def value(self) -> Any:
-        """What the document says; None for an empty one."""
-        found = yamlreader.read(self.body.encode())
-        return found[0].value if found else None
-
 
 def _split(text: str) -> list[_Chunk]:
     if _OUTSIDE.search(text):
@@ -76,14 +71,6 @@ def _split(text: str) -> list[_Chunk]:
             head = line + newline if line.strip() == "---" else head
         chunks.append(_Chunk(head, piece[len(head) :]))
     return chunks
-
-
-def _find(chunks: Sequence[_Chunk], kind: str, name: str) -> tuple[int, dict[str, Any]]:
-    for index, chunk in enumerate(chunks):
-        value = chunk.value()
-        if is_object(value, kind, name):
-            return index, value
-    raise EditError(f"{kind}/{name} does not stand in this file")
 
 
 def is_object(value: Any, kind: str, name: str) -> bool:
@@ -171,25 +158,8 @@ def remove_document(text: str, kind: str, name: str) -> str | None:
     Raises:
         EditError: it is not there, or the file can't be read.
     """
-    left = _removed(_plain(text), kind, name)
-    return None if left is None else _as_it_was(text, left)
-
-
-def _removed(text: str, kind: str, name: str) -> str | None:
-    before = documents(text)
-    chunks = _split(text)
-    index, value = _find(chunks, kind, name)
-    left = chunks[:index] + chunks[index + 1 :]
-    result = "".join(chunk.text for chunk in left)
-    if index == 0 and left:
-        result = left[0].body + "".join(chunk.text for chunk in left[1:])
-        if left[0].head.strip() not in {"---", ""}:
-            result = left[0].head + result
-    after = documents(result)
-    before.remove(value)
-    if after != before:
-        raise EditError(f"{kind}/{name} can't be taken out of this file safely: edit it by hand")
-    return result if after else None
+    left = Sheet.read(text).without(kind, name)
+    return None if left is None else left.text
 
 
 def set_fields(text: str, kind: str, name: str, changes: Sequence[tuple[Path, Any]]) -> str:
@@ -200,25 +170,90 @@ def set_fields(text: str, kind: str, name: str, changes: Sequence[tuple[Path, An
     Raises:
         EditError: the object or a field around the one meant is not there.
     """
-    return _as_it_was(text, _set(_plain(text), kind, name, changes))
+    return Sheet.read(text).having(kind, name, changes).text
 
 
-def _set(text: str, kind: str, name: str, changes: Sequence[tuple[Path, Any]]) -> str:
-    read = documents(text)
-    chunks = _split(text)
-    if len(chunks) == len(read) == 1 and is_object(read[0], kind, name):
-        index, value = 0, read[0]
-    else:
-        index, value = _find(chunks, kind, name)
-    body = chunks[index].body
-    for path, wanted in changes:
-        expected = changed(value, path, wanted)
-        if expected == value:
-            continue
-        body = _edited(body, value, path, wanted, expected)
-        value = expected
-    chunks[index] = _Chunk(chunks[index].head, body)
-    return "".join(chunk.text for chunk in chunks)
+class Sheet(msgspec.Struct, frozen=True):
+    """A file taken apart into its documents, so that many edits of it read each of them once.
+
+    No document of YAML reaches beyond its separator: what an edit makes is right where the document
+    that it touches, and the seam to the one above, say what they should.
+
+    Attributes:
+        text: the file.
+        chunks: its documents as plain text.
+        values: what each of ``chunks`` says; nothing for one that is empty.
+    """
+
+    text: str
+    chunks: tuple[_Chunk, ...]
+    values: tuple[tuple[Any, ...], ...]
+
+    @classmethod
+    def read(cls, text: str) -> "Sheet":
+        """Take a file apart.
+
+        Raises:
+            EditError: it can't be read, or not document by document.
+        """
+        plain = _plain(text)
+        whole, chunks = documents(plain), _split(plain)
+        values = [whole] if len(chunks) == 1 else [documents(one.body) for one in chunks]
+        if [value for each in values for value in each] != whole:
+            raise EditError("its documents can't be told apart safely: edit the file by hand")
+        return cls(text, tuple(chunks), tuple(map(tuple, values)))
+
+    def find(self, kind: str, name: str) -> list[Any]:
+        """What the documents of one object say, in their order; not to be changed."""
+        return [one for each in self.values for one in each if is_object(one, kind, name)]
+
+    def _at(self, kind: str, name: str) -> tuple[int, Any]:
+        for index, each in enumerate(self.values):
+            for value in each:
+                if is_object(value, kind, name):
+                    return index, value
+        raise EditError(f"{kind}/{name} does not stand in this file")
+
+    def without(self, kind: str, name: str) -> "Sheet | None":
+        """The file without one object; None where no document is left.
+
+        Raises:
+            EditError: it is not there.
+        """
+        index, _ = self._at(kind, name)
+        chunks = [*self.chunks[:index], *self.chunks[index + 1 :]]
+        values = [*self.values[:index], *self.values[index + 1 :]]
+        if index == 0 and chunks:
+            chunks[0] = _Chunk("", chunks[0].body)
+        if not any(values):
+            return None
+        return self._made(chunks, values, index)
+
+    def having(self, kind: str, name: str, changes: Sequence[tuple[Path, Any]]) -> "Sheet":
+        """The file with fields of one object set: see ``set_fields``.
+
+        Raises:
+            EditError: the object or a field around the one meant is not there.
+        """
+        index, value = self._at(kind, name)
+        body, chunks, values = self.chunks[index].body, [*self.chunks], [*self.values]
+        for path, wanted in changes:
+            expected = changed(value, path, wanted)
+            if expected == value:
+                continue
+            body = _edited(body, value, path, wanted, expected)
+            value = expected
+        chunks[index], values[index] = _Chunk(chunks[index].head, body), (value,)
+        return self._made(chunks, values, index)
+
+    def _made(self, chunks: list[_Chunk], values: list[tuple[Any, ...]], index: int) -> "Sheet":
+        """A file with another document at ``index`` than before, or with the next one there."""
+        near = slice(max(0, index - 1), index + 2)
+        seam = "".join(chunk.text for chunk in chunks[near])
+        if documents(seam) != [value for each in values[near] for value in each]:
+            raise EditError("it can't be changed in this file safely: edit it by hand")
+        plain = "".join(chunk.text for chunk in chunks)
+        return Sheet(_as_it_was(self.text, plain), tuple(chunks), tuple(values))
 
 
 def changed(value: Any, path: Path, wanted: Any) -> Any:
