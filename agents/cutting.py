@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from agents import miglayout, samples
+from agents import miglayout, samples, simulated
 from reconciler.model import desired, devices, records
 from reconciler.model.wire import Assignment
 
@@ -90,6 +90,8 @@ class Cutter:
         node: Node,
         lock: threading.RLock,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        gpus: tuple[records.Gpu, ...] = (),
     ) -> None:
         self._path = root / "mig.json"
         self._boot_id = boot_id
@@ -97,7 +99,7 @@ class Cutter:
         self._lock = lock
         self._clock = clock
         self._plan: desired.MigPlan | None = None
-        self._gpus: tuple[records.Gpu, ...] = ()
+        self._gpus = gpus
         self._tries: dict[str, _Try] = {}
         #: The device that is being changed, until it was looked at since.
         self._claimed = ""
@@ -110,11 +112,17 @@ class Cutter:
         if plan != self._plan:
             self._plan = plan
             self._tries.clear()
+            self._gpus = self._with_simulated(self._gpus)  # what comes next may ask for them
+
+    @property
+    def simulates(self) -> bool:
+        """Whether a simulated device has instances."""
+        return any(gpu.simulated and gpu.mig for gpu in self._gpus)
 
     # Tasks -----------------------------------------------------------------------------------
 
     def allot(self, assignment: Assignment) -> tuple[devices.MigInstance, ...]:
-        """The instances that an attempt gets; none where the node simulates them.
+        """The instances that an attempt gets.
 
         The controller counts instances, and numbers them; which one a number means changes with
         layouts, so that it is settled here. Called under the lock.
@@ -127,7 +135,7 @@ class Cutter:
             gpu = real.get(index)
             if gpu is not None and (gpu.mig_enabled or gpu.uuid == self._claimed):
                 raise NotReadyError(f"GPU {index} ({gpu.uuid}) is split by MIG, or about to be")
-        if not assignment.instances or not real:
+        if not assignment.instances or not self._gpus:
             return ()
         there = self._offered(assignment.mig_profile)
         known = {one.uuid: one for one in there}
@@ -169,19 +177,22 @@ class Cutter:
             self._save()
 
     def with_attempts(self, usage: Iterable[devices.GpuUsage]) -> tuple[devices.GpuUsage, ...]:
-        """Usage with the attempts that have the instances."""
+        """Usage with the attempts that have the instances, simulated ones as well."""
         with self._lock:
             of = {uuid: name for name, uuids in self._held.items() for uuid in uuids}
+            parts = {
+                gpu.uuid: tuple(devices.MigUsage(part.uuid) for part in gpu.mig)
+                for gpu in self._gpus
+                if gpu.simulated
+            }
         return tuple(
             msgspec.structs.replace(
                 one,
                 instances=tuple(
                     msgspec.structs.replace(part, attempt=of.get(part.uuid, ""))
-                    for part in one.instances
+                    for part in (one.instances or parts.get(one.uuid, ()))
                 ),
             )
-            if one.instances
-            else one
             for one in usage
         )
 
@@ -210,7 +221,7 @@ class Cutter:
         """Devices with how far each is with its layout, and whether one was changed just now."""
         with self._lock:
             self._claimed = ""
-            order, told = self._look(sample, known)
+            order, told = self._look(sample, self._with_simulated(known))
             if order is not None:
                 self._claimed = order.uuid
                 self._made[order.uuid] = _Made(
@@ -242,6 +253,16 @@ class Cutter:
             if due and order is None:
                 order = self._order(gpu, wanted.get(gpu.index, ()), take_over=plan.take_over)
         return order, tuple(told)
+
+    def _with_simulated(self, known: tuple[records.Gpu, ...]) -> tuple[records.Gpu, ...]:
+        """Devices, simulated ones with the instances that are declared."""
+        wanted = self._wanted()
+        return tuple(
+            msgspec.structs.replace(gpu, mig=simulated.instances(gpu, wanted.get(gpu.index, ())))
+            if gpu.simulated
+            else gpu
+            for gpu in known
+        )
 
     def _order(
         self, gpu: records.Gpu, wanted: tuple[tuple[str, int], ...], *, take_over: bool
@@ -343,7 +364,8 @@ def fits(gpu: records.Gpu, wanted: miglayout.Wanted) -> bool:
     """Whether a device has just these instances, as tasks see them."""
     if not wanted:
         return not gpu.mig_enabled
-    return gpu.mig_enabled and Counter(one.profile for one in gpu.mig) == Counter(dict(wanted))
+    is_cut = gpu.mig_enabled or gpu.simulated
+    return is_cut and Counter(one.profile for one in gpu.mig) == Counter(dict(wanted))
 
 
 def _state_of(gpu: records.Gpu, wanted: tuple[tuple[str, int], ...]) -> object:

@@ -87,7 +87,7 @@ class Senses:
         self._leaving = leaving
         self._checker = checks.Checker(settings.root)
         self.volumes = volumes.Volumes(checks.Mounts(), self._know_volumes)
-        self.cutter = cutting.Cutter(settings.root, boot_id, node, lock)
+        self.cutter = cutting.Cutter(settings.root, boot_id, node, lock, gpus=settings.gpus)
         self.skew = clocks.Skew()
         self.uses = taskuse.Uses(cgroups.token_of(str(settings.root)))
         self._on_gpus: taskuse.OnGpus = {}
@@ -212,20 +212,23 @@ class Senses:
         )
 
     def _begin_simulating(self) -> None:
-        """Look at what a file says of simulated GPUs, from when there is one."""
+        """Look at simulated GPUs, from when a file says something of them or one is cut."""
         source = simulated.Source(self._settings.root / simulated.FILE_NAME, self._settings.gpus)
-        watch = gpuwatch.Watch(self._settings.root, self._boot_id, source, self._settings)
-        watcher = self._watcher(watch)
+        watch = gpuwatch.Watch(
+            self._settings.root, self._boot_id, source, self._settings, self.cutter
+        )
+        watcher = self._watcher_of_gpus = self._watcher(watch)
         begun = bool(watch.known)
         watch.known = watch.known or self._settings.gpus
 
         def turn() -> None:
             nonlocal begun
-            begun = begun or source.exists()
+            begun = begun or source.exists() or self.cutter.simulates
             if begun:
                 watcher.turn()
             else:
-                self._leaving.wait(self._settings.gpu_every_s)
+                watcher.hurry.wait(self._settings.gpu_every_s)
+                watcher.hurry.clear()
 
         self._node.keep_at(turn)
 

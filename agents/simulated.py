@@ -5,7 +5,9 @@ healthy about them, and which processes are on them; the agent reads it with eve
 what comes out as it treats what a driver says. Without the file all is well.
 """
 
+import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from reconciler.model import decoding, devices, records
 
 FILE_NAME = "devices.json"
 FILE_BYTES_MAX = 2**20
+#: How a profile says its slices of compute and its memory.
+_PROFILE = re.compile(r"([1-7])g\.([0-9]{1,4})gb")
 
 
 class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,6 +58,27 @@ _DECODE_SCENE = msgspec.json.Decoder(Scene).decode
 _convert_reading = decoding.converter(samples.DeviceReading)
 
 
+def instances(
+    gpu: records.Gpu, layout: Iterable[tuple[str, int]]
+) -> tuple[devices.MigInstance, ...]:
+    """The MIG instances of a simulated device: they are there as soon as they are declared.
+
+    The device stays as it is otherwise, and is not in MIG mode: what a node offers is counted
+    from its pool's declaration, as it was before it heard of it.
+    """
+    profiles = [profile for profile, count in layout for _ in range(count)]
+    return tuple(
+        _instance(f"MIG-{gpu.uuid.removeprefix('GPU-')}-{number}", profile, number)
+        for number, profile in enumerate(profiles, 1)
+    )
+
+
+def _instance(uuid: str, profile: str, number: int) -> devices.MigInstance:
+    amounts = _PROFILE.match(profile)
+    slices, gib = map(int, amounts.groups()) if amounts else (0, 0)
+    return devices.MigInstance(uuid, profile, number, 0, slices, gib * 2**30)
+
+
 class Source:
     """Samples of simulated devices, as ``agents.gpuwatch.Watch`` takes them."""
 
@@ -89,7 +114,7 @@ class Source:
         )
 
     def cut(self, order: samples.MigOrder) -> samples.MigOutcome:
-        """Nothing is changed: the instances of simulated devices are counted alone."""
+        """Nothing is changed: simulated devices have the instances that their pool declares."""
         return samples.MigOutcome(devices.FITS, "", order.mine, order.mode_mine)
 
     def close(self) -> None:

@@ -240,7 +240,10 @@ def _contained(
         environment=task["env"],
         binds=tuple(dict(binds).items()),
         gpus=tuple(gpu for gpu in place.gpus if gpu.index in assignment.devices),
-        instances=tuple(one.uuid for one in given.instances),
+        # of simulated devices no runtime knows; a node offers such ones or real ones
+        instances=()
+        if any(gpu.simulated for gpu in place.gpus)
+        else tuple(one.uuid for one in given.instances),
         memory_bytes=template.memory_bytes,
         pids_max=place.holding.pids_max,
         as_root=user.uid == 0,

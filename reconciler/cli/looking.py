@@ -214,6 +214,9 @@ def _gpus(item: Json) -> str:
     busy = nodeview.busy(item)
     notes = ["simulated"] if simulated else []
     notes += [f"{bad} bad"] if bad else []
+    parts = [part for gpu in item["gpus"] for part in gpu["mig"]]
+    given = sum(part["attempt"] is not None for part in parts)
+    notes += [f"MIG {given}/{len(parts)}"] if parts else []
     notes += [busy] if busy else []
     return " ".join([_of(item, "gpu"), *notes])
 

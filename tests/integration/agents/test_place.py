@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reconciler.model import desired
 from reconciler.model.records import RankPlacement
 from reconciler.model.states import EndReason
 from reconciler.model.wire import TaskTemplate
@@ -67,6 +68,44 @@ def test_environment(node: Node, controller: Controller) -> None:
         "GPU-sim-n1-3", "h100", True,
     )  # fmt: skip
     assert inventory.capacity.gpu_milli == 4000
+
+
+def test_a_simulated_instance_is_shown_and_given_like_others(
+    node: Node, controller: Controller
+) -> None:
+    controller.mig = desired.MigPlan((desired.MigLayout(1, (("1g.10gb", 2), ("3g.40gb", 1))),))
+    node.start("--simulated-gpus", "2", "--gpu-memory", "80Gi", "--gpu-interval", "0.1")
+    controller.assign("a.1", "env", "-0", mig_profile="1g.10gb", instances=(1,))
+    assert controller.ended("a.1").exit_code == 0
+    assert environment_of(node, "a.1")["CUDA_VISIBLE_DEVICES"] == "MIG-sim-n1-1-2"
+    assert environment_of(node, "a.1")["MUSTER_MIG_INSTANCES"] == "1"
+    controller.assign("a.2", "sleep", "300", mig_profile="3g.40gb", instances=(0,))
+    controller.wait(lambda: held_instances(controller) == {"MIG-sim-n1-1-3": "a.2"}, "its usage")
+    controller.wait(lambda: bool(told_instances(controller)), "the instances")
+    inventory = controller.inventory
+    assert inventory is not None
+    whole, cut = inventory.gpus
+    assert whole.mig == ()
+    assert [(one.profile, one.slices, one.memory_bytes // 2**30) for one in cut.mig] == [
+        ("1g.10gb", 1, 10), ("1g.10gb", 1, 10), ("3g.40gb", 3, 40),
+    ]  # fmt: skip
+    assert inventory.capacity.gpu_milli == 2000, "what it offers is counted as before"
+    controller.mig = desired.MigPlan()
+    controller.change()
+    controller.wait(lambda: not told_instances(controller), "whole devices")
+
+
+def told_instances(controller: Controller) -> list[str]:
+    """Instances as the node's inventory has them."""
+    gpus = controller.inventory.gpus if controller.inventory is not None else ()
+    return [part.uuid for gpu in gpus for part in gpu.mig]
+
+
+def held_instances(controller: Controller) -> dict[str, str]:
+    """Who has instances, as the node has told last."""
+    told = [one.gpu_usage for one in controller.requests if one.gpu_usage]
+    parts = [part for gpu in (told[-1] if told else ()) for part in gpu.instances]
+    return {part.uuid: part.attempt for part in parts if part.attempt}
 
 
 def test_without_devices_none_is_visible(agent: Node, controller: Controller) -> None:

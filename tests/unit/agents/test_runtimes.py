@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from agents import runtimes, tasks
+from reconciler.model.devices import MigInstance
 from reconciler.model.records import Gpu
 from reconciler.model.wire import Assignment, TaskTemplate
 
@@ -97,3 +98,21 @@ def test_a_node_without_the_runtime_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     template = TaskTemplate("j", 1, "g", ("true",), runtime="apptainer", image="x", allow_root=True)
     with pytest.raises(tasks.UnfitError, match="apptainer, which is not installed on node n1"):
         tasks.order_for(Assignment("a.1", "t", "b"), template, tasks.Place("n1", "/r", "/s"))
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_no_runtime_is_asked_for_a_device_that_is_simulated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, simulated: bool
+) -> None:
+    (tmp_path / "apptainer").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    part = MigInstance("MIG-1", "1g.10gb", 1, 0)
+    gpus = (Gpu(0, "GPU-1", "H200", simulated=simulated, mig=(part,)),)
+    template = TaskTemplate("j", 1, "g", ("true",), runtime="apptainer", image="x", allow_root=True)
+    order = tasks.order_for(
+        Assignment("a.1", "t", "b", mig_profile="1g.10gb", instances=(0,)), template,
+        tasks.Place("n1", "/r", "/s", gpus=gpus), tasks.Given(instances=(part,)),
+    )  # fmt: skip
+    assert ("--nv" in order["argv"]) is not simulated
+    prefix = runtimes.PREFIXES[0]
+    assert order["env"][f"{prefix}CUDA_VISIBLE_DEVICES"] == "MIG-1"

@@ -1,9 +1,11 @@
 """A node as a terminal shows it."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from reconciler.cli import nodeview
+from reconciler.cli import looking, nodeview
 from reconciler.model import devices, records, staging
 from reconciler.operations import views
 from tests.unit import gpusamples
@@ -46,6 +48,18 @@ def test_instances_stand_below_their_device_and_layouts_say_what_they_wait_for(
     assert part == ["0:7", "MIG", "1g.18gb", "ok", "-", "1Gi/16Gi", "-", "-", "a"]
     assert ["GPU", "0,", "MIG", "layout:", "waits"] in [line[:5] for line in lines]
     assert any("MIG" in line and "waiting;" in line for line in lines)
+
+
+def test_a_list_of_nodes_counts_instances_and_those_that_are_given() -> None:
+    parts = [{"attempt": "a"}, {"attempt": None}, {"attempt": None}]
+    gpus: list[dict[str, Any]] = [
+        {"simulated": False, "state": "ok", "mig": []},
+        {"simulated": False, "state": "ok", "mig": parts},
+    ]
+    item = {"gpus": gpus, "allocated": {"gpu": 0}, "capacity": {"gpu": 2}}
+    assert looking._gpus(item) == "0/2 MIG 1/3"
+    gpus[1]["mig"] = []
+    assert looking._gpus(item) == "0/2"
 
 
 def test_a_node_says_what_it_has_and_when_it_was_heard(capsys: pytest.CaptureFixture[str]) -> None:
