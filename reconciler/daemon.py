@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NoReturn
 
@@ -238,15 +238,15 @@ def _records(store: stores.Store) -> records.Observed | None:
         return None
 
 
-def _begun(store: stores.Store, name: str) -> str:
-    """The key of a job's newest run, if that has begun or ended; empty also where none can tell."""
+def _begun(store: stores.Store, names: Collection[str]) -> dict[str, str]:
+    """Of jobs, those whose newest run has begun or ended, with its key; none if nobody can tell."""
     try:
-        found = store.job(name)
+        found = store.newest_states(names)
     except store_errors.StoreError:
-        log.exception("the records can't be read to judge job %s", name)
-        return ""
-    waits = found is None or found.state in {states.JobState.PENDING, states.JobState.HELD}
-    return "" if found is None or waits else found.key
+        log.exception("the records can't be read to judge %d jobs", len(names))
+        return {}
+    waits = {states.JobState.PENDING, states.JobState.HELD}
+    return {name: key for name, (key, state) in found.items() if state not in waits}
 
 
 def _watch(address: str, reading: following.RepositoryThread) -> watch.LocalWatch | None:
@@ -287,7 +287,7 @@ def _reading(
             before,
             accept_revision=options.accept_revision,
             gate=safety.Safety(lambda: _records(store), time.time),
-            begun=lambda name: _begun(store, name),
+            begun=lambda names: _begun(store, names),
         ),
         inbox,
         watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),

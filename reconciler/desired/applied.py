@@ -175,7 +175,7 @@ class Applied:
         ]
         if self.filed.empties(files, accepted=accepted):
             return False
-        touched = set(self._jobs.bad)
+        touched = self._jobs.to_judge()
         structural = self.structure_refused or not self.filed.entries
         structural |= self.structure_revision is None
         if self._interrupted:

@@ -3,10 +3,11 @@
 A name stands for one document: of several the one that held it first. It is judged by the structure
 there is and by the jobs it waits for, and where it is refused, can't be read, can't be decided or
 nobody answers for it, the version in force stays. Only what a revision touches, what depends on
-that, and what was wrong before is judged again.
+that, and what was wrong before is judged again; of that not what hangs on nothing but its own
+document and the structure, so that a policy that thousands of jobs violate costs them once.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -25,16 +26,16 @@ from reconciler.desired.structure import Placed
 from reconciler.model import desired
 from reconciler.model.documents import job as job_documents
 
-#: By a job's name, the key of its newest run if that has begun or ended; empty: none has.
-Begun = Callable[[str], str]
+#: Of jobs, those whose newest run has begun or ended, with its key.
+Begun = Callable[[Collection[str]], Mapping[str, str]]
 #: How rules begin by which structure that came later can refuse a job as it was admitted.
 _OF_STRUCTURE = ("unknown-", "policy/")
 
 
-def nothing_begun(name: str) -> str:
+def nothing_begun(names: Collection[str]) -> Mapping[str, str]:
     """What is known of runs where no controller is asked."""
-    del name
-    return ""
+    del names
+    return {}
 
 
 def _let_be(fault: Fault) -> Fault:
@@ -76,8 +77,11 @@ class JobsInForce:
         self.jobs: dict[str, desired.Job] = dict(jobs)
         #: Why jobs of which no version is in force are refused.
         self.refused: dict[str, str] = {}
-        #: Those with which something is wrong: the next revision judges them again.
+        #: Those with which something is wrong: what was in force of them stays known.
         self.bad: set[str] = set(self.jobs)
+        #: Those of them of which only their document and the structure say so, and whether their
+        #: runs have begun.
+        self._settled: dict[str, bool] = {}
         #: Those that are left as they are in force while they are written so.
         self.undecided = undecided.Left()
         #: By label, objects that nobody answers for who may.
@@ -95,6 +99,13 @@ class JobsInForce:
     def judge_by(self, basis: normalise.Basis) -> None:
         """Go by another structure from now on; nothing is judged yet."""
         self.judging = judging.Judge(basis)
+        self._settled = {}
+
+    def to_judge(self) -> set[str]:
+        """Those with which something is wrong that may be right by now."""
+        waiting = [name for name, has_begun in self._settled.items() if not has_begun]
+        begun = self._begun(waiting) if waiting else {}
+        return (self.bad - self._settled.keys()) | begun.keys()
 
     def go_back(self, jobs: dict[str, desired.Job], basis: normalise.Basis) -> None:
         """Have those in force again that were before a revision, by the structure of then."""
@@ -155,9 +166,12 @@ class JobsInForce:
             names |= self._dependents.of(name)
         proposed = dict(self.jobs)
         notes: dict[str, list[filed.Noted]] = {}
+        kept = self._settled.keys() - names
+        refused = {name: self.refused[name] for name in kept & self.refused.keys()}
         bad: set[str] = set()
         for name in sorted(names):
             self._left.pop(name, None)
+            self._settled.pop(name, None)
             if self._judge(name, proposed, notes, now):
                 bad.add(name)
         waiting = [n for n in sorted(names) if n in proposed and proposed[n].depends_on]
@@ -171,12 +185,13 @@ class JobsInForce:
             if name in notes:
                 self._problems[name] = tuple(self._filed.problem(item) for item in notes[name])
         self.jobs = proposed
-        self.bad = bad
-        self.refused = {
+        self.bad = bad | kept
+        refused |= {
             name: self._why_refused(name, notes.get(name, ()))
-            for name in sorted(bad)
+            for name in bad
             if name not in proposed
         }
+        self.refused = dict(sorted(refused.items()))
 
     def _judge(
         self,
@@ -200,30 +215,44 @@ class JobsInForce:
             else:
                 proposed.pop(name, None)
         elif isinstance(winner.document.part, job_documents.Job):
-            made, faults, warnings = self.judging.job(
-                winner.document.part, winner.document.hash, winner.path, now
-            )
-            noted.extend((winner, warning) for warning in warnings)
-            if made is not None:
-                known = self.jobs.get(name)
-                undecidable = left.faults(name, made, known)
-                stays = undecidable and (known is not None or name not in left.aside)
-                if not (faults or stays) and made != known:
-                    proposed[name] = made
-                faults += undecidable
-            if faults and self._has_begun(name, winner):
-                # judged again for as long as it is so: what was in force stays known
-                wrong = True
-                noted.extend((winner, _let_be(one)) for one in faults if _is_later(one))
-                faults = [one for one in faults if not _is_later(one)]
-            if faults:
-                wrong = True
-                noted.extend((winner, fault) for fault in faults)
+            part = winner.document.part
+            wrong = self._judge_document(part, winner, proposed, noted, now) or wrong
         else:
             wrong = True
         if noted:
             notes[name] = noted
         return wrong
+
+    def _judge_document(
+        self,
+        part: job_documents.Job,
+        winner: Placed,
+        proposed: dict[str, desired.Job],
+        noted: list[filed.Noted],
+        now: float,
+    ) -> bool:
+        """Propose what a document makes; True where something is wrong with it."""
+        name = part.metadata.name
+        known, left = self.jobs.get(name), self.undecided
+        is_alone = not noted and (known is None or known.path == winner.path)
+        made, faults, warnings = self.judging.job(part, winner.document.hash, winner.path, now)
+        noted.extend((winner, warning) for warning in warnings)
+        undecidable: list[Fault] = []
+        if made is not None:
+            undecidable = left.faults(name, made, known)
+            stays = undecidable and (known is not None or name not in left.aside)
+            if not (faults or stays) and made != known:
+                proposed[name] = made
+            faults += undecidable
+        if not faults:
+            return False
+        has_begun = self._has_begun(name, winner)
+        if is_alone and not undecidable and not part.spec.depends_on:
+            self._settled[name] = has_begun
+        noted.extend(
+            (winner, _let_be(one) if has_begun and _is_later(one) else one) for one in faults
+        )
+        return True
 
     def _has_begun(self, name: str, winner: Placed) -> bool:
         """Whether a job is in force as it is written, and that run has begun or ended."""
@@ -236,7 +265,7 @@ class JobsInForce:
         return (
             of_document == of_run
             and (spec.reservation or "") == known.reservation
-            and self._begun(name) == known.key
+            and self._begun((name,)).get(name) == known.key
         )
 
     def _judge_dependencies(

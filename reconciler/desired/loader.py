@@ -61,7 +61,7 @@ class Loader:
         accept_revision: a revision to take although it does not follow the last one.
         gate: judges what a revision changes before it applies; None: all of it applies.
         clock: seconds since the epoch.
-        begun: by a job's name, the key of its newest run if that has begun or ended, else empty.
+        begun: of jobs, those whose newest run has begun or ended, with its key.
             Structure that comes later makes no error of those.
     """
 

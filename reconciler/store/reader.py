@@ -5,7 +5,7 @@ With the write-ahead log a reader sees the last commit as a whole and blocks nob
 
 import array
 import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import sqlalchemy as sa
@@ -174,6 +174,22 @@ class Reader:
         found = self.rows(sa.select(notes.element, notes.body).where(notes.job_key == rows[0].key))
         with database.told(self.url):
             return codec.job(rows[0].body, {row.element: codec.note(row.body) for row in found})
+
+    def newest_states(self, names: Collection[str]) -> dict[str, tuple[str, str]]:
+        """Key and state of the newest run of each of these jobs; of others nothing.
+
+        Where a job is listed no longer, of the run that began last.
+        """
+        table = schema.JOBS.c
+        found: dict[str, tuple[str, str]] = {}
+        wanted = sorted(set(names))
+        for start in range(0, len(wanted), KEYS_MAX):
+            part = wanted[start : start + KEYS_MAX]
+            statement = sa.select(table.name, table.key, table.state).where(table.name.in_(part))
+            order = (table.newest.desc(), table.position.desc())
+            for row in self.rows(statement.order_by(*order)):
+                found.setdefault(row.name, (row.key, row.state))
+        return found
 
     def attempts(
         self,

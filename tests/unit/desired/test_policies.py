@@ -1,12 +1,13 @@
 """Policies in force: what they refuse stays as it was, what is let off is let off until a time."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reconciler.desired import incumbents, loader, source
+from reconciler.desired import incumbents, judging, loader, source
+from reconciler.model.documents import job as job_documents
 from tests.unit.desired.repositories import Repository, job, queue
 
 DAY_S = 86_400.0
@@ -38,14 +39,20 @@ class Reader:
         self.now = 0.0
         #: Keys of runs that have begun, by the job's name.
         self.begun: dict[str, str] = {}
+        #: The names of which that was asked, question by question.
+        self.questions: list[list[str]] = []
         self.made: list[loader.Loader] = []
+
+    def asked(self, names: Collection[str]) -> dict[str, str]:
+        self.questions.append(sorted(names))
+        return {name: self.begun[name] for name in names if name in self.begun}
 
     def __call__(self, now: float) -> loader.Loader:
         self.now = now
         found = loader.Loader(
             source.Source(str(self._repository), branch="main"),
             clock=lambda: self.now,
-            begun=lambda name: self.begun.get(name, ""),
+            begun=self.asked,
         )
         self.made.append(found)
         return found
@@ -115,11 +122,94 @@ def test_structure_that_comes_later_makes_no_error_of_a_run_that_has_begun(
     again = loader.Loader(
         source.Source(str(tmp_path / "state.git"), branch="main"),
         kept,
-        begun=lambda name: reader.begun.get(name, ""),
+        begun=reader.asked,
     )
     reader.made.append(again)
     assert again.load().jobs == jobs, "after a restart as well"
     assert again.last.status.sync == "Synced"
+
+
+class Counted:
+    """Counts how often documents of jobs are judged."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        job_of = judging.Judge.job
+
+        def counted(judge: judging.Judge, part: job_documents.Job, *rest: Any) -> Any:
+            self.names.append(part.metadata.name)
+            return job_of(judge, part, *rest)
+
+        patch.setattr(judging.Judge, "job", counted)
+
+    def taken(self) -> list[str]:
+        found, self.names = sorted(self.names), []
+        return found
+
+
+def test_what_a_policy_says_of_many_jobs_is_not_found_out_again_with_every_revision(
+    tmp_path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that wait it is asked, all at once, whether they have begun by now."""
+    repository = Repository(tmp_path / "state.git")
+    ended, waiting = [f"e{number}" for number in range(4)], [f"w{number}" for number in range(4)]
+    written = {f"{name}.yaml": job(name) for name in (*ended, *waiting)}
+    repository.commit(written)
+    one = reader(0.0)
+    jobs = one.load().jobs
+    reader.begun = {name: jobs[name].key for name in ended}
+    repository.commit({"policy.yaml": OWNED, "new.yaml": job("new")})
+    state = one.load()
+    assert state.jobs == jobs
+    assert "say whose it is" in state.refused["new"]
+    said = one.last.status.problems
+    judged = Counted(monkeypatch)
+    reader.questions.clear()
+
+    repository.commit({"other.yaml": job("other", owner="ada@example.org")})
+    state = one.load()
+    assert judged.taken() == ["other"]
+    assert reader.questions == [["new", *waiting]]
+    assert state.jobs.keys() == {*jobs, "other"}
+    assert state.refused.keys() == {"new"}
+    assert one.last.status.problems == said
+
+    reader.begun["w0"] = jobs["w0"].key
+    repository.commit({"e0.yaml": job("e0", owner="ada@example.org"), "e1.yaml": None})
+    state = one.load()
+    assert judged.taken() == ["e0", "w0"]
+    assert "e1" not in state.jobs
+    severities = {p.object: p.severity for p in one.last.status.problems}
+    assert severities == {
+        **dict.fromkeys(("Job/e2", "Job/e3", "Job/w0"), "warning"),
+        **dict.fromkeys(("Job/w1", "Job/w2", "Job/w3", "Job/new"), "error"),
+    }
+
+    repository.commit({"policy.yaml": None})
+    assert one.load().jobs.keys() == {*ended, *waiting, "new", "other"} - {"e1"}
+    assert one.last.status.problems == ()
+    assert one.last.status.sync == "Synced"
+
+
+def test_a_restart_knows_what_was_in_force_of_jobs_that_are_judged_once(
+    tmp_path: Path, reader: Reader
+) -> None:
+    repository = Repository(tmp_path / "state.git")
+    repository.commit({"a.yaml": job("a"), "b.yaml": job("b")})
+    one = reader(0.0)
+    jobs = one.load().jobs
+    reader.begun = {"a": jobs["a"].key}
+    repository.commit({"policy.yaml": OWNED})
+    one.load()
+    repository.commit({"c.yaml": job("c", owner="ada@example.org")})
+    one.load()
+    kept = incumbents.decode(incumbents.encode(one.incumbents()))
+    again = loader.Loader(
+        source.Source(str(tmp_path / "state.git"), branch="main"), kept, begun=reader.asked
+    )
+    reader.made.append(again)
+    assert again.load().jobs == one.load().jobs
+    assert again.load().jobs.keys() == {"a", "b", "c"}
 
 
 @pytest.mark.parametrize(

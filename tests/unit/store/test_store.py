@@ -176,6 +176,21 @@ def test_only_the_newest_run_of_a_name_is_loaded(opened: store.Store) -> None:
     assert found.past_runs == runs.RunSet.of({old.key, new.key})
 
 
+def test_states_of_many_jobs_are_those_of_their_newest_runs(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    old = samples.job(run=1, state=JobState.SUCCEEDED)
+    new = samples.job(run=2, order=2, state=JobState.PENDING)
+    many = [
+        samples.job(name=f"m{number}", order=number + 3, state=JobState.RUNNING)
+        for number in range(2 * reader.KEYS_MAX)
+    ]
+    commit(opened, epoch, 1, samples.cycle(jobs=(old,), new_runs=(old.key,)))
+    commit(opened, epoch, 2, samples.cycle(jobs=(new, *many), new_runs=(new.key,)))
+    wanted = {one.name: (one.key, "Running") for one in many} | {"train": (new.key, "Pending")}
+    assert opened.newest_states([*wanted, "nobody"]) == wanted
+    assert opened.newest_states(()) == {}
+
+
 def test_a_reason_that_ended_is_removed(opened: store.Store) -> None:
     epoch = opened.lead("one", 50.0)
     why = (samples.reason(),)
