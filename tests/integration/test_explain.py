@@ -89,7 +89,7 @@ def test_a_moment_that_has_passed_is_told_as_it_was(bed: beds.Bed) -> None:
 def _disagreement(bed: beds.Bed, then: float, replayed: beds.Json) -> None:
     """Something else was recorded than is decided again: the answer comes, with a warning."""
     place = (replayed["epoch"], replayed["cycle"])
-    with contextlib.closing(sqlite3.connect(bed.cluster.state / "store.db", timeout=30)) as store:
+    with contextlib.closing(sqlite3.connect(bed.cluster.state / "store.db", timeout=60)) as store:
         where = "WHERE epoch = ? AND cycle = ?"
         (body,) = store.execute(f"SELECT body FROM journal {where}", place).fetchone()  # noqa: S608
         inputs = [

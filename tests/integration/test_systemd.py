@@ -193,7 +193,7 @@ def test_the_controller_works_behind_its_walls(controlled: tuple[machine.Machine
 
     def synced() -> bool:
         with contextlib.suppress(httpx.HTTPError, KeyError, ValueError):
-            return bool(httpx.get(f"{url}/v1/sync", timeout=10).json()["sync"]["sync"] == "Synced")
+            return bool(httpx.get(f"{url}/v1/sync", timeout=60).json()["sync"]["sync"] == "Synced")
         return False
 
     def until_synced() -> None:
@@ -207,7 +207,7 @@ def test_the_controller_works_behind_its_walls(controlled: tuple[machine.Machine
         return site.run(*command).stdout.strip()
 
     until_synced()
-    assert [one["name"] for one in httpx.get(f"{url}/v1/pools", timeout=10).json()["items"]] == [
+    assert [one["name"] for one in httpx.get(f"{url}/v1/pools", timeout=60).json()["items"]] == [
         "pool"
     ]
     first = shows("MainPID")

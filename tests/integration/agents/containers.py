@@ -13,6 +13,8 @@ from pathlib import Path
 IMAGE = "localhost/muster-test"
 APPLETS = ["sh", "cat", "dd", "echo", "env", "ls", "setsid", "sleep", "tail", "touch", "true"]
 PROGRAMS = ("podman", "runc", "busybox")
+#: One that takes longer hangs; which one it was, the exception tells.
+TIMEOUT_S = 120.0
 
 
 def can_run() -> bool:
@@ -44,7 +46,13 @@ class Podman:
 
     def ask(self, *words: str) -> str:
         """What podman says to a command that has to succeed."""
-        done = subprocess.run([*self.command, *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*self.command, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -66,7 +74,10 @@ class Podman:
     def remove(self) -> None:
         """Remove the storage, containers included."""
         subprocess.run(
-            [*self.command, "rm", "--force", "--all", "--time=0"], capture_output=True, check=False
+            [*self.command, "rm", "--force", "--all", "--time=0"],
+            capture_output=True,
+            check=False,
+            timeout=TIMEOUT_S,
         )
         self.ask("rmi", "--force", IMAGE)
         if f" {self.folder}/root/overlay " in Path("/proc/self/mountinfo").read_text():

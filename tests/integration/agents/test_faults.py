@@ -76,7 +76,7 @@ def test_agent_dies_at(agent: Node, controller: Controller, point: str) -> None:
     agent.crash_at(point)
     controller.assign("a.1", "sh", "-c", "echo once; exit 4")
     assert agent.agent is not None
-    agent.agent.wait(40)
+    agent.agent.wait(120)
     agent.start()
     assert controller.ended("a.1").exit_code == 4
     assert (agent.root / "logs" / "a.1.stdout").read_text() == "once\n"
@@ -87,7 +87,7 @@ def test_agent_dies_before_it_deletes(agent: Node, controller: Controller) -> No
     agent.crash_at("acknowledged-not-deleted")
     controller.assign("a.1", "sh", "-c", "echo once")
     assert agent.agent is not None
-    agent.agent.wait(40)
+    agent.agent.wait(120)
     agent.start()
     folder = agent.root / "attempts" / "a.1"
     controller.wait(lambda: not folder.exists(), "deletion of the directory")

@@ -148,19 +148,19 @@ def test_a_token_that_others_can_read_is_refused(node: Node, tmp_path: Path) -> 
     token = tmp_path / "token"
     token.write_text("abc123\n")
     token.chmod(0o640)
-    assert node.start("--token-file", str(token)).wait(40) == 1
+    assert node.start("--token-file", str(token)).wait(120) == 1
     assert "chmod 600" in node.log.read_text()
 
 
 def test_wrong_usage_is_64(node: Node) -> None:
-    assert node.start("--memory", "much").wait(40) == 64
+    assert node.start("--memory", "much").wait(120) == 64
     assert "much" in node.log.read_text()
 
 
 def test_a_second_agent_is_turned_away(agent: Node, controller: Controller) -> None:
     controller.boot_id()
     second = subprocess.run(
-        agent.command(), capture_output=True, text=True, check=False, timeout=40
+        agent.command(), capture_output=True, text=True, check=False, timeout=120
     )
     assert second.returncode == 1
     assert "another agent works in" in second.stderr
@@ -182,7 +182,7 @@ def test_terminated_agent_leaves_tasks(agent: Node, controller: Controller) -> N
     controller.running("a.1")
     assert agent.agent is not None
     agent.agent.terminate()
-    assert agent.agent.wait(40) == 0
+    assert agent.agent.wait(120) == 0
     assert agent.tasks()
 
 
@@ -191,7 +191,7 @@ def test_terminated_agent_ends_tasks_when_asked_to(node: Node, controller: Contr
     controller.assign("a.1", "sh", "-c", "setsid sleep 3600 & exec sleep 3600")
     controller.running("a.1")
     process.send_signal(signal.SIGINT)
-    assert process.wait(40) == 0
+    assert process.wait(120) == 0
     assert not node.tasks()
     assert not node.supervisor()
     assert controller.ended("a.1").end_reason is EndReason.NODE_STOPPED

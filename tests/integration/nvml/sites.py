@@ -63,7 +63,7 @@ class Site:
         """What the node shows at its own port; nothing while it has nothing to show."""
         log = (self.root.parent / "agent.log").read_text()
         (url,) = re.findall(r"http://127\.0\.0\.1:\d+/metrics", log)
-        answer = httpx.get(url, timeout=30)
+        answer = httpx.get(url, timeout=60)
         return answer.text if answer.status_code == 200 else ""
 
     def drift(self, kind: str) -> list[Any]:
@@ -74,6 +74,6 @@ class Site:
         """End all of it."""
         if self.agent is not None:
             self.agent.terminate()
-            self.agent.wait(40)
+            self.agent.wait(120)
         self.bed.stop()
         assert not processes.supervisors_of(str(self.root))

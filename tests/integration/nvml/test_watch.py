@@ -68,7 +68,7 @@ def test_the_process_ends_with_the_agent(scene: Scene) -> None:
     assert process is not None
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(10) == 0
+    assert process.wait(120) == 0
 
 
 def test_where_there_is_no_library_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

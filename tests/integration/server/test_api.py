@@ -253,7 +253,7 @@ class TestTokens:
         def status(method: str, path: str, token: str | None) -> int:
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             content = parts.request() if method == "POST" else None
-            with httpx.Client(base_url=guarded.address, timeout=20) as client:
+            with httpx.Client(base_url=guarded.address, timeout=60) as client:
                 return client.request(method, path, headers=headers, content=content).status_code
 
         sync, other = "/v1/nodes/n1/sync", "/v1/nodes/n2/sync"

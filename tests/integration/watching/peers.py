@@ -82,7 +82,7 @@ class _Program:
         if self._process is not None:
             self._process.terminate()
             try:
-                self._process.wait(20)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -135,7 +135,7 @@ class Prometheus(_Program):
 
     def alerting(self) -> set[str]:
         """The kinds of drift of which an alert is there, firing or about to."""
-        found = httpx.get(f"{self.url}/api/v1/alerts", timeout=30).json()
+        found = httpx.get(f"{self.url}/api/v1/alerts", timeout=60).json()
         assert found["status"] == "success", found
         return {alert["labels"].get("kind", "") for alert in found["data"]["alerts"]}
 
@@ -143,7 +143,7 @@ class Prometheus(_Program):
         """The exemplars of the last ten minutes of a series, as it keeps them."""
         now = time.time()
         parameters: dict[str, str | float] = {"query": series, "start": now - 600, "end": now}
-        answer = httpx.get(f"{self.url}/api/v1/query_exemplars", params=parameters, timeout=30)
+        answer = httpx.get(f"{self.url}/api/v1/query_exemplars", params=parameters, timeout=60)
         found = answer.json()
         assert found["status"] == "success", (series, found)
         return [one for each in found["data"] for one in each["exemplars"]]
@@ -153,14 +153,14 @@ class Prometheus(_Program):
         parameters: dict[str, str | float] = {"query": expression}
         if at is not None:
             parameters["time"] = at
-        answer = httpx.get(f"{self.url}/api/v1/query", params=parameters, timeout=30).json()
+        answer = httpx.get(f"{self.url}/api/v1/query", params=parameters, timeout=60).json()
         assert answer["status"] == "success", (expression, answer)
         found: list[Json] = answer["data"]["result"]
         return found
 
     def targets(self) -> dict[str, str]:
         """Path of each target to its health."""
-        answer = httpx.get(f"{self.url}/api/v1/targets", timeout=30).json()
+        answer = httpx.get(f"{self.url}/api/v1/targets", timeout=60).json()
         return {
             one["discoveredLabels"]["__metrics_path__"]: one["health"]
             for one in answer["data"]["activeTargets"]
@@ -198,11 +198,11 @@ class Alertmanager(_Program):
     def post(self, *alerts: dict[str, str]) -> None:
         """Fire alerts with these labels, as Prometheus would."""
         body = [{"labels": labels} for labels in alerts]
-        httpx.post(f"{self.url}/api/v2/alerts", json=body, timeout=30).raise_for_status()
+        httpx.post(f"{self.url}/api/v2/alerts", json=body, timeout=60).raise_for_status()
 
     def alerts(self) -> list[Json]:
         """All that fire, each with its labels and what keeps it quiet."""
-        answer = httpx.get(f"{self.url}/api/v2/alerts", timeout=30)
+        answer = httpx.get(f"{self.url}/api/v2/alerts", timeout=60)
         answer.raise_for_status()
         found: list[Json] = answer.json()
         return found

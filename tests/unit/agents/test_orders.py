@@ -75,7 +75,7 @@ def test_a_process_on_a_device_is_ended(sleeper: subprocess.Popen[bytes]) -> Non
     asked = order(sleeper.pid, started_at=round(began))
     said = orders.end_process(asked, on_device(sleeper.pid))
     assert said == f"process {sleeper.pid} ended by SIGTERM"
-    assert sleeper.wait(10) == -signal.SIGTERM
+    assert sleeper.wait(120) == -signal.SIGTERM
 
 
 def test_one_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,10 +163,10 @@ def test_an_order_of_a_newer_controller_is_refused(tmp_path: Path) -> None:
 
 def test_a_command_runs_without_a_shell_and_its_status_counts(tmp_path: Path) -> None:
     mark = tmp_path / "$(touch x)"
-    good = order(verb="run-command", command=("touch", str(mark)), timeout_s=10.0)
+    good = order(verb="run-command", command=("touch", str(mark)), timeout_s=60.0)
     assert orders.run_command(good, Node()) == "touch has ended with status 0"
     assert mark.exists()
-    bad = order(verb="run-command", command=("sh", "-c", "echo no disk; exit 3"), timeout_s=10.0)
+    bad = order(verb="run-command", command=("sh", "-c", "echo no disk; exit 3"), timeout_s=60.0)
     with pytest.raises(orders.OrderError, match="sh: no disk"):
         orders.run_command(bad, Node())
     slow = order(verb="run-command", command=("sleep", "60"), timeout_s=0.1)

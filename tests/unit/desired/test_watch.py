@@ -32,7 +32,7 @@ def test_local_watch_tells_of_references(
     watching = watch.LocalWatch(repository.path, lambda: told.put(None))
     try:
         change(repository)
-        told.get(timeout=10)
+        told.get(timeout=60)
     finally:
         watching.close()
 
