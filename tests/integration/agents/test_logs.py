@@ -98,12 +98,18 @@ def test_the_end_of_a_task_brings_all_logs_within_their_limit(
 def test_a_log_is_read_across_its_turning_over(node: Node, controller: Controller) -> None:
     """Who follows sees it as one text; who comes later sees what was kept, and what came since."""
     node.start("--log-limit", "4Ki")
-    lines = b"".join(b"%099d\n" % number for number in range(100))
-    script = "seq -f %099.0f 0 99; while [ ! -s $KEPT ]; do sleep 0.02; done; echo last"
-    kept = node.root / "logs" / "a.1.stdout.1"
-    controller.assign("a.1", "sh", "-c", f"KEPT={kept}; {script}")
+    lines = b"".join(b"%099d\n" % number for number in range(70))
+    kept, more = node.root / "logs" / "a.1.stdout.1", node.root / "more"
+    # below the limit at first; of what comes then nothing is cut that may not have been read yet
+    script = (
+        f"seq -f %099.0f 0 29; while [ ! -e {more} ]; do sleep 0.02; done; seq -f %099.0f 30 69; "
+        f"while [ ! -s {kept} ]; do sleep 0.02; done; echo last"
+    )
+    controller.assign("a.1", "sh", "-c", script)
     controller.running("a.1")
     ask(controller, LogRequest("l1", "a.1", follow=True))
+    controller.wait(lambda: text(controller, "l1") == lines[:3000], "what was written first")
+    more.touch()
     controller.wait(lambda: ended(controller, "l1"), "the end of the log")
     assert text(controller, "l1") == lines + b"last\n"
     ask(controller, LogRequest("l2", "a.1"))
