@@ -146,6 +146,7 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
     verb = "was" if past else "is"
     _say(f"{job['name']} {verb} {job['state']}{_since(job)}{_spans(job)}{leaves}.")
     _explain_elements(job)
+    _explain_silence(item, now)
     if job.get("message") and not item.get("reasons"):
         _say(f"\n{job['message']}")
     if job["state"] in joblist.FINISHED:
@@ -194,6 +195,32 @@ def _explain_elements(job: Json) -> None:
         _say(f"  on {node}: {_spans_of(here[node])}")
     if len(here) > ELEMENT_NODES_SHOWN:
         _say(f"  and on {len(here) - ELEMENT_NODES_SHOWN} more: muster job {job['name']}")
+
+
+def _explain_silence(item: Json, now: float) -> None:
+    """Of tasks on nodes that nobody hears of: since when, what becomes of them, what one can do."""
+    found = item.get("silent") or []
+    for one in found[:NODES_SHOWN]:
+        heard_at = terminal.seconds(one["lastHeard"])
+        tasks = terminal.counted(one["tasks"], "task")
+        last = "never heard of"
+        if heard_at is not None:
+            ago = terminal.duration(max(0.0, now - heard_at))
+            last = f"last heard of {ago} ago, at {terminal.clock(one['lastHeard'])}"
+        _say(f"\n{one['node']}, with {tasks} of it, was {last}.")
+        if one["givenUp"]:
+            then = terminal.clock(one["givenUp"])
+            _say(f"  If that stays so, what has a lease is started elsewhere, not before {then}.")
+        if one["endless"]:
+            pool = f"NodePool {one['pool']}" if one["pool"] else "a NodePool that has it"
+            _say(
+                f"  {terminal.counted(one['endless'], 'task')} without a lease: started elsewhere "
+                "only when the node is back, or somebody who knows that it runs nothing says so, "
+                f"by an override with `gone: true` in {pool}."
+            )
+    if len(found) > NODES_SHOWN:
+        more = len(found) - NODES_SHOWN
+        _say(f"\n{more} more of its nodes are silent: muster job {item['job']['name']}")
 
 
 def _spans_of(numbers: set[int]) -> str:

@@ -127,6 +127,18 @@ def last_contact(node: records.NodeRecord) -> float:
     return max(node.last_report_at, node.last_answer_at)
 
 
+def given_up_at(attempt: records.AttemptRecord, renewed_at: float) -> float | None:
+    """When a task of a silent node is started elsewhere; None: nothing ends its lease, it has none.
+
+    Args:
+        renewed_at: the last answer that can have renewed the lease, seconds since the epoch.
+    """
+    if attempt.lease_s is None:
+        return None
+    grace_s = max(attempt.grace_s, attempt.stop.grace_s if attempt.stop else 0)
+    return renewed_at + attempt.lease_s + grace_s + LEASE_MARGIN_S
+
+
 def black_hole_message(node: records.NodeRecord) -> str:
     """Why a node on which tasks fail is out, by whom, and until when."""
     until = times.format_time(node.out_until)
@@ -285,14 +297,13 @@ def _expire_leases(work: desk.Work, node: records.NodeRecord) -> bool:
     renewed_at = max(last_contact(node), work.observed.leader_since)
     lost = False
     for attempt in work.attempts_of_node(node.name):
-        if attempt.lease_s is None:
+        ends_at = given_up_at(attempt, renewed_at)
+        if ends_at is None:
             continue
-        grace_s = max(attempt.grace_s, attempt.stop.grace_s if attempt.stop else 0)
-        given_up_at = renewed_at + attempt.lease_s + grace_s + LEASE_MARGIN_S
-        if given_up_at <= work.now:
+        if ends_at <= work.now:
             message = f"{node.name} was not heard of for {work.now - last_contact(node):.0f} s"
             ingest.lose(work, attempt, EndReason.NODE_LOST, message)
             lost = True
         else:
-            work.wake(given_up_at)
+            work.wake(ends_at)
     return lost

@@ -9,11 +9,11 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from reconciler.core import journal
+from reconciler.core import health, journal
 from reconciler.core import memory as memories
 from reconciler.model import desired, outcome, quantities, records, times
 from reconciler.model.reasons import ReasonCode
@@ -65,6 +65,22 @@ class Borrower(viewforms.View, frozen=True):
     over: viewtypes.AmountsView
 
 
+class SilentNode(viewforms.View, frozen=True):
+    """A node that has tasks of the job and that nobody hears of.
+
+    ``lastHeard`` is null where it was never heard of; ``givenUp`` is when its tasks are started
+    elsewhere at the earliest, null where none of them has a lease; ``endless`` counts those that
+    have none.
+    """
+
+    node: str
+    pool: str
+    last_heard: str | None
+    tasks: int
+    given_up: str | None
+    endless: int
+
+
 class Explained(viewforms.View, frozen=True):
     """A job at a moment, with its queue then and what had happened until then."""
 
@@ -74,6 +90,7 @@ class Explained(viewforms.View, frozen=True):
     replayed: Replayed
     borrowers: list[Borrower] = []
     not_reclaimed: str = ""
+    silent: list[SilentNode] = []
 
 
 def not_reclaimed(spec: desired.Job, view: viewtypes.JobView, queues: Sequence[Usage]) -> str:
@@ -116,6 +133,32 @@ def borrowers(queues: Sequence[outcome.QueueUsage], most: int = 5) -> list[Borro
     return [Borrower(name, views.vector(more)) for _, _, name, more in sorted(over)[:most]]
 
 
+def silent(
+    attempts: Iterable[records.AttemptRecord], nodes: Mapping[str, records.NodeRecord]
+) -> list[SilentNode]:
+    """The nodes of a job's attempts that are not heard of, by name."""
+    found: dict[str, list[records.AttemptRecord]] = {}
+    for attempt in attempts:
+        node = nodes.get(attempt.node)
+        if node is not None and attempt.state is AttemptState.UNKNOWN:
+            found.setdefault(node.name, []).append(attempt)
+    return [_silent(nodes[name], found[name]) for name in sorted(found)]
+
+
+def _silent(node: records.NodeRecord, attempts: Sequence[records.AttemptRecord]) -> SilentNode:
+    heard_at = health.last_contact(node)
+    ends = [health.given_up_at(attempt, heard_at) for attempt in attempts]
+    known = [end for end in ends if end is not None]
+    return SilentNode(
+        node=node.name,
+        pool=node.pool,
+        last_heard=times.format_time(heard_at) if heard_at else None,
+        tasks=len(attempts),
+        given_up=times.format_time(max(known)) if known else None,
+        endless=len(ends) - len(known),
+    )
+
+
 def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained:
     """A job as it was after the last cycle at or before ``at``.
 
@@ -151,6 +194,7 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
         events=[views.event_view(event) for event in happened],
         borrowers=borrowers(call.told.queues) if shown.reasons else [],
         not_reclaimed=not_reclaimed(spec, shown, call.told.queues) if spec else "",
+        silent=silent((one for one in after.attempts.values() if one.job == name), after.nodes),
         replayed=Replayed(
             asked=times.format_time(at),
             decided=times.format_time(call.now),

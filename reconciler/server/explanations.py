@@ -14,7 +14,8 @@ from litestar import get
 from litestar.datastructures import State
 from litestar.params import Parameter
 
-from reconciler.model import times
+from reconciler.model import records, times
+from reconciler.model.states import AttemptState
 from reconciler.operations import explaining, views
 from reconciler.server import api, children, failures, lists, services
 
@@ -22,6 +23,8 @@ from reconciler.server import api, children, failures, lists, services
 REPLAY_S_MAX = 75.0
 #: A clock that is ahead by less is not told off.
 AHEAD_S = 5.0
+#: The most nodes that nobody hears of that are told of one job.
+SILENT_MAX = 50
 _DECODE_EXPLAINED = msgspec.json.Decoder(explaining.Explained).decode
 
 
@@ -87,6 +90,7 @@ async def explain(
         events=told.events,
         borrowers=told.borrowers,
         not_reclaimed=told.not_reclaimed,
+        silent=told.silent,
         replayed=told.replayed,
         as_of=told.replayed.decided,
         revision=told.replayed.revision,
@@ -110,8 +114,21 @@ def _now(service: services.Services, name: str, limit: int) -> lists.Explanation
         events=[views.event_view(one) for one in service.reader.events(job=name, limit=limit)],
         borrowers=explaining.borrowers(usages) if shown.reasons else [],
         not_reclaimed=explaining.not_reclaimed(found.spec, shown, usages),
+        silent=[] if found.finished else _silent(service, found),
         **lists.head(service),
     )
+
+
+def _silent(service: services.Services, job: records.JobRecord) -> list[explaining.SilentNode]:
+    """The nodes with tasks of a job that nobody hears of, of a large job those of its first."""
+    doubtful = [
+        one
+        for one in service.reader.attempts(job.name, job.spec.run, alive=True)
+        if one.state is AttemptState.UNKNOWN
+    ]
+    names = sorted({one.node for one in doubtful})[:SILENT_MAX]
+    nodes = {name: service.reader.node(name) for name in names}
+    return explaining.silent(doubtful, {name: node for name, node in nodes.items() if node})
 
 
 HANDLERS = [explain]

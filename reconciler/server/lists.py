@@ -76,7 +76,8 @@ class Explanation(Envelope, frozen=True, kw_only=True):
     """Why a job is as it is: its reasons in order, its queue's arithmetic, and its story so far.
 
     ``borrowers`` are the queues that hold the most over what is guaranteed to them, where the job
-    waits; ``notReclaimed`` says why they give nothing back for it, where that is known.
+    waits; ``notReclaimed`` says why they give nothing back for it, where that is known. ``silent``
+    are the nodes with tasks of it that nobody hears of.
     ``replayed`` says which cycle an answer about the past is taken from; ``asOf`` and ``revision``
     are that cycle's then. It is null in an answer about now.
     """
@@ -87,6 +88,7 @@ class Explanation(Envelope, frozen=True, kw_only=True):
     events: list[viewtypes.EventView]
     borrowers: list[explaining.Borrower] = []
     not_reclaimed: str = ""
+    silent: list[explaining.SilentNode] = []
     replayed: explaining.Replayed | None = None
 
 

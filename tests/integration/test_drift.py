@@ -312,6 +312,9 @@ def test_a_silent_node_and_the_task_that_outlives_its_being_given_up(site: Site)
     site.declare(silence="2s")
     nodes.kill_agent(node)
     assert site.row("node-silent")["subject"] == node
+    (told,) = site.until(lambda: site.get("/v1/jobs/orphan/explain")["silent"])
+    assert (told["node"], told["pool"], told["tasks"]) == (node, "virtual", 1)
+    assert (told["givenUp"], told["endless"]) == (None, 1)
     override = f"  overrides: [{{hosts: {node}, reason: it burns, gone: true}}]\n"
     site.commit({"pool.yaml": POOL % (2, "manage") + override})
     site.until(lambda: site.job("orphan")["attempts"][0]["id"] != attempt["id"])

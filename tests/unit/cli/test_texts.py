@@ -315,6 +315,48 @@ j is Succeeded: it waited 50s, ran 8m00s and ended at 1970-01-01 00:09.
   1970-01-01 00:09  main-0, try 2 on n1, after 8m00s: status 0
 """,
     ),
+    "on nodes that are silent": (
+        {
+            "job": _job(
+                state="Running",
+                attempts=[
+                    _attempt(state="Unknown", node=node, ended=None) for node in ("n1", "n2")
+                ],
+            ),
+            "silent": [
+                {
+                    "node": "n1",
+                    "pool": "a",
+                    "lastHeard": "1970-01-01T00:55:50Z",
+                    "tasks": 3,
+                    "givenUp": "1970-01-01T01:06:00Z",
+                    "endless": 2,
+                },
+                {
+                    "node": "n2",
+                    "pool": "",
+                    "lastHeard": None,
+                    "tasks": 1,
+                    "givenUp": None,
+                    "endless": 1,
+                },
+            ],
+            "queue": None,
+        },
+        """\
+j is Running on n1, n2.
+
+n1, with 3 tasks of it, was last heard of 4m10s ago, at 1970-01-01 00:55.
+  If that stays so, what has a lease is started elsewhere, not before 1970-01-01 01:06.
+  2 tasks without a lease: started elsewhere only when the node is back, or \
+somebody who knows that it runs nothing says so, by an override with `gone: true` in NodePool a.
+
+n2, with 1 task of it, was never heard of.
+  1 task without a lease: started elsewhere only when the node is back, or \
+somebody who knows that it runs nothing says so, by an override with `gone: true` in a \
+NodePool that has it.
+""",
+    ),
 }
 
 

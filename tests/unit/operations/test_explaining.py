@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from reconciler.core import journal
-from reconciler.model import desired, outcome
+from reconciler.model import desired, outcome, times
 from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.resources import Resources
 from reconciler.operations import explaining, replaying, views, viewtypes
@@ -157,3 +157,36 @@ def test_it_is_said_why_no_other_queue_gives_work_back(
         outcome.QueueUsage("b", None, (0, 0, 6000 if lends else 4000), (None, None, 4000), none),
     ]
     assert explaining.not_reclaimed(spec, view, queues) == expected
+
+
+@pytest.mark.parametrize("lease_s", [None, 60])
+def test_what_is_told_of_tasks_on_a_silent_node_is_what_then_happens(lease_s: int | None) -> None:
+    settings = desired.Settings(node_silence_s=30)
+    world = World(nodes=2, cpu=2, settings=settings)
+    world.commit(job("train", cpu=2, lease_s=lease_s))
+    world.settle()
+
+    def told() -> list[explaining.SilentNode]:
+        return explaining.silent(world.memory.attempts.values(), world.memory.nodes)
+
+    assert told() == []
+    (attempt,) = world.memory.attempts.values()
+    world.nodes[attempt.node].silent = True
+    heard_at = world.now
+    world.advance(40)
+    (row,) = told()
+    assert (row.node, row.pool, row.tasks) == (attempt.node, "pool", 1)
+    assert row.last_heard == times.format_time(heard_at)
+    if lease_s is None:
+        assert (row.given_up, row.endless) == (None, 1)
+        world.advance(7 * 86400)
+        assert [one.id for one in world.memory.attempts.values()] == [attempt.id]
+        return
+    assert row.given_up is not None
+    given_up_at = times.parse_time(row.given_up)
+    assert (given_up_at > heard_at + lease_s, row.endless) == (True, 0)
+    world.advance(given_up_at - 1 - world.now)
+    assert [one.id for one in world.memory.attempts.values()] == [attempt.id]
+    world.advance(1)
+    assert {one.node for one in world.memory.attempts.values()} == world.nodes.keys() - {row.node}
+    assert told() == []
