@@ -88,7 +88,7 @@ class Carrier:
         self._spares = spares
         self._takes_spares = False
         self._cores: cores.Cores | None = None
-        self.images = images.Images(settings.image_timeout_s)
+        self.images = images.Images(settings.image_timeout_s, place.root)
         self._vault = vault.Vault(settings.secrets, settings.secret_command)
         cache = datacache.Cache(settings.root, settings.cache_bytes_max)
         self.stager = staging.Stager(place.root, cache, self._vault)

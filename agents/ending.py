@@ -7,7 +7,7 @@ finds that an agent could not.
 import time
 from pathlib import Path
 
-from agents import confinement, journal, leftovers, processes
+from agents import confinement, images, journal, leftovers, processes
 
 #: How long a supervisor that was killed may take to be gone.
 GONE_S = 10.0
@@ -32,4 +32,5 @@ def leave_nothing(root: Path) -> list[str]:
         problems.append("some processes of tasks can't be killed")
     if not confinement.clean_up(str(root)):
         problems.append("some control groups of tasks can't be removed")
+    images.end_left(str(root))
     return problems + leftovers.clear(root)

@@ -1,7 +1,9 @@
 """Images of containers: pulled before a task starts, each once at a time for a user, in threads.
 
 Whoever waits for an image is remembered with what is to be done when it is there or can't be had.
-A pull has a time limit; what it said at its end is the reason that the task is given.
+A pull has a time limit; what it said at its end is the reason that the task is given. One that
+nobody waits for any more is asked to end, so that it takes no turn from others; what an agent that
+was killed has left running is found by its environment, and ended before the next one begins.
 """
 
 import contextlib
@@ -9,17 +11,24 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from agents import runtimes
+from agents import processes, runtimes
 
 TOGETHER_MAX = 2
 LOOK_S = 60.0
 #: How long a runtime that was asked to end may take for it.
 ENDING_S = 10.0
+#: How often it is seen whether anybody still waits for what a runtime fetches.
+WAITED_FOR_EVERY_S = 0.5
+#: Names the folder of the node for which a runtime fetches something, in its environment.
+FETCHES_FOR = "MUSTER_FETCHES_FOR"
+#: A word of each command that looks for an image or fetches one.
+_FETCHING = frozenset({"exists", "pull", "exec"})
 SAID_CHARACTERS_MAX = 400
 #: Called with the reason that the image can't be had, or with nothing when it is there.
 Told = Callable[[str], None]
@@ -42,57 +51,86 @@ class Wanted(msgspec.Struct, frozen=True):
         return (type(self.runtime).__name__, self.image, who)
 
 
-class Images:
-    """Pulls under way, and who waits for them, by attempt."""
+class _Fetch:
+    """An image on its way: who waits for it, by attempt; ``unwanted``: nobody does any more."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self) -> None:
+        self.waiting: dict[str, Told] = {}
+        self.unwanted = threading.Event()
+
+
+class Images:
+    """Pulls under way of one node, whose folder is ``root``, and who waits for them."""
+
+    def __init__(self, timeout_s: float, root: str) -> None:
         self._timeout_s = timeout_s
+        self._root = root
         self._lock = threading.Lock()
         self._turns = threading.Semaphore(TOGETHER_MAX)
-        self._waiting: dict[tuple[str, str, str], dict[str, Told]] = {}
+        self._fetches: dict[tuple[str, str, str], _Fetch] = {}
 
     def want(self, attempt: str, wanted: Wanted, told: Told) -> None:
         """Have ``told`` called, from another thread, when the image is there or can't be had."""
         with self._lock:
-            begun = wanted.key in self._waiting
-            self._waiting.setdefault(wanted.key, {})[attempt] = told
+            begun = wanted.key in self._fetches
+            fetch = self._fetches.setdefault(wanted.key, _Fetch())
+            fetch.waiting[attempt] = told
+            fetch.unwanted.clear()
         if not begun:
-            threading.Thread(target=self._get, args=(wanted,), daemon=True).start()
+            threading.Thread(target=self._get, args=(wanted, fetch), daemon=True).start()
 
     def give_up(self, attempt: str) -> bool:
-        """Nobody waits any more for an attempt's image; False when nobody did."""
+        """Nobody waits any more for an attempt's image; False when nobody did.
+
+        A pull that nobody else waits for is asked to end, and is begun anew for who comes later.
+        """
         with self._lock:
-            found = [waiting.pop(attempt, None) for waiting in self._waiting.values()]
-        return any(found)
+            given_up = [
+                fetch for fetch in self._fetches.values() if fetch.waiting.pop(attempt, None)
+            ]
+            for fetch in given_up:
+                if not fetch.waiting:
+                    fetch.unwanted.set()
+        return bool(given_up)
 
     def waiting(self) -> dict[str, str]:
         """Attempts that wait, and for which image."""
         with self._lock:
-            return {a: key[1] for key, waiting in self._waiting.items() for a in waiting}
+            return {a: key[1] for key, fetch in self._fetches.items() for a in fetch.waiting}
 
-    def _get(self, wanted: Wanted) -> None:
-        try:
-            problem = self._fetch(wanted)
-        except Exception as failure:  # whatever it is, those who wait have to hear of it
-            problem = f"image {wanted.image}: {failure!r}"
-        with self._lock:
-            waiting = self._waiting.pop(wanted.key, {})
+    def _get(self, wanted: Wanted, fetch: _Fetch) -> None:
+        while True:
+            try:
+                problem: str | None = self._fetch(wanted, fetch.unwanted)
+            except UnwantedError:
+                problem = None
+            except Exception as failure:  # whatever it is, those who wait have to hear of it
+                problem = f"image {wanted.image}: {failure!r}"
+            with self._lock:
+                if problem is None and fetch.waiting:
+                    continue  # somebody has come while it was ended
+                waiting = self._fetches.pop(wanted.key).waiting
+                break
         for told in waiting.values():
-            told(problem)
+            told(problem or "")
 
-    def _fetch(self, wanted: Wanted) -> str:
-        """Get an image; why it can't be had, or nothing."""
+    def _fetch(self, wanted: Wanted, unwanted: threading.Event) -> str:
+        """Get an image; why it can't be had, or nothing.
+
+        Raises:
+            UnwantedError: nobody waits for it any more.
+        """
         look = wanted.runtime.present(wanted.image)
         if look is None:
             there = os.path.exists(wanted.image)  # noqa: PTH110
             return "" if there else f"image {wanted.image}: no such file on this node"
-        environment = dict(wanted.environment)
-        if execute(look, wanted.user, environment, LOOK_S)[0] == 0:
+        environment = {**dict(wanted.environment), FETCHES_FOR: self._root}
+        if execute(look, wanted.user, environment, LOOK_S, unwanted)[0] == 0:
             return ""
         with self._turns:
             pull = wanted.runtime.pull(wanted.image)
             limit_s = wanted.timeout_s or self._timeout_s
-            status, said = execute(pull, wanted.user, environment, limit_s)
+            status, said = execute(pull, wanted.user, environment, limit_s, unwanted)
         if status == 0:
             return ""
         if status is None:
@@ -100,10 +138,24 @@ class Images:
         return f"image {wanted.image} can't be pulled: {said or f'status {status}'}"
 
 
+class UnwantedError(Exception):
+    """Nobody waits any more for what a command was to do; it has been ended."""
+
+
 def execute(
-    argv: list[str], user: dict[str, Any] | None, environment: dict[str, str], limit_s: float
+    argv: list[str],
+    user: dict[str, Any] | None,
+    environment: dict[str, str],
+    limit_s: float,
+    unwanted: threading.Event | None = None,
 ) -> tuple[int | None, str]:
-    """Run a command of a runtime as its user: status, None past its limit, and its last words."""
+    """Run a command of a runtime as its user: status, None past its limit, and its last words.
+
+    Raises:
+        UnwantedError: ``unwanted`` was set before its end.
+    """
+    if unwanted is not None and unwanted.is_set():
+        raise UnwantedError
     as_user: dict[str, Any] = {}
     if user is not None:
         as_user = {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
@@ -116,7 +168,7 @@ def execute(
         return 127, str(problem)
     with process:
         try:
-            _, told = process.communicate(timeout=limit_s)
+            told = _communicate(process, limit_s, unwanted)
         except subprocess.TimeoutExpired:
             _end(process)
             return None, ""
@@ -125,6 +177,55 @@ def execute(
             raise
     lines = told.decode(errors="replace").strip().splitlines()
     return process.returncode, (lines[-1] if lines else "")[-SAID_CHARACTERS_MAX:]
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], limit_s: float, unwanted: threading.Event | None
+) -> bytes:
+    """What a process says until its end.
+
+    Raises:
+        subprocess.TimeoutExpired: it takes too long. UnwantedError: nobody waits any more.
+    """
+    if unwanted is None:
+        return process.communicate(timeout=limit_s)[1]
+    ends_at = time.monotonic() + limit_s
+    while True:
+        left_s = ends_at - time.monotonic()
+        try:
+            return process.communicate(timeout=max(0.0, min(left_s, WAITED_FOR_EVERY_S)))[1]
+        except subprocess.TimeoutExpired:
+            if left_s <= WAITED_FOR_EVERY_S:
+                raise
+            if unwanted.is_set():
+                raise UnwantedError from None
+
+
+def end_left(root: str) -> None:
+    """End what fetches images for a node that has no agent: nobody would limit it any more.
+
+    Called before the node's agent begins, and after the last one.
+    """
+    left = _fetching_for(root)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, number)
+        ends_at = time.monotonic() + ENDING_S
+        while left & _fetching_for(root) and time.monotonic() < ends_at:
+            time.sleep(processes.PASS_S)
+
+
+def _fetching_for(root: str) -> set[int]:
+    """Runtimes that fetch, each the leader of its group. What else bears the mark is not theirs
+    to end: what podman keeps for a user was started by whichever command came first."""
+    mark = os.fsencode(f"{FETCHES_FOR}={root}")
+    return {
+        pid
+        for pid in processes.processes()
+        if mark in processes.read_file(f"/proc/{pid}/environ").split(b"\0")
+        and not _FETCHING.isdisjoint(processes.command_of(pid))
+    }
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -25,6 +25,7 @@ from agents import (
     epochs,
     fabric,
     gates,
+    images,
     inventory,
     jobdata,
     keeper,
@@ -83,6 +84,7 @@ class Agent:
         self.port_loops = reports.open_port(
             self.settings.metrics, self._page_values, self.leaving, self.voice, self._notice
         )
+        images.end_left(str(self.root))
         follows = lineage.succeed(self.root, self.incarnation)
         shared = self.settings.shared or self.root / "shared"
         shared.mkdir(parents=True, exist_ok=True)

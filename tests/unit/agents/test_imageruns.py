@@ -1,12 +1,17 @@
 """Commands of container runtimes: what comes of them, and how those end that take too long."""
 
+import contextlib
 import os
+import queue
+import signal
+import subprocess
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from agents import images
+from agents import images, runtimes
 
 ENVIRONMENT = dict(os.environ)
 
@@ -71,3 +76,136 @@ def test_who_does_not_end_is_ended_with_all_it_started(
         assert run(script, tmp_path, until) == (None, "")
         until *= 2
     until_gone(int((tmp_path / "pid").read_text()))
+
+
+# Who waits for an image ---------------------------------------------------------------------------
+
+#: Says that it has begun, and goes on until it is asked to end, unless ``done`` is there.
+PULL = """
+trap 'kill $child; echo ended >> $HERE/ended; exit 1' TERM
+echo $$ >> $HERE/begun
+[ -e $HERE/done ] || { sleep 3600 & child=$!; wait; }
+"""
+#: The same, and ends no sooner than ``done`` is there.
+SLOW_TO_END = """
+trap 'echo ending >> $HERE/ending; until [ -e $HERE/done ]; do sleep 0.05; done; exit 1' TERM
+echo $$ >> $HERE/begun
+until [ -e $HERE/done ]; do sleep 0.05; done
+"""
+
+
+class Registry(msgspec.Struct, frozen=True):
+    """A runtime whose pull takes as long as a test says."""
+
+    script: str
+
+    def present(self, image: str) -> list[str]:
+        return ["false", image]
+
+    def pull(self, image: str) -> list[str]:
+        return ["sh", "-c", self.script, "pull", image]
+
+    def run(self, box: runtimes.Box) -> list[str]:
+        return ["true", box.image]
+
+    def environment(self, box: runtimes.Box) -> dict[str, str]:
+        return box.environment
+
+    def remove(self, name: str) -> list[str] | None:
+        return ["true", name]
+
+
+class Bench:
+    """Images of a node, and what is told of them."""
+
+    def __init__(self, folder: Path, script: str = PULL) -> None:
+        self.folder = folder
+        self.runtime = Registry(script)
+        self.images = images.Images(600.0, str(folder))
+        self.told: queue.Queue[tuple[str, str]] = queue.Queue()
+
+    def want(self, attempt: str, image: str = "a:1") -> None:
+        environment = (*ENVIRONMENT.items(), ("HERE", str(self.folder)))
+        wanted = images.Wanted(self.runtime, image, None, environment)
+        self.images.want(attempt, wanted, lambda problem: self.told.put((attempt, problem)))
+
+    def begun(self, count: int) -> list[int]:
+        """Pulls, from when there are as many."""
+        lines = self.lines("begun", count)
+        return [int(line) for line in lines]
+
+    def lines(self, name: str, count: int) -> list[str]:
+        path = self.folder / name
+        ends_at = time.monotonic() + 60
+        while True:
+            lines = path.read_text().splitlines() if path.exists() else []
+            if len(lines) >= count:
+                return lines
+            assert time.monotonic() < ends_at, (name, lines)
+            time.sleep(0.01)
+
+
+def test_a_pull_is_ended_once_nobody_waits_for_it_and_not_before(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.want("a.1")
+    bench.want("b.1")
+    (pid,) = bench.begun(1)
+    assert bench.images.give_up("a.1")
+    assert not bench.images.give_up("a.1"), "it does not wait any more"
+    assert bench.images.waiting() == {"b.1": "a:1"}
+    assert is_there(pid)
+    assert bench.images.give_up("b.1")
+    bench.lines("ended", 1)
+    until_gone(pid)
+    assert bench.images.waiting() == {}
+    (tmp_path / "done").touch()
+    bench.want("c.1")
+    assert bench.told.get(timeout=60) == ("c.1", ""), "who comes later has it pulled anew"
+    assert len(bench.begun(2)) == 2
+    assert bench.told.empty(), "those that gave up are told nothing"
+
+
+def test_who_comes_while_a_pull_is_ended_has_it_begun_anew(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, script=SLOW_TO_END)
+    bench.want("a.1")
+    bench.begun(1)
+    assert bench.images.give_up("a.1")
+    bench.lines("ending", 1)
+    bench.want("b.1")
+    (tmp_path / "done").touch()
+    assert bench.told.get(timeout=60) == ("b.1", "")
+    assert len(bench.begun(2)) == 2
+
+
+def test_pulls_that_nobody_waits_for_take_no_turns(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    for number in range(images.TOGETHER_MAX):
+        bench.want(f"a.{number}", f"slow:{number}")
+    bench.begun(images.TOGETHER_MAX)
+    (tmp_path / "done").touch()
+    bench.want("b.1", "quick:1")
+    for number in range(images.TOGETHER_MAX):
+        assert bench.images.give_up(f"a.{number}")
+    assert bench.told.get(timeout=60) == ("b.1", "")
+
+
+def test_what_an_agent_left_that_was_killed_is_ended_before_the_next_begins(
+    tmp_path: Path,
+) -> None:
+    environment = {**ENVIRONMENT, "HERE": str(tmp_path), images.FETCHES_FOR: str(tmp_path)}
+    kept = {**environment, images.FETCHES_FOR: f"{tmp_path}/other"}
+    left, others, helper = (
+        subprocess.Popen(["sh", "-c", PULL, word], env=env, start_new_session=True)
+        for word, env in (("pull", environment), ("pull", kept), ("pause", environment))
+    )
+    with left, others, helper:
+        try:
+            Bench(tmp_path).begun(3)
+            images.end_left(str(tmp_path))
+            assert left.wait(60) == 1, "it was asked, and could tidy up"
+            assert others.poll() is None
+            assert helper.poll() is None, "what podman keeps for its user is let be"
+        finally:
+            for one in (left, others, helper):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(one.pid, signal.SIGKILL)
