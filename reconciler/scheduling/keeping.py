@@ -31,6 +31,7 @@ class Beginning(Protocol):
     calendar: backfill.Calendar
     promised: dict[str, int]
     stopping: dict[str, list[str]]
+    takers: list[tuple[str, tuple[int, ...]]]
 
     def ask_of(self, progress: order.Progress) -> asking.Ask:
         """What a claim asks for next."""
@@ -137,3 +138,4 @@ def _keep_moving(cycle: Beginning, holding: snapshots.Holding) -> None:
         amounts = bypool.total_of(cycle.situation, holding.tasks)
         cycle.ledger.release(holding.queue, amounts, -1)
         cycle.promised[holding.job] = cycle.promised.get(holding.job, 0) + 1
+        cycle.takers.append((holding.job, tuple(task.node for task in tasks)))

@@ -240,6 +240,7 @@ class Ways:
         self.evictions.append(Eviction(holding.job, holding.element, ask.job, why, "consolidate"))
         self.gone.add((holding.job, holding.element))
         self.promised[holding.job] = self.promised.get(holding.job, 0) + 1
+        self.takers.append((holding.job, tuple(task.node for task in tasks)))
         self.stopping.setdefault(ask.job, []).append(f"{holding.job}[{holding.element}]")
 
     def _evict(self, ask: asking.Ask) -> bool:

@@ -71,6 +71,20 @@ def test_who_goes_first_is_named() -> None:
     )
 
 
+def test_work_that_moves_is_named_where_it_goes_to() -> None:
+    """Room is kept there for it, in the cycle that moves it and until it has left."""
+    s = Situation().node("n1", gpu=4, pool="a").node("n2", gpu=2, pool="b").queue("main")
+    s.job("moves", gpu=1, on=("n1",), movable=True)
+    s.job("whole", gpu=4, priority=90, pool="a").job("late", gpu=2, priority=10, pool="b")
+    told = "it would fit, but others go first: moves"
+    first = s.decide()
+    assert situations.evicted(first) == [("moves", "whole")]
+    assert message(s, first, "late") == told
+    again = s.apply(first).decide()
+    assert (situations.evicted(again), again.promised) == ([], {"whole": 1, "moves": 1})
+    assert message(s, again, "late") == told
+
+
 def test_texts_stay_the_same_while_nothing_happens() -> None:
     s = Situation().node("n", gpu=4).queue("main")
     s.job("runs", gpu=2, on=("n",)).job("a", gpu=3).job("b", gpu=2, tasks=2)
