@@ -85,7 +85,8 @@ def learned(
     It is asked to look at its repository, and given ``LEARN_S``. One that can't read git now, that
     reads what the clone does not know, or that has come to another commit meanwhile, is not waited
     for. Of a commit that it has made itself (``clone``: None) it is asked the same: what comes to
-    another one first may have come past it, and tells of it too.
+    another one first may have come past it. It may also be short of it: what was wrong before is
+    then left out, as that very commit may mend it.
     """
     read = before.get("attemptedRevision")
     if endpoint is None or not read or before.get("sync") == "Unknown":
@@ -104,9 +105,20 @@ def learned(
             if told.get("attemptedRevision") == commit:
                 return told
             if told.get("attemptedRevision") != read:
-                return before if clone is not None else told
+                return before if clone is not None else _without_known(told, before)
             time.sleep(LEARN_EVERY_S)
     return before
+
+
+def _without_known(told: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """What a controller says, but for what it has said was wrong before."""
+
+    def what(problem: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(problem.get(part) for part in ("rule", "object", "message"))
+
+    known = {what(one) for one in before.get("problems") or ()}
+    problems = [one for one in told.get("problems") or () if what(one) not in known]
+    return {**told, "problems": problems}
 
 
 def clone_of(

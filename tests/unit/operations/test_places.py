@@ -6,10 +6,11 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from reconciler.operations import changing, endpoints
+from reconciler.operations import changing, endpoints, places, withheld
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, git, job
 
 CLUSTER = "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: %s}\nspec: {}\n"
@@ -37,9 +38,9 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def reading() -> Iterator[tuple[dict[str, str], str]]:
+def reading() -> Iterator[tuple[dict[str, Any], str]]:
     """What a controller says of its repository, and where it says so."""
-    told = {"sync": "Synced", "folder": "clusters/test"}
+    told: dict[str, Any] = {"sync": "Synced", "folder": "clusters/test"}
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -76,7 +77,7 @@ def submitted(target: changing.Target) -> str:
     [("", None), ("clusters/test", None), ("clusters/test/jobs", None), ("", "")],
 )
 def test_a_job_is_written_where_the_controller_reads(
-    work: Path, reading: tuple[dict[str, str], str], here: str, clone: str | None
+    work: Path, reading: tuple[dict[str, Any], str], here: str, clone: str | None
 ) -> None:
     endpoints.write(work, endpoints.Endpoint(reading[1]))
     target = find(work / here, None if clone is None else work)
@@ -87,7 +88,7 @@ def test_a_job_is_written_where_the_controller_reads(
 
 
 def test_another_cluster_than_the_controllers_is_refused(
-    work: Path, reading: tuple[dict[str, str], str]
+    work: Path, reading: tuple[dict[str, Any], str]
 ) -> None:
     endpoints.write(work, endpoints.Endpoint(reading[1]))
     for here, clone in ((work / "clusters/prod", None), (work, work / "clusters/prod")):
@@ -96,7 +97,7 @@ def test_another_cluster_than_the_controllers_is_refused(
 
 
 def test_a_controller_of_another_repository_says_nothing_of_this_one(
-    work: Path, reading: tuple[dict[str, str], str]
+    work: Path, reading: tuple[dict[str, Any], str]
 ) -> None:
     reading[0]["folder"] = "sites/north"
     endpoints.write(work, endpoints.Endpoint(reading[1]))
@@ -108,7 +109,7 @@ def named(here: Path, url: str) -> changing.Target:
 
 
 def test_the_clone_one_stands_in_is_taken_where_the_controller_reads_its_repository(
-    work: Path, reading: tuple[dict[str, str], str]
+    work: Path, reading: tuple[dict[str, Any], str]
 ) -> None:
     told, url = reading
     told["attemptedRevision"] = git(work, "rev-parse", "HEAD").strip()
@@ -118,7 +119,7 @@ def test_the_clone_one_stands_in_is_taken_where_the_controller_reads_its_reposit
 
 
 def test_a_clone_that_is_behind_is_one_of_it_still(
-    work: Path, reading: tuple[dict[str, str], str]
+    work: Path, reading: tuple[dict[str, Any], str]
 ) -> None:
     told, url = reading
     other = work.parent / "other"
@@ -130,7 +131,7 @@ def test_a_clone_that_is_behind_is_one_of_it_still(
 
 
 def test_another_repository_than_the_controllers_is_left_alone(
-    work: Path, reading: tuple[dict[str, str], str]
+    work: Path, reading: tuple[dict[str, Any], str]
 ) -> None:
     told, url = reading
     told["attemptedRevision"] = "1" * 40
@@ -157,7 +158,7 @@ def test_while_the_controller_is_away_the_clone_that_is_named_is_changed(work: P
 
 
 def test_a_token_that_the_named_controller_refuses_is_told(
-    work: Path, reading: tuple[dict[str, str], str]
+    work: Path, reading: tuple[dict[str, Any], str]
 ) -> None:
     reading[0]["refused"] = "yes"
     with pytest.raises(changing.ChangeError, match=r"nothing was changed: .*401 Unauthorized"):
@@ -165,7 +166,7 @@ def test_a_token_that_the_named_controller_refuses_is_told(
 
 
 def test_a_file_of_the_clone_is_what_is_committed_with_a_controller_named_too(
-    work: Path, reading: tuple[dict[str, str], str]
+    work: Path, reading: tuple[dict[str, Any], str]
 ) -> None:
     told, url = reading
     told["attemptedRevision"] = git(work, "rev-parse", "HEAD").strip()
@@ -187,3 +188,40 @@ def test_without_a_controller_it_is_where_one_stands(work: Path) -> None:
 def test_one_cluster_is_the_whole_repository(work: Path) -> None:
     git(work, "rm", "--quiet", "-r", "clusters/prod")
     assert submitted(find(work)) == "jobs/new.yaml"
+
+
+def problem(name: str, message: str) -> dict[str, str]:
+    return {
+        "rule": "policy/owned",
+        "severity": "error",
+        "object": f"Job/{name}",
+        "message": message,
+    }
+
+
+@pytest.mark.parametrize(
+    ("revision", "expected"),
+    [
+        ("mine", {"a": "as before", "b": "no owner"}),
+        # Perhaps the commit before mine, perhaps one after it.
+        ("other", {"a": "", "b": "no owner"}),
+    ],
+)
+def test_what_was_wrong_before_is_not_held_against_a_commit_that_may_mend_it(
+    reading: tuple[dict[str, Any], str], revision: str, expected: dict[str, str]
+) -> None:
+    told, url = reading
+    before = {
+        "sync": "OutOfSync",
+        "attemptedRevision": "old",
+        "problems": [problem("a", "as before")],
+    }
+    told.update(
+        before,
+        attemptedRevision=revision,
+        problems=[problem("a", "as before"), problem("b", "no owner")],
+    )
+    learned = places.learned(endpoints.find(url, None, Path.cwd()), None, "mine", before)
+    for name, message in expected.items():
+        said = withheld.job(learned, name)
+        assert said == (f"Job/{name} is refused: {message}" if message else "")
