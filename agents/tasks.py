@@ -16,6 +16,7 @@ import msgspec
 
 from agents import checkpoints as saves
 from agents import frameworks, images, mps, runtimes, staging, views
+from reconciler.model import starts
 from reconciler.model.devices import MigInstance
 from reconciler.model.records import Gpu
 from reconciler.model.wire import Assignment, TaskTemplate
@@ -24,7 +25,6 @@ from reconciler.model.wire import Assignment, TaskTemplate
 ATTEMPT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,239}")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESERVED_PREFIX = "MUSTER_"
-SCRIPT_BYTES_MAX = 2**20
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -145,8 +145,10 @@ def _command(template: TaskTemplate, folder: str) -> tuple[list[str], str | None
         if not template.command:
             raise UnfitError(f"job {template.job} has neither a command nor a script")
         return list(template.command), None
-    if len(script.encode()) > SCRIPT_BYTES_MAX:
-        raise UnfitError(f"script of job {template.job} is larger than {SCRIPT_BYTES_MAX} bytes")
+    if len(script.encode()) > starts.SCRIPT_BYTES_MAX:
+        raise UnfitError(
+            f"script of job {template.job} is larger than {starts.SCRIPT_BYTES_MAX} bytes"
+        )
     argv = [f"{folder}/script"]
     return (argv if script.startswith("#!") else ["/bin/sh", *argv]), script
 

@@ -22,9 +22,9 @@ from reconciler.scheduling import snapshot as columns
 #: After so many tasks an arrival counts half; so many kinds are told apart.
 ARRIVALS_HALVED = 2000
 KINDS_MAX = 64
-#: Hours of a budget that are kept, whatever its window.
-HOURS_MAX = 24 * 400
 HOUR_S = 3600
+#: Hours of a budget that are kept: no window is longer.
+HOURS_MAX = desired.BUDGET_WINDOW_S_MAX // HOUR_S
 
 #: Into how many slices a window of use is cut; what was offered stands beside the queues' names.
 SLICES = 48

@@ -10,7 +10,7 @@ import logging
 
 import msgspec
 
-from reconciler.desired import asking, pruning, storage
+from reconciler.desired import asking, pruning, starting, storage
 from reconciler.desired.collecting import Faults, duration_s
 from reconciler.desired.faults import Fault, defect
 from reconciler.desired.yamlreader import Path
@@ -259,6 +259,7 @@ def _group(
         )
     elif command is not None and not command:
         faults.add("empty-command", "the command is empty", *place, "command")
+    starting.check(command, script, environment, faults, place)
     where = place if group is not None and group.resources is not None else ("spec",)
     asked = asking.resources(needs or _NO_RESOURCES, basis.structure, faults, where)
     count, minimum = asking.size(group, spec, faults, place)

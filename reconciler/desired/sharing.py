@@ -95,8 +95,11 @@ def quota(name: str, spec: quota_documents.QuotaSpec, faults: Faults) -> desired
             )
     window_s = 0
     if budget is not None:
+        known = len(faults.found)
         window_s = faults.duration(budget.window, "spec", "budget", "window")
-        if window_s < cron.HOUR_S:
+        if len(faults.found) > known:
+            pass  # it is no duration, of which that is told
+        elif window_s < cron.HOUR_S:
             faults.add(
                 "out-of-range",
                 "a budget is kept by the hour",
@@ -105,6 +108,15 @@ def quota(name: str, spec: quota_documents.QuotaSpec, faults: Faults) -> desired
                 "window",
                 found=str(budget.window),
                 expected="at least 1h",
+            )
+        elif window_s > desired.BUDGET_WINDOW_S_MAX:
+            most_days = desired.BUDGET_WINDOW_S_MAX // 86_400
+            faults.add(
+                "out-of-range",
+                f"what is spent is kept for {most_days} days",
+                *("spec", "budget", "window"),
+                found=str(budget.window),
+                expected=f"at most {most_days}d",
             )
     return desired.Quota(
         name=name,

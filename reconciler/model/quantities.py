@@ -63,9 +63,8 @@ def _shown(written: object) -> str:
 def _bounded(amount: Decimal, written: object, unit: str) -> int:
     # Compared before it becomes an integer: Python makes none of thousands of digits.
     if amount > LARGEST_AMOUNT:
-        raise QuantityError(
-            f"{_shown(written)} is larger than any machine; expected at most 2^62 {unit}s"
-        )
+        what = "longer than anything lasts" if unit == "second" else "larger than any machine"
+        raise QuantityError(f"{_shown(written)} is {what}; expected at most 2^62 {unit}s")
     whole = int(amount)
     if whole != amount:
         raise QuantityError(f"{_shown(written)} is finer than one {unit}")

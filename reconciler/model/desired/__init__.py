@@ -39,6 +39,7 @@ from reconciler.model.desired.pools import (
     merge_levels,
 )
 from reconciler.model.desired.queues import (
+    BUDGET_WINDOW_S_MAX,
     Amounts,
     Flavor,
     Queue,
@@ -72,6 +73,7 @@ from reconciler.model.desired.settings import (
 __all__ = [
     "ANYWHERE",
     "AWAITS_ADOPTION",
+    "BUDGET_WINDOW_S_MAX",
     "DEFAULT_PRIORITY",
     "DEFECT",
     "LOOPBACK",

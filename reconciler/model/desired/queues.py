@@ -4,6 +4,9 @@ from collections.abc import Collection
 
 import msgspec
 
+#: The longest window of a budget: what is spent in it is kept hour by hour.
+BUDGET_WINDOW_S_MAX = 400 * 86_400
+
 
 class Amounts(msgspec.Struct, frozen=True):
     """Rationed amounts; None: not rationed.

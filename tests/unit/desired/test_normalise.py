@@ -1,9 +1,11 @@
 """Jobs and structure as normalised, and what is wrong with them, by one table each."""
 
+import subprocess
+
 import pytest
 
 from reconciler.desired import validate
-from reconciler.model import desired
+from reconciler.model import desired, starts
 from reconciler.model.resources import Resources
 from tests.unit.desired.repositories import documents, job, queue
 
@@ -122,6 +124,42 @@ def test_faults(spec: dict[str, object], rule: str, field: str | None) -> None:
     assert problem.line > 14
 
 
+def quoted(size: int) -> str:
+    return "'" + "x" * size + "'"
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        (f"script: {quoted(starts.SCRIPT_BYTES_MAX)}", None),
+        (f"script: {quoted(starts.SCRIPT_BYTES_MAX + 1)}", "spec.script"),
+        (f"command: [echo, {quoted(starts.STRING_BYTES_MAX)}]", None),
+        (f"command: [echo, {quoted(starts.STRING_BYTES_MAX + 1)}]", "spec.command[1]"),
+        (f"environment: {{A: {quoted(starts.STRING_BYTES_MAX - 2)}}}", None),
+        (f"environment: {{A: {quoted(starts.STRING_BYTES_MAX - 1)}}}", "spec.environment.A"),
+        (f"environment: {{A: {'é' * (starts.STRING_BYTES_MAX // 2)}}}", "spec.environment.A"),
+        (f"command: [{', '.join([quoted(100_000)] * 10)}]", None),
+        (f"command: [{', '.join([quoted(100_000)] * 11)}]", "spec.command"),
+        (f"groups: [{{name: g, script: {quoted(2**20 + 1)}}}]", "spec.groups[0].script"),
+    ],
+    ids=range(10),
+)
+def test_what_no_program_can_be_started_with_is_refused(spec: str, field: str | None) -> None:
+    head = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  "
+    default = "\n  command: [echo]" if spec.startswith("environment") else ""
+    found = load(f"{head}{spec}{default}\n").status.problems
+    assert [(one.rule, one.field) for one in found] == ([("too-large", field)] if field else [])
+    assert all(len(one.text()) < 400 for one in found)
+
+
+def test_a_kernel_takes_what_is_let_through_and_not_one_byte_more() -> None:
+    """One argument; how much it takes of all together hangs on the limit of its stack."""
+    most = "x" * starts.STRING_BYTES_MAX
+    assert subprocess.run(["true", most], check=False).returncode == 0
+    with pytest.raises(OSError, match="Argument list too long"):
+        subprocess.run(["true", most + "x"], check=False)
+
+
 def pool(name: str, spec: str) -> str:
     return (
         f"apiVersion: muster/v1\nkind: NodePool\nmetadata: {{name: {name}}}\n"
@@ -167,7 +205,15 @@ POOL = pool("p", "hosts: n1")  # two GPUs
 
 SHORT = "spec: {retention: {audit: %s}}\n"
 
+BUDGET = (
+    "apiVersion: muster/v1\nkind: Quota\nmetadata: {name: b}\n"
+    "spec: {subject: {queue: default}, budget: {gpuHours: 5, window: %s}}\n"
+)
+
 BAD = [
+    ([BUDGET % "59m"], ["out-of-range"]),
+    ([BUDGET % "401d"], ["out-of-range"]),  # longer than what is spent is kept
+    ([BUDGET % "9999999999999999999d"], ["bad-quantity"]),
     ([CLUSTER.replace("NAME", "c") + SHORT % "1m"], ["short-retention"]),
     ([CLUSTER.replace("NAME", "c") + SHORT % "0s"], ["short-retention"]),
     ([queue("c", parent="nobody")], ["unknown-parent"]),

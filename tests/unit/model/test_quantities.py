@@ -138,3 +138,17 @@ def test_anything_is_an_amount_or_an_error(text: str) -> None:
 def test_digits_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(quantities.QuantityError, match="is not a duration"):
         quantities.parse_duration("²")
+
+
+@pytest.mark.parametrize(
+    ("parse", "written", "told"),
+    [
+        (quantities.parse_duration, "9" * 24 + "d", "is longer than anything lasts"),
+        (quantities.parse_memory, "9" * 20 + "Ti", "is larger than any machine"),
+    ],
+)
+def test_what_is_too_much_is_told_in_words_of_its_kind(
+    parse: Callable[[str], int], written: str, told: str
+) -> None:
+    with pytest.raises(quantities.QuantityError, match=told):
+        parse(written)
