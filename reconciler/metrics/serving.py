@@ -18,9 +18,13 @@ OTHER = "(other)"
 
 
 class AuditLook(NamedTuple):
-    """What came of going along the audit log, and when that was, in seconds since the epoch."""
+    """What came of going along the audit log, and when that was, in seconds since the epoch.
 
-    intact: bool
+    ``intact`` None: it has not been gone along to its end yet; ``at`` is then since when that is
+    tried, or when it was done before the last start.
+    """
+
+    intact: bool | None
     at: float
 
 
@@ -54,7 +58,8 @@ class Answers:
         page.put("muster_api_sessions", open_sessions, "open")
         page.put("muster_api_sessions", other_sessions, "waiting")
         if self.audit is not None:
-            page.put("muster_audit_intact", int(self.audit.intact))
+            if self.audit.intact is not None:
+                page.put("muster_audit_intact", int(self.audit.intact))
             page.put("muster_audit_verified_timestamp_seconds", self.audit.at)
         page.put("muster_api_process_cpu_seconds_total", time.process_time())
         page.put("muster_api_process_resident_memory_bytes", pages.resident_bytes())

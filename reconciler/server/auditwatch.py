@@ -3,13 +3,17 @@
 The log's files come in; out come two series of the server's page: whether the chain held when it
 was last gone along, and when that was. It costs a small part of one core while it goes on, however
 large the log is, and nothing in between. Who verifies by hand sees the same (``muster audit
-verify``); what is told here besides is a log that has become shorter while the server watched.
+verify``); what is told here besides is a log that has become shorter. How long it was is kept in a
+file beside it, as it is over a restart, or a restored folder, that lines are lost most easily.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
 
 from reconciler import metrics
 from reconciler.operations import auditlog
@@ -21,6 +25,17 @@ _LOG = logging.getLogger("muster.audit")
 LOOK_EVERY_S = 3600.0
 #: The part of the time for which a look works; the rest of it, it waits.
 DUTY = 0.05
+
+
+#: The file, beside the log, in which the last look is kept.
+SEEN_FILE = "audit.seen.json"
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The last look after which the log was whole: its last line, and when, since the epoch."""
+
+    lines: int = 0
+    at: float = 0.0
 
 
 class StoppedError(Exception):
@@ -44,21 +59,34 @@ class Watch:
         self._service = service
         self._clock = clock
         self._sleep = sleep
-        self._lines = 0
+        self._seen_path = service.audit_path.with_name(SEEN_FILE)
+        self._seen = _seen_in(self._seen_path)
+        self._since = self._seen.at or clock()
         self._wrong = ""
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
             try:
-                await self.look()
-            except OSError as error:
-                _LOG.warning("the audit log can't be verified now: %s", error)
+                await self.try_look()
             except StoppedError:
                 return
             except Exception:
                 _LOG.exception("a defect kept the audit log from being verified")
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def try_look(self) -> None:
+        """Go along the log once, and tell where it can't be read.
+
+        Raises:
+            StoppedError: the server stops.
+        """
+        try:
+            await self.look()
+        except OSError as error:
+            _LOG.warning("the audit log can't be verified now: %s", error)
+            if self._service.answers.audit is None:
+                self._service.answers.audit = metrics.AuditLook(intact=None, at=self._since)
 
     async def look(self) -> str:
         """Go along the log once; what is wrong with it.
@@ -73,13 +101,35 @@ class Watch:
         if found.wrong and not self._wrong:
             found = await asyncio.to_thread(log.verify)
         wrong = found.wrong
-        if not wrong and found.lines < self._lines:
-            wrong = f"it ends with line {found.lines}, and line {self._lines} was there before"
+        if not wrong and found.lines < self._seen.lines:
+            wrong = f"it ends with line {found.lines}, and line {self._seen.lines} was there before"
         if wrong:
             _LOG.error("the audit log %s was tampered with: %s", log.path, wrong)
-        self._lines, self._wrong = max(self._lines, found.lines), wrong
+        elif found.lines:
+            await asyncio.to_thread(self._keep, Seen(found.lines, self._clock()))
+        self._wrong = wrong
         self._service.answers.audit = metrics.AuditLook(intact=not wrong, at=self._clock())
         return wrong
+
+    def _keep(self, seen: Seen) -> None:
+        self._seen = seen
+        new = self._seen_path.with_suffix(".new")
+        try:
+            new.write_bytes(msgspec.json.encode(seen))
+            new.replace(self._seen_path)
+        except OSError as error:
+            _LOG.warning("how long the audit log is can't be kept in %s: %s", new, error)
+
+
+def _seen_in(path: Path) -> Seen:
+    """What a file says of the last look; nothing where it can't be read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Seen)
+    except FileNotFoundError:
+        return Seen()
+    except (OSError, msgspec.DecodeError) as error:
+        _LOG.warning("how long the audit log was is not known: %s: %s", path, error)
+        return Seen()
 
 
 class _Pace:

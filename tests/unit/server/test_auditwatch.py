@@ -33,8 +33,12 @@ def told(service: services.Services) -> dict[str, str]:
     return {name.removeprefix("muster_audit_"): value for name, value in lines}
 
 
+def pass_by(_seconds: float) -> None:
+    """Wait for nothing."""
+
+
 def watching(service: services.Services) -> Callable[[], str]:
-    watch = auditwatch.Watch(service, lambda: NOW, lambda _seconds: None)
+    watch = auditwatch.Watch(service, lambda: NOW, pass_by)
     return lambda: asyncio.run(watch.look())
 
 
@@ -94,3 +98,62 @@ def test_a_look_waits_nineteen_times_as_long_as_it_works_and_ends_with_the_serve
     service.stop()
     with pytest.raises(auditwatch.StoppedError):
         asyncio.run(auditwatch.Watch(service, lambda: NOW, waits.append).look())
+
+
+@pytest.mark.parametrize(
+    ("tamper", "said"), [(change, "it was changed"), (cut_short, "was there before")]
+)
+def test_what_is_lost_while_no_server_runs_is_told(
+    service: services.Services, tamper: Callable[[auditlog.Log], None], said: str
+) -> None:
+    log = log_of(service)
+    assert watching(service)() == ""
+    before = log.path.read_bytes()
+    tamper(log)
+    for _ in range(2):
+        assert said in watching(service)(), "a server that has just started"
+    log.path.write_bytes(before)
+
+
+def test_who_moves_the_log_away_with_what_is_known_of_it_begins_anew(
+    service: services.Services,
+) -> None:
+    log_of(service)
+    assert watching(service)() == ""
+    for path in service.audit_path.parent.glob("audit*"):
+        path.unlink()
+    assert watching(service)() == ""
+
+
+def test_what_is_kept_of_a_look_may_be_damaged_or_impossible_to_keep(
+    service: services.Services, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = service.audit_path.with_name(auditwatch.SEEN_FILE)
+    seen.write_bytes(b"{")
+    assert watching(service)() == ""
+    assert "is not known" in caplog.text
+    seen.unlink()
+    seen.mkdir()
+    log_of(service)
+    assert watching(service)() == ""
+    assert "can't be kept" in caplog.text
+    assert told(service)["intact"] == "1"
+
+
+def test_a_log_that_can_not_be_read_from_the_start_on_has_a_time_to_alert_by(
+    service: services.Services,
+) -> None:
+    log = log_of(service)
+    assert watching(service)() == ""
+    service.answers.audit = None  # of a server that has just started
+    data = log.path.read_bytes()
+    log.path.unlink()
+    log.path.mkdir()
+
+    for _ in range(2):
+        asyncio.run(auditwatch.Watch(service, lambda: NOW + 5, pass_by).try_look())
+        assert told(service) == {"verified_timestamp_seconds": f"{NOW:.0f}"}
+    log.path.rmdir()
+    log.path.write_bytes(data)
+    assert watching(service)() == ""
+    assert told(service)["intact"] == "1"
