@@ -25,6 +25,9 @@ log = logging.getLogger("muster.controller")
 
 #: The most problems of a revision that are logged.
 PROBLEMS_LOGGED_MAX = 100
+#: The most warnings of a revision that are kept with it: cycles, pages and the store carry them.
+WARNINGS_MAX = 500
+MORE_WARNINGS = "more-warnings"
 #: The longest time without a look at the clock.
 SLEEP_S_MAX = 600.0
 #: The shortest time between two looks for what is due by the clock alone.
@@ -161,7 +164,7 @@ class RepositoryThread(threading.Thread):
         began = time.monotonic()
         self._take_back()
         self._polling.begin()
-        value = self._loader.load()
+        value = bounded(self._loader.load())
         self._loaded_at = time.monotonic()
         self._polling.polled(reached=value.status.sync != "Unknown")
         took_s = time.monotonic() - began
@@ -363,6 +366,23 @@ def wait_s(again_at: float | None, now: float, looked_s: float) -> float:
     """
     left_s = SLEEP_S_MAX if again_at is None else again_at - now
     return max(0.0, min(max(left_s, JUDGE_EVERY_S - looked_s), SLEEP_S_MAX))
+
+
+def bounded(value: desired.Desired, most: int = WARNINGS_MAX) -> desired.Desired:
+    """A revision with as many warnings as are kept; all errors are, as each refuses something."""
+    problems = value.status.problems
+    left = sum(one.severity == "warning" for one in problems) - most
+    if left <= 0:
+        return value
+    kept, warnings = [], 0
+    for one in problems:
+        warnings += one.severity == "warning"
+        if one.severity != "warning" or warnings <= most:
+            kept.append(one)
+    told = f"and {left} more warnings: `muster validate` in a clone tells them"
+    kept.append(desired.Problem(MORE_WARNINGS, "warning", "", told))
+    status = msgspec.structs.replace(value.status, problems=tuple(kept))
+    return msgspec.structs.replace(value, status=status)
 
 
 def rooted(value: desired.Desired, *, allowed: bool) -> desired.Desired:

@@ -17,6 +17,9 @@ _FORMATS: tuple[Callable[[int], str], ...] = (
     quantities.format_gpu,
 )
 
+#: The rules of what is said of work that could not start as things stand.
+RULES = frozenset({"never-within-limit", "never-fits", "unknown-pool"})
+
 
 def beyond_limit(job: desired.Job, queues: Mapping[str, desired.Queue]) -> Fault | None:
     """A warning where the tasks that start together ask for more than a queue may ever have."""

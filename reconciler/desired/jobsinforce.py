@@ -17,6 +17,7 @@ from reconciler.desired import (
     dependents,
     filed,
     firsts,
+    fitting,
     judging,
     normalise,
     undecided,
@@ -174,6 +175,7 @@ class JobsInForce:
             self._settled.pop(name, None)
             if self._judge(name, proposed, notes, now):
                 bad.add(name)
+        self._leave_out_idle(notes, proposed)
         waiting = [n for n in sorted(names) if n in proposed and proposed[n].depends_on]
         self._judge_dependencies(waiting, proposed, notes, bad)
         names |= notes.keys()
@@ -253,6 +255,22 @@ class JobsInForce:
             (winner, _let_be(one) if has_begun and _is_later(one) else one) for one in faults
         )
         return True
+
+    def _leave_out_idle(
+        self, notes: dict[str, list[filed.Noted]], proposed: Mapping[str, desired.Job]
+    ) -> None:
+        """Say of no run that has begun, or ended long ago, that it could not start."""
+
+        def is_idle(one: filed.Noted) -> bool:
+            return one[1].severity == "warning" and one[1].rule in fitting.RULES
+
+        warned = [name for name in notes if name in proposed and any(map(is_idle, notes[name]))]
+        begun = self._begun(warned) if warned else {}
+        for name in warned:
+            if begun.get(name) == proposed[name].key:
+                notes[name] = [one for one in notes[name] if not is_idle(one)]
+                if not notes[name]:
+                    del notes[name]
 
     def _has_begun(self, name: str, winner: Placed) -> bool:
         """Whether a job is in force as it is written, and that run has begun or ended."""

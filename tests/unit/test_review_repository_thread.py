@@ -61,3 +61,20 @@ def test_a_defect_of_a_look_is_shown_and_the_next_look_is_made(
         reading.stop()
         reading.join(30)
     assert not reading.is_alive()
+
+
+@pytest.mark.parametrize("count", [0, 3, 4, 90])
+def test_warnings_without_end_are_not_kept_and_all_errors_are(count: int) -> None:
+    errors = [desired.Problem("e", "error", f"{number}.yaml", "wrong") for number in range(9)]
+    warnings = [desired.Problem("w", "warning", f"{number}.yaml", "hm") for number in range(count)]
+    mixed = tuple(sorted([*errors, *warnings], key=lambda one: one.path))
+    value = desired.Desired(status=desired.SyncStatus(problems=mixed))
+    kept = following.bounded(value, most=3).status.problems
+    assert [one for one in kept if one.severity == "error"] == [
+        one for one in mixed if one.severity == "error"
+    ]
+    of_warnings = [one for one in kept if one.severity == "warning"]
+    assert of_warnings[:3] == [one for one in mixed if one.severity == "warning"][:3]
+    told = [one.message for one in of_warnings[3:]]
+    more = f"and {count - 3} more warnings: `muster validate` in a clone tells them"
+    assert told == ([more] if count > 3 else [])

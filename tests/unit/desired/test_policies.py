@@ -191,6 +191,27 @@ def test_what_a_policy_says_of_many_jobs_is_not_found_out_again_with_every_revis
     assert one.last.status.sync == "Synced"
 
 
+def test_nothing_is_said_of_runs_that_have_begun_when_their_pool_leaves(
+    tmp_path: Path, reader: Reader
+) -> None:
+    repository = Repository(tmp_path / "state.git")
+    jobs = {f"{name}.yaml": job(name, pools="[p]") for name in ("ended", "waiting")}
+    other = POOL.replace("name: p", "name: q").replace("hosts: n1", "hosts: n2")
+    repository.commit({"p.yaml": POOL, "q.yaml": other, **jobs})
+    one = reader(0.0)
+    reader.begun = {"ended": one.load().jobs["ended"].key}
+    repository.commit({"p.yaml": None})
+    one.load()
+    assert [(p.object, p.rule) for p in one.last.status.problems] == [
+        ("Job/waiting", "unknown-pool")
+    ]
+    # Another run of it is one that waits.
+    repository.commit({"ended.yaml": job("ended", pools="[p]", run=2)})
+    one.load()
+    assert {p.object for p in one.last.status.problems} == {"Job/ended", "Job/waiting"}
+    assert all(p.severity == "warning" for p in one.last.status.problems)
+
+
 def test_a_restart_knows_what_was_in_force_of_jobs_that_are_judged_once(
     tmp_path: Path, reader: Reader
 ) -> None:
