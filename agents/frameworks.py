@@ -16,6 +16,10 @@ from reconciler.model.wire import Assignment, TaskTemplate
 
 #: Run beside tasks as a script: importing it here would be of no use.
 LAUNCHER = str(Path(__file__).resolve().with_name("launching.py"))
+#: How many ports gangs are given theirs from, and how many nodes of one address can tell theirs
+#: apart: the lowest is 6300.
+PORTS_APART = 3300
+SHARING_MAX = 8
 
 
 class Gang(msgspec.Struct, frozen=True):
@@ -99,6 +103,17 @@ def environment(framework: str, gang: Gang) -> dict[str, str]:
     return made | (special(gang) if special else {})
 
 
+def port_of(gang: Gang, number: int, local: int) -> int:
+    """The port of a task, by the number of its node in the gang and its own on that node.
+
+    A gang's ports are nobody else's on a node. Nodes that share an address, as virtual ones of one
+    machine do, use those of a range below for each that comes before them.
+    """
+    addresses = [address for _, address, _ in gang.hosts[: number + 1]]
+    before = addresses.count(addresses[-1]) - 1
+    return gang.port + local - before % SHARING_MAX * PORTS_APART
+
+
 def torch(gang: Gang) -> dict[str, str]:
     """How the processes of one PyTorch job find each other, ``env://``."""
     return {
@@ -115,8 +130,8 @@ def torch(gang: Gang) -> dict[str, str]:
 def tensorflow(gang: Gang) -> dict[str, str]:
     """``TF_CONFIG``: every task is a worker with a port of its own on its host."""
     workers = [
-        f"{address}:{gang.port + local}"
-        for _, address, count in gang.hosts
+        f"{address}:{port_of(gang, number, local)}"
+        for number, (_, address, count) in enumerate(gang.hosts)
         for local in range(count)
     ]
     task = {"type": "worker", "index": gang.rank}
@@ -160,11 +175,18 @@ def slurm(gang: Gang) -> dict[str, str]:
         "SLURM_NODEID": str(gang.node_rank),
         "SLURM_NNODES": str(len(gang.hosts)),
         "SLURM_JOB_NUM_NODES": str(len(gang.hosts)),
+        # a gang is the one step of its run; JAX and TensorFlow look for the names of a step alone
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEPID": "0",
+        "SLURM_STEP_NUM_NODES": str(len(gang.hosts)),
+        "SLURM_STEP_NUM_TASKS": str(gang.world_size),
+        "SLURM_STEP_NODELIST": names,
         "SLURM_NODELIST": names,
         "SLURM_JOB_NODELIST": names,
         "SLURM_TASKS_PER_NODE": counts,
         "SLURM_STEP_TASKS_PER_NODE": counts,
         "SLURM_CPUS_PER_TASK": str(gang.cpus),
+        "SLURM_CPUS_ON_NODE": str(gang.cpus * gang.local_world_size),
         "SLURMD_NODENAME": gang.node,
         "SLURM_RESTART_COUNT": str(gang.try_number - 1),
         "SLURM_GPUS_ON_NODE": str(len(gang.gpus) * gang.local_world_size),
@@ -184,8 +206,15 @@ def slurm(gang: Gang) -> dict[str, str]:
 
 
 def host_file(gang: Gang) -> str:
-    """A host file for ``mpirun``: a slot for each CPU of each task."""
-    return "".join(f"{address} slots={count * gang.cpus}\n" for _, address, count in gang.hosts)
+    """A host file for ``mpirun``: a slot for each CPU of each task.
+
+    Nodes that share an address, as virtual ones of one machine do, are one host: Open MPI refuses
+    a file that counts the slots of a host twice.
+    """
+    slots: dict[str, int] = {}
+    for _, address, count in gang.hosts:
+        slots[address] = slots.get(address, 0) + count * gang.cpus
+    return "".join(f"{address} slots={count}\n" for address, count in slots.items())
 
 
 def launch(
@@ -198,16 +227,19 @@ def launch(
     and all others only wait for its end.
     """
     python = [sys.executable, "-I", "-S", LAUNCHER]
-    others = [address for _, address, _ in gang.hosts[1:]]
     more = {"MUSTER_GANG_SECRET": secret}
     if gang.rank > 0:
-        port = gang.port + gang.local_rank
+        port = port_of(gang, gang.node_rank, gang.local_rank)
         address = gang.hosts[gang.node_rank][1]
         return [*python, "follow"], {}, {**more, "MUSTER_GANG_LISTEN": f"{address}:{port}"}
-    followers = [[address, gang.port] for address in others]
+    # the first of each other node, which answer mpirun; then those that wait for the end alone
+    followers = [
+        [address, port_of(gang, number, 0)]
+        for number, (_, address, _) in enumerate(gang.hosts[1:], 1)
+    ]
     followers += [
-        [address, gang.port + local]
-        for _, address, count in gang.hosts
+        [address, port_of(gang, number, local)]
+        for number, (_, address, count) in enumerate(gang.hosts)
         for local in range(1, count)
     ]
     rsh = " ".join(map(shlex.quote, [*python, "reach"]))

@@ -131,7 +131,7 @@ def _parts(gpu: Json) -> list[list[str]]:
         [
             f"{gpu['index']}:{part['gpuInstance']}",
             f"MIG {part['profile']}",
-            gpu["state"],
+            _state(gpu),
             "-",
             _gib(part["memory"])
             if part["memoryUsed"] is None

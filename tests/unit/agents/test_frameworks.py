@@ -3,9 +3,11 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from agents import fabric, frameworks, tasks
+from reconciler.core import placing
 from reconciler.model import hostlists
 from reconciler.model.hosts import Host, RdmaPort
 from reconciler.model.records import RankPlacement
@@ -19,6 +21,7 @@ ASSIGNMENT = Assignment(
     "j.1.0.2.main.5.3", "t", "boot", element=2, index=5, try_number=3, array_count=4, rank=RANK,
     devices=(0, 3), addresses={"gpu009": "10.0.0.9", "gpu010": "10.0.0.10"}, secret="hidden",
 )  # fmt: skip
+GANG = frameworks.gang_of(ASSIGNMENT, TaskTemplate("j", 6, "main"), "gpu010")
 
 
 def environment(framework: str, **fields: Any) -> dict[str, str]:
@@ -58,7 +61,10 @@ EXPECTED: dict[str, dict[str, str]] = {
         "SLURM_JOB_ID": "6", "SLURM_JOB_NAME": "j", "SLURM_NTASKS": "7", "SLURM_PROCID": "5",
         "SLURM_LOCALID": "1", "SLURM_NODEID": "1", "SLURM_NNODES": "2",
         "SLURM_JOB_NODELIST": "gpu[009-010]", "SLURM_TASKS_PER_NODE": "4,3",
-        "SLURM_CPUS_PER_TASK": "2", "SLURMD_NODENAME": "gpu010", "SLURM_RESTART_COUNT": "2",
+        "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NUM_TASKS": "7",
+        "SLURM_STEP_NODELIST": "gpu[009-010]", "SLURM_STEP_TASKS_PER_NODE": "4,3",
+        "SLURM_CPUS_ON_NODE": "6", "SLURM_CPUS_PER_TASK": "2",
+        "SLURMD_NODENAME": "gpu010", "SLURM_RESTART_COUNT": "2",
         "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MAX": "3",
         "MASTER_ADDR": "10.0.0.9",
     },
@@ -90,6 +96,33 @@ def test_mpi_keeps_the_secret_out_of_command_lines() -> None:
     assert "hidden" not in " ".join(order["argv"])
     gang = frameworks.gang_of(ASSIGNMENT, template, "gpu010")
     assert frameworks.host_file(gang) == "10.0.0.9 slots=4\n10.0.0.10 slots=3\n"
+
+
+def test_virtual_nodes_of_one_address_are_one_host_for_mpi() -> None:
+    template = TaskTemplate("j", 6, "main", ("mpirun", "a.out"), framework="mpi", cpu_milli=2000)
+    of_one = msgspec.structs.replace(
+        ASSIGNMENT, addresses=dict.fromkeys(("gpu009", "gpu010"), "127.0.0.1")
+    )
+    gang = frameworks.gang_of(of_one, template, "gpu010")
+    assert frameworks.host_file(gang) == "127.0.0.1 slots=14\n"
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, frameworks.SHARING_MAX])
+def test_tasks_of_one_address_have_ports_of_their_own(nodes: int) -> None:
+    ports = placing.RENDEZVOUS_PORTS
+    assert len(ports) == frameworks.PORTS_APART, "so that no other gang has one of them"
+    for address in ("", "127.0.0.1"):
+        hosts = tuple((f"n{n}", address or f"10.0.0.{n}", 3) for n in range(nodes))
+        gang = msgspec.structs.replace(GANG, hosts=hosts, port=ports.start)
+        found = [
+            (where, frameworks.port_of(gang, number, local))
+            for number, (_, where, count) in enumerate(hosts)
+            for local in range(count)
+        ]
+        assert len(set(found)) == 3 * nodes
+        assert min(port for _, port in found) >= 1024
+        config = json.loads(frameworks.tensorflow(gang)["TF_CONFIG"])
+        assert config["cluster"]["worker"] == [f"{where}:{port}" for where, port in found]
 
 
 @pytest.mark.parametrize(
