@@ -42,7 +42,7 @@ def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Re
     if per_element:
         indexes = [i for i in indexes if all(_element_met(work, d, i) for d in per_element)]
         if not indexes:
-            return _dependency_reason(spec, per_element[0], "the same element of it")
+            return _dependency_reason(spec, per_element[0], "the same element of it ends")
     if record.notes:
         next_at = 0.0
         ready = [i for i in indexes if record.notes.get(i, _NO_NOTE).not_before <= work.now]
@@ -150,9 +150,11 @@ def _dependency_blocks(
     work: desk.Work, spec: desired.Job, dependency: desired.Dependency
 ) -> Readiness | None:
     state = work.job_state(dependency.job)
+    if state is None:
+        return _unknown(spec, dependency)
     if dependency.per_element:
-        return None if state is not None else _dependency_reason(spec, dependency, "it exists")
-    if state is None or state not in FINISHED_JOB_STATES:
+        return None
+    if state not in FINISHED_JOB_STATES:
         return _dependency_reason(spec, dependency, "it ends")
     if _condition_met(dependency.condition, state):
         return None
@@ -191,5 +193,20 @@ def _dependency_reason(spec: desired.Job, dependency: desired.Dependency, until:
             code=ReasonCode.DEPENDENCY,
             message=f"{dependency.condition} {dependency.job}: waits until {until}",
             unblocks=f"the end of {dependency.job}",
+        ),
+    )
+
+
+def _unknown(spec: desired.Job, dependency: desired.Dependency) -> Readiness:
+    until = "there is one" if dependency.per_element else "there is one, and it has ended"
+    return Readiness(
+        reason_key=f"Dependency/{spec.name}",
+        reason=Reason(
+            code=ReasonCode.DEPENDENCY,
+            message=(
+                f"{dependency.condition} {dependency.job}: no job {dependency.job} is known; this "
+                f"one waits until {until}"
+            ),
+            unblocks=f"a job {dependency.job} is committed, or spec.dependsOn is changed",
         ),
     )

@@ -5,11 +5,11 @@ forbids, would be refused as soon as it is committed; whoever submits it hears t
 structure come in, problems with their places go out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
-from reconciler.desired import documents, judging, normalise
+from reconciler.desired import checks, documents, judging, normalise
 from reconciler.desired.faults import Fault
 from reconciler.model import desired
 from reconciler.model.documents import job as job_documents
@@ -26,7 +26,13 @@ class Judge:
         self._judge = judging.Judge(normalise.Basis(structure, classes))
 
     def problems(
-        self, path: str, data: bytes, file: documents.File, now: float, owner: str = ""
+        self,
+        path: str,
+        data: bytes,
+        file: documents.File,
+        now: float,
+        owner: str = "",
+        known: Callable[[str], bool] | None = None,
     ) -> tuple[desired.Problem, ...]:
         """What would refuse the jobs of a text, each by itself: with the document, with the rest.
 
@@ -38,13 +44,18 @@ class Judge:
             file: what stands in it.
             now: seconds since the epoch, for waivers.
             owner: whose those will be that name nobody; empty: nobody's.
+            known: whether there is a job of a name; None: nobody can tell.
         """
         found = list(documents.problems(path, data, file))
+        here = {document.name for document in file.documents if document.kind == "Job"}
         for document in file.documents:
             if isinstance(document.part, job_documents.Job):
                 found += [
                     documents.problem(fault, data=data, path=path, document=document)
-                    for fault in self._faults(document, _of(document.part, owner), path, now)
+                    for fault in (
+                        *self._faults(document, _of(document.part, owner), path, now),
+                        *_missing(document.part, here, known),
+                    )
                 ]
         return tuple(found)
 
@@ -53,6 +64,15 @@ class Judge:
     ) -> Sequence[Fault]:
         _, faults, warnings = self._judge.job(part, document.hash, path, now)
         return [*faults, *warnings]
+
+
+def _missing(
+    part: job_documents.Job, here: Collection[str], known: Callable[[str], bool] | None
+) -> Iterator[Fault]:
+    """What a job waits for that nobody knows of: a warning, since it may come."""
+    for index, dependency in enumerate(part.spec.depends_on or ()):
+        if known is not None and dependency.job not in here and not known(dependency.job):
+            yield checks.missing_dependency(dependency.job, index, "is not known yet")
 
 
 def _of(part: job_documents.Job, owner: str) -> job_documents.Job:

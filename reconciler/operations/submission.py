@@ -11,7 +11,7 @@ import itertools
 import logging
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -148,6 +148,7 @@ def read(
     judge: submitted.Judge | None = None,
     now: float = 0.0,
     owner: str = "",
+    known: Callable[[str], bool] | None = None,
 ) -> list[SubmittedDocument]:
     """The jobs in a YAML or JSON text, checked each by itself.
 
@@ -157,6 +158,7 @@ def read(
         judge: of the structure in force, to check them against; None: not known here.
         now: seconds since the epoch, for waivers of policies.
         owner: of those that name none; empty: they stay without.
+        known: whether there is a job of a name, for what depends on it; None: nobody can tell.
 
     Raises:
         InvalidError: anything is wrong with any of them, or there is none.
@@ -166,7 +168,7 @@ def read(
     if judge is None:
         problems = documents.problems("submission", data, file)
     else:
-        problems = judge.problems("submission", data, file, now, owner)
+        problems = judge.problems("submission", data, file, now, owner, known)
     errors = tuple(problem for problem in problems if problem.severity == "error")
     if errors:
         many = f"{len(errors)} problem{'s' if len(errors) > 1 else ''}"

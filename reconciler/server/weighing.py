@@ -128,7 +128,12 @@ class Weighing:
                 self._judge = structure, submitted.Judge(structure)
             judge = self._judge[1]
         found = submission.read(
-            asked.text, asked.caller.name, judge, time.time(), owner=asked.owner
+            asked.text,
+            asked.caller.name,
+            judge,
+            time.time(),
+            owner=asked.owner,
+            known=lambda name: known.job(name) is not None,
         )
         return (
             [msgspec.structs.replace(one, dry_run=True) for one in found]

@@ -185,6 +185,23 @@ def test_dependencies(condition: str, exit_code: int, state: JobState, reason: s
     assert world.reason("second") == reason
 
 
+@pytest.mark.parametrize("per_element", [False, True])
+def test_who_depends_on_what_nobody_knows_is_told_so(*, per_element: bool) -> None:
+    world = World()
+    dependency = desired.Dependency(job="first", per_element=per_element)
+    arrays = {"array_count": 2} if per_element else {}
+    world.commit(job("second", depends_on=(dependency,), **arrays))
+    world.settle()
+    (told,) = world.memory.reasons["Dependency/second"]
+    assert told.message.startswith("afterOk first: no job first is known; this one waits until")
+    assert told.unblocks == "a job first is committed, or spec.dependsOn is changed"
+    world.commit(job("first", **arrays))
+    world.settle()
+    known = [one.message for one in world.memory.reasons.get("Dependency/second", ())]
+    until = "the same element of it ends" if per_element else "it ends"
+    assert known == [f"afterOk first: waits until {until}"]
+
+
 def test_elements_wait_for_their_own_element() -> None:
     world = World(nodes=4, cpu=8)
     dependency = desired.Dependency(job="first", per_element=True)

@@ -245,6 +245,14 @@ def test_a_clone_that_stays_behind_what_was_pushed_says_so_once(work: Path, tmp_
     assert {one.commit for one in done} <= set(pushed)
 
 
+def test_who_submits_what_depends_on_nothing_that_is_there_is_told(work: Path) -> None:
+    depends = job("b").replace("spec:\n", "spec:\n  dependsOn: [{job: train}, {job: trane}]\n")
+    (done,) = changing.carry_out([changing.Submit(depends)], find(work))
+    assert [one for one in done.warnings if "not known" in one] == [
+        "the job trane is not known yet: this one waits until it is"
+    ]
+
+
 def test_what_is_not_committed_keeps_no_queue_from_being_checked(work: Path) -> None:
     asked = changing.Submit(job("b", queue="nosuch"))
     told = "nosuch"

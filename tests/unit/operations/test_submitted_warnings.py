@@ -57,3 +57,24 @@ def test_what_no_limit_lets_start_is_told(groups: str, told: str) -> None:
     (gang,) = submission.read(GANG % groups, "ann", submitted.Judge(structure))
     assert len(gang.warnings) == bool(told)
     assert told in "".join(gang.warnings)
+
+
+AFTER = """\
+apiVersion: muster/v1
+kind: Job
+metadata: {name: %s}
+spec: {command: [nvidia-smi], dependsOn: [{job: %s}]}
+"""
+
+
+def test_what_depends_on_a_job_that_nobody_knows_is_told() -> None:
+    structure = World(nodes=1, gpu=2).structure
+    text = "---\n".join(AFTER % pair for pair in (("a", "there"), ("b", "a"), ("c", "ther")))
+    judge = submitted.Judge(structure)
+    found = submission.read(text, "ann", judge, known={"there"}.__contains__)
+    assert [one.warnings for one in found] == [
+        (),
+        (),
+        ("the job ther is not known yet: this one waits until it is",),
+    ]
+    assert not any(one.warnings for one in submission.read(text, "ann", judge)), "nobody can tell"
