@@ -24,12 +24,6 @@ class Fault(msgspec.Struct, frozen=True):
     at_key: bool = False
     severity: Literal["error", "warning"] = "error"
 
-    def told(self, place: str) -> str:
-        """What is wrong, found and expected, and where, if the object it is of is known already."""
-        more = (("found", self.found), ("expected", self.expected))
-        words = [self.message, *(f"{word} {text}" for word, text in more if text)]
-        return "; ".join(words) + f" ({place})"
-
 
 def defect(error: Exception) -> Fault:
     """That Muster failed over a document: it is refused, and nothing else suffers for it."""

@@ -313,10 +313,10 @@ class JobsInForce:
             return self.denied[f"Job/{name}"].message
         for placed, fault in noted:
             if fault.severity == "error":
-                return fault.told(self._filed.problem((placed, fault)).place)
+                return self._filed.problem((placed, fault)).told()
         winner, _ = self._choose(name)
         if winner is not None and winner.document.faults:
-            return winner.document.faults[0].told(f"{winner.path}:{winner.document.line}")
+            return self._filed.problem((winner, winner.document.faults[0])).told()
         return "the job can't be read"
 
     def _is_denied(self, name: str) -> bool:

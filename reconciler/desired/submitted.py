@@ -32,6 +32,7 @@ class Judge:
         file: documents.File,
         now: float,
         owner: str = "",
+        *,
         known: Callable[[str], bool] | None = None,
     ) -> tuple[desired.Problem, ...]:
         """What would refuse the jobs of a text, each by itself: with the document, with the rest.

@@ -148,6 +148,7 @@ def read(
     judge: submitted.Judge | None = None,
     now: float = 0.0,
     owner: str = "",
+    *,
     known: Callable[[str], bool] | None = None,
 ) -> list[SubmittedDocument]:
     """The jobs in a YAML or JSON text, checked each by itself.
@@ -168,7 +169,7 @@ def read(
     if judge is None:
         problems = documents.problems("submission", data, file)
     else:
-        problems = judge.problems("submission", data, file, now, owner, known)
+        problems = judge.problems("submission", data, file, now, owner, known=known)
     errors = tuple(problem for problem in problems if problem.severity == "error")
     if errors:
         many = f"{len(errors)} problem{'s' if len(errors) > 1 else ''}"

@@ -35,9 +35,11 @@ def submit(
     """
     structure, unchecked = targets.structure_of(clone, standing)
     judge = None if structure is None else submitted.Judge(structure)
-    jobs = submission.read(
-        owned(change), "", judge, time.time(), known=lambda name: clone.find("Job", name) is not None
-    )
+
+    def known(name: str) -> bool:
+        return clone.find("Job", name) is not None
+
+    jobs = submission.read(owned(change), "", judge, time.time(), known=known)
     told = "would be submitted" if dry_run else "submitted"
     in_hand = clone.in_hand(Path(change.place)) if change.place else None
     if in_hand is not None:

@@ -70,14 +70,22 @@ class Problem(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """One line: ``file:line:column: error: Kind/name: field: message``; a file if known."""
-        place = f"{self.path}:{self.line}:{self.column}" if self.line else self.path
-        subject = ": ".join(part for part in (self.object, self.field) if part)
-        detail = f"{subject}: {self.message}" if subject else self.message
-        if self.found:
-            detail += f"; found {self.found}"
-        if self.expected:
-            detail += f"; expected {self.expected}"
-        return ": ".join(filter(None, (place, self.severity, detail)))
+        return ": ".join(filter(None, (self._spot, self.severity, self.object, self._detail)))
+
+    def told(self) -> str:
+        """The same of an object that is known already: ``field: message (file:line:column)``."""
+        return f"{self._detail} ({self._spot})"
+
+    @property
+    def _spot(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}" if self.line else self.path
+
+    @property
+    def _detail(self) -> str:
+        words = [f"{self.field}: {self.message}" if self.field else self.message]
+        words += [f"found {self.found}"] if self.found else []
+        words += [f"expected {self.expected}"] if self.expected else []
+        return "; ".join(words)
 
 
 #: The problem of jobs that wait until somebody says whether they are new to an empty store.

@@ -166,17 +166,31 @@ def test_commits_while_the_controller_was_away(repository: Repository, make: Mak
     assert value.generation > first.generation
 
 
+def test_a_job_that_cannot_be_read_is_told_of_as_a_validation_does(
+    repository: Repository, make: Make
+) -> None:
+    repository.commit({**BASE, "jobs/b.yaml": job("b").replace("command:", "comand:")})
+    value = make().load()
+    (problem,) = (one for one in value.status.problems if one.object == "Job/b")
+    assert (problem.line, problem.field) == (5, "spec.comand")
+    assert value.refused["b"] == problem.told()
+    assert value.refused["b"].startswith("spec.comand: ")
+    assert value.refused["b"].endswith(f" (jobs/b.yaml:5:{problem.column})")
+
+
 def test_job_without_any_good_version_is_refused(repository: Repository, make: Make) -> None:
     repository.commit({**BASE, "jobs/b.yaml": job("b", queue="nowhere")})
     one = make()
     value = one.load()
     assert set(value.refused) == {"b"}
     told = value.refused["b"]
-    assert told.startswith("there is no such queue: add it or name another; found nowhere; ")
+    assert told.startswith(
+        "spec.queue: there is no such queue: add it or name another; found nowhere; "
+    )
     assert "expected one of " in told
-    assert told.endswith(" (jobs/b.yaml:6)")
+    assert told.endswith(" (jobs/b.yaml:6:10)")
     repository.commit({"jobs/b.yaml": job("b", queue="reserch")})
-    assert "did you mean research? (jobs/b.yaml:6)" in one.load().refused["b"]
+    assert "did you mean research? (jobs/b.yaml:6:10)" in one.load().refused["b"]
     repository.commit({"jobs/b.yaml": job("b", queue="nowhere")})
     repository.commit({"nowhere.yaml": queue("nowhere")})
     value = one.load()
