@@ -1,5 +1,6 @@
 """``muster drift``: what is other than git says, once or as it changes."""
 
+import contextlib
 import string
 import sys
 import time
@@ -61,7 +62,8 @@ def drift(
         page = api.get("/v1/drift", **given)
         if not page["items"]:
             _require_known(api, kind, node, pool)
-        _show(page, output, following=watch, filters=_filters(kind, node, pool))
+        with contextlib.nullcontext() if watch else terminal.verdict():
+            _show(page, output, following=watch, filters=_filters(kind, node, pool))
         if watch:
             _follow(api, given, page["items"], output)
     raise typer.Exit(terminal.CHANGES if page["items"] else terminal.DONE)

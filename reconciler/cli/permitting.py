@@ -52,9 +52,10 @@ def can(
         terminal.fail(str(error), terminal.USAGE)
     except (revisions.RevisionError, permissions.QuestionError) as error:
         terminal.fail(str(error))
-    if output in (terminal.Output.JSON, terminal.Output.YAML):
-        terminal.document({"allowed": decision.allowed, "why": decision.why}, output)
-    else:
-        answer = "yes" if decision.allowed else "no"
-        terminal.out.print(f"{answer}: {decision.why}", markup=False, soft_wrap=True)
+    with terminal.verdict():
+        if output in (terminal.Output.JSON, terminal.Output.YAML):
+            terminal.document({"allowed": decision.allowed, "why": decision.why}, output)
+        else:
+            answer = "yes" if decision.allowed else "no"
+            terminal.out.print(f"{answer}: {decision.why}", markup=False, soft_wrap=True)
     raise typer.Exit(terminal.DONE if decision.allowed else terminal.REFUSED)

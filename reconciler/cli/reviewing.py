@@ -16,6 +16,9 @@ from reconciler.cli import context, lazily, terminal
 from reconciler.operations import endpoints
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reconciler.model import desired
     from reconciler.operations import (
         plancomment,
         planning,
@@ -82,17 +85,8 @@ def validate(
         terminal.fail(str(error))
     problems = found.status.problems
     prefix = "" if staged else revisions.place_of(folder)
-    if output in (FindingForm.JSON, FindingForm.YAML):
-        value = {"problems": msgspec.to_builtins(problems)}
-        terminal.document(value, terminal.Output(output.value))
-    elif output is FindingForm.SARIF:
-        terminal.document(problemforms.sarif(problems, prefix), terminal.Output.JSON)
-    elif output is FindingForm.GITHUB:
-        for line in problemforms.annotations(problems, prefix):
-            terminal.out.print(line, markup=False, soft_wrap=True)
-    else:
-        for problem in problems:
-            terminal.line(problem.text())
+    with terminal.verdict():
+        _show_problems(problems, output, prefix)
     errors = sum(problem.severity == "error" for problem in problems)
     warnings = len(problems) - errors
     if found.status.sync == "Unknown":
@@ -105,6 +99,21 @@ def validate(
         + f": {terminal.counted(errors, 'error')}, {terminal.counted(warnings, 'warning')}"
     )
     raise typer.Exit(terminal.ERROR if errors else terminal.DONE)
+
+
+def _show_problems(problems: Sequence[desired.Problem], output: FindingForm, prefix: str) -> None:
+    """Print what is wrong; ``prefix``: of paths within the repository."""
+    if output in (FindingForm.JSON, FindingForm.YAML):
+        value = {"problems": msgspec.to_builtins(problems)}
+        terminal.document(value, terminal.Output(output.value))
+    elif output is FindingForm.SARIF:
+        terminal.document(problemforms.sarif(problems, prefix), terminal.Output.JSON)
+    elif output is FindingForm.GITHUB:
+        for line in problemforms.annotations(problems, prefix):
+            terminal.out.print(line, markup=False, soft_wrap=True)
+    else:
+        for problem in problems:
+            terminal.line(problem.text())
 
 
 _Base = Annotated[
@@ -180,7 +189,8 @@ def plan(
         horizon_s=horizon_s,
         forecast=forecast,
     )
-    show(made, output, name)
+    with terminal.verdict():
+        show(made, output, name)
     raise typer.Exit(_CODES[made.verdict])
 
 

@@ -1,10 +1,11 @@
 """How commands print: data to stdout, words for people to stderr, colour only on a terminal."""
 
+import contextlib
 import errno
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
@@ -113,6 +114,19 @@ def drop_stdout() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+@contextlib.contextmanager
+def verdict() -> Iterator[None]:
+    """Print within it what the exit code says too: that is left with also where nobody reads on.
+
+    So `muster plan | head` under `set -o pipefail` never passes for a plan of nothing.
+    """
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        drop_stdout()
 
 
 def fail(message: str, code: int = ERROR, details: Sequence[str] = ()) -> NoReturn:

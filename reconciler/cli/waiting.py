@@ -172,6 +172,9 @@ def wait(
             if ends_at is not None and time.monotonic() > ends_at:
                 terminal.fail(f"not all have ended after {span}, and {error}", TIMED_OUT)
             terminal.fail(f"{error}; {goes_on(names)}", patience.FAILED)
+        except BrokenPipeError:
+            terminal.drop_stdout()
+            terminal.fail(f"nobody reads the output any more; {goes_on(names)}", patience.FAILED)
     raise typer.Exit(terminal.ERROR if failed else terminal.DONE)
 
 

@@ -291,3 +291,38 @@ def test_what_cant_be_written_is_one_line(
         os.close(writes)
     expected = "muster: what it prints can't be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (status, expected if status else "")
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["drift"], 2, ""),
+        (["drift", "-o", "json"], 2, ""),
+        (["wait", "a"], 125, "nobody reads the output any more; a goes on without this command"),
+    ],
+)
+def test_what_the_exit_code_says_is_said_where_nobody_reads(
+    controller: tuple[Script, str], words: list[str], status: int, said: str
+) -> None:
+    script, url = controller
+    row = {"kind": "task-missing", "subject": "a/0", "message": "m", "action": "report"}
+    row |= {"severity": "warning", "first_seen": "2026-11-22T10:00:00Z", "remedy": ""}
+    script |= {
+        "/v1/jobs/a": [told(job("Succeeded", 1))],
+        "/v1/drift": [told({"items": [{**row, "wanted": "", "found": "", "pool": ""}]})],
+    }
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "reconciler.cli.entry", *words, "--server", url],
+            stdout=writes,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        os.close(writes)
+    assert done.returncode == status, done.stderr
+    assert (said in done.stderr) if said else not done.stderr
