@@ -28,6 +28,7 @@ from agents import cgroups, journal, processes
 from reconciler.model import staging, wire
 from reconciler.model.records import AttemptReport
 from reconciler.model.states import AttemptState, EndReason
+from tests.integration import mounted
 from tests.integration.agents import containers
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
@@ -145,7 +146,7 @@ class Churn:
         if self.podman is not None:
             self.kinds |= in_containers()
         self.mounted = mount(self.disk)
-        self.mounts = mounts()
+        self.mounts = mounted.at(self.folder)
         self.node = Node(self.disk / "root", self.controller)
         self.node.log = self.folder / "agent.log"
 
@@ -335,7 +336,7 @@ class Churn:
             stored = self.podman.left()
             if stored:
                 self._wrong(f"{len(stored)} things in the storage of containers: {stored[:9]}")
-        more = mounts() - self.mounts
+        more = mounted.at(self.folder) - self.mounts
         if more:
             self._wrong(f"{len(more)} mounts, as {min(more)}")
         memory = self.account.memory_mib
@@ -356,12 +357,6 @@ def mount(folder: Path) -> bool:
     """Make a folder a small disk; False where nothing can be mounted here."""
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=755", "none", str(folder)]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def mounts() -> set[str]:
-    """What is mounted where, but for network namespaces: a node here makes none, others may."""
-    lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
-    return {" ".join(line.split()[:3]) for line in lines if line.split()[2] != "nsfs"}
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ import pytest
 
 from agents import cgroups, confinement, processes
 from reconciler.model.states import AttemptState, EndReason
+from tests.integration import mounted
 from tests.integration.agents import supervised
 from tests.integration.agents.supervised import DEADLINE_S, Bed, alive, wait
 
@@ -250,7 +251,8 @@ def test_devices_that_are_masked(bed: Bed) -> None:
 def test_temporary_folders_are_its_own(bed: Bed, tmp_path: Path) -> None:
     elsewhere = tmp_path / "not-the-machines-own"
     elsewhere.mkdir()
-    before = Path("/proc/self/mountinfo").read_text()
+    places = (bed.root, elsewhere)
+    before = mounted.at(*places)
     for name in ("one", "two"):
         private = {
             "binds": [(f"{bed.root}/attempts/{name}/tmp", str(elsewhere))],
@@ -263,7 +265,7 @@ def test_temporary_folders_are_its_own(bed: Bed, tmp_path: Path) -> None:
         assert (bed.root / f"attempts/{name}/tmp/x").read_text() == f"{name}\n"
     assert not list(elsewhere.iterdir())
     assert not Path("/dev/shm/muster-test").exists()
-    assert Path("/proc/self/mountinfo").read_text() == before
+    assert mounted.at(*places) == before
 
 
 @needs_root
