@@ -118,28 +118,42 @@ class Outcome:
     wall_s: float = 0.0
     cpu_s: float = 0.0
     ended: int = 0
+    #: CPU milliseconds that what was evicted had run for nothing.
+    lost_ms: int = 0
     #: Milliseconds from arrival to the first start, by class.
     admission_ms: dict[str, list[int]] = field(default_factory=dict)
 
 
-def simulate(load: Load, *, preempt: bool = True) -> Outcome:
-    """All jobs to their ends; only decisions, and what keeps their columns, take real time."""
-    cluster, outcome = _cluster(load, preempt=preempt), Outcome()
-    arrivals: list[tuple[int, str, int, int]] = []
+def spent(load: Load, outcome: Outcome) -> tuple[float, float]:
+    """Of all CPU time of the cluster until the last end: what was lost to evictions, and idle."""
+    queues = load.cohorts * load.queues
+    whole = outcome.makespan_ms * queues * _OWNED
+    work = queues * sum(c.count * c.cpus * c.run_ms for c in load.classes)
+    return outcome.lost_ms / whole, (whole - work - outcome.lost_ms) / whole
+
+
+def _arrivals(load: Load) -> list[tuple[int, str, int, int]]:
+    """When each job comes, its name, its queue and its class, in order."""
     leaves = [
         cohort * (load.queues + 1) + 1 + number
         for cohort in range(load.cohorts)
         for number in range(load.queues)
     ]
-    for queue, (number, each) in itertools.product(leaves, enumerate(load.classes)):
-        arrivals += [
-            (at * each.gap_ms, f"{each.name}-{queue}-{at}", queue, number)
-            for at in range(each.count)
-        ]
-    arrivals.sort()
+    return sorted(
+        (at * each.gap_ms, f"{each.name}-{queue}-{at}", queue, number)
+        for queue, (number, each) in itertools.product(leaves, enumerate(load.classes))
+        for at in range(each.count)
+    )
+
+
+def simulate(load: Load, *, preempt: bool = True) -> Outcome:
+    """All jobs to their ends; only decisions, and what keeps their columns, take real time."""
+    cluster, outcome = _cluster(load, preempt=preempt), Outcome()
+    arrivals = _arrivals(load)
     class_of: dict[str, int] = {}
     came: dict[str, int] = {}
     started: dict[str, int] = {}
+    began: dict[str, int] = {}
     ends: list[tuple[int, str, int]] = []
     runs: dict[str, int] = {}
     at = 0
@@ -166,10 +180,14 @@ def simulate(load: Load, *, preempt: bool = True) -> Outcome:
             decisions = cluster.cycle(now / 1000)
             outcome.cycles += 1
             outcome.evictions += len(decisions.evictions)
+            for eviction in decisions.evictions:
+                cpus = load.classes[class_of[eviction.job]].cpus
+                outcome.lost_ms += cpus * (now - began[eviction.job])
             evicted = bool(decisions.evictions)
             for placement in decisions.placements:
                 job = placement.job
                 started.setdefault(job, now)
+                began[job] = now
                 runs[job] = runs.get(job, 0) + 1
                 heapq.heappush(ends, (now + load.classes[class_of[job]].run_ms, job, runs[job]))
         outcome.wall_s += time.perf_counter() - wall
@@ -187,6 +205,7 @@ def rows_of(
     """The rows of one configuration, with or without preemption in the queue."""
     found, bound = simulate(load, preempt=preempt), bound_s(load)
     makespan = found.makespan_ms / 1000
+    lost, idle = spent(load, found)
     name = load.name if preempt else f"{load.name}_no_preemption"
     rows = [
         situations.row(
@@ -199,6 +218,8 @@ def rows_of(
         ),
         situations.row(f"{name}_bound_s", bound, "virtual s"),
         situations.row(f"{name}_makespan_by_bound", makespan / bound, "times", below=1.05),
+        situations.row(f"{name}_lost_to_evictions", lost, "share"),
+        situations.row(f"{name}_idle", idle, "share"),
         situations.row(f"{name}_decisions_s", found.wall_s, "s", below=decisions_below_s),
         situations.row(f"{name}_decisions_cpu_s", found.cpu_s, "s"),
         situations.row(f"{name}_cycles", found.cycles, "cycles"),

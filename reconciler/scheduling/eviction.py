@@ -147,7 +147,10 @@ class Evictor:
         policy, paths = self.situation.policy, self.ledger.paths
         if policy.preempt and self._has_lower(ask):
             return True
-        return policy.reclaim and any(excess.queue in paths[loser] for loser in self._losers(ask))
+        if not policy.reclaim:
+            return False
+        below = (q for q in self.prospects.leaves_above() if excess.queue in paths[q])
+        return any(self._loses(ask, queue) for queue in below)
 
     def has_failed(self, ask: asking.Ask) -> bool:
         """Whether all searches for an ask were made, for it or a smaller one, and found nobody.
@@ -227,11 +230,11 @@ class Evictor:
 
     def _losers(self, ask: asking.Ask) -> list[int]:
         """Queues that may lose something to an ask as things stand."""
-        return [
-            queue
-            for queue in self.prospects.leaves_above()
-            if queue != ask.queue and self._may_lose(ask, queue) and not self.pool.is_empty(queue)
-        ]
+        return [queue for queue in self.prospects.leaves_above() if self._loses(ask, queue)]
+
+    def _loses(self, ask: asking.Ask, queue: int) -> bool:
+        """Whether a queue may lose something to an ask as things stand, and has something."""
+        return queue != ask.queue and self._may_lose(ask, queue) and not self.pool.is_empty(queue)
 
     def _may_lose(self, ask: asking.Ask, loser: int) -> bool:
         ledger = self.ledger

@@ -89,6 +89,18 @@ def test_without_preemption_nobody_is_evicted_within_guarantees() -> None:
     assert queues.simulate(_load(2), preempt=False).evictions == 0
 
 
+def test_work_that_was_evicted_is_told_apart_from_what_nobody_used() -> None:
+    """0.2 of the small one's second is lost between the ends of two large ones, nothing idles."""
+    classes = (
+        queues.JobClass("small", 20, 50, 1, 1000, 0),
+        queues.JobClass("large", 20, 200, 2, 1000, 1200),
+    )
+    load = queues.Load("gap", 1, 1, classes, 1.0)
+    found = queues.simulate(load)
+    assert (found.makespan_ms, found.evictions, found.lost_ms) == (3200, 1, 20 * 200)
+    assert queues.spent(load, found) == (1 / 16, 0)
+
+
 def test_a_small_cluster_fills_and_stays_full() -> None:
     found = scale.measure(40, 400, 2)
     assert found["placements"] > 60
