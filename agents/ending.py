@@ -32,5 +32,5 @@ def leave_nothing(root: Path) -> list[str]:
         problems.append("some processes of tasks can't be killed")
     if not confinement.clean_up(str(root)):
         problems.append("some control groups of tasks can't be removed")
-    images.end_left(str(root))
+    problems += images.end_left(str(root))
     return problems + leftovers.clear(root)

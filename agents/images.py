@@ -7,6 +7,7 @@ was killed has left running is found by its environment, and ended before the ne
 """
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -23,6 +24,8 @@ TOGETHER_MAX = 2
 LOOK_S = 60.0
 #: How long a runtime that was asked to end may take for it.
 ENDING_S = 10.0
+#: How long one that was killed may take to be gone.
+KILLED_S = 2.0
 #: How often it is seen whether anybody still waits for what a runtime fetches.
 WAITED_FOR_EVERY_S = 0.5
 #: Names the folder of the node for which a runtime fetches something, in its environment.
@@ -51,12 +54,20 @@ class Wanted(msgspec.Struct, frozen=True):
         return (type(self.runtime).__name__, self.image, who)
 
 
+class _Waiter(msgspec.Struct, frozen=True):
+    """An attempt that waits for an image, at most so long of its being pulled."""
+
+    told: Told
+    limit_s: float
+    since: float
+
+
 class _Fetch:
-    """An image on its way: who waits for it, by attempt; ``unwanted``: nobody does any more."""
+    """An image on its way: who waits for it, by attempt, and since when it is pulled, if it is."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, Told] = {}
-        self.unwanted = threading.Event()
+        self.waiting: dict[str, _Waiter] = {}
+        self.pulled_since: float | None = None
 
 
 class Images:
@@ -71,11 +82,11 @@ class Images:
 
     def want(self, attempt: str, wanted: Wanted, told: Told) -> None:
         """Have ``told`` called, from another thread, when the image is there or can't be had."""
+        limit_s = wanted.timeout_s or self._timeout_s
         with self._lock:
             begun = wanted.key in self._fetches
             fetch = self._fetches.setdefault(wanted.key, _Fetch())
-            fetch.waiting[attempt] = told
-            fetch.unwanted.clear()
+            fetch.waiting[attempt] = _Waiter(told, limit_s, time.monotonic())
         if not begun:
             threading.Thread(target=self._get, args=(wanted, fetch), daemon=True).start()
 
@@ -85,13 +96,8 @@ class Images:
         A pull that nobody else waits for is asked to end, and is begun anew for who comes later.
         """
         with self._lock:
-            given_up = [
-                fetch for fetch in self._fetches.values() if fetch.waiting.pop(attempt, None)
-            ]
-            for fetch in given_up:
-                if not fetch.waiting:
-                    fetch.unwanted.set()
-        return bool(given_up)
+            found = [fetch.waiting.pop(attempt, None) for fetch in self._fetches.values()]
+        return any(found)
 
     def waiting(self) -> dict[str, str]:
         """Attempts that wait, and for which image."""
@@ -101,41 +107,66 @@ class Images:
     def _get(self, wanted: Wanted, fetch: _Fetch) -> None:
         while True:
             try:
-                problem: str | None = self._fetch(wanted, fetch.unwanted)
+                problem: str | None = self._fetch(wanted, fetch)
             except UnwantedError:
                 problem = None
             except Exception as failure:  # whatever it is, those who wait have to hear of it
                 problem = f"image {wanted.image}: {failure!r}"
             with self._lock:
+                fetch.pulled_since = None
                 if problem is None and fetch.waiting:
                     continue  # somebody has come while it was ended
                 waiting = self._fetches.pop(wanted.key).waiting
                 break
-        for told in waiting.values():
-            told(problem or "")
+        for one in waiting.values():
+            one.told(problem or "")
 
-    def _fetch(self, wanted: Wanted, unwanted: threading.Event) -> str:
+    def _fetch(self, wanted: Wanted, fetch: _Fetch) -> str:
         """Get an image; why it can't be had, or nothing.
 
         Raises:
-            UnwantedError: nobody waits for it any more.
+            UnwantedError: nobody waits for it any more, or it has taken as long as any may.
         """
         look = wanted.runtime.present(wanted.image)
         if look is None:
             there = os.path.exists(wanted.image)  # noqa: PTH110
             return "" if there else f"image {wanted.image}: no such file on this node"
         environment = {**dict(wanted.environment), FETCHES_FOR: self._root}
-        if execute(look, wanted.user, environment, LOOK_S, unwanted)[0] == 0:
+
+        def is_wanted() -> bool:
+            return self._is_wanted(wanted.image, fetch)
+
+        if execute(look, wanted.user, environment, LOOK_S, is_wanted)[0] == 0:
             return ""
         with self._turns:
             pull = wanted.runtime.pull(wanted.image)
-            limit_s = wanted.timeout_s or self._timeout_s
-            status, said = execute(pull, wanted.user, environment, limit_s, unwanted)
+            with self._lock:
+                fetch.pulled_since = time.monotonic()
+            # those who wait say for how long
+            status, said = execute(pull, wanted.user, environment, math.inf, is_wanted)
         if status == 0:
             return ""
-        if status is None:
-            return f"image {wanted.image} was not there after {limit_s:g} s of pulling"
         return f"image {wanted.image} can't be pulled: {said or f'status {status}'}"
+
+    def _is_wanted(self, image: str, fetch: _Fetch) -> bool:
+        """Whether anybody waits for an image; who has waited too long is told, and waits no more.
+
+        A pull that all who waited for it from its beginning have given up is not wanted either: it
+        hangs, and who has come since is served better by another.
+        """
+        now = time.monotonic()
+        late: list[_Waiter] = []
+        with self._lock:
+            since = fetch.pulled_since
+            if since is not None:
+                for attempt, one in list(fetch.waiting.items()):
+                    if now - max(since, one.since) >= one.limit_s:
+                        late.append(fetch.waiting.pop(attempt))
+            early = [one for one in fetch.waiting.values() if since is None or one.since <= since]
+            is_wanted = bool(early) or (bool(fetch.waiting) and not late)
+        for one in late:
+            one.told(f"image {image} was not there after {one.limit_s:g} s of pulling")
+        return is_wanted
 
 
 class UnwantedError(Exception):
@@ -147,14 +178,14 @@ def execute(
     user: dict[str, Any] | None,
     environment: dict[str, str],
     limit_s: float,
-    unwanted: threading.Event | None = None,
+    is_wanted: Callable[[], bool] | None = None,
 ) -> tuple[int | None, str]:
     """Run a command of a runtime as its user: status, None past its limit, and its last words.
 
     Raises:
-        UnwantedError: ``unwanted`` was set before its end.
+        UnwantedError: ``is_wanted``, which is asked again and again, said no before its end.
     """
-    if unwanted is not None and unwanted.is_set():
+    if is_wanted is not None and not is_wanted():
         raise UnwantedError
     as_user: dict[str, Any] = {}
     if user is not None:
@@ -168,7 +199,7 @@ def execute(
         return 127, str(problem)
     with process:
         try:
-            told = _communicate(process, limit_s, unwanted)
+            told = _communicate(process, limit_s, is_wanted)
         except subprocess.TimeoutExpired:
             _end(process)
             return None, ""
@@ -180,14 +211,14 @@ def execute(
 
 
 def _communicate(
-    process: subprocess.Popen[bytes], limit_s: float, unwanted: threading.Event | None
+    process: subprocess.Popen[bytes], limit_s: float, is_wanted: Callable[[], bool] | None
 ) -> bytes:
     """What a process says until its end.
 
     Raises:
         subprocess.TimeoutExpired: it takes too long. UnwantedError: nobody waits any more.
     """
-    if unwanted is None:
+    if is_wanted is None:
         return process.communicate(timeout=limit_s)[1]
     ends_at = time.monotonic() + limit_s
     while True:
@@ -197,23 +228,28 @@ def _communicate(
         except subprocess.TimeoutExpired:
             if left_s <= WAITED_FOR_EVERY_S:
                 raise
-            if unwanted.is_set():
+            if not is_wanted():
                 raise UnwantedError from None
 
 
-def end_left(root: str) -> None:
+def end_left(root: str) -> list[str]:
     """End what fetches images for a node that has no agent: nobody would limit it any more.
 
-    Called before the node's agent begins, and after the last one.
+    Called before the node's agent begins, and after the last one. What could not be ended, in
+    words: a node works all the same.
     """
     left = _fetching_for(root)
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number, limit_s in ((signal.SIGTERM, ENDING_S), (signal.SIGKILL, KILLED_S)):
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, number)
-        ends_at = time.monotonic() + ENDING_S
+        ends_at = time.monotonic() + limit_s
         while left & _fetching_for(root) and time.monotonic() < ends_at:
             time.sleep(processes.PASS_S)
+    return [
+        f"process {pid} of an earlier agent, which fetches an image, can't be killed"
+        for pid in sorted(left & _fetching_for(root))
+    ]
 
 
 def _fetching_for(root: str) -> set[int]:

@@ -84,7 +84,8 @@ class Agent:
         self.port_loops = reports.open_port(
             self.settings.metrics, self._page_values, self.leaving, self.voice, self._notice
         )
-        images.end_left(str(self.root))
+        for problem in images.end_left(str(self.root)):
+            self.say(problem)
         follows = lineage.succeed(self.root, self.incarnation)
         shared = self.settings.shared or self.root / "shared"
         shared.mkdir(parents=True, exist_ok=True)

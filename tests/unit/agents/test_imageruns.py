@@ -124,9 +124,9 @@ class Bench:
         self.images = images.Images(600.0, str(folder))
         self.told: queue.Queue[tuple[str, str]] = queue.Queue()
 
-    def want(self, attempt: str, image: str = "a:1") -> None:
+    def want(self, attempt: str, image: str = "a:1", limit_s: float | None = None) -> None:
         environment = (*ENVIRONMENT.items(), ("HERE", str(self.folder)))
-        wanted = images.Wanted(self.runtime, image, None, environment)
+        wanted = images.Wanted(self.runtime, image, None, environment, limit_s)
         self.images.want(attempt, wanted, lambda problem: self.told.put((attempt, problem)))
 
     def begun(self, count: int) -> list[int]:
@@ -177,6 +177,20 @@ def test_who_comes_while_a_pull_is_ended_has_it_begun_anew(tmp_path: Path) -> No
     assert len(bench.begun(2)) == 2
 
 
+def test_each_waits_as_long_as_its_job_says_and_a_pull_that_hangs_is_begun_anew(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path)
+    bench.want("a.1", limit_s=3.0)
+    bench.begun(1)
+    bench.want("b.1", limit_s=3600.0)
+    (tmp_path / "done").touch()
+    said = "image a:1 was not there after 3 s of pulling"
+    assert bench.told.get(timeout=60) == ("a.1", said)
+    assert bench.told.get(timeout=60) == ("b.1", "")
+    assert len(bench.begun(2)) == 2
+
+
 def test_pulls_that_nobody_waits_for_take_no_turns(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     for number in range(images.TOGETHER_MAX):
@@ -201,7 +215,7 @@ def test_what_an_agent_left_that_was_killed_is_ended_before_the_next_begins(
     with left, others, helper:
         try:
             Bench(tmp_path).begun(3)
-            images.end_left(str(tmp_path))
+            assert images.end_left(str(tmp_path)) == []
             assert left.wait(60) == 1, "it was asked, and could tidy up"
             assert others.poll() is None
             assert helper.poll() is None, "what podman keeps for its user is let be"
