@@ -125,7 +125,8 @@ class Source:
             with self._path.open("rb") as stream:
                 text = stream.read(FILE_BYTES_MAX)
         except FileNotFoundError:
-            return Scene()
+            # nobody has said which driver it is to be: a pool may declare any
+            return Scene(driver_version="")
         return _DECODE_SCENE(text)
 
     def _readings(self, scene: Scene) -> "list[samples.DeviceReading]":

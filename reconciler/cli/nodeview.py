@@ -33,7 +33,7 @@ def show(item: Json, *, is_observed: bool = False) -> None:
         ("CPUs", f"{item['capacity']['cpu']:g}"),
         ("Memory", _gib(item["capacity"]["memory"])),
         ("Heard", terminal.clock(item["lastReport"]) if item["lastReport"] else "never"),
-        ("Driver", _driver(driver) if driver else ""),
+        ("Driver", _driver(driver, item["gpus"]) if driver else ""),
     ]
     for title, text in facts:
         if text:
@@ -70,7 +70,9 @@ def show(item: Json, *, is_observed: bool = False) -> None:
         )
 
 
-def _driver(driver: Json) -> str:
+def _driver(driver: Json, gpus: Json) -> str:
+    if driver["state"] == "ok" and gpus and all(gpu["simulated"] for gpu in gpus):
+        return f"simulated, as {driver['version']}" if driver["version"] else "simulated"
     if driver["state"] != "ok" or not driver["version"]:
         return f"{driver['state']}: {driver['message']}"
     cuda = f", CUDA {driver['cudaVersion']}" if driver["cudaVersion"] else ""

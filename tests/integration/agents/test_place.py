@@ -90,6 +90,9 @@ def test_a_simulated_instance_is_shown_and_given_like_others(
         ("1g.10gb", 1, 10), ("1g.10gb", 1, 10), ("3g.40gb", 3, 40),
     ]  # fmt: skip
     assert inventory.capacity.gpu_milli == 2000, "what it offers is counted as before"
+    driver = inventory.gpu_driver
+    assert driver is not None
+    assert (driver.state, driver.version) == ("ok", ""), "none that a pool could find to be another"
     controller.mig = desired.MigPlan()
     controller.change()
     controller.wait(lambda: not told_instances(controller), "whole devices")

@@ -82,9 +82,18 @@ def test_what_an_agent_cannot_do_beside_its_tasks_is_told(
 
 
 def test_a_driver_without_a_version_of_cuda_says_none() -> None:
-    driver = {"state": "ok", "version": "simulated", "cudaVersion": ""}
-    assert nodeview._driver(driver) == "simulated"
-    assert nodeview._driver(driver | {"cudaVersion": "12.4"}) == "simulated, CUDA 12.4"
+    driver = {"state": "ok", "version": "550.54.15", "cudaVersion": ""}
+    real = [{"simulated": False}]
+    assert nodeview._driver(driver, real) == "550.54.15"
+    assert nodeview._driver(driver | {"cudaVersion": "12.4"}, real) == "550.54.15, CUDA 12.4"
+
+
+def test_a_driver_of_simulated_devices_says_that_it_is_none() -> None:
+    driver = {"state": "ok", "version": "550.54.15", "cudaVersion": ""}
+    assert nodeview._driver(driver, [{"simulated": True}]) == "simulated, as 550.54.15"
+    assert nodeview._driver(driver | {"version": ""}, [{"simulated": True}]) == "simulated"
+    failed = driver | {"state": "failed", "message": "it hangs"}
+    assert nodeview._driver(failed, [{"simulated": True}]) == "failed: it hangs"
 
 
 def test_a_pool_on_observe_is_told(capsys: pytest.CaptureFixture[str]) -> None:
