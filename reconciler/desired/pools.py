@@ -250,7 +250,8 @@ def _topology(
         if twice:
             faults.add(
                 "host-in-two-domains",
-                "these nodes stand in another domain already: take them out of one",
+                "these nodes stand in another domain already: take them out of one; "
+                "what is within a node can't be a level",
                 *place,
                 "hosts",
                 found=hostlists.fold(twice),

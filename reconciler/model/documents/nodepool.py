@@ -121,12 +121,15 @@ class PoolTopologySpec(Part, frozen=True):
 
     levels: Annotated[
         list[TopologyLevel],
-        doc("Names of the levels, the widest first.", example=["block", "rack"]),
+        doc(
+            "Names of the levels, the widest first; a node is narrower than all of them.",
+            example=["block", "rack"],
+        ),
     ]
     domains: Annotated[
         list[DomainSpec],
         doc(
-            "Where hosts stand; hosts that are in none are near to nobody.",
+            "Where hosts stand, each in one domain; hosts that are in none are near to nobody.",
             example=[{"hosts": "gpu[001-016]", "path": ["b1", "r1"]}],
         ),
     ]
