@@ -114,6 +114,10 @@ class Cutter:
             self._tries.clear()
             self._gpus = self._with_simulated(self._gpus)  # what comes next may ask for them
 
+    def know(self, gpus: tuple[records.Gpu, ...]) -> None:
+        """Simulated devices as an earlier agent of the node had them."""
+        self._gpus = gpus
+
     @property
     def simulates(self) -> bool:
         """Whether a simulated device has instances."""
@@ -255,8 +259,17 @@ class Cutter:
         return order, tuple(told)
 
     def _with_simulated(self, known: tuple[records.Gpu, ...]) -> tuple[records.Gpu, ...]:
-        """Devices, simulated ones with the instances that are declared."""
+        """Devices, simulated ones with the instances that are declared, or while nobody says
+        anything with those that they had."""
         wanted = self._wanted()
+        if self._plan is None:
+            before = {gpu.uuid: gpu.mig for gpu in self._gpus}
+            return tuple(
+                msgspec.structs.replace(gpu, mig=before.get(gpu.uuid, gpu.mig))
+                if gpu.simulated
+                else gpu
+                for gpu in known
+            )
         return tuple(
             msgspec.structs.replace(gpu, mig=simulated.instances(gpu, wanted.get(gpu.index, ())))
             if gpu.simulated

@@ -219,6 +219,8 @@ class Senses:
         )
         watcher = self._watcher_of_gpus = self._watcher(watch)
         begun = bool(watch.known)
+        if begun:
+            self.cutter.know(watch.known)
         watch.known = watch.known or self._settings.gpus
 
         def turn() -> None:

@@ -93,6 +93,17 @@ def test_a_simulated_instance_is_shown_and_given_like_others(
     driver = inventory.gpu_driver
     assert driver is not None
     assert (driver.state, driver.version) == ("ok", ""), "none that a pool could find to be another"
+    node.kill_agent()
+    controller.mig, controller.inventory = None, None
+    lives = len(controller.lives)
+    node.start("--simulated-gpus", "2", "--gpu-memory", "80Gi", "--gpu-interval", "0.1")
+    controller.wait(lambda: len(controller.lives) > lives, "the next agent")
+    looked = len([one for one in controller.requests if one.gpu_usage])
+    controller.wait(
+        lambda: len([one for one in controller.requests if one.gpu_usage]) > looked, "a look"
+    )
+    assert held_instances(controller) == {"MIG-sim-n1-1-3": "a.2"}
+    assert len(told_instances(controller)) == 3, "while nobody says anything they are as they were"
     controller.mig = desired.MigPlan()
     controller.change()
     controller.wait(lambda: not told_instances(controller), "whole devices")
