@@ -49,6 +49,8 @@ class Filed:
 
     def __init__(self, read_blob: Callable[[str], bytes]) -> None:
         self._read_blob = read_blob
+        #: The file that was read last: most of what is wrong is wrong with many objects of one.
+        self._last: tuple[str, bytes] = ("", b"")
         self.entries: dict[str, _Entry] = {}
         self.count = 0
         self.structural: dict[str, None] = {}
@@ -146,9 +148,12 @@ class Filed:
         self, noted: Noted, severity: Literal["error", "warning"] | None = None
     ) -> desired.Problem:
         placed, fault = noted
+        blob = self.entries[placed.path].blob
+        if self._last[0] != blob:
+            self._last = (blob, self._read_blob(blob))
         return documents.problem(
             fault,
-            data=self._read_blob(self.entries[placed.path].blob),
+            data=self._last[1],
             path=placed.path,
             document=placed.document,
             severity=severity,

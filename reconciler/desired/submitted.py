@@ -14,6 +14,11 @@ from reconciler.desired.faults import Fault
 from reconciler.model import desired
 from reconciler.model.documents import job as job_documents
 
+#: Of the names that the jobs of a text depend on, the most that are looked up: slips are few.
+DEPENDENCIES_MAX = 20
+#: Those of some names that are names of jobs.
+Known = Callable[[Sequence[str]], Collection[str]]
+
 
 class Judge:
     """Judges by one structure in force; made once, it serves as long as that one is."""
@@ -33,7 +38,7 @@ class Judge:
         now: float,
         owner: str = "",
         *,
-        known: Callable[[str], bool] | None = None,
+        known: Known | None = None,
     ) -> tuple[desired.Problem, ...]:
         """What would refuse the jobs of a text, each by itself: with the document, with the rest.
 
@@ -45,17 +50,17 @@ class Judge:
             file: what stands in it.
             now: seconds since the epoch, for waivers.
             owner: whose those will be that name nobody; empty: nobody's.
-            known: whether there is a job of a name; None: nobody can tell.
+            known: tells of names those that are jobs'; None: nobody can tell.
         """
         found = list(documents.problems(path, data, file))
-        here = {document.name for document in file.documents if document.kind == "Job"}
+        missing = _unknown(file, known) if known is not None else set[str]()
         for document in file.documents:
             if isinstance(document.part, job_documents.Job):
                 found += [
                     documents.problem(fault, data=data, path=path, document=document)
                     for fault in (
                         *self._faults(document, _of(document.part, owner), path, now),
-                        *_missing(document.part, here, known),
+                        *_missing(document.part, missing),
                     )
                 ]
         return tuple(found)
@@ -67,13 +72,24 @@ class Judge:
         return [*faults, *warnings]
 
 
-def _missing(
-    part: job_documents.Job, here: Collection[str], known: Callable[[str], bool] | None
-) -> Iterator[Fault]:
-    """What a job waits for that nobody knows of: a warning, since it may come."""
-    for index, dependency in enumerate(part.spec.depends_on or ()):
-        if known is not None and dependency.job not in here and not known(dependency.job):
-            yield checks.missing_dependency(dependency.job, index, "is not known yet")
+def _unknown(file: documents.File, known: Known) -> set[str]:
+    """Names that jobs of a text depend on, of which nobody knows a job: of the first so many."""
+    here = {document.name for document in file.documents if document.kind == "Job"}
+    named: dict[str, None] = {}
+    for document in file.documents:
+        if isinstance(document.part, job_documents.Job):
+            named.update((one.job, None) for one in document.part.spec.depends_on or ())
+    asked = [name for name in named if name not in here][:DEPENDENCIES_MAX]
+    return set(asked).difference(known(asked)) if asked else set()
+
+
+def _missing(part: job_documents.Job, untold: set[str]) -> Iterator[Fault]:
+    """What a job waits for that nobody knows of, once each: a warning, since it may come."""
+    if untold:
+        for index, dependency in enumerate(part.spec.depends_on or ()):
+            if dependency.job in untold:
+                untold.discard(dependency.job)
+                yield checks.missing_dependency(dependency.job, index, "is not known yet")
 
 
 def _of(part: job_documents.Job, owner: str) -> job_documents.Job:

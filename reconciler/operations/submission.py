@@ -11,7 +11,7 @@ import itertools
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -149,7 +149,7 @@ def read(
     now: float = 0.0,
     owner: str = "",
     *,
-    known: Callable[[str], bool] | None = None,
+    known: submitted.Known | None = None,
 ) -> list[SubmittedDocument]:
     """The jobs in a YAML or JSON text, checked each by itself.
 
@@ -159,7 +159,7 @@ def read(
         judge: of the structure in force, to check them against; None: not known here.
         now: seconds since the epoch, for waivers of policies.
         owner: of those that name none; empty: they stay without.
-        known: whether there is a job of a name, for what depends on it; None: nobody can tell.
+        known: tells of names those that are jobs', for what depends on them; None: nobody can tell.
 
     Raises:
         InvalidError: anything is wrong with any of them, or there is none.

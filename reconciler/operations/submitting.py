@@ -36,8 +36,8 @@ def submit(
     structure, unchecked = targets.structure_of(clone, standing)
     judge = None if structure is None else submitted.Judge(structure)
 
-    def known(name: str) -> bool:
-        return clone.find("Job", name) is not None
+    def known(names: Sequence[str]) -> list[str]:
+        return [name for name in names if clone.find("Job", name) is not None]
 
     jobs = submission.read(owned(change), "", judge, time.time(), known=known)
     told = "would be submitted" if dry_run else "submitted"

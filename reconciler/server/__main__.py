@@ -18,7 +18,7 @@ from reconciler.changes import signing
 from reconciler.desired import altered, source
 from reconciler.model import addresses, loglines
 from reconciler.operations import pusher, submission, views
-from reconciler.server import access, app, permissions, services, tokens
+from reconciler.server import access, app, connections, permissions, services, tokens
 from reconciler.store import StoreError
 
 log = logging.getLogger("muster.server")
@@ -29,6 +29,8 @@ SHUTDOWN_S = 3
 _PR_SET_PDEATHSIG = 1
 #: Connections that wait to be accepted: a fleet comes back at once.
 BACKLOG = 2048
+#: How many are accepted before any of them is looked at, all of them files: fewer than are kept.
+TOGETHER_MAX = connections.FILES_KEPT // 2
 
 
 class _Parser(argparse.ArgumentParser):
@@ -114,6 +116,9 @@ def main(arguments: list[str]) -> int:
         log_config=None,
         log_level="warning",
         lifespan="on",
+        http=connections.protocol(connections.by_files()),
+        ws="none",
+        backlog=TOGETHER_MAX,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=SHUTDOWN_S,
         server_header=False,
@@ -212,6 +217,12 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: services.Services) -> None:
         super().__init__(config)
         self._service = service
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve: more may wait to be accepted than are accepted together."""
+        await super().startup(sockets)
+        for one in sockets or ():
+            one.listen(BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop: first those who wait, then the rest."""

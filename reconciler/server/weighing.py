@@ -133,7 +133,7 @@ class Weighing:
             judge,
             time.time(),
             owner=asked.owner,
-            known=lambda name: known.job(name) is not None,
+            known=self._service.reader.newest_states,
         )
         return (
             [msgspec.structs.replace(one, dry_run=True) for one in found]

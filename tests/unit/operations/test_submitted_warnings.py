@@ -1,5 +1,7 @@
 """What is accepted with a warning says so to whoever submits it."""
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
@@ -71,10 +73,22 @@ def test_what_depends_on_a_job_that_nobody_knows_is_told() -> None:
     structure = World(nodes=1, gpu=2).structure
     text = "---\n".join(AFTER % pair for pair in (("a", "there"), ("b", "a"), ("c", "ther")))
     judge = submitted.Judge(structure)
-    found = submission.read(text, "ann", judge, known={"there"}.__contains__)
+    asked: list[Sequence[str]] = []
+
+    def known(names: Sequence[str]) -> list[str]:
+        asked.append(names)
+        return [name for name in names if name == "there"]
+
+    found = submission.read(text, "ann", judge, known=known)
     assert [one.warnings for one in found] == [
         (),
         (),
         ("the job ther is not known yet: this one waits until it is",),
     ]
+    assert asked == [["there", "ther"]]
     assert not any(one.warnings for one in submission.read(text, "ann", judge)), "nobody can tell"
+    # a text of thousands of names makes no thousands of warnings
+    text = "---\n".join(AFTER % (f"job-{number}", f"no-{number}") for number in range(50))
+    text += "---\n" + AFTER % ("again", "no-1")
+    found = submission.read(text, "ann", judge, known=known)
+    assert sum(len(one.warnings) for one in found) == len(asked[-1]) == 20

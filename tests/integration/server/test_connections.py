@@ -1,0 +1,167 @@
+"""Who connects and says nothing, or too little, neither stays nor keeps others out."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from reconciler.server import connections
+
+WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+UNTIL_S = 60.0
+
+
+async def _answer(scope: Any, receive: Any, send: Any) -> None:
+    """Read all of the body, and say how long it was."""
+    length, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        length, more = length + len(message["body"]), message["more_body"]
+    headers = [(b"content-length", b"%d" % len(str(length)))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": str(length).encode()})
+
+
+class Door:
+    """A server that is asked over sockets."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._opened = contextlib.ExitStack()
+
+    def open(self, said: bytes = b"", *, of: str = "127.0.0.1") -> socket.socket:
+        """Connect from an address, and say something."""
+        where = ("127.0.0.1", self._port)
+        made = self._opened.enter_context(
+            socket.create_connection(where, timeout=UNTIL_S, source_address=(of, 0))
+        )
+        with contextlib.suppress(ConnectionError):  # it may be closed already
+            made.sendall(said)
+        return made
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server closes it without a word, awaited."""
+    try:
+        return connection.recv(100) == b""
+    except ConnectionError:
+        return True
+
+
+def is_answered(connection: socket.socket, length: int = 0) -> bool:
+    """Whether an answer comes, awaited."""
+    told = b""
+    while not told.endswith(f"\r\n\r\n{length}".encode()):
+        found = connection.recv(1000)
+        if not found:
+            return False
+        told += found
+    return told.startswith(b"HTTP/1.1 200")
+
+
+@contextlib.contextmanager
+def served(request_s: float = UNTIL_S, body_s: float = UNTIL_S) -> Iterator[Door]:
+    limits = connections.Limits(6, 3, request_s, body_s)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(
+            _answer, http=connections.protocol(limits), ws="none", lifespan="off", log_config=None
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        made = Door(listener.getsockname()[1])
+        try:
+            yield made
+        finally:
+            made.close()
+            server.should_exit = True
+            thread.join()
+
+
+POST = b"POST / HTTP/1.1\r\nHost: x\r\n"
+QUIET = {
+    "nothing": b"",
+    "half a request": WHOLE[:-2],
+    "half a body": POST + b"Content-Length: 9\r\n\r\n1234",
+    "no last piece": POST + b"Transfer-Encoding: chunked\r\n\r\n4\r\n1234\r\n",
+}
+
+
+@pytest.mark.parametrize("said", QUIET)
+def test_who_does_not_go_on_is_let_go_of(said: str) -> None:
+    with served(request_s=0.3, body_s=0.3) as door:
+        assert is_closed(door.open(QUIET[said]))
+
+
+def test_who_begins_a_second_request_has_to_go_on_as_well() -> None:
+    with served(request_s=3.0) as door:
+        one = door.open(WHOLE)
+        assert is_answered(one)
+        one.sendall(WHOLE[:-2])
+        assert is_closed(one)
+
+
+def test_a_drop_now_and_then_is_not_going_on() -> None:
+    with served(body_s=0.3) as door:
+        drips = door.open(POST + b"Content-Length: 1000000\r\n\r\n")
+        drips.settimeout(0.02)
+        ends_at = time.monotonic() + UNTIL_S
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < ends_at:
+                drips.sendall(b"a")
+                with contextlib.suppress(TimeoutError):
+                    assert drips.recv(100) == b""
+                    return
+            raise AssertionError("it is kept for ever")
+
+
+def test_who_asked_may_ask_again_later_and_send_what_is_large() -> None:
+    with served(request_s=3.0) as door:
+        one = door.open(WHOLE)
+        assert is_answered(one)
+        assert is_closed(door.open()), "as much time has passed as a request may take"
+        one.sendall(POST + b"Content-Length: 200000\r\n\r\n" + b"a" * 200000)
+        assert is_answered(one, 200000)
+        one.sendall(WHOLE + WHOLE)
+        assert is_answered(one)
+
+
+def test_no_address_takes_the_places_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    with served() as door:
+        for number in range(2):
+            inside = [door.open(WHOLE) for _ in range(3)]
+            assert all(map(is_answered, inside)), number
+            refused = [door.open(WHOLE) for _ in range(2)]
+            assert all(map(is_closed, refused)), number
+            other = door.open(WHOLE, of="127.0.0.2")
+            assert is_answered(other), number
+            for one in (*inside, other):
+                one.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                assert is_answered(one)
+                assert is_closed(one)
+    told = [record.getMessage() for record in caplog.records if record.name == "muster.server"]
+    found = "127.0.0.1 has 3 connections open, as many as it may"
+    assert told == [f"a connection of 127.0.0.1 is closed at once: {found}"]
+
+
+def test_there_are_only_so_many_in_all() -> None:
+    with served() as door:
+        inside = [door.open(WHOLE, of=f"127.0.0.{last}") for last in (1, 2) for _ in range(3)]
+        assert all(map(is_answered, inside))
+        assert is_closed(door.open(WHOLE, of="127.0.0.3"))
+
+
+def test_more_files_are_asked_for_and_some_are_left_to_others() -> None:
+    found = connections.by_files()
+    assert 0 < found.address_max < found.connections_max
+    assert connections.by_files() == found
