@@ -315,7 +315,8 @@ def test_a_reader_that_has_had_enough_is_no_error(
                 cwd=tmp_path,
                 timeout=60,
             )
-        assert done.returncode == 0, (command, done.stderr)
+        # what it found out it answers all the same
+        assert done.returncode == (2 if command == "drift" else 0), (command, done.stderr)
         assert b"roken" not in done.stderr, (command, done.stderr)
 
 
