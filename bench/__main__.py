@@ -32,6 +32,7 @@ NAMES = (
     "queues",
     "scale",
     "plan",
+    "plan_live",
     "scraping",
     "reports",
 )

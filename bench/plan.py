@@ -90,17 +90,27 @@ def _write(folder: Path, files: Iterator[tuple[str, str]]) -> None:
 def make(folder: Path, nodes: int, jobs: int) -> None:
     """A repository with ``main``, and ``proposal`` one commit ahead of it."""
     _git(folder, "init", "--quiet", "--initial-branch", "main")
-    (folder / "structure.yaml").write_text(_structure(nodes))
-    _write(folder, _jobs(jobs))
+    propose(folder, nodes, jobs)
+
+
+def propose(folder: Path, nodes: int, jobs: int, below: str = "") -> None:
+    """In a repository: jobs and nodes in ``main``, and ``proposal`` one commit ahead of it.
+
+    ``below``: the folder in it in which they stand.
+    """
+    place = folder / below
+    place.mkdir(exist_ok=True)
+    (place / "structure.yaml").write_text(_structure(nodes))
+    _write(place, _jobs(jobs))
     _git(folder, "add", "--all")
     _git(folder, "commit", "--quiet", "--message", "base")
     _git(folder, "checkout", "--quiet", "-b", "proposal")
-    text = (folder / "structure.yaml").read_text()
-    (folder / "structure.yaml").write_text(
+    text = (place / "structure.yaml").read_text()
+    (place / "structure.yaml").write_text(
         text.replace(f"limit: {{gpu: {nodes * 4}}}", f"limit: {{gpu: {nodes * 2}}}", 1)
     )
-    (folder / "jobs" / f"{0:05d}.yaml").unlink()
-    (folder / "urgent.yaml").write_text(
+    (place / "jobs" / f"{0:05d}.yaml").unlink()
+    (place / "urgent.yaml").write_text(
         "---\n".join(_job(f"urgent-{n}", 256, "4h", 3, 200) for n in range(4))
     )
     _git(folder, "add", "--all")
@@ -125,7 +135,7 @@ def live(wanted: desired.Desired, revision: str, cycles: int) -> snapshots.Live:
     return snapshots.Live("bench", cluster.now, revision, revision, observed, pools)
 
 
-def _command(folder: Path, *arguments: str) -> tuple[float, float]:
+def timed(folder: Path, *arguments: str) -> tuple[float, float]:
     """Seconds that the command takes, from its start to its end: of the clock, and of the CPU."""
     muster = Path(sys.executable).with_name("muster")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -177,8 +187,8 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         began = time.perf_counter()
         plan = planning.plan(found, snapshot, kept.at)
         planning_s = time.perf_counter() - began
-        without = [_command(folder, "--no-forecast") for _ in range(options.times)]
-        ahead = [_command(folder, "--against", str(file)) for _ in range(options.times)]
+        without = [timed(folder, "--no-forecast") for _ in range(options.times)]
+        ahead = [timed(folder, "--against", str(file)) for _ in range(options.times)]
     forecast = plan.forecast
     if forecast is None:
         raise RuntimeError(f"no forecast: {plan.no_forecast}")

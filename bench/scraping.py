@@ -63,9 +63,17 @@ _GOAL_S = 0.5
 
 
 class Node:
-    """One simulated node: keeps what it was told, and says that it runs."""
+    """One simulated node of eight GPUs: keeps what it was told, and says that it runs."""
 
-    def __init__(self, bed: cluster.Bed, number: int) -> None:
+    def __init__(
+        self,
+        bed: cluster.Bed,
+        number: int,
+        *,
+        cpus: int = 64,
+        memory_gib: int = 256,
+        model: str = "NVIDIA H200",
+    ) -> None:
         self.name = f"gpu{number:04d}"
         token = (bed.cluster.state / "node-token").read_text().strip()
         self.connection = link.Connection(link.Target(bed.cluster.url, token))
@@ -75,9 +83,9 @@ class Node:
         uuids = [f"GPU-{number:04d}-{index}" for index in range(_GPUS)]
         self.inventory = records.Inventory(
             hostname=self.name,
-            capacity=Resources(64_000, 256 * _GI, _GPUS * 1000),
+            capacity=Resources(cpus * 1000, memory_gib * _GI, _GPUS * 1000),
             gpus=tuple(
-                records.Gpu(index, uuid, "NVIDIA H200", 141 * _GI, pcie_width_max=16)
+                records.Gpu(index, uuid, model, 141 * _GI, pcie_width_max=16)
                 for index, uuid in enumerate(uuids)
             ),
         )
@@ -139,7 +147,7 @@ def _fill(bed: cluster.Bed, nodes: list[Node]) -> None:
     """Declare the nodes, fill them, and have every task run."""
     database = bed.cluster.state / "store.db"
     bed.commit({"gpus.yaml": _POOL.format(nodes=len(nodes))}, "many nodes")
-    _each(nodes, Node.report)
+    each(nodes, Node.report)
     ready = "SELECT count(*) FROM nodes WHERE state = 'Ready' AND pool = 'gpus'"
     cluster.wait_until(lambda: cluster.one(database, ready) == len(nodes), 300.0)
     tasks = len(nodes) * _GPUS
@@ -149,10 +157,11 @@ def _fill(bed: cluster.Bed, nodes: list[Node]) -> None:
     while cluster.one(database, running) != tasks:
         if time.monotonic() > ends_at:
             raise RuntimeError(f"{cluster.one(database, running)} of {tasks} tasks run")
-        _each(nodes, Node.report)
+        each(nodes, Node.report)
 
 
-def _each(nodes: list[Node], do: Callable[[Node], None]) -> None:
+def each(nodes: list[Node], do: Callable[[Node], None]) -> None:
+    """Do something for many nodes, many at a time."""
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(do, nodes))
 
