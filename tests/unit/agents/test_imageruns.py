@@ -201,6 +201,7 @@ def test_pulls_that_nobody_waits_for_take_no_turns(tmp_path: Path) -> None:
     for number in range(images.TOGETHER_MAX):
         assert bench.images.give_up(f"a.{number}")
     assert bench.told.get(timeout=60) == ("b.1", "")
+    bench.lines("ended", images.TOGETHER_MAX)  # none is left to itself
 
 
 def test_what_an_agent_left_that_was_killed_is_ended_before_the_next_begins(
