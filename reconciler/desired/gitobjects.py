@@ -28,7 +28,10 @@ _SIGNING = ("commit", "commit-tree", "merge", "rebase", "cherry-pick", "revert",
 _REMOTE = ("clone", "fetch", "ls-remote", "pull", "push")
 #: What git tells a hook, or ``rebase --exec``, of the repository it was started in. Whoever runs
 #: git here says itself which repository is meant, and that is another one as often as not.
-_ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX")
+_ELSEWHERE = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_PREFIX"),
+    *("GIT_GLOB_PATHSPECS", "GIT_NOGLOB_PATHSPECS", "GIT_ICASE_PATHSPECS"),
+)
 
 
 class GitError(RuntimeError):

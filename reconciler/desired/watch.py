@@ -13,6 +13,8 @@ from watchdog import events, observers
 from reconciler.desired import gitobjects
 
 _IGNORED_SUFFIX = ".lock"
+#: A hint brings a look at a repository that could not be reached after so long at the latest.
+HINT_S_MAX = 30.0
 _TOP_FILES = frozenset({"packed-refs", "HEAD"})
 
 
@@ -132,6 +134,8 @@ class Polling:
         self._interval_s_max = max(interval_s, interval_s_max)
         self._hint_s_min = hint_s_min
         self._failures = 0
+        #: How long after a look a hint may bring the next.
+        self._least_s = hint_s_min
         self._polled_at: float | None = None
         self._next_at = clock()
         #: Whether somebody hinted since the last look began: what it saw may be older than that.
@@ -154,14 +158,19 @@ class Polling:
         if self._failures:
             again_s = min(self._again_s, interval_s) * 2.0 ** (self._failures - 1)
             interval_s = min(again_s, self._interval_s_max)
+        beside_s = min(interval_s / 2, HINT_S_MAX) if self._failures else 0.0
+        self._least_s = max(self._hint_s_min, beside_s)
         self._next_at = now + interval_s * (1 + self._jitter * (2 * self._random() - 1))
         if self._hinted:  # looked at last: a hint from another thread is in one place or the other
             self.hint()
 
     def hint(self) -> None:
-        """Somebody says that there is news: look soon, but not more often than is bearable."""
+        """Somebody says that there is news: look soon, but not more often than is bearable.
+
+        Anybody may say so: a repository that can't be reached is left half of its time for that.
+        """
         self._hinted = True
         earliest = self._clock()
         if self._polled_at is not None:
-            earliest = max(earliest, self._polled_at + self._hint_s_min)
+            earliest = max(earliest, self._polled_at + self._least_s)
         self._next_at = min(self._next_at, earliest)

@@ -120,6 +120,22 @@ def test_hint_is_bounded() -> None:
     assert polling.next_poll_s() == 0
 
 
+def test_hints_leave_who_cannot_be_reached_time_for_that() -> None:
+    """Whoever may hint all the time, as anybody may."""
+    clock = Clock()
+    polling = watch.Polling(random=lambda: 0.5, clock=clock, interval_s=60)
+    waited = []
+    for _ in range(8):
+        polling.polled(reached=False)
+        polling.hint()
+        waited.append(polling.next_poll_s())
+        clock.now += waited[-1]
+    assert waited == [2.5, 5, 10, 20, 30, 30, 30, 30]
+    polling.polled(reached=True)
+    polling.hint()
+    assert polling.next_poll_s() == 1
+
+
 @pytest.mark.parametrize("reached", [True, False])
 def test_a_hint_while_a_look_goes_on_is_not_forgotten(*, reached: bool) -> None:
     """What came meanwhile may be newer than what the look saw."""
@@ -134,7 +150,7 @@ def test_a_hint_while_a_look_goes_on_is_not_forgotten(*, reached: bool) -> None:
     polling.hint()
     clock.now += 3
     polling.polled(reached=reached)
-    assert polling.next_poll_s() == pytest.approx(2)
+    assert polling.next_poll_s() == pytest.approx(2 if reached else 2.5)
     clock.now += 2
     polling.begin()
     polling.polled(reached=True)
