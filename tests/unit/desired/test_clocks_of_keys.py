@@ -209,7 +209,10 @@ def test_a_clock_that_is_behind_the_making_of_a_gpg_key_takes_its_signature(
     real = shutil.which("gpg")
     later = tmp_path / "later"
     later.mkdir()
-    (later / "gpg").write_text(f'#!/bin/sh\nexec {real} --faked-system-time 20500101T000000 "$@"\n')
+    # Frozen (`!`): else each process begins anew at that second, and a key whose making took longer
+    # is too young for the one that signs.
+    faked = "--faked-system-time '20500101T000000!'"
+    (later / "gpg").write_text(f'#!/bin/sh\nexec {real} {faked} "$@"\n')
     (later / "gpg").chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setenv("PATH", f"{later}{os.pathsep}{os.environ['PATH']}")
