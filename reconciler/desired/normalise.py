@@ -321,6 +321,14 @@ def _check_image(spec: documents.JobSpec, faults: Faults) -> None:
             "image",
             found=repr(spec.image or ""),
         )
+    elif spec.runtime != "process" and (" " in image or not image.isprintable()):
+        faults.add(
+            "bad-image",
+            "the name of an image is one word, without options",
+            "spec",
+            "image",
+            found=repr(spec.image),
+        )
     if spec.runtime != "process" and spec.framework == "mpi":
         faults.add(
             "mpi-in-containers",

@@ -33,6 +33,12 @@ class KeySpec(Part, frozen=True):
     ] = None
 
 
+#: Characters that nobody sees: controls, and those that join, part or turn others.
+_UNSEEN = r"\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+#: One address, nothing in it that can't be seen, and none that roles take for a group.
+ADDRESS = rf"^(?!group:)[^\s<>\"*,{_UNSEEN}]+(?!\n)$"
+
+
 class IdentitySpec(Part, frozen=True):
     """One person or robot."""
 
@@ -43,7 +49,7 @@ class IdentitySpec(Part, frozen=True):
             example="alice@example.org",
             min_length=3,
             max_length=254,
-            pattern=r"^[^\s<>\"*]+(?!\n)$",
+            pattern=ADDRESS,
         ),
     ]
     unix_user: Annotated[

@@ -174,6 +174,31 @@ ACCESS = (
 )
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("group:admins", "ann\\u200b@example.org", "\\u202Egro.elpmaxe@nna", "\\x1b[2Jann@x.org"),
+        *("ann@x.org,bob@x.org", "ann\\xad@x.org", "ann\\ufeff@x.org"),
+    ],
+)
+def test_an_address_is_one_and_can_be_seen(address: str) -> None:
+    (problem,) = load(ACCESS.replace("b@x.org", f'"{address}"')).status.problems
+    assert problem.field == "spec.identities[1].email"
+
+
+@pytest.mark.parametrize(
+    ("image", "refused"),
+    [
+        ("docker.io/library/busybox:1@sha256:00ff", False),
+        *((image, True) for image in ("a b", "busybox --privileged", "a\\nb", "a\\u200bb")),
+    ],
+)
+@pytest.mark.parametrize("runtime", ["podman", "apptainer"])
+def test_an_image_is_one_word(runtime: str, image: str, *, refused: bool) -> None:
+    found = load(job("a", image=f'"{image}"', runtime=runtime)).status.problems
+    assert [(one.rule, one.field) for one in found] == [("bad-image", "spec.image")] * refused
+
+
 def test_structure() -> None:
     value = load(
         queue("child", parent="root", guaranteed="{gpu: 2}"),
