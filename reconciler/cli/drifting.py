@@ -1,7 +1,6 @@
 """``muster drift``: what is other than git says, once or as it changes."""
 
 import contextlib
-import string
 import sys
 import time
 from typing import Annotated, Any
@@ -12,12 +11,10 @@ import typer
 from reconciler.cli import completing, context, terminal
 from reconciler.model import drift as model
 from reconciler.model import hostlists, nearest
-from reconciler.operations import adopting
+from reconciler.operations import adopting, standings
 
 Json = Any
 
-#: Of a commit's name in git.
-COMMIT_DIGITS = 40
 #: How narrow columns become where a line is short: of kinds the ends tell more than the beginnings.
 LEAST = {"KIND": 25, "SUBJECT": 14}
 #: How often --watch looks.
@@ -105,7 +102,7 @@ def _require_known(api: Json, kind: str | None, node: str | None, pool: str | No
     """Leave the command where nothing can be found because there is no such thing."""
     if kind is not None and kind not in model.KINDS:
         hint = nearest.hint(kind, model.KINDS) or f"; there are {', '.join(model.KINDS)}"
-        terminal.fail(f"there is no kind of drift {kind}{hint}")
+        terminal.fail(f"there is no kind of drift {kind}{hint}", terminal.USAGE)
     if node is None and pool is None:
         return
     pools = api.get("/v1/pools")["items"]
@@ -150,7 +147,7 @@ def _table(items: list[Json], *, wide: bool) -> None:
     for item in items:
         row = [
             item["kind"],
-            _short(item["subject"]),
+            standings.short_subject(item["subject"]),
             item["severity"],
             item["action"],
             terminal.clock(item.get("firstSeen")),
@@ -183,7 +180,7 @@ def _follow(api: Json, given: dict[str, str], items: list[Json], output: termina
                     if as_lines:
                         _line(change, item)
                     else:
-                        subject = _short(item["subject"])
+                        subject = standings.short_subject(item["subject"])
                         message = terminal.clocks(item["message"])
                         text = f"{sign} {item['kind']}  {subject}  {message}"
                         terminal.out.print(text, markup=False, soft_wrap=True)
@@ -201,9 +198,3 @@ def _line(change: str, item: Json) -> None:
 
 def _key(item: Json) -> str:
     return f"{item['kind']}:{item['subject']}"
-
-
-def _short(text: str) -> str:
-    """A subject for a table: of a whole commit its first digits, as elsewhere."""
-    whole = len(text) == COMMIT_DIGITS and not set(text) - set(string.hexdigits)
-    return text[:12] if whole else text

@@ -387,13 +387,14 @@ def _deadline(written: str | None, faults: Faults) -> float | None:
     try:
         return times.parse_time(written)
     except ValueError as error:
+        why = f": {error}" if "offset" in str(error) else ""
         faults.add(
             "bad-time",
-            f"this is no time: {error}",
+            f"this is no time{why}",
             "spec",
             "deadline",
             found=written,
-            expected="a time such as 2027-01-31T06:00:00Z",
+            expected=f"a time such as {times.EXAMPLE}",
         )
         return None
 

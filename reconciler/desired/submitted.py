@@ -68,8 +68,20 @@ class Judge:
     def _faults(
         self, document: documents.Document, part: job_documents.Job, path: str, now: float
     ) -> Sequence[Fault]:
-        _, faults, warnings = self._judge.job(part, document.hash, path, now)
+        made, faults, warnings = self._judge.job(part, document.hash, path, now)
+        if made is not None and made.deadline is not None and made.deadline <= now:
+            warnings = [*warnings, _late(str(part.spec.deadline))]
         return [*faults, *warnings]
+
+
+def _late(deadline: str) -> Fault:
+    return Fault(
+        "deadline-over",
+        "its deadline is over already: it is TimedOut at once",
+        ("spec", "deadline"),
+        found=deadline,
+        severity="warning",
+    )
 
 
 def _unknown(file: documents.File, known: Known) -> set[str]:

@@ -4,6 +4,8 @@ from datetime import UTC, datetime
 
 #: The first and the last day that can be named in every time zone, in seconds since the epoch.
 FIRST, LAST = -62_135_510_400.0, 253_402_214_400.0
+#: How a time is written.
+EXAMPLE = "2027-01-31T06:00:00Z"
 
 
 def format_time(seconds: float) -> str:
@@ -21,7 +23,10 @@ def parse_time(text: str) -> float:
     Raises:
         ValueError: no time, or one without an offset from UTC.
     """
-    moment = datetime.fromisoformat(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"found {text!r}, expected a time such as {EXAMPLE}") from None
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no offset from UTC; write Z or +01:00 behind it")
     return moment.timestamp()

@@ -5,6 +5,7 @@ the worst of each. A queue can be as git says and suspended; a pool can be other
 well.
 """
 
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -36,6 +37,9 @@ _OF_NODE: dict[str, Health] = {
     "Gone": "Degraded",
     "Unknown": "Degraded",
 }
+
+#: Of a commit's name in git.
+COMMIT_DIGITS = 40
 
 Json = Mapping[str, Any]
 _Word = TypeVar("_Word")
@@ -97,8 +101,14 @@ def drift_line(drift: Iterable[Json]) -> str:
         return ""
     worst = max(rows, key=lambda row: _SEVERITIES.index(row["severity"]))
     count = "1 difference" if len(rows) == 1 else f"{len(rows)} differences, the worst"
-    start = f"{count}: {worst['severity']} {worst['kind']} {worst['subject']}"
-    return f"{start} (`muster drift`)"
+    subject = short_subject(worst["subject"])
+    return f"{count}: {worst['severity']} {worst['kind']} {subject} (`muster drift`)"
+
+
+def short_subject(text: str) -> str:
+    """What a difference is of, for a table: of a whole commit its first digits, as elsewhere."""
+    whole = len(text) == COMMIT_DIGITS and not set(text) - set(string.hexdigits)
+    return text[:12] if whole else text
 
 
 def with_overrides(sync: Json, overrides: Iterable[Json]) -> Json:

@@ -321,8 +321,8 @@ def test_a_reader_that_has_had_enough_is_no_error(
 
 
 DRIFT_ASKED = [
-    ("--kind gpu-faild", 1, "there is no kind of drift gpu-faild; did you mean gpu-failed"),
-    ("--kind x", 1, "there is no kind of drift x; there are node-missing, "),
+    ("--kind gpu-faild", 64, "there is no kind of drift gpu-faild; did you mean gpu-failed"),
+    ("--kind x", 64, "there is no kind of drift x; there are node-missing, "),
     ("--node n11", 1, "there is no node n11; did you mean n1"),
     ("--node nosuch -o json", 1, "there is no node nosuch"),
     ("--pool cpuu", 1, "there is no pool cpuu; did you mean cpu?"),

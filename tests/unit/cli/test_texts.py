@@ -6,6 +6,7 @@ import pytest
 import typer
 
 from reconciler.cli import changing, drifting, explaining, joblist, looking, main, terminal, waiting
+from reconciler.operations import standings
 
 
 def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,7 +38,7 @@ def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> N
     [("0123456789abcdef" * 2 + "01234567", "0123456789ab"), ("gpu001", "gpu001"), ("x" * 40,) * 2],
 )
 def test_commits_are_short_in_tables(subject: str, expected: str) -> None:
-    assert drifting._short(subject) == expected
+    assert standings.short_subject(subject) == expected
 
 
 AMOUNTS = {"cpu": 4.0, "memory": 3 * 2**30, "gpu": 6.0}

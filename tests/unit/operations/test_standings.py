@@ -86,3 +86,5 @@ def test_drift_is_one_line_with_the_worst_of_it() -> None:
     )
     assert standings.drift_line(rows[:1]) == "1 difference: info node-labels a (`muster drift`)"
     assert standings.drift_line([row("critical", "b", "ignore")]) == ""
+    commit = standings.drift_line([row("info", "0123456789abcdef" * 2 + "01234567")])
+    assert commit == "1 difference: info node-labels 0123456789ab (`muster drift`)"

@@ -92,3 +92,12 @@ def test_what_depends_on_a_job_that_nobody_knows_is_told() -> None:
     text += "---\n" + AFTER % ("again", "no-1")
     found = submission.read(text, "ann", judge, known=known)
     assert sum(len(one.warnings) for one in found) == len(asked[-1]) == 20
+
+
+@pytest.mark.parametrize(("now", "warned"), [(1_801_000_000.0, False), (1_802_000_000.0, True)])
+def test_a_deadline_that_is_over_is_told(now: float, *, warned: bool) -> None:
+    text = TEXT.replace("spec: {", "spec: {deadline: 2027-01-31T06:00:00Z, ") % ("late", 1)
+    judge = submitted.Judge(World(nodes=1, gpu=2).structure)
+    (found,) = submission.read(text, "ann", judge, now)
+    told = ("its deadline is over already: it is TimedOut at once",)
+    assert found.warnings == (told if warned else ())
