@@ -38,6 +38,9 @@ class Seen(msgspec.Struct, frozen=True):
     at: float = 0.0
 
 
+_DECODE_SEEN = msgspec.json.Decoder(Seen).decode
+
+
 class StoppedError(Exception):
     """The server stops while the log is gone along."""
 
@@ -124,7 +127,7 @@ class Watch:
 def _seen_in(path: Path) -> Seen:
     """What a file says of the last look; nothing where it can't be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Seen)
+        return _DECODE_SEEN(path.read_bytes())
     except FileNotFoundError:
         return Seen()
     except (OSError, msgspec.DecodeError) as error:

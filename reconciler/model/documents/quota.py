@@ -56,7 +56,12 @@ class BudgetSpec(Part, frozen=True):
         doc("GPU-hours within the window.", example=500, unit="GPU-hours", ge=0, le=1e9),
     ]
     window: Annotated[
-        Duration, doc("How long use counts: an hour to 400 days.", example="30d", unit="duration")
+        Duration,
+        doc(
+            "How long use counts: an hour at least, 400 days at most.",
+            example="30d",
+            unit="duration",
+        ),
     ] = "30d"
     on_exhausted: Annotated[
         Literal["wait", "end"],

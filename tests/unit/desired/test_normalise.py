@@ -199,6 +199,13 @@ def test_an_image_is_one_word(runtime: str, image: str, *, refused: bool) -> Non
     assert [(one.rule, one.field) for one in found] == [("bad-image", "spec.image")] * refused
 
 
+@pytest.mark.parametrize(("written", "days"), [("399d", 399), ("730d", 400)])
+def test_a_budget_counts_no_longer_than_what_is_spent_is_kept(written: str, days: int) -> None:
+    value = load(BUDGET % written)
+    assert value.status.problems == ()
+    assert value.structure.quotas["b"].window_s == days * 86_400
+
+
 def test_structure() -> None:
     value = load(
         queue("child", parent="root", guaranteed="{gpu: 2}"),
@@ -237,7 +244,6 @@ BUDGET = (
 
 BAD = [
     ([BUDGET % "59m"], ["out-of-range"]),
-    ([BUDGET % "401d"], ["out-of-range"]),  # longer than what is spent is kept
     ([BUDGET % "9999999999999999999d"], ["bad-quantity"]),
     ([CLUSTER.replace("NAME", "c") + SHORT % "1m"], ["short-retention"]),
     ([CLUSTER.replace("NAME", "c") + SHORT % "0s"], ["short-retention"]),
