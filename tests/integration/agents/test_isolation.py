@@ -154,10 +154,15 @@ def test_groups_are_used_again_and_hold_the_next_task_as_the_first(bed: Bed) -> 
 @controller("memory")
 def test_a_peak_is_the_tasks_own(bed: Bed) -> None:
     limits = {"memory_bytes": 512 * 2**20}
-    # The files that these programs read are charged to who reads them first: to a group that goes.
-    bed.run("python3 -c pass", limits=limits)
-    much = bed.run("exec python3 -c 'x = bytearray(200 * 2**20)'", limits=limits, user="nobody")
-    kept = bed.kept()
+    fills = "exec python3 -c 'x = bytearray(200 * 2**20)'"
+    for _ in range(10):
+        # The files that these programs read are charged to who reads them first: to a group that
+        # goes, unless the kernel forgets them in between.
+        bed.run("python3 -c pass", limits=limits)
+        much = bed.run(fills, limits=limits, user="nobody")
+        kept = bed.kept()
+        if kept:
+            break
     assert len(kept) == 1
     little = bed.run("true", limits=limits, user="nobody")
     # None was made for it. The one it had may be gone: of files that it was the first to read more
