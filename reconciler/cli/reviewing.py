@@ -244,6 +244,12 @@ def _base(repo: Path, base: str | None, head: str, live: revisions.InForce | Non
     return base or live.revision
 
 
+def _import_planning() -> None:
+    """Import what a plan needs, which takes as long as a controller takes to tell what it knows."""
+    for module in (planning, revisions, plantext):
+        module.__doc__  # noqa: B018 - the first thing that is asked of a lazy module imports it
+
+
 def known(
     against: str | None, server: str | None, token_file: str | None
 ) -> tuple[snapshots.Snapshot | None, revisions.InForce | None, str]:
@@ -257,7 +263,7 @@ def known(
         return endpoints.find(url or server, token_file, Path.cwd())
 
     try:
-        snapshot = snapshots.find(against, endpoint)
+        snapshot = snapshots.find(against, endpoint, _import_planning)
     except snapshots.NotAllowedError as error:
         why = str(error)
     except snapshots.SnapshotError as error:

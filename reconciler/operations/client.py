@@ -10,7 +10,7 @@ import http.client
 import select
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -110,13 +110,18 @@ class Client:
         parameters = {key: str(value) for key, value in query.items() if value is not None}
         return self._json(path, self._send("GET", _target(path, parameters)))
 
-    def data(self, path: str, **query: str) -> bytes:
+    def data(self, path: str, meanwhile: Callable[[], object] | None = None) -> bytes:
         """The body of a GET as it is.
+
+        Args:
+            path: what is asked for.
+            meanwhile: what to do while the controller makes it; has to raise no ``OSError``, which
+                would be taken for one of the connection.
 
         Raises:
             ApiError: anything but success.
         """
-        return self._send("GET", _target(path, query))
+        return self._send("GET", path, meanwhile=meanwhile)
 
     def post(
         self,
@@ -214,6 +219,8 @@ class Client:
         target: str,
         body: bytes | None,
         headers: Mapping[str, str],
+        *,
+        meanwhile: Callable[[], object] | None = None,
     ) -> http.client.HTTPResponse:
         """Send a request and read the head of its answer."""
         try:
@@ -221,6 +228,8 @@ class Client:
             connection.request(method, prefix + target, body, {**self._headers, **headers})
         except (ValueError, UnicodeError):  # the message would show what is in the file
             raise ApiError("the token holds what no HTTP header can; is the file right?") from None
+        if meanwhile is not None:
+            meanwhile()
         return connection.getresponse()
 
     def _send(
@@ -229,10 +238,12 @@ class Client:
         target: str,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        *,
+        meanwhile: Callable[[], object] | None = None,
     ) -> bytes:
         try:
             connection = self._ready()
-            answer = self._ask(connection, method, target, body, headers or {})
+            answer = self._ask(connection, method, target, body, headers or {}, meanwhile=meanwhile)
             content = self._content(answer)
             if answer.status == 401 and self._has_another_token():
                 answer = self._ask(self._ready(), method, target, body, headers or {})

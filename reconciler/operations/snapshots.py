@@ -116,21 +116,30 @@ def read(path: Path) -> Snapshot:
         raise SnapshotError(f"{path}: {error.strerror or error}") from None
 
 
-def fetch(api: client.Client) -> bytes:
+def fetch(api: client.Client, meanwhile: Callable[[], object] | None = None) -> bytes:
     """A snapshot of a running controller.
+
+    Args:
+        api: the controller.
+        meanwhile: what to do while it makes one.
 
     Raises:
         ApiError: it can't be had.
     """
-    return api.data("/v1/snapshot/records")
+    return api.data("/v1/snapshot/records", meanwhile)
 
 
-def find(against: str | None, endpoint: Callable[[str | None], endpoints.Endpoint]) -> Snapshot:
+def find(
+    against: str | None,
+    endpoint: Callable[[str | None], endpoints.Endpoint],
+    meanwhile: Callable[[], object] | None = None,
+) -> Snapshot:
     """The snapshot of a file, or of the controller at a URL, or of the one that is known here.
 
     Args:
         against: a URL, a file, or None.
         endpoint: where the controller of a URL is, or the one that is known here.
+        meanwhile: what to do while a controller makes it.
 
     Raises:
         NotAllowedError: the controller does not give it to who asks.
@@ -140,7 +149,7 @@ def find(against: str | None, endpoint: Callable[[str | None], endpoints.Endpoin
         return read(Path(against))
 
     def asked(api: client.Client) -> Snapshot:
-        return unpack(fetch(api), api.url)
+        return unpack(fetch(api, meanwhile), api.url)
 
     return _ask(against, endpoint, asked)
 

@@ -24,6 +24,7 @@ class Served:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, str, bytes]] = []
         self.connections: set[tuple[str, int]] = set()
+        self.done = threading.Event()
         served = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -51,6 +52,8 @@ class Served:
                         self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                     self.wfile.write(b"0\r\n\r\n")
                     return
+                if last == "awaited" and not served.done.wait(20):
+                    last = "gateway"
                 known = (
                     "Authorization" in self.headers and "second" in self.headers["Authorization"]
                 )
@@ -62,6 +65,7 @@ class Served:
                     "gateway": (502, b"<html>"),
                     "login": (302, b"<html>"),
                     "text": (200, b"hello"),
+                    "awaited": (200, b"done"),
                     "cut": (200, b"{"),
                 }.get(last, (200, b'{"items": [1, 2]}'))
                 self.send_response(status)
@@ -120,6 +124,12 @@ def test_one_connection_serves_many_requests(served: Served, tmp_path: Path) -> 
     assert [entry[3] for entry in served.asked[1:4]] == [b'{"a":1}', b"kind: Job", b""]
     assert {entry[2] for entry in served.asked} == {"Bearer secret"}
     assert len(served.connections) == 1
+
+
+def test_something_else_is_done_while_an_answer_is_made(served: Served) -> None:
+    """The server answers only once that was done, which nobody does who waits for the answer."""
+    with of(served.url) as api:
+        assert api.data("/v1/awaited", served.done.set) == b"done"
 
 
 @pytest.mark.parametrize(
