@@ -218,7 +218,9 @@ class Applied:
             for path in sorted(self.filed.structural)
             for document in documents.structural(self.filed.entries[path].file)
         ]
-        basis, noted = structure.build(placed, self._origins | self._counting(placed))
+        opaque = any(self.filed.entries[path].file.opaque for path in self.filed.structural)
+        origins = self._origins | self._counting(placed)
+        basis, noted = structure.build(placed, origins, opaque=opaque)
         # What is wrong with a document by itself is among the problems of its file already.
         found = [self.filed.problem(one) for one in noted if one[0].document.part is not None]
         unreadable = self.filed.unreadable(self._origins, {item.document.label for item in placed})

@@ -7,7 +7,7 @@ or nothing: a structure with one error in it is refused as a whole.
 
 import logging
 import urllib.parse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import msgspec
@@ -55,6 +55,15 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 _NONE: Mapping[str, str] = MappingProxyType({})
+#: The kind of what is said not to be there.
+_MISSING = {
+    "unknown-parent": "Queue",
+    "unknown-queue": "Queue",
+    "unknown-pool": "NodePool",
+    "unknown-volume": "Volume",
+}
+#: And where it is one of many things that a document of the kind may hold.
+_MISSING_WITHIN = {"unknown-host": "NodePool", "unknown-group": "Access"}
 
 
 class Build:
@@ -84,11 +93,14 @@ class Build:
 
 
 def build(
-    placed: Sequence[Placed], origins: Mapping[str, str] = _NONE
+    placed: Sequence[Placed], origins: Mapping[str, str] = _NONE, *, opaque: bool = False
 ) -> tuple[Basis | None, list[tuple[Placed, Fault]]]:
     """The structure that the documents make, None where it is refused, and what is wrong.
 
-    ``origins``: the file of each object in force, by label: of two of one name the other is wrong.
+    Args:
+        placed: the documents.
+        origins: the file of each object in force, by label: of two of one name the other is wrong.
+        opaque: whether there are files that can't be read: what is missing may stand there.
     """
     made = Build()
     if len({item.document.label for item in placed}) < len(placed):  # it is refused in any order
@@ -101,8 +113,23 @@ def build(
             made.add(item, [defect(error)])
     _check_together(made)
     if any(fault.severity == "error" for _, fault in made.faults):
-        return None, made.faults
+        return None, list(_by_themselves(made, placed, opaque=opaque))
     return _basis(made), made.faults
+
+
+def _by_themselves(
+    made: Build, placed: Sequence[Placed], *, opaque: bool
+) -> Iterator[tuple[Placed, Fault]]:
+    """The faults without those that only come of another document that is wrong, or unreadable."""
+    wrong = {item.document.label for item in placed if item.document.part is None}
+    kinds = {label.partition("/")[0] for label in wrong}
+    for item, fault in made.faults:
+        kind, within = _MISSING.get(fault.rule), _MISSING_WITHIN.get(fault.rule)
+        if item.document.kind == within:
+            within = None  # what a document says of itself
+        follows = f"{kind}/{fault.found}" in wrong or within in kinds
+        if not (follows or (opaque and (kind or within))):
+            yield item, fault
 
 
 def _take(made: Build, item: Placed) -> None:
