@@ -10,17 +10,30 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import closing, mismatches
+from reconciler.core import closing, inner, mismatches
 from reconciler.core import held as holders
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired, records
-from reconciler.model.devices import DEVICES_MAX
+from reconciler.model.devices import DEVICES_MAX, INNER_LEVELS
 from reconciler.model.states import NodeState
 from reconciler.scheduling import snapshot as columns
 from reconciler.scheduling.snapshot import WHOLE
 
 _Cuts = dict[int, tuple[tuple[str, int], ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What work asks of GPUs besides how many.
+
+    Attributes:
+        profiles: MIG profiles.
+        inner: whether any minds which devices of a node are near each other.
+    """
+
+    profiles: frozenset[str] = frozenset()
+    inner: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +78,21 @@ class _Kept(recalls.Part):
         self.profiles: tuple[str, ...] = ()
         self.pools: tuple[desired.Pool, ...] = ()
         self.pool_of: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.wants_inner = False
+        self._inner: NDArray[np.int8] = np.zeros((len(INNER_LEVELS), 0, 0), dtype=np.int8)
+        self._inner_is_given = False
 
-    def renew(self, work: desk.Work, wanted_profiles: Iterable[str], held: holders.Held) -> None:
+    def renew(self, work: desk.Work, asked: Asked, held: holders.Held) -> None:
         """Bring everything up to date: by what changed, or anew where the frame is another."""
         structure, names = work.desired.structure, tuple(work.node_names())
         pools = tuple(structure.pools[name] for name in sorted(structure.pools))
-        profiles = _profiles(pools, wanted_profiles)
+        profiles = _profiles(pools, asked.profiles)
         changed = self.take_nodes(work.nodes)
         if (
             self.structure is structure
             and names == self.names
             and profiles == self.profiles
+            and asked.inner == self.wants_inner
             and all(self._look(work, name) for name in changed)
         ):
             self._take(held.gone, -1)
@@ -83,6 +100,7 @@ class _Kept(recalls.Part):
         else:
             self.structure, self.pools, self.profiles = structure, pools, profiles
             self.names, self.row_of = names, {name: row for row, name in enumerate(names)}
+            self.wants_inner = asked.inner
             self._begin(work, names)
             self._take(held.entries.values(), 1)
         held.gone.clear()
@@ -97,10 +115,29 @@ class _Kept(recalls.Part):
         ready = node is not None and node.state is NodeState.READY
         self.accepts[row] = ready and index >= 0
         self._withhold(row, node, index)
+        self._locate(row, node, index)
         self.closed.pop(row, None)
         if not self.accepts[row]:
             self.closed[row] = closing.words(node)
         return index == int(self.pool_of[row])
+
+    def _locate(self, row: int, node: records.NodeRecord | None, index: int) -> None:
+        """Note which devices of a node are near each other."""
+        told = node.inventory.gpus if node is not None and index >= 0 else ()
+        if not self.wants_inner or self._told.get(row) is told:
+            return
+        self._told[row] = told
+        width = self._inner.shape[2]
+        said = self._inner_of_pool[index] if index >= 0 else (None,) * len(self._inner)
+        seen = inner.reported(told, width)
+        rows = [
+            own if by_pool is None else by_pool for by_pool, own in zip(said, seen, strict=True)
+        ]
+        if any((self._inner[level, row] != now).any() for level, now in enumerate(rows)):
+            if self._inner_is_given:  # snapshots keep what they were given
+                self._inner, self._inner_is_given = self._inner.copy(), False
+            for level, now in enumerate(rows):
+                self._inner[level, row] = now
 
     def _withhold(self, row: int, node: records.NodeRecord | None, index: int) -> None:
         """Keep back devices of a node that are not cut as its pool declares."""
@@ -143,6 +180,13 @@ class _Kept(recalls.Part):
         #: Devices that are not cut as declared, by row: their instances, None: it is to be whole.
         self._unmade: dict[int, _Cuts] = {}
         self._absent = np.zeros_like(self._instances)
+        width = self.whole.shape[1] if self.wants_inner else 0
+        self._inner_of_pool = [inner.declared(pool, width) for pool in pools]
+        shape = (len(INNER_LEVELS), len(names), width)
+        self._inner = np.full(shape, inner.UNKNOWN, dtype=np.int8)
+        self._inner_is_given = False
+        #: What agents told of the devices of a node, when its domains were last worked out.
+        self._told: dict[int, tuple[records.Gpu, ...]] = {}
         for name in names:
             self._look(work, name)
         for array in (self.capacity, self.memory, self.shareable, self.domains, self.pool_of):
@@ -182,6 +226,7 @@ class _Kept(recalls.Part):
 
     def columns(self) -> columns.NodeColumns:
         """What there is and what is taken of it, as it is now; never changed afterwards."""
+        self._inner_is_given = True
         devices = np.where(self.whole < 0, self.whole, np.maximum(self._devices, 0))
         free = np.maximum(self._free, 0)
         free[:, 2] = np.maximum(devices, 0).sum(axis=1)
@@ -199,22 +244,23 @@ class _Kept(recalls.Part):
             occupied=self._occupied.copy(),
             exclusive=self._owners > 0,
             closed=dict(self.closed),
+            inner=tuple(self._inner) if self.wants_inner else (),
         )
         for array in (made.free, made.accepts, made.devices, made.instances):
             array.setflags(write=False)
         return made
 
 
-def nodes(work: desk.Work, wanted_profiles: Iterable[str], held: holders.Held) -> Nodes:
+def nodes(work: desk.Work, asked: Asked, held: holders.Held) -> Nodes:
     """Every node as it is now.
 
     Args:
         work: the desk.
-        wanted_profiles: MIG profiles that work asks for, beside those that pools have.
+        asked: what work asks of GPUs, beside what pools have.
         held: what is held.
     """
     kept = work.recall.part(_Kept)
-    kept.renew(work, wanted_profiles, held)
+    kept.renew(work, asked, held)
     return Nodes(
         kept.columns(),
         kept.names,

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from reconciler.core import inner
 from reconciler.model import desired, devices, records
+from reconciler.model.devices import INNER_LEVELS, INNER_WORDS
 
 
 class Mismatch(msgspec.Struct, frozen=True):
@@ -24,7 +26,12 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 def of(inventory: records.Inventory, pool: desired.Pool) -> list[Mismatch]:
     """Every difference that keeps work away from the node."""
-    return [*_amounts(inventory, pool), *_devices(inventory, pool), *_driver(inventory, pool)]
+    return [
+        *_amounts(inventory, pool),
+        *_devices(inventory, pool),
+        *_near(inventory, pool),
+        *_driver(inventory, pool),
+    ]
 
 
 def layouts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
@@ -125,6 +132,28 @@ def _devices(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Misma
     if other:
         found = f"GPU {other[0].index} is a {other[0].model}"
         yield _inventory("gpu-model", found, pool.gpu_model)
+
+
+def _near(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
+    """Devices that are near each other in another way than declared, as far as it is told."""
+    declared = pool.node_resources.gpu_milli
+    real = [gpu for gpu in inventory.gpus if not gpu.simulated and 1000 * gpu.index < declared]
+    knows_numa = bool(real) and all(gpu.numa_node is not None for gpu in real)
+    for level, wanted, found, is_told in (
+        (0, pool.numa, inner.numa(real), knows_numa),
+        (1, pool.nvlink, inner.nvlink(real), any(gpu.nvlinks for gpu in real)),
+    ):
+        if wanted and is_told and set(wanted) != set(found):
+            word, said = INNER_WORDS[level], _domains(wanted)
+            has = _domains(found) or "none"
+            message = f"GPUs by {word}: {has}, {said} declared"
+            subject = f"gpu-{INNER_LEVELS[level]}"
+            yield Mismatch("node-inventory", message, said, has, subject)
+
+
+def _domains(domains: Iterable[tuple[int, ...]]) -> str:
+    """Numbers of devices by domain: ``0 1 | 2 3``."""
+    return " | ".join(" ".join(map(str, members)) for members in domains)
 
 
 def _driver(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
-from reconciler.model import outcome, records
+from reconciler.model import desired, outcome, records
 from reconciler.model.states import ELEMENT_CODE, JobState
 
 _PENDING = ELEMENT_CODE[JobState.PENDING]
@@ -138,7 +138,8 @@ class Recall:
         by_node: the same by node.
         active: jobs that are not finished. waiting: those of them that are not simply running.
         nodes: names of all nodes.
-        profiled, affine: active jobs that ask for MIG profiles; that mind which work is near.
+        particular: active jobs that ask for MIG profiles, or for GPUs that are near each other.
+        affine: active jobs that mind which work is near.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class Recall:
         self.active = Names(active)
         here = [jobs[name] for name in self.active.ordered]
         self.waiting = Names(record.name for record in here if is_waiting(record))
-        self.profiled = {r.name for r in here if any(g.mig_profile for g in r.spec.groups)}
+        self.particular = {record.name for record in here if is_particular(record.spec)}
         self.affine = {record.name for record in here if record.spec.affinities}
         self.nodes = Names(nodes)
         #: Jobs whose tries were judged and are as they were, and until when that holds.
@@ -243,7 +244,7 @@ class Recall:
         self.active.put(name, there=alive)
         self.waiting.put(name, there=alive and is_waiting(record))
         for names, there in (
-            (self.profiled, any(group.mig_profile for group in spec.groups)),
+            (self.particular, is_particular(spec)),
             (self.affine, spec.affinities),
         ):
             if there and alive:
@@ -265,6 +266,11 @@ class Recall:
         if not elements:
             self.by_job.pop(attempt.job, None)
         self.by_node.get(attempt.node, {}).pop(attempt.id, None)
+
+
+def is_particular(spec: desired.Job) -> bool:
+    """Whether it asks for more of GPUs than how many: MIG profiles, or that they are near."""
+    return any(group.mig_profile or group.inner for group in spec.groups)
 
 
 def is_waiting(record: records.JobRecord) -> bool:

@@ -14,6 +14,7 @@ from reconciler.core import columns as tables
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired
+from reconciler.model.devices import INNER_LEVELS
 from reconciler.model.reasons import FunnelStep, Reason, ReasonCode
 from reconciler.model.staging import VolumeState
 from reconciler.scheduling import snapshot as columns
@@ -174,7 +175,12 @@ class Shapes:
             else None
         )
         matches = self._selectors.matching(spec)
-        key = (groups, self._where(spec), company, matches)
+        key: tuple[object, ...] = (groups, self._where(spec), company, matches)
+        if any(group.inner for group in spec.groups):
+            key = (
+                *key,
+                tuple([(group.inner_required, group.inner_preferred) for group in spec.groups]),
+            )
         known = self._known
         form = known.forms.get(key)
         if form is None:
@@ -446,6 +452,8 @@ def group_shape(group: desired.TaskGroup, nodes: tables.Nodes) -> columns.GroupS
         preferred_level=nodes.level_of(topology.preferred),
         slice_size=topology.slice_size,
         slice_level=nodes.level_of(topology.slice_level),
+        inner=INNER_LEVELS.index(group.inner) if group.inner else columns.NO_LEVEL,
+        inner_preferred=bool(group.inner_preferred),
     )
 
 

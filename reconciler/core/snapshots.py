@@ -59,7 +59,7 @@ def build(work: desk.Work, at: float) -> Situation:
     ``at``: the moment by which what time changes steadily is reckoned (see ``standing``).
     """
     held = holders.gather(work)
-    nodes = tables.nodes(work, _profiles(work), held)
+    nodes = tables.nodes(work, _asked(work), held)
     selectors = forms.Selectors(lines.affine_specs(work))
     shapes = forms.Shapes(work, nodes, selectors)
     opened = windows.all_of(work.desired.structure, nodes, at)
@@ -125,16 +125,18 @@ def _policy(work: desk.Work) -> columns.Policy:
     )
 
 
-def _profiles(work: desk.Work) -> set[str]:
-    """MIG profiles that work asks for, whether any pool has them or not."""
-    found: set[str] = set()
-    for name in work.names_besides(work.recall.profiled):
+def _asked(work: desk.Work) -> tables.Asked:
+    """What work asks of GPUs, whether any pool has it or not."""
+    profiles: set[str] = set()
+    inner = False
+    for name in work.names_besides(work.recall.particular):
         draft = work.drafts.get(name)
         spec = draft.spec if draft else work.observed.jobs[name].spec
         for group in spec.groups:
+            inner = inner or bool(group.inner)
             if group.mig_profile:
-                found.add(group.mig_profile)
-    return found
+                profiles.add(group.mig_profile)
+    return tables.Asked(frozenset(profiles), inner)
 
 
 def _presence(

@@ -5,6 +5,7 @@ faults for what contradicts itself or names what is not there.
 """
 
 import functools
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from reconciler.model.resources import RESOURCE_NAMES, Resources
 #: Slices of compute of one device (NVIDIA Multi-Instance GPU user guide).
 MIG_SLICES = 7
 _WHOLE = 1000
+_NO_GPUS = "this is of whole GPUs, and no task takes any: ask for `gpu`, or remove it"
 
 
 class Asked(NamedTuple):
@@ -233,10 +235,10 @@ def of_group(
     if group is None:  # levels of a single group are those of the job
         found = desired.Topology("", "", found.slice_size, found.slice_level)
         return found if found.slice_size else desired.ANYWHERE
-    if found == desired.ANYWHERE:
+    if found == desired.ANYWHERE and written.gpus is None:
         faults.add(
             "missing-field",
-            "this says nothing: name required, preferred or slices, or remove it",
+            "this says nothing: name required, preferred, slices or gpus, or remove it",
             *place,
             "topology",
         )
@@ -251,6 +253,49 @@ def _topology(written: documents.TopologySpec, *, slices: bool) -> desired.Topol
         0 if bundles is None else bundles.size,
         "" if bundles is None else bundles.level,
     )
+
+
+def near_gpus(
+    group: documents.TaskGroupSpec | None,
+    spec: documents.JobSpec,
+    asked: Asked,
+    faults: Faults,
+    place: Path,
+) -> tuple[str, str]:
+    """Levels within a node at which GPUs of a task have to be near, and at which they should."""
+    own = group.topology.gpus if group is not None and group.topology is not None else None
+    written = own or (spec.topology.gpus if spec.topology is not None else None)
+    if written is None:
+        return "", ""
+    if own is None:
+        place = ("spec",)
+    place = (*place, "topology", "gpus")
+    if (written.required is None) == (written.preferred is None):
+        said = "nothing" if written.required is None else "both"
+        faults.add(
+            "near-gpus",
+            "say either required or preferred",
+            *place,
+            found=said,
+            expected="exactly one of required and preferred",
+        )
+    is_whole = asked.amounts.gpu_milli >= _WHOLE and not (
+        asked.mig_profile or asked.gpu_memory_bytes
+    )
+    if not is_whole:
+        if group is None or own is not None:  # else other groups are meant
+            faults.add("near-gpus", _NO_GPUS, *place)
+        return "", ""
+    return written.required or "", written.preferred or ""
+
+
+def check_near_gpus(
+    spec: documents.JobSpec, groups: Iterable[desired.TaskGroup], faults: Faults
+) -> None:
+    """A fault where no group takes what the job says of all of them."""
+    is_said = spec.topology is not None and spec.topology.gpus is not None
+    if is_said and not any(group.inner for group in groups):
+        faults.add("near-gpus", _NO_GPUS, "spec", "topology", "gpus")
 
 
 def with_affinity(made: desired.Job, spec: jobaffinity.AffinitySpec, faults: Faults) -> desired.Job:

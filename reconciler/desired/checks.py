@@ -12,6 +12,7 @@ import msgspec
 from reconciler.desired import storage
 from reconciler.desired.faults import Fault
 from reconciler.model import access, desired, hostlists, nearest, quantities, resources
+from reconciler.model.devices import INNER_LEVELS
 
 _FORMATS: tuple[Callable[[int], str], ...] = (
     quantities.format_cpu,
@@ -254,7 +255,11 @@ def _unknown_level(job: desired.Job, structure: desired.Structure) -> Fault | No
     known = {level for pool in structure.pools.values() for level in pool.levels}
     for level, place in wanted:
         if level not in known:
-            return unknown("level", level, place, known)
+            fault = unknown("level", level, place, known)
+            if level in INNER_LEVELS:
+                message = f"{fault.message}; GPUs of one task that are near: topology.gpus"
+                fault = msgspec.structs.replace(fault, message=message)
+            return fault
     return None
 
 

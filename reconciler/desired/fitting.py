@@ -10,12 +10,16 @@ from collections.abc import Callable, Mapping
 from reconciler.desired import checks
 from reconciler.desired.faults import Fault
 from reconciler.model import desired, quantities, resources
+from reconciler.model.devices import INNER_LEVELS, INNER_WORDS
 
 _FORMATS: tuple[Callable[[int], str], ...] = (
     quantities.format_cpu,
     quantities.format_memory,
     quantities.format_gpu,
 )
+
+#: Devices or instances of a task, memory of each, MIG profile, level at which they are near.
+_Devices = tuple[int, int, str, str]
 
 #: The rules of what is said of work that could not start as things stand.
 RULES = frozenset({"never-within-limit", "never-fits", "unknown-pool"})
@@ -73,7 +77,8 @@ class Fitting:
         selector = tuple(job.node_selector.items()) if job.node_selector else ()
         elsewhere = self._barred(job) if job.storage or self._tainted else ()
         for group in job.groups:
-            devices = (group.devices, group.gpu_memory_bytes, group.mig_profile)
+            inner, profile = group.inner_required, group.mig_profile
+            devices = (group.devices, group.gpu_memory_bytes, profile, inner)
             why = self._why(group.resources, devices, job.pools, selector, elsewhere)
             if why:
                 return Fault(
@@ -103,7 +108,7 @@ class Fitting:
     def _judge(
         self,
         needs: resources.Resources,
-        devices: tuple[int, int, str],
+        devices: _Devices,
         pools: tuple[str, ...],
         selector: tuple[tuple[str, str], ...],
         elsewhere: tuple[tuple[str, str], ...],
@@ -129,11 +134,9 @@ class Fitting:
         return "; ".join(reasons[:5])
 
 
-def _lacks_devices(
-    pool: desired.Pool, needs: resources.Resources, devices: tuple[int, int, str]
-) -> str:
+def _lacks_devices(pool: desired.Pool, needs: resources.Resources, devices: _Devices) -> str:
     """Why the devices of a node of the pool are of the wrong kind; empty where they are not."""
-    count, memory_bytes, profile = devices
+    count, memory_bytes, profile, inner = devices
     if profile:
         have = sum(number for one in pool.mig for name, number in one.instances if name == profile)
         return "" if have >= count else f"{count} {profile} asked, {have} there"
@@ -146,6 +149,12 @@ def _lacks_devices(
     whole = pool.node_resources.gpu_milli - 1000 * len(pool.mig)
     if needs.gpu_milli > whole:
         return f"{quantities.format_gpu(needs.gpu_milli)} gpu asked, {whole // 1000} not cut by MIG"
+    domains = {"numa": pool.numa, "nvlink": pool.nvlink}.get(inner, ())
+    if domains and needs.gpu_milli > 1000:
+        most, word = max(map(len, domains)), INNER_WORDS[INNER_LEVELS.index(inner)]
+        if needs.gpu_milli > 1000 * most:
+            asked = quantities.format_gpu(needs.gpu_milli)
+            return f"{asked} gpu of one {word} asked, {most} there"
     return ""
 
 

@@ -227,6 +227,8 @@ def _groups(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[desi
         )
         if made is not None:
             groups[group.name] = made
+    if not faults.found:
+        asking.check_near_gpus(spec, groups.values(), faults)
     return tuple(groups.values())
 
 
@@ -265,6 +267,9 @@ def _group(
     count, minimum = asking.size(group, spec, faults, place)
     if asked is None:
         return None
+    required = preferred = ""
+    if spec.topology is not None or (group is not None and group.topology is not None):
+        required, preferred = asking.near_gpus(group, spec, asked, faults, place)
     return desired.TaskGroup(
         name=name,
         count=count,
@@ -277,6 +282,8 @@ def _group(
         gpu_memory_bytes=asked.gpu_memory_bytes,
         mig_profile=asked.mig_profile,
         topology=asking.of_group(group, spec, faults, place),
+        inner_required=required,
+        inner_preferred=preferred,
     )
 
 

@@ -1,7 +1,7 @@
 """A node pool as written to the pool that the rest of Muster works with."""
 
 from collections.abc import Container, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from reconciler.desired import asking
 from reconciler.desired.collecting import Faults
@@ -51,6 +51,8 @@ def pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool
         **_health(spec, faults),
         provisioning=_provisioning(spec, faults),
         leaving=_leaving(spec.drain, faults),
+        numa=_near(spec, "numa", faults),
+        nvlink=_near(spec, "nvlink", faults),
     )
 
 
@@ -291,6 +293,31 @@ def _mig(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[desired.MigLayout
                 )
             found[device] = desired.MigLayout(device, instances)
     return tuple(layout for _, layout in sorted(found.items()))
+
+
+def _near(
+    spec: nodepool.NodePoolSpec, level: Literal["numa", "nvlink"], faults: Faults
+) -> tuple[tuple[int, ...], ...]:
+    """The devices of each domain within a node."""
+    gpus = spec.nodes.gpus
+    domains = [] if gpus is None else gpus.numa if level == "numa" else gpus.nvlink
+    seen: set[int] = set()
+    for index, members in enumerate(domains):
+        place: tuple[str | int, ...] = ("spec", "nodes", "gpus", level, index)
+        if not members:
+            faults.add("empty-domain", "name the GPUs of it, or remove it", *place)
+        for device in members:
+            if gpus is None or device >= gpus.count or device in seen:
+                count = 0 if gpus is None else gpus.count
+                faults.add(
+                    "device-of-domain",
+                    "each device is in one of them at the most, by its index from 0",
+                    *place,
+                    found=str(device),
+                    expected=f"an index below {count} that no other has",
+                )
+            seen.add(device)
+    return tuple(tuple(sorted(members)) for members in domains)
 
 
 def _nodes(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[str, ...]:

@@ -9,6 +9,10 @@ import msgspec
 
 #: The most devices of one node: their numbers are below it.
 DEVICES_MAX = 1024
+#: Levels within a node: GPUs at one NUMA node, and GPUs that NVLink joins.
+INNER_LEVELS = ("numa", "nvlink")
+#: A domain of each, in words.
+INNER_WORDS = ("NUMA node", "NVLink domain")
 #: States of a GPU: only one that is OK takes work.
 OK = "ok"
 #: The driver says that the device has fallen off the bus.

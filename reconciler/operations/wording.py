@@ -120,6 +120,10 @@ def _instances(pairs: tuple[tuple[str, int], ...]) -> str:
     return ", ".join(f"{count} x {profile}" for profile, count in pairs)
 
 
+def _members(domains: tuple[tuple[int, ...], ...]) -> str:
+    return ", ".join(f"[{', '.join(map(str, members))}]" for members in domains)
+
+
 def _overcommit(pair: tuple[float, float]) -> dict[str, str]:
     return {"cpu": f"{pair[0]:g}", "memory": f"{pair[1]:g}"}
 
@@ -148,6 +152,8 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "domains"): ("topology.domains", _domains),
     (desired.Pool, "mig"): ("nodes.gpus.mig", None),
     (desired.Pool, "mig_take_over"): ("nodes.gpus.migTakeOver", None),
+    (desired.Pool, "numa"): ("nodes.gpus.numa", _members),
+    (desired.Pool, "nvlink"): ("nodes.gpus.nvlink", _members),
     (desired.Pool, "overcommit"): ("overcommit", _overcommit),
     (desired.Pool, "leaving"): ("drain", None),
     (desired.Pool, "checks"): ("health", None),
@@ -236,6 +242,8 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.TaskGroup, "devices"): ("resources.devices", None),
     (desired.TaskGroup, "gpu_memory_bytes"): ("resources.gpuMemory", quantities.format_memory),
     (desired.TaskGroup, "mig_profile"): ("resources.mig.profile", None),
+    (desired.TaskGroup, "inner_required"): ("topology.gpus.required", None),
+    (desired.TaskGroup, "inner_preferred"): ("topology.gpus.preferred", None),
     (desired.Topology, "slice_size"): ("slices.size", None),
     (desired.Topology, "slice_level"): ("slices.level", None),
     (Resources, "gpu_milli"): ("gpu", quantities.format_gpu),

@@ -8,11 +8,69 @@ remembered, because a cluster has few distinct tuples and asks for them a hundre
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from reconciler.scheduling.snapshot import WHOLE
 
 Free = tuple[int, ...]
+#: Of each device the domain within its node at one level, -1 where nobody knows.
+Layout = tuple[int, ...]
 #: Distinct answers remembered, of each function.
 REMEMBERED_MAX = 200_000
+
+
+def count_within(free: Free, devices: int, layout: Layout) -> int:
+    """How many tasks of so many whole devices fit, the devices of each in one domain."""
+    idle: dict[int, int] = {}
+    for amount, domain in zip(free, layout, strict=True):
+        if amount == WHOLE and domain >= 0:
+            idle[domain] = idle.get(domain, 0) + 1
+    return sum(count // devices for count in idle.values())
+
+
+def counts_within(
+    free: NDArray[np.int64], devices: int, layouts: NDArray[np.int8]
+) -> NDArray[np.int64]:
+    """(n,) the same for the devices of many nodes at once, (n, d) free and domains."""
+    found = np.zeros(len(free), dtype=np.int64)
+    idle = free == WHOLE
+    for domain in range(int(layouts.max(initial=-1)) + 1):
+        found += (idle & (layouts == domain)).sum(axis=1) // devices
+    return found
+
+
+def most_within(free: NDArray[np.int64], layouts: NDArray[np.int8]) -> NDArray[np.int64]:
+    """(n,) the most idle devices of one domain that each node has."""
+    found = np.zeros(len(free), dtype=np.int64)
+    idle = free == WHOLE
+    for domain in range(int(layouts.max(initial=-1)) + 1):
+        np.maximum(found, (idle & (layouts == domain)).sum(axis=1), out=found)
+    return found
+
+
+@lru_cache(maxsize=REMEMBERED_MAX)
+def give_within(free: Free, devices: int, layout: Layout) -> tuple[Free, Free] | None:
+    """As ``give``, whole devices of one domain: of that with fewest idle ones; None: none has.
+
+    In the domain they are chosen as of a node that has nothing else.
+    """
+    members: dict[int, list[int]] = {}
+    for index, (amount, domain) in enumerate(zip(free, layout, strict=True)):
+        if amount == WHOLE and domain >= 0:
+            members.setdefault(domain, []).append(index)
+    enough = [(len(there), domain) for domain, there in members.items() if len(there) >= devices]
+    if not enough:
+        return None
+    _, best = min(enough)
+    inside = tuple(
+        amount if domain == best else -1 for amount, domain in zip(free, layout, strict=True)
+    )
+    chosen = _whole(inside, devices)
+    left = list(free)
+    for index in chosen:
+        left[index] = 0
+    return chosen, tuple(left)
 
 
 class Option(NamedTuple):

@@ -83,9 +83,14 @@ class Planner:
         )
 
     def counts(
-        self, shape: int, group: int, within: snapshots.Mask | None, own: Sequence[int] = ()
+        self,
+        shape: int,
+        group: int,
+        within: snapshots.Mask | None,
+        own: Sequence[int] = (),
+        ask: Ask | None = None,
     ) -> tuple[Counts, affinity.Rules]:
-        """(tasks that each node has room for, rules of affinity)."""
+        """(tasks that each node has room for, rules of affinity); ``ask``: instead of its own."""
         asked = self.situation.shapes[shape]
         rules = self.rules(shape)
         usable = asked.eligible & self._opened
@@ -93,7 +98,7 @@ class Planner:
             usable &= within
         if rules.allowed is not None:
             usable &= rules.allowed
-        ask = self.asks[shape][group]
+        ask = ask or self.asks[shape][group]
         return self.stock.counts(ask, usable, exclusive=asked.exclusive, own=own), rules
 
     def element(self, shape: int, within: snapshots.Mask | None) -> Plan | None:
@@ -121,8 +126,20 @@ class Planner:
         """Where ``need`` tasks of one group go."""
         if need <= 0:
             return Plan(())
-        asked = self.situation.shapes[shape]
+        ask = self.asks[shape][group]
+        if ask.rather is not None:
+            counts, rules = self.counts(shape, group, within, own, ask.bound())
+            plan = self._of_counts(shape, group, need, counts, rules)
+            if plan is not None:
+                return plan
         counts, rules = self.counts(shape, group, within, own)
+        return self._of_counts(shape, group, need, counts, rules)
+
+    def _of_counts(
+        self, shape: int, group: int, need: int, counts: Counts, rules: affinity.Rules
+    ) -> Plan | None:
+        """The same on nodes that each have room for so many."""
+        asked = self.situation.shapes[shape]
         if int(counts.sum()) < need:
             return None
         choice = _Choice(self, shape, group, need, rules)
@@ -381,8 +398,8 @@ class _Search:
         tried: set[tuple[object, ...]] = set()
         for node in nodes[start:]:
             row = stock.rows[node]
-            key = (index.classes.of[node], row)
-            if key in tried or not rankings.has_room(row, ask, ask.share_on(node)):
+            key = (index.classes.of[node], row, ask.inner_on(node))
+            if key in tried or not rankings.has_room(row, ask, node):
                 continue
             tried.add(key)
             self.steps += 1

@@ -15,6 +15,7 @@ from reconciler.model import reasons, times
 from reconciler.scheduling import bounds, bypool, funnels, wording
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.asks import needs_inner
 from reconciler.scheduling.causes import Cause
 from reconciler.scheduling.room import Room
 from reconciler.scheduling.snapshot import WHOLE, Vector
@@ -450,6 +451,7 @@ def _is_plain(shape: snapshots.Shape) -> bool:
         and group.profile < 0
         and not (group.slice_size and group.slice_level >= 0)
         and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
+        and not needs_inner(group)
     )
 
 

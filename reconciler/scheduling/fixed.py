@@ -33,7 +33,7 @@ def _size_of(nodes: int, ask: Ask) -> Size | None:
     """What one task takes, where nothing but amounts and whole devices decides where it fits."""
     if ask.closed is not None or ask.instances or (ask.devices and ask.share < WHOLE):
         return None
-    if ask.shares is not None:
+    if ask.shares is not None or ask.inner is not None or ask.rather is not None:
         return None
     return (nodes, ask.cpu, ask.memory, ask.devices)
 

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.model import quantities
+from reconciler.model import devices, quantities
 from reconciler.model.reasons import FunnelStep
+from reconciler.scheduling import devices as device_choice
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.asks import Ask
+from reconciler.scheduling.asks import Ask, needs_inner
 from reconciler.scheduling.elements import Plan, Planner
 from reconciler.scheduling.inventory import Columns, Inventory
 from reconciler.scheduling.snapshot import WHOLE
@@ -75,6 +76,10 @@ def why(planner: Planner, shape: int, plan: Plan) -> str:
     if nodes > 1 and asked.strategy != "spread":
         parts.append(f"as few nodes as can be ({nodes})")
     parts.append(reason)
+    inner = [group for group in asked.groups if needs_inner(group)]
+    for one in inner[:1]:
+        rather = " where a node had room so" if one.inner_preferred else ""
+        parts.append(f"the GPUs of a task of one {devices.INNER_WORDS[one.inner]}{rather}")
     return ", then ".join(parts)
 
 
@@ -300,6 +305,20 @@ class _Funnel(_Steps):
             self._shares(shares)
             return
         self._short(columns.idle < ask.devices, columns.idle, "GPUs", ask.devices, str)
+        if ask.inner is not None:
+            self._inner(ask.inner)
+
+    def _inner(self, layouts: NDArray[np.int8]) -> None:
+        """Devices of one domain within the node."""
+        asked, word = self.ask.devices, devices.INNER_WORDS[self.each.inner]
+        unknown: snapshots.Mask = np.logical_and.reduce(layouts < 0, axis=1)
+        self.drop(unknown, f"do not tell the {word} of their GPUs")
+        most = device_choice.most_within(self.columns.devices, layouts)
+        self.lack(
+            most < asked,
+            most,
+            lambda found: f"lack {asked} GPUs of one {word} (at most {found} {self.state})",
+        )
 
     def _shares(self, shares: NDArray[np.int64]) -> None:
         ask, free = self.ask, self.columns.devices

@@ -189,7 +189,7 @@ class Inventory:
         cpu, memory, free, instances, occupied, exclusive = self.rows[node]
         given: tuple[int, ...] = ()
         if ask.devices:
-            given, free = device_choice.give(free, ask.devices, ask.share_on(node), values)
+            given, free = ask.give(free, node, values)
         if ask.instances:
             instances = _add(instances, ask.profile, -ask.instances)
             lacking = instances[ask.profile] < 0
@@ -407,6 +407,8 @@ def _add(values: tuple[int, ...], index: int, amount: int) -> tuple[int, ...]:
 def _device_counts(columns: Columns, ask: Ask) -> Counts:
     """(n,) tasks that the devices alone have room for."""
     shares: NDArray[np.int64] | int = ask.share if ask.shares is None else ask.shares[:, None]
+    if ask.inner is not None:
+        return device_choice.counts_within(columns.devices, ask.devices, ask.inner)
     free, whole = columns.devices, columns.idle // ask.devices
     if ask.shares is None and ask.share >= WHOLE:
         return whole

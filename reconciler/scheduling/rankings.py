@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import devices as device_choice
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.asks import Ask
+from reconciler.scheduling.asks import Ask, needs_inner
 from reconciler.scheduling.fragmentation import Outlook
 from reconciler.scheduling.inventory import Columns, Inventory, Row
 from reconciler.scheduling.snapshot import WHOLE
@@ -145,6 +144,7 @@ def is_singly(shape: snapshots.Shape) -> bool:
         and not shape.affinities
         and max(shape.required_level, group.required_level) < 0
         and not (group.slice_size > 0 and group.slice_level >= 0)
+        and not needs_inner(group)
     )
 
 
@@ -191,13 +191,13 @@ def _whole_devices(group: snapshots.GroupShape) -> int:
     return group.devices if is_whole else 0
 
 
-def has_room(row: Row, ask: Ask, share: int) -> bool:
-    """Whether one task fits on a node with this row."""
+def has_room(row: Row, ask: Ask, node: int) -> bool:
+    """Whether one task fits on a node that has this row."""
     return (
         (row.cpu >= ask.cpu or not ask.cpu)
         and (row.memory >= ask.memory or not ask.memory)
         and (not ask.instances or row.instances[ask.profile] >= ask.instances)
-        and (not ask.devices or device_choice.count_fits(row.devices, ask.devices, share) > 0)
+        and (not ask.devices or ask.has_devices(row.devices, node))
     )
 
 

@@ -289,7 +289,7 @@ class Room:
                 continue
             if ask.closed is not None and ask.closed[node]:
                 continue
-            if rankings.has_room(row, ask, ask.share_on(node) if ask.devices else WHOLE):
+            if rankings.has_room(row, ask, node):
                 return True
         return False
 

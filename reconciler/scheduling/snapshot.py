@@ -78,6 +78,8 @@ class NodeColumns:
         device_memory: (n,) bytes of memory of one device; 0 where unknown.
         instances: (n, k) idle MIG instances of each of ``Snapshot.profiles``.
         absent: (n, k) those that are declared and not made yet; None: none.
+        inner: of each level of ``devices.INNER_LEVELS``, (n, d) the number of the domain within
+            its node in which a device is, -1 where nobody knows; empty: nobody knows of any.
         domains: (n, l) id of the node's domain at each of ``Snapshot.levels``, the widest level
             first; -1 where the node is in none. Ids are unique within a level.
         shareable: (n,) whether devices may be shared there.
@@ -99,6 +101,7 @@ class NodeColumns:
     exclusive: Mask
     absent: Amounts | None = None
     closed: Mapping[int, str] = field(default_factory=dict)
+    inner: tuple[NDArray[np.int8], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,9 @@ class GroupShape:
         required_level, preferred_level: topology level (index into ``Snapshot.levels``) within
             one domain of which all tasks of the group have to be, or should be.
         slice_size, slice_level: each ``slice_size`` tasks, by index, in one domain of the level.
+        inner: index into ``devices.INNER_LEVELS`` of the level within a node of which the whole
+            devices of each task have to be in one domain, or should be where ``inner_preferred``;
+            -1: anywhere in the node.
     """
 
     name: str
@@ -133,6 +139,8 @@ class GroupShape:
     preferred_level: int = NO_LEVEL
     slice_size: int = 0
     slice_level: int = NO_LEVEL
+    inner: int = NO_LEVEL
+    inner_preferred: bool = False
 
     @property
     def least(self) -> int:

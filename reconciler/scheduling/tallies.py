@@ -8,7 +8,7 @@ the nodes that changed since; where they lie is worked out once there is room.
 from dataclasses import dataclass
 
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.asks import Ask
+from reconciler.scheduling.asks import Ask, needs_inner
 from reconciler.scheduling.inventory import Inventory, Row
 from reconciler.scheduling.snapshot import WHOLE
 
@@ -25,6 +25,7 @@ def is_plain_gang(shape: snapshots.Shape) -> bool:
         and not (group.slice_size > 0 and group.slice_level >= 0)
         and group.profile < 0
         and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
+        and not needs_inner(group)
     )
 
 

@@ -3,10 +3,12 @@
 from functools import lru_cache
 
 from reconciler.model import quantities
+from reconciler.model.devices import INNER_WORDS
 from reconciler.scheduling import asking, bypool
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
+from reconciler.scheduling.asks import needs_inner
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.snapshot import Vector
 
@@ -66,6 +68,9 @@ def task_text(situation: snapshots.Snapshot, group: snapshots.GroupShape, count:
     elif group.share_bytes:
         each = quantities.format_memory(group.share_bytes)
         first = f"{each} of {'one GPU' if devices == 1 else f'each of {devices} GPUs'}"
+    elif needs_inner(group) and not group.inner_preferred:
+        each = "" if count == 1 else f", {group.devices} each"
+        first = f"{devices} GPUs{each} of one {INNER_WORDS[group.inner]}"
     else:
         return vector_text((cpu, memory, gpu))
     return f"{first}, {vector_text((cpu, memory, 0))}" if cpu or memory else first

@@ -49,6 +49,7 @@ def capacity(view: View) -> list[str]:
             continue
         if spec.pools and pool.name not in spec.pools:
             found.append(f"{name} starts in pool {pool.name}, not in {spec.pools}")
+        found += _apart(attempt, spec, pool)
         if attempt.node in pool.drains:
             found.append(f"{name} starts on {attempt.node}, which is drained")
         found += [
@@ -57,6 +58,16 @@ def capacity(view: View) -> list[str]:
             if taint.hard and not spec.tolerates(taint)
         ]
     return found
+
+
+def _apart(attempt: records.AttemptRecord, spec: desired.Job, pool: desired.Pool) -> list[str]:
+    """Devices that are not near each other as their group requires."""
+    required = next((g.inner_required for g in spec.groups if g.name == attempt.group), "")
+    domains = {"numa": pool.numa, "nvlink": pool.nvlink}.get(required, ())
+    mine = set(attempt.devices)
+    if len(mine) < 2 or not domains or any(mine <= set(members) for members in domains):
+        return []
+    return [f"{attempt.id} starts on {attempt.devices} of {domains}"]
 
 
 def _overfull(where: str, view: View, attempts: list[records.AttemptRecord]) -> list[str]:

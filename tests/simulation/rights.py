@@ -109,7 +109,9 @@ def _could_hold(view: View, spec: desired.Job, asked: Resources, covered: frozen
             for device in attempt.devices:
                 shares[device] += attempt.share_milli
         count = pool.node_resources.gpu_milli // WHOLE
-        free = sum(shares[device] == 0 for device in range(count))
+        near = max((group.inner_required for group in spec.groups), default="")
+        domains = {"numa": pool.numa, "nvlink": pool.nvlink}.get(near) or (range(count),)
+        free = max(sum(shares[device] == 0 for device in there) for there in domains)
         part = asked.gpu_milli % WHOLE
         enough = free * WHOLE >= asked.gpu_milli and not part
         if part:

@@ -17,6 +17,8 @@ from tests.simulation.plans import GI, Plan, Step
 
 #: In which part of the stories somebody has amounts by pool.
 BY_POOL = 0.4
+#: Which part of them knows what GPUs are near each other.
+BY_SOCKET = 0.5
 #: Which part of the jobs needs an image, and how long one may take to come.
 IMAGES = 0.3
 
@@ -26,6 +28,7 @@ def draw(seed: int, size: sizes.Size | None = None) -> Plan:
     size = size or sizes.of(seed)
     chance = random.Random(seed)
     structure = _by_pool(random.Random(f"{seed} pools"), _structure(chance, size))
+    structure = _by_socket(random.Random(f"{seed} sockets"), structure)
     nodes = tuple(name for pool in structure.pools.values() for name in pool.nodes)
     steps = [*_work(chance, size), *_commits(chance, nodes), *_faults(chance, nodes)]
     rare = random.Random(f"{seed} rare")
@@ -37,6 +40,8 @@ def draw(seed: int, size: sizes.Size | None = None) -> Plan:
     grid_s = random.Random(f"{seed} grid").choice(size.grids_s)
     steps = [_on_grid(step, grid_s) for step in steps] if grid_s else steps
     steps = [_with_image(seed, step) for step in [*steps, *corner]] + imaged
+    if structure.pools["gpu"].numa:
+        steps = [_near(seed, step) for step in steps]
     steps.sort(key=lambda step: step.at)
     calm = chance.random() < 0.2
     return Plan(
@@ -52,16 +57,38 @@ def draw(seed: int, size: sizes.Size | None = None) -> Plan:
 
 
 def plain(plan: Plan) -> Plan:
-    """A story as it was before images, slow cycles and amounts by pool: some are known by seed."""
+    """A story as it was before images, slow cycles, amounts by pool and near GPUs.
+
+    Some are known by seed.
+    """
     replace = msgspec.structs.replace
-    steps = tuple(
-        replace(step, job=replace(step.job, runtime="process", image="")) if step.job else step
-        for step in plan.steps
-    )
+    steps = tuple(replace(s, job=_plain(s.job)) if s.job else s for s in plan.steps)
+    pools = {name: replace(pool, numa=()) for name, pool in plan.structure.pools.items()}
     queues = {name: replace(queue, flavors=()) for name, queue in plan.structure.queues.items()}
     quotas = {name: one for name, one in plan.structure.quotas.items() if not one.pool}
-    structure = replace(plan.structure, queues=queues, quotas=quotas)
+    structure = replace(plan.structure, queues=queues, quotas=quotas, pools=pools)
     return replace(plan, structure=structure, steps=steps, pace_s=0.0)
+
+
+def _plain(job: desired.Job) -> desired.Job:
+    replace = msgspec.structs.replace
+    groups = tuple(replace(g, inner_required="", inner_preferred="") for g in job.groups)
+    return replace(job, runtime="process", image="", groups=groups)
+
+
+def _near(seed: int, step: Step) -> Step:
+    """Some jobs want the GPUs of each task at one NUMA node."""
+    chance = random.Random(f"{seed} {step.subject} near")
+    level = chance.choice(["inner_required", "inner_required", "inner_preferred", ""])
+    if step.job is None or not level:
+        return step
+    groups = tuple(
+        msgspec.structs.replace(group, **{level: "numa"})
+        if group.resources.gpu_milli > 1000
+        else group
+        for group in step.job.groups
+    )
+    return msgspec.structs.replace(step, job=msgspec.structs.replace(step.job, groups=groups))
 
 
 def _with_image(seed: int, step: Step) -> Step:
@@ -140,6 +167,18 @@ def _queues(chance: random.Random, gpus: int) -> dict[str, desired.Queue]:
         ),
     )
     return {queue.name: queue for queue in queues}
+
+
+def _by_socket(chance: random.Random, structure: desired.Structure) -> desired.Structure:
+    """In some stories it is known which GPUs of a node are near each other."""
+    if chance.random() > BY_SOCKET:
+        return structure
+    pool = structure.pools["gpu"]
+    every = tuple(range(pool.node_resources.gpu_milli // 1000))
+    halves = chance.choice([(every[0::2], every[1::2]), (every[:2], every[2:])])
+    numa = halves if len(every) == 4 else (every,)
+    pools = {**structure.pools, "gpu": msgspec.structs.replace(pool, numa=numa)}
+    return msgspec.structs.replace(structure, pools=pools)
 
 
 def _by_pool(chance: random.Random, structure: desired.Structure) -> desired.Structure:

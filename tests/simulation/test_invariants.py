@@ -123,6 +123,16 @@ TAINTED = msgspec.structs.replace(
 )
 
 
+NEAR = job("near", gpu=2)
+NEAR = msgspec.structs.replace(
+    NEAR, groups=(msgspec.structs.replace(NEAR.groups[0], inner_required="numa"),)
+)
+SOCKETS = msgspec.structs.replace(
+    STRUCTURE,
+    pools={"pool": msgspec.structs.replace(STRUCTURE.pools["pool"], numa=((0, 2), (1, 3)))},
+)
+
+
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
@@ -137,6 +147,10 @@ TAINTED = msgspec.structs.replace(
         (view((PAIR,), (attempt(PAIR),), structure=DRAINED), "which is drained"),
         (view((PAIR,), (attempt(PAIR),), structure=TAINTED), "in spite of its taint"),
         (view((PAIR,), (attempt(PAIR, node="n7"),)), "no pool declares"),
+        (
+            view((NEAR,), (attempt(NEAR, devices=(0, 1)),), structure=SOCKETS),
+            "starts on (0, 1) of ((0, 2), (1, 3))",
+        ),
     ],
 )
 def test_capacity(broken: View, said: str) -> None:

@@ -41,6 +41,16 @@ def gpus(**more: Json) -> Document:
     return pool(nodes={"cpu": 4, "memory": "8Gi", "gpus": {"count": 4} | more})
 
 
+#: Three GPUs at one NUMA node, and no three that NVLink joins.
+NEAR: dict[str, Json] = {"numa": [[0, 1, 2], [3]], "nvlink": [[0, 1], [2, 3]]}
+#: NUMA nodes of which numbers do not follow each other.
+FAR = gpus(numa=[[0, 3], [1, 2]], nvlink=[[0, 1], [2, 3]])
+
+
+def near_job(level: Json) -> Document:
+    return job(resources={"gpu": 3}, topology={"gpus": {"required": level}})
+
+
 def empty_pool(name: str) -> Document:
     nodes = {"cpu": 4, "memory": "8Gi"}
     return base.document("NodePool", name, {"provisioner": "virtual", "count": 0, "nodes": nodes})
@@ -69,6 +79,11 @@ def volume(**spec: Json) -> Document:
 def nodes_of(name: str) -> Callable[[Run, Path], Json]:
     """Where a job's tasks run."""
     return lambda run, _: sorted({attempt.node for attempt in run.live(name)})
+
+
+def devices_of(name: str) -> Callable[[Run, Path], Json]:
+    """Numbers of the GPUs that a job's tasks have."""
+    return lambda run, _: sorted(d for attempt in run.live(name) for d in attempt.devices)
 
 
 def number_of_nodes(name: str) -> Callable[[Run, Path], Json]:
@@ -304,6 +319,12 @@ TABLE: dict[str, Case] = {
     ),
     "NodePool.spec.nodes.gpus.migTakeOver": Case(
         (False, True), taken_over, (False, True), (gpus(**MIG), job())
+    ),
+    "NodePool.spec.nodes.gpus.numa": Case(
+        ([[0, 1, 2, 3]], [[0, 1], [2, 3]]), counted("j"), ([1], [0]), (gpus(), near_job("numa"))
+    ),
+    "NodePool.spec.nodes.gpus.nvlink": Case(
+        ([[0, 1, 2, 3]], [[0, 1], [2, 3]]), counted("j"), ([1], [0]), (gpus(), near_job("nvlink"))
     ),
     "NodePool.spec.taints[].key": Case(
         ("x", "y"), base.reason(), ("Running", "NeverFits"), (TAINTED, TOLERANT)
@@ -599,6 +620,18 @@ TABLE: dict[str, Case] = {
         (["0"], ["0,1"]),
         (job(groups=[{"name": "a", "resources": {"mig": {"profile": "1g.10gb"}}}]), gpus(**MIG)),
     ),
+    "Job.spec.groups[].topology.gpus.required": Case(
+        ("numa", "nvlink"),
+        counted("j"),
+        ([1], [0]),
+        (base.put(base.GROUP, "spec.groups[].resources.gpu", 3), gpus(**NEAR)),
+    ),
+    "Job.spec.groups[].topology.gpus.preferred": Case(
+        ("numa", "nvlink"),
+        devices_of("j"),
+        ([0, 3], [0, 1]),
+        (base.put(base.GROUP, "spec.groups[].resources.gpu", 2), FAR),
+    ),
     "Job.spec.groups[].topology.required": Case(
         ("block", "rack"), counted("j"), ([2], [0]), (GROUP_OF_TWO, racks(2))
     ),
@@ -677,6 +710,12 @@ TABLE: dict[str, Case] = {
             job(affinity={"apart": [{"jobs": {"app": "x"}}, {"jobs": {"app": "y"}, "weight": 5}]}),
             *COMPANY,
         ),
+    ),
+    "Job.spec.topology.gpus.required": Case(
+        ("numa", "nvlink"), counted("j"), ([1], [0]), (job(resources={"gpu": 3}), gpus(**NEAR))
+    ),
+    "Job.spec.topology.gpus.preferred": Case(
+        ("numa", "nvlink"), devices_of("j"), ([0, 3], [0, 1]), (job(resources={"gpu": 2}), FAR)
     ),
     "Job.spec.topology.required": Case(
         ("block", "rack"),

@@ -38,6 +38,8 @@ class TaskGroup(msgspec.Struct, frozen=True):
             task takes. Else ``resources`` says it.
         gpu_memory_bytes: memory of each device that one task takes, instead of a share of it.
         mig_profile: profile of its MIG instances, empty for none.
+        inner_required, inner_preferred: level within a node (``devices.INNER_LEVELS``) in one
+            domain of which the GPUs of each task have to be, or should be; empty: anywhere.
     """
 
     name: str
@@ -51,6 +53,13 @@ class TaskGroup(msgspec.Struct, frozen=True):
     gpu_memory_bytes: int = 0
     mig_profile: str = ""
     topology: Topology = ANYWHERE
+    inner_required: str = ""
+    inner_preferred: str = ""
+
+    @property
+    def inner(self) -> str:
+        """The level within a node that it says something of."""
+        return self.inner_required or self.inner_preferred
 
     @property
     def least(self) -> int:

@@ -139,6 +139,8 @@ class Pool(msgspec.Struct, frozen=True):
     name, on at the most ``remedies_at_once`` nodes.
     ``provisioning`` is there where nodes come and go: any of ``nodes`` may then be absent.
     ``leaving`` None: what runs on nodes that leave service goes on until it ends.
+    ``numa`` and ``nvlink``: the numbers of the GPUs of a node that are near each other, none where
+    agents tell it.
     """
 
     name: str
@@ -168,6 +170,8 @@ class Pool(msgspec.Struct, frozen=True):
     flapping: Flapping = Flapping()
     provisioning: Provisioning | None = None
     leaving: Leaving | None = None
+    numa: tuple[tuple[int, ...], ...] = ()
+    nvlink: tuple[tuple[int, ...], ...] = ()
 
     def promised(self) -> Resources:
         """What tasks may take of each node, overcommit included."""

@@ -43,6 +43,7 @@ LeaseText = Annotated[
     str, msgspec.Meta(pattern=rf"{quantities.DURATION_PATTERN}|^none$", min_length=1)
 ]
 Placement = Literal["least-fragmentation", "pack", "spread"]
+InnerLevel = Literal["numa", "nvlink"]
 Argument = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
 
 
@@ -93,8 +94,24 @@ class SlicesSpec(Part, frozen=True):
     level: Annotated[TopologyLevel, doc("Level of which each takes one domain.", example="rack")]
 
 
+class NearGpusSpec(Part, frozen=True):
+    """How close the GPUs of one task have to be within its node: one of the two is said."""
+
+    required: Annotated[
+        InnerLevel | None,
+        doc(
+            "The GPUs of each task are at one NUMA node (`numa`), or all joined by NVLink "
+            "(`nvlink`), or it does not start.",
+            example="numa",
+        ),
+    ] = None
+    preferred: Annotated[
+        InnerLevel | None, doc("The same where that is possible.", example="nvlink")
+    ] = None
+
+
 class TopologySpec(Part, frozen=True):
-    """How close tasks have to be, in levels that node pools declare."""
+    """How close tasks have to be, in levels that node pools declare, and their GPUs in a node."""
 
     required: Annotated[
         TopologyLevel | None,
@@ -107,6 +124,14 @@ class TopologySpec(Part, frozen=True):
     slices: Annotated[
         SlicesSpec | None,
         doc("Bundles of tasks in one domain each.", example={"size": 8, "level": "rack"}),
+    ] = None
+    gpus: Annotated[
+        NearGpusSpec | None,
+        doc(
+            "How close the whole GPUs of each task have to be within its node; groups that say "
+            "nothing of it take it from the job.",
+            example={"required": "numa"},
+        ),
     ] = None
 
 

@@ -22,11 +22,14 @@ from reconciler.model.documents.health import HealthSpec
 Factor = Annotated[int, msgspec.Meta(ge=1, le=100)] | Annotated[float, msgspec.Meta(ge=1, le=100)]
 
 
+DeviceIndex = Annotated[int, msgspec.Meta(ge=0, le=999_999)]
+
+
 class MigLayoutSpec(Part, frozen=True):
     """Devices that are cut in MIG instances."""
 
     devices: Annotated[
-        list[Annotated[int, msgspec.Meta(ge=0, le=999_999)]],
+        list[DeviceIndex],
         doc("Indexes of the devices.", example=[6, 7]),
     ]
     instances: Annotated[
@@ -57,6 +60,20 @@ class GpusSpec(Part, frozen=True):
             "agent of a node makes the instances, and changes them while a device is idle; those "
             "of virtual nodes are simulated.",
             example=[{"devices": [1], "instances": {"1g.10gb": 7}}],
+        ),
+    ] = []
+    numa: Annotated[
+        list[list[DeviceIndex]],
+        doc(
+            "GPUs of each NUMA node, by index from 0; left out: as the agent of each node tells.",
+            example=[[0, 1, 2, 3], [4, 5, 6, 7]],
+        ),
+    ] = []
+    nvlink: Annotated[
+        list[list[DeviceIndex]],
+        doc(
+            "GPUs that NVLink joins, by index from 0; left out: as the agent of each node tells.",
+            example=[[0, 1], [2, 3]],
         ),
     ] = []
     mig_take_over: Annotated[

@@ -106,7 +106,7 @@ def kept(world: World, *reservations: desired.Reservation) -> dict[str, list[str
     )
     observed = records.Observed(nodes=dict(world.memory.nodes))
     work = desk.Work(desired.Desired(structure=structure), observed, world.now)
-    nodes = tables.nodes(work, (), holders.gather(work))
+    nodes = tables.nodes(work, tables.Asked(), holders.gather(work))
     found = windows.all_of(structure, nodes, world.now)
     return {one.name: [nodes.names[row] for row in np.flatnonzero(one.nodes)] for one in found}
 

@@ -39,6 +39,8 @@ class Node:
     occupied: int = 0
     exclusive: bool = False
     capacity: tuple[int, int] | None = None
+    numa: tuple[int, ...] | None = None
+    nvlink: tuple[int, ...] | None = None
 
 
 def columns(nodes: Sequence[Node]) -> NodeColumns:
@@ -52,6 +54,11 @@ def columns(nodes: Sequence[Node]) -> NodeColumns:
     def column(values: list[Any], kind: Any = np.int64) -> Any:
         return np.array(values, dtype=kind)
 
+    def inner(rows: list[tuple[int, ...] | None]) -> Any:
+        padded = [(*(row or ()), *(-1,) * (width - len(row or ()))) for row in rows]
+        return table(list(padded)).astype(np.int8)
+
+    is_told = any(n.numa is not None or n.nvlink is not None for n in nodes)
     free = [
         (n.cpu * 1000, n.memory * GIB, sum(amount for amount in n.devices if amount > 0))
         for n in nodes
@@ -72,6 +79,7 @@ def columns(nodes: Sequence[Node]) -> NodeColumns:
         shareable=column([n.shareable for n in nodes], np.bool_),
         occupied=column([n.occupied for n in nodes]),
         exclusive=column([n.exclusive for n in nodes], np.bool_),
+        inner=(inner([n.numa for n in nodes]), inner([n.nvlink for n in nodes])) if is_told else (),
     )
 
 

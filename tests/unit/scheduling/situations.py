@@ -82,6 +82,7 @@ class Node:
     capacity: Vector
     accepts: bool = True
     pool: str = "gpu"
+    numa: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass
@@ -125,6 +126,7 @@ class Job:
     strategy: Strategy = "least-fragmentation"
     submitted_at: float = 0.0
     pools: tuple[str, ...] = ()
+    near: bool | None = None
 
 
 @dataclasses.dataclass
@@ -171,9 +173,10 @@ class Situation:
         *,
         accepts: bool = True,
         pool: str = "gpu",
+        numa: tuple[int, ...] = (),
     ) -> Situation:
-        """Add a node."""
-        self.nodes.append(Node(name, amounts(gpu, cpu, memory), accepts, pool))
+        """Add a node; ``numa``: of each GPU the NUMA node, none: unknown."""
+        self.nodes.append(Node(name, amounts(gpu, cpu, memory), accepts, pool, numa))
         return self
 
     def queue(
@@ -247,8 +250,12 @@ class Situation:
         on: tuple[str, ...] = (),
         leaving: bool = False,
         leaving_for: str = "",
+        near: bool | None = None,
     ) -> Situation:
-        """Add a job that waits, or, with ``on``, has each task of element 0 on these nodes."""
+        """Add a job that waits, or, with ``on``, has each task of element 0 on these nodes.
+
+        ``near``: whether the GPUs of each task have to be at one NUMA node, or, False, should be.
+        """
         job = self.jobs[name] = Job(
             name=name,
             queue=queue,
@@ -268,6 +275,7 @@ class Situation:
             strategy=strategy,
             submitted_at=submitted_at,
             pools=pools,
+            near=near,
         )
         if on:
             self._place(job, on, devices, leaving=leaving, leaving_for=leaving_for)
@@ -348,7 +356,17 @@ class Situation:
             shareable=np.ones(count, dtype=np.bool_),
             occupied=occupied,
             exclusive=np.zeros(count, dtype=np.bool_),
+            inner=self._inner(most),
         )
+
+    def _inner(self, width: int) -> tuple[NDArray[np.int8], ...]:
+        """NUMA nodes of the devices; NVLink joins none."""
+        if not any(node.numa for node in self.nodes):
+            return ()
+        found = np.full((2, len(self.nodes), width), -1, dtype=np.int8)
+        for row, node in enumerate(self.nodes):
+            found[0, row, : len(node.numa)] = node.numa
+        return tuple(found)
 
     def snapshot(self) -> Snapshot:
         """The situation as the scheduler reads it."""
@@ -430,7 +448,7 @@ class Situation:
         return found
 
     def _shape_of(self, job: Job) -> int:
-        key = (job.groups, job.pool, job.pools, job.least, job.strategy)
+        key = (job.groups, job.pool, job.pools, job.least, job.strategy, job.near)
         index = self._shapes.setdefault(key, len(self._made))
         if index == len(self._made):
             self._made.append(self._shape(job))
@@ -446,6 +464,10 @@ class Situation:
         groups = tuple(
             group_of(name, count, vector, job.least) for name, count, vector in job.groups
         )
+        if job.near is not None:
+            groups = tuple(
+                dataclasses.replace(one, inner=0, inner_preferred=not job.near) for one in groups
+            )
         pools = (job.pool,) if job.pool else job.pools
         return Shape(groups, eligible, filtered, strategy=job.strategy, pools=pools)
 

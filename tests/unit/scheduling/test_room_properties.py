@@ -29,17 +29,19 @@ def clusters(draw: st.DrawFn, most: int = 4) -> list[Node]:
     found = []
     for _ in range(draw(st.integers(1, most))):
         zone, rack = draw(st.sampled_from([(-1, -1), (0, 0), (0, 1), (1, 2)]))
+        devices = tuple(draw(st.lists(FREE, max_size=3)))
         found.append(
             Node(
                 cpu=draw(st.integers(0, 5)),
                 memory=draw(st.integers(0, 4)),
-                devices=tuple(draw(st.lists(FREE, max_size=3))),
+                devices=devices,
                 path=(zone, rack),
                 accepts=draw(st.integers(0, 5)) > 0,
                 shareable=draw(st.integers(0, 4)) > 0,
                 device_memory=draw(st.sampled_from([0, 40, 80])),
                 instances=(draw(st.integers(0, 2)),),
                 occupied=draw(st.integers(0, 1)),
+                numa=tuple(draw(st.sampled_from([-1, 0, 0, 1])) for _ in devices),
             )
         )
     return found
@@ -57,6 +59,9 @@ def groups(draw: st.DrawFn, most: int = 4, *, bound: bool = True) -> GroupShape:
         more["share_bytes"] = draw(st.sampled_from([20, 40, 60])) * GIB
     if gpu and kind == "mig":
         more["profile"] = 0
+    if gpu > 1 and kind == "whole":
+        more["inner"] = draw(st.sampled_from([-1, 0, 0, 1]))
+        more["inner_preferred"] = more["inner"] >= 0 and draw(st.booleans())
     if bound:
         more["required_level"] = draw(st.sampled_from([-1, -1, 0, 1]))
         if draw(st.booleans()):
@@ -149,7 +154,11 @@ class Reference:
         if each.devices and share < IDLE and not nodes.shareable[node]:
             return []
         room = [at for at, free in enumerate(self.devices[node]) if free >= share]
-        return list(itertools.combinations(room, each.devices))
+        ways = list(itertools.combinations(room, each.devices))
+        if each.inner < 0 or each.inner_preferred:
+            return ways
+        domain = nodes.inner[each.inner][node].tolist()
+        return [way for way in ways if domain[way[0]] >= 0 and len({domain[d] for d in way}) == 1]
 
     def move(self, node: int, each: GroupShape, chosen: Sequence[int], sign: int) -> None:
         """Charge (1) or give back (-1)."""

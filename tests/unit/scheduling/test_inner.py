@@ -1,0 +1,146 @@
+"""GPUs of a task at one NUMA node: found, made room for by those in the way, and explained."""
+
+import dataclasses
+
+import pytest
+
+from reconciler.scheduling import devices
+from reconciler.scheduling.decisions import Decisions
+from tests.unit.scheduling.situations import (
+    Situation,
+    code,
+    evicted,
+    message,
+    reasons_of,
+    started,
+)
+
+HALVES = (0, 0, 0, 0, 1, 1, 1, 1)
+FULL, IDLE, NONE = 0, 1000, -1
+
+
+@pytest.mark.parametrize(
+    ("free", "layout", "asked", "fits", "given"),
+    [
+        ((IDLE,) * 8, HALVES, 4, 2, (0, 1, 2, 3)),
+        ((IDLE,) * 8, HALVES, 5, 0, None),
+        # the tighter half, so that the other one stays whole
+        ((FULL, IDLE, IDLE, IDLE, FULL, IDLE, IDLE, FULL), HALVES, 2, 2, (5, 6)),
+        # eight are idle in all, and four in no half
+        ((IDLE,) * 3 + (FULL,) + (IDLE,) * 3 + (FULL,), HALVES, 4, 0, None),
+        # within the half as on a node of its own: pairs stay whole
+        ((IDLE, FULL, IDLE, IDLE, FULL, FULL, FULL, FULL), HALVES, 2, 1, (2, 3)),
+        ((IDLE, IDLE, IDLE, IDLE), (0, 1, 0, 1), 2, 2, (0, 2)),
+        # nobody knows where these are
+        ((IDLE, IDLE, IDLE), (-1, -1, 0), 2, 0, None),
+        ((IDLE, NONE, 500, IDLE), (0, 0, 0, 0), 2, 1, (0, 3)),
+        ((), (), 1, 0, None),
+    ],
+)
+def test_devices_of_one_domain(
+    free: tuple[int, ...],
+    layout: tuple[int, ...],
+    asked: int,
+    fits: int,
+    given: tuple[int, ...] | None,
+) -> None:
+    assert devices.count_within(free, asked, layout) == fits
+    found = devices.give_within(free, asked, layout)
+    assert (found and found[0]) == given
+    if found:
+        assert [left for at, left in enumerate(found[1]) if at in found[0]] == [FULL] * asked
+
+
+def placed(decisions: Decisions, job: str) -> list[tuple[int, tuple[int, ...]]]:
+    """Node and devices of each task."""
+    return [
+        (task.node, task.devices)
+        for one in decisions.placements
+        if one.job == job
+        for task in one.tasks
+    ]
+
+
+def halves(*names: str) -> Situation:
+    made = Situation().queue("main")
+    for name in names:
+        made.node(name, gpu=8, numa=HALVES)
+    return made
+
+
+def test_each_task_of_a_gang_has_a_half_of_its_own() -> None:
+    now = halves("n0", "n1").job("gang", gpu=4, tasks=3, near=True)
+    assert sorted(placed(now.decide(), "gang")) == [
+        (0, (0, 1, 2, 3)),
+        (0, (4, 5, 6, 7)),
+        (1, (0, 1, 2, 3)),
+    ]
+
+
+def test_a_node_with_enough_in_no_half_is_passed_over() -> None:
+    now = halves("n0", "n1").job("x", gpu=2, on=("n0",), devices=(3, 4))
+    assert placed(now.job("near", gpu=4, near=True).decide(), "near") == [(1, (0, 1, 2, 3))]
+    other = halves("n0", "n1").job("x", gpu=2, on=("n0",), devices=(3, 4))
+    assert placed(other.job("any", gpu=4).decide(), "any")[0][0] == 0, "the tighter node"
+
+
+def test_what_only_should_be_near_is_where_it_can_be() -> None:
+    taken = halves("n0", "n1").job("x", gpu=2, on=("n0",), devices=(3, 4))
+    assert placed(taken.job("near", gpu=4, near=False).decide(), "near") == [(1, (0, 1, 2, 3))]
+    taken.job("y", gpu=2, on=("n1",), devices=(0, 4))
+    (node, given) = placed(taken.decide(), "near")[0]
+    assert (node, len(given)) == (0, 4), "no half of four is left, and it starts all the same"
+
+
+def test_two_of_one_half_leave_though_others_are_cheaper() -> None:
+    """And never three: what leaves is of the half that it starts in."""
+    now = halves("n0")
+    for number, cost_s in enumerate((1.0, 90.0, 2.0, 80.0)):
+        at = (2 * number, 2 * number + 1)
+        now.job(f"low-{number}", gpu=2, priority=10, cost_s=cost_s, on=("n0",), devices=at)
+    decisions = now.job("high", gpu=4, priority=90, near=True).decide()
+    assert sorted(job for job, _ in evicted(decisions)) == ["low-2", "low-3"]
+    after = now.apply(decisions).left()
+    assert placed(after.decide(), "high") == [(0, (4, 5, 6, 7))]
+
+
+def test_nobody_leaves_where_each_half_has_one_that_stays() -> None:
+    now = halves("n0")
+    for at, firm in ((0, True), (2, False), (4, True), (6, False)):
+        now.job(
+            f"j{at}", gpu=2, priority=10, preemptible=not firm, on=("n0",), devices=(at, at + 1)
+        )
+    decisions = now.job("high", gpu=4, priority=90, near=True).decide()
+    assert evicted(decisions) == []
+    assert started(decisions) == []
+    assert "lack" in message(now, decisions, "high")
+
+
+def test_one_moves_so_that_a_half_is_whole() -> None:
+    now = halves("n0", "n1")
+    now.policy = dataclasses.replace(now.policy, consolidate=True)
+    now.job("a", gpu=1, on=("n0",), devices=(0,), movable=True)
+    now.job("b", gpu=1, on=("n0",), devices=(4,), movable=True)
+    now.job("c", gpu=5, on=("n1",), devices=(0, 1, 2, 3, 4))
+    decisions = now.job("near", gpu=4, near=True).decide()
+    moved = [job for job, _ in evicted(decisions)]
+    assert moved in (["a"], ["b"])
+
+
+@pytest.mark.parametrize(
+    ("numa", "near", "expected", "words"),
+    [
+        ((0, 0, 1, 1), True, "NeverFits", "could ever hold a task of 3 GPUs of one NUMA node"),
+        ((), True, "NeverFits", "do not tell the NUMA node of their GPUs"),
+        ((0, 0, 0, 1), True, "Fragmented", "lack 3 GPUs of one NUMA node (at most 2 free)"),
+    ],
+)
+def test_why_it_waits(numa: tuple[int, ...], near: bool, expected: str, words: str) -> None:
+    now = Situation().queue("main").node("n0", gpu=4, numa=numa)
+    now.node("other", gpu=0, numa=(0,))
+    now.job("firm", gpu=1, on=("n0",), devices=(0,), preemptible=False)
+    decisions = now.job("near", gpu=3, near=near).decide()
+    assert code(now, decisions, "near") == expected
+    told = reasons_of(now, decisions, "near")[0]
+    text = told.message + " " + " ".join(step.why for step in told.funnel)
+    assert words in text
