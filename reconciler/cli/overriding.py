@@ -133,7 +133,13 @@ def overrides(
         return
     terminal.table(["KIND", "NAME", "BY", "UNTIL", "WHY"], rows)
     for item in page["items"]:
-        terminal.note(f"to commit it: {item['commit']}")
+        if item["committed"]:
+            terminal.note(
+                f"{item['subject']}: committed in {item['committed'][:12]}, which is not in force "
+                "yet (`muster status` says why)"
+            )
+        else:
+            terminal.note(f"to commit it: {item['commit']}")
 
 
 def clear(

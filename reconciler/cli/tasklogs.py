@@ -30,7 +30,10 @@ LOOK_EVERY_S = 2.0
 #: The longest line that is held back until its end comes.
 LINE_BYTES_MAX = 64 * 1024
 #: How the controller says that no try of the task was made.
-UNSTARTED = b"muster: no attempt at this task of job "
+UNSTARTED = (
+    b"muster: no attempt at this task of job ",
+    b"muster: no attempt at any task of job ",
+)
 
 
 def register(app: typer.Typer) -> None:

@@ -14,6 +14,7 @@ def enforce(work: desk.Work) -> None:
         for element in work.elements_with_attempts(job):
             if draft.note(element).verdict is None and draft.elements[element] in drafts.LIVE_CODES:
                 lifecycle.give_verdict(work, draft, element, EndReason.PREEMPTED)
-                message = f"element {element} leaves: the budget of Quota {quota} is used up"
+                who = draft.spec.element_text(element)
+                message = f"{who} leaves: the budget of Quota {quota} is used up"
                 work.event("JobEvicted", message, job=job)
         lifecycle.settle(work, draft)

@@ -47,8 +47,9 @@ def _drain(work: desk.Work, node: records.NodeRecord, policy: desired.Leaving) -
         if live and draft.note(attempt.element).verdict is None:
             lifecycle.give_verdict(work, draft, attempt.element, EndReason.DRAINED)
             why = node.message if node.drain is None else health.drain_message(node.drain)
+            who = draft.spec.element_text(attempt.element)
             message = (
-                f"element {attempt.element} leaves {node.name}, which is out of service since "
+                f"{who} leaves {node.name}, which is out of service since "
                 f"{times.format_time(node.drain_since)}: {why}"
             )
             work.event("JobDrained", message, job=attempt.job, node=node.name)

@@ -370,8 +370,9 @@ def _of_queues(work: desk.Work, queues: Iterable[outcome.QueueUsage] | None) -> 
 
 
 def _of_overrides(work: desk.Work) -> Iterator[Found]:
+    signed = work.desired.structure.settings.verification == "required"
     for one in work.overrides:
-        described = f"{overrides.describe(one)}; to commit it: {overrides.commit_command(one)}"
+        described = f"{overrides.describe(one)}; {overrides.settled_by(one, signed=signed)}"
         if one.verb == "cancel":
             yield Found(
                 "job-cancelled-by-override", one.subject, described, "running", "cancelled",

@@ -334,7 +334,7 @@ def _why(spec: desired.Job, attempt: records.AttemptRecord) -> str:
     elif attempt.exit_code is not None:
         how = f"ended with status {attempt.exit_code}"
     detail = f": {attempt.message}" if attempt.message else ""
-    of_element = "" if spec.array_count is None else f" of element {attempt.element}"
+    of_element = spec.of_element(attempt.element)
     return f"task {attempt.group}-{attempt.index}{of_element} {how} on {attempt.node}{detail}"
 
 
@@ -363,9 +363,8 @@ def _wait_again(
             saved=saved,
         ),
     )
-    work.event(
-        "JobRequeued", f"element {element} waits again: {verdict.value}", job=draft.spec.name
-    )
+    who = draft.spec.element_text(element)
+    work.event("JobRequeued", f"{who} waits again: {verdict.value}", job=draft.spec.name)
 
 
 def _retry(
@@ -391,8 +390,8 @@ def _retry(
     )
     work.event(
         "JobRetried",
-        f"element {element} failed; retry {note.retries_spent + 1} of {retries.limit} "
-        f"in {wait_s} s",
+        f"{draft.spec.element_text(element)} failed; "
+        f"retry {note.retries_spent + 1} of {retries.limit} in {wait_s} s",
         job=draft.spec.name,
     )
 

@@ -104,10 +104,18 @@ def describe(one: records.Override) -> str:
     return f"by override of {one.owner} until {until}: {one.reason}"
 
 
-def commit_command(one: records.Override) -> str:
-    """What makes git say the same."""
+def commit_command(one: records.Override, *, signed: bool = False) -> str:
+    """What makes git say the same; ``signed``: from a clone, as people have to sign."""
     reason = one.reason.replace("'", "'\\''")
-    return f"muster {one.verb} {one.subject} --reason '{reason}'"
+    clone = " --clone ." if signed else ""
+    return f"muster {one.verb} {one.subject}{clone} --reason '{reason}'"
+
+
+def settled_by(one: records.Override, *, signed: bool) -> str:
+    """What has to happen in git so that it says the same, in words."""
+    if one.commit:
+        return f"committed in {one.commit[:12]}, which is not in force (`muster status` says why)"
+    return f"to commit it: {commit_command(one, signed=signed)}"
 
 
 def _put(

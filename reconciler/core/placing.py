@@ -44,12 +44,13 @@ def apply(work: desk.Work, situation: snapshots.Situation, decided: decisions.De
 def _evict(work: desk.Work, draft: drafts.JobDraft, eviction: decisions.Eviction) -> None:
     """An element leaves, or only those of its tasks that it can go on without."""
     element, moving = eviction.element, eviction.ground == "consolidate"
-    what = f"element {element}"
+    what = draft.spec.element_text(element)
     if eviction.tasks:
         names = [group.name for group in draft.spec.groups]
         leaving = {(names[group], index) for group, index in eviction.tasks}
         lifecycle.dismiss(work, draft, element, leaving, by=eviction.for_job)
-        what = f"{len(leaving)} tasks of element {element}"
+        several = "s" if len(leaving) != 1 else ""
+        what = f"{len(leaving)} task{several}{draft.spec.of_element(element)}"
     else:
         lifecycle.give_verdict(
             work, draft, element, EndReason.PREEMPTED, by=eviction.for_job, moving=moving
@@ -57,7 +58,7 @@ def _evict(work: desk.Work, draft: drafts.JobDraft, eviction: decisions.Eviction
         if moving:
             _goes_first(work, eviction.for_job)
     whom = f" for {eviction.for_job}" if eviction.for_job else ""
-    verb = "moves" if moving else "leaves"
+    verb = ("move" if moving else "leave") + ("" if len(eviction.tasks) > 1 else "s")
     work.event("JobEvicted", f"{what} {verb}{whom}: {eviction.why}", job=eviction.job)
 
 

@@ -120,7 +120,8 @@ def _evict(work: desk.Work, row: Drift) -> None:
         draft = work.draft(element.job)
         if draft is not None and draft.note(element.element).verdict is None:
             lifecycle.give_verdict(work, draft, element.element, EndReason.PREEMPTED)
-            message = f"element {element.element} leaves: queue {queue.name} is above its limit"
+            who = draft.spec.element_text(element.element)
+            message = f"{who} leaves: queue {queue.name} is above its limit"
             work.event("JobEvicted", message, job=element.job)
             lifecycle.settle(work, draft)
 

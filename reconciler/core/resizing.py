@@ -95,7 +95,8 @@ def _part(
     how = attempt.end_reason.value if attempt.end_reason else "unknown"
     work.event(
         "TaskLeft",
-        f"task {attempt.group}-{attempt.index} of element {element} left ({how}); the others go on",
+        f"task {attempt.group}-{attempt.index}{draft.spec.of_element(element)} left ({how}); "
+        "the others go on",
         job=draft.spec.name,
         node=attempt.node,
         attempt=attempt.id,

@@ -356,7 +356,8 @@ class Override(msgspec.Struct, frozen=True):
 
     ``subject`` is the job, the node, or what is suspended: ``cluster`` or ``queue/NAME``.
     ``run_key`` is the key of the run that a cancel is of: it is filled in when the override is
-    first applied, and no other run is touched.
+    first applied, and no other run is touched. ``commit``: git has taken it too, in this one, which
+    is not in force as long as the structure there is held or refused.
     """
 
     verb: OverrideVerb
@@ -366,6 +367,7 @@ class Override(msgspec.Struct, frozen=True):
     made_at: float
     expires_at: float
     run_key: str = ""
+    commit: str = ""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -150,6 +150,7 @@ def read(
     owner: str = "",
     *,
     known: submitted.Known | None = None,
+    basis: str = "",
 ) -> list[SubmittedDocument]:
     """The jobs in a YAML or JSON text, checked each by itself.
 
@@ -160,6 +161,7 @@ def read(
         now: seconds since the epoch, for waivers of policies.
         owner: of those that name none; empty: they stay without.
         known: tells of names those that are jobs', for what depends on them; None: nobody can tell.
+        basis: what to say where a name is unknown, of a judge that goes by no newest structure.
 
     Raises:
         InvalidError: anything is wrong with any of them, or there is none.
@@ -173,7 +175,9 @@ def read(
     errors = tuple(problem for problem in problems if problem.severity == "error")
     if errors:
         many = f"{len(errors)} problem{'s' if len(errors) > 1 else ''}"
-        raise InvalidError(f"{many}; nothing was submitted", errors)
+        is_unknown = any(problem.rule.startswith("unknown-") for problem in errors)
+        more = f"; {basis}" if basis and is_unknown else ""
+        raise InvalidError(f"{many}; nothing was submitted{more}", errors)
     found: list[SubmittedDocument] = []
     for piece, one in _pieces(text, file):
         if not isinstance(one.part, job.Job):

@@ -39,7 +39,8 @@ def submit(
     def known(names: Sequence[str]) -> list[str]:
         return [name for name in names if clone.find("Job", name) is not None]
 
-    jobs = submission.read(owned(change), "", judge, time.time(), known=known)
+    basis = "; ".join(unchecked)
+    jobs = submission.read(owned(change), "", judge, time.time(), known=known, basis=basis)
     told = "would be submitted" if dry_run else "submitted"
     in_hand = clone.in_hand(Path(change.place)) if change.place else None
     if in_hand is not None:

@@ -405,8 +405,8 @@ def drift_view(of: drift.Drift) -> viewtypes.DriftView:
     )
 
 
-def override_view(of: records.Override) -> viewtypes.OverrideView:
-    """A cancel or drain that is not committed."""
+def override_view(of: records.Override, *, signed: bool = False) -> viewtypes.OverrideView:
+    """A cancel or drain that is not committed; ``signed``: where people have to sign commits."""
     return viewtypes.OverrideView(
         of.verb,
         of.subject,
@@ -414,7 +414,8 @@ def override_view(of: records.Override) -> viewtypes.OverrideView:
         of.owner,
         format_time(of.made_at),
         format_time(of.expires_at),
-        overrides.commit_command(of),
+        overrides.commit_command(of, signed=signed),
+        of.commit or None,
     )
 
 

@@ -288,7 +288,10 @@ class DriftView(viewforms.View, frozen=True):
 
 
 class OverrideView(viewforms.View, frozen=True):
-    """A cancel or drain that git does not say yet. ``commit`` is the command that makes it."""
+    """A cancel or drain that git does not say yet. ``commit`` is the command that makes it.
+
+    ``committed``: git says it in this commit, which is not in force yet.
+    """
 
     verb: str
     subject: str
@@ -297,6 +300,7 @@ class OverrideView(viewforms.View, frozen=True):
     made: str
     expires: str
     commit: str
+    committed: str | None = None
 
 
 class EventView(viewforms.View, frozen=True):

@@ -79,7 +79,7 @@ def why(planner: Planner, shape: int, plan: Plan) -> str:
     inner = [group for group in asked.groups if needs_inner(group)]
     for one in inner[:1]:
         rather = " where a node had room so" if one.inner_preferred else ""
-        parts.append(f"the GPUs of a task of one {devices.INNER_WORDS[one.inner]}{rather}")
+        parts.append(f"each task's GPUs of one {devices.INNER_WORDS[one.inner]}{rather}")
     return ", then ".join(parts)
 
 

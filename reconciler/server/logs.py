@@ -181,7 +181,9 @@ async def text(
             ):
                 yield data
         if not found and not wanted.follow:
-            yield _line(f"no attempt at {_what(wanted)} job {wanted.job} ran in that time")
+            timed = wanted.since is not None or wanted.until is not None
+            when = "ran in that time" if timed else "was made yet"
+            yield _line(f"no attempt at {_what(wanted)} job {wanted.job} {when}")
         if not wanted.follow:
             return
     while not service.stopping.is_set():

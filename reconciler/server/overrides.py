@@ -69,7 +69,8 @@ class OverrideResults(lists.Envelope, frozen=True, kw_only=True):
 def overrides(state: State) -> lists.Overrides:
     """What is done behind git and not committed, oldest first."""
     service: services.Services = state.services
-    found = [views.override_view(one) for one in service.reader.overrides()]
+    signed = permissions.are_signed(service.reader)
+    found = [views.override_view(one, signed=signed) for one in service.reader.overrides()]
     return lists.Overrides(items=found, **lists.head(service))
 
 
@@ -106,7 +107,10 @@ async def put_overrides(
     pending = data.verb != "cancel" and await asyncio.to_thread(api.is_structure_refused, service)
     now = time.time()
     asked = {
-        name: records.Override(data.verb, name, data.reason, owner, now, now + data.for_s)
+        name: records.Override(
+            *(data.verb, name, data.reason, owner, now, now + data.for_s),
+            commit=commits.get(name) or "",
+        )
         for name in data.names
         if pending or name not in commits
     }
@@ -117,11 +121,12 @@ async def put_overrides(
     if refused:
         done = len(data.names) - len(refused)
         raise failures.Failure(409, "; ".join(refused[:20]) + f"; {done} of {len(data.names)} done")
+    signed = await asyncio.to_thread(permissions.are_signed, service.reader)
     results = [
         OverrideResult(
             name,
             commits.get(name),
-            views.override_view(asked[name]) if name in asked else None,
+            views.override_view(asked[name], signed=signed) if name in asked else None,
         )
         for name in data.names
     ]

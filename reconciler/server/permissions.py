@@ -63,6 +63,16 @@ class Once:
         return self._reader.node(name)
 
 
+def are_signed(reader: Known) -> bool:
+    """Whether people have to sign their commits.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    return structure is not None and structure.settings.verification == "required"
+
+
 def uncommittable(
     reader: Known,
     changes: Sequence[submission.SubmittedDocument],
@@ -96,8 +106,20 @@ def uncommittable(
     for position, change in enumerate(changes):
         if change.verb in {"drain", "undrain", "suspend", "resume"}:
             what = "pools" if change.verb.endswith("drain") else "queues and the cluster"
-            found[position] = f"commits have to be signed, and {what} are for people: {yourself}"
+            found[position] = (
+                f"commits have to be signed, and {what} are for people: {yourself}; "
+                f"{_WITHOUT_GIT[change.verb].format(change.name)}"
+            )
     return found
+
+
+#: What can be done at once, of what a person has to sign in git.
+_WITHOUT_GIT = {
+    "drain": "if it can't wait: --override",
+    "suspend": "if it can't wait: --override",
+    "undrain": "what only an override drains: muster overrides clear drain {0}",
+    "resume": "what only an override suspends: muster overrides clear suspend {0}",
+}
 
 
 def elsewhere(

@@ -134,6 +134,7 @@ class Weighing:
             time.time(),
             owner=asked.owner,
             known=self._service.reader.newest_states,
+            basis=_basis(views.stored_sync(known.view(views.SYNC))),
         )
         return (
             [msgspec.structs.replace(one, dry_run=True) for one in found]
@@ -153,3 +154,14 @@ class Weighing:
             held = any(one["part"] == "structure" for one in told.get("held") or ())
             structural = STRUCTURE_HELD if held else PENDING
         return [structural if verb in STRUCTURAL else "" for verb in verbs]
+
+
+def _basis(sync: desired.SyncStatus) -> str:
+    """What jobs are judged by, where that is not the newest structure in git."""
+    if sync.sync != "OutOfSync" or sync.structure_revision == sync.attempted_revision:
+        return ""
+    of = f", of {sync.structure_revision[:12]}" if sync.structure_revision else ""
+    return (
+        f"it was checked by the structure in force{of}: the newest one in git is not in force "
+        "(`muster status` says why)"
+    )

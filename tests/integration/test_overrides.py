@@ -184,11 +184,17 @@ def test_a_drain_holds_though_the_structure_in_git_is_refused(bed: beds.Bed) -> 
     assert "it can't wait until that applies: muster drain virtual-1 --override" in told
     assert "not in force before the structure in git is mended" in printed
     assert _node(bed, "virtual-1")["state"] == "Ready"
+    printed, told = muster(bed, "submit", "--queue", "odd", "--", "true", code=1)
+    assert "there is no such queue" in told
+    assert "the newest one in git is not in force" in told
     printed, told = muster(bed, "drain", "virtual-0", "--override", "-m", "it smokes")
     assert printed == "virtual-0: drained by an override until TIME\n"
     assert "It is committed as well" in told
     bed.until(lambda: _node(bed, "virtual-0")["state"] == "Drained")
     bed.until(lambda: _drift(bed) == [("node-drained-by-override", "virtual-0")])
+    _, told = muster(bed, "overrides")
+    assert re.search("virtual-0: committed in [0-9a-f]{12}, which is not in force yet", told)
+    assert "to commit it" not in told
     bed.git("pull", "--quiet", "--rebase", folder=bed.clone)
     bed.commit({"odd.yaml": None})
     bed.until(lambda: _drift(bed) == [])

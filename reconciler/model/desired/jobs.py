@@ -246,6 +246,14 @@ class Job(msgspec.Struct, frozen=True):
         """How many elements the job has: 1 where it is no array."""
         return 1 if self.array_count is None else self.array_count
 
+    def element_text(self, element: int) -> str:
+        """An element as the subject of a sentence: whoever runs no array knows of none."""
+        return "it" if self.array_count is None else f"element {element}"
+
+    def of_element(self, element: int) -> str:
+        """What comes after one of its tasks: nothing where the job is no array."""
+        return "" if self.array_count is None else f" of element {element}"
+
     @property
     def key(self) -> str:
         """What makes a run the same run: name, run number and hash (DESIGN section 3)."""

@@ -72,6 +72,9 @@ def test_the_first_of_many_tasks_are_shown_and_the_rest_is_said(
     assert "job train has 70 tasks, of which the first 64 are shown" in " ".join(err.split())
 
 
+WIDELY = {"every": "true", "widely": "true"}
+
+
 def test_a_job_that_was_never_started_says_so(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     told = "train never started, so there is no output: Cancelled"
     for follow in ("false", "true"):
@@ -81,9 +84,12 @@ def test_a_job_that_was_never_started_says_so(capfdbinary: pytest.CaptureFixture
         assert told in capfdbinary.readouterr().err.decode()
 
 
-def test_what_waits_says_why_it_has_no_output(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-    api = Waiting({"": [tasklogs.UNSTARTED + b"train was made yet\n"]}, "Pending")
-    query = {"follow": "false", "stream": "stdout", "task": ""}
+@pytest.mark.parametrize(("said", "more"), [*zip(tasklogs.UNSTARTED, ({}, WIDELY), strict=True)])
+def test_what_waits_says_why_it_has_no_output(
+    said: bytes, more: dict[str, str], capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    api = Waiting({"": [said + b"train was made yet\n"]}, "Pending")
+    query = {"follow": "false", "stream": "stdout", "task": "", **more}
     with pytest.raises(typer.Exit) as left:
         tasklogs._show(cast("clients.Client", api), "train", query)
     assert left.value.exit_code == 1

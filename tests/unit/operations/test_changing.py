@@ -282,6 +282,7 @@ def test_what_is_not_committed_keeps_no_queue_from_being_checked(work: Path) -> 
         with pytest.raises(changing.ChangeError) as error:
             changing.carry_out([again], target)
         assert "nosuch" in " ".join(error.value.problems)
+        assert f"by what is in force, of {kept[:12]}: queues" in str(error.value)
         (done,) = changing.carry_out([changing.Submit(job("d", queue="team"))], target)
         assert any(f"by what is in force, of {kept[:12]}: queues" in one for one in done.warnings)
 
