@@ -107,6 +107,11 @@ def told(order: provisioning.Order) -> bytes:
     )
 
 
+def _opened(number: int) -> str:
+    """A name for an open file that has none, so that nobody who is killed leaves it anywhere."""
+    return f"/proc/self/fd/{number}"
+
+
 def run(
     path: Path,
     order: provisioning.Order,
@@ -126,7 +131,7 @@ def run(
         ScriptError: it failed, took too long, printed too much, or what it printed is no answer.
     """
     with (
-        tempfile.NamedTemporaryFile(prefix="muster-order-") as given,
+        tempfile.TemporaryFile() as given,
         tempfile.TemporaryFile() as output,
         tempfile.TemporaryFile() as errors,
     ):
@@ -134,7 +139,8 @@ def run(
         given.flush()
         try:
             process = subprocess.Popen(
-                ["/bin/sh", "-c", _GATE, "gate", str(path), order.verb, given.name],
+                ["/bin/sh", "-c", _GATE, "gate", str(path), order.verb, _opened(given.fileno())],
+                pass_fds=(given.fileno(),),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=errors,

@@ -56,11 +56,19 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_script_is_told_everything_and_its_answer_is_taken(folder: Path) -> None:
-    path = script(folder, 'cat > told.json; echo "$#:$1" > args; echo \'{"id": "i-1"}\'')
+def test_a_script_is_told_everything_and_its_answer_is_taken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    path = script(
+        folder, 'cat > told.json; echo "$#:$1" > args; ls > there; echo \'{"id": "i-1"}\''
+    )
     result = scripts.run(path, ORDER)
     assert result == provisioning.Result("create", "c", "c-0.1", 1, id="i-1")
     assert (folder / "args").read_text() == "1:create\n"
+    # nor a file while it runs, which who is killed meanwhile would leave there
+    there = (folder / "there").read_text().split()
+    assert sorted(there) == sorted([path.name, "args", "there", "told.json"])
     assert json.loads((folder / "told.json").read_text()) == {
         "version": 1,
         "verb": "create",
