@@ -35,6 +35,8 @@ APPEAR_S_MAX, APPEAR_EVERY_S = 5.0, 0.25
 IMPOSSIBLE_S_MAX = 30.0
 #: Reasons that no waiting ends: only another commit does.
 IMPOSSIBLE = frozenset({"Invalid", "NotAllowed", "NoUnixUser", "DependencyNeverMet", "NeverFits"})
+#: Reasons that are what the job asks for.
+AS_ASKED = frozenset({"ArrayLimit"})
 FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
 
 Json = Any
@@ -75,6 +77,7 @@ def until(
     """
     after: int | None = None
     told = ""
+    usual: set[str] = set()
     unknown_until = time.monotonic() + UNKNOWN_S_MAX
     impossible_until: float | None = None
     while ends_at is None or time.monotonic() < ends_at:
@@ -91,8 +94,8 @@ def until(
         if job is not None and condition(job):
             return job
         if job is not None and job["reasons"]:
-            reason = f"{job['reasons'][0]['code']}: {job['reasons'][0]['message']}"
-            if reason != told:
+            reason = news(job["reasons"][0], told, usual)
+            if reason:
                 told = reason
                 terminal.note(f"{name} waits: {terminal.clocks(reason)}")
         late = time.monotonic() > unknown_until - UNKNOWN_S_MAX + UNKNOWN_TOLD_S
@@ -114,6 +117,25 @@ def until(
         )
         after = page["next"]
     return None
+
+
+def news(reason: Json, told: str, usual: set[str]) -> str:
+    """What is to be said of the first reason for which a job waits; empty where it is no news.
+
+    An array that runs as many elements as it asks for at once is as it should be: between two
+    elements it waits for this and that in turn, and is told of that once.
+
+    Args:
+        reason: code and message.
+        told: what was said last.
+        usual: what was said that is as asked for; grows.
+    """
+    text = f"{reason['code']}: {reason['message']}"
+    if text == told or text in usual:
+        return ""
+    if reason["code"] in AS_ASKED:
+        usual.add(text)
+    return text
 
 
 def _tell_unknown(api: patience.Patient, name: str) -> None:

@@ -183,6 +183,8 @@ class Maker:
         capped: bool = False,
     ) -> None:
         spec = record.spec
+        if held_back is None and ready.startable < len(ready.elements) and spec.parallelism:
+            held_back = waiting.array_limit(spec.parallelism)
         duration_s = self._expected_s(spec)
         slack_s = math.inf
         if spec.deadline is not None:

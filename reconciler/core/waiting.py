@@ -69,15 +69,19 @@ def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Re
         live = sum(elements.count(code) for code in drafts.LIVE_CODES)
         startable = min(startable, spec.parallelism - live)
         if startable <= 0:
-            return Readiness(
-                reason_key=f"ArrayLimit/{spec.name}",
-                reason=Reason(
-                    code=ReasonCode.ARRAY_LIMIT,
-                    message=f"{spec.parallelism} elements run at once at the most (parallelism)",
-                    unblocks="the end of a running element, or a higher spec.array.parallelism",
-                ),
-            )
+            reason = array_limit(spec.parallelism)
+            return Readiness(reason_key=f"ArrayLimit/{spec.name}", reason=reason)
     return Readiness(elements=tuple(indexes), startable=startable)
+
+
+def array_limit(parallelism: int) -> Reason:
+    """Why elements of an array wait of which as many run, or start now, as it asks for at once."""
+    ran = f"{parallelism} element{'s run' if parallelism != 1 else ' runs'}"
+    return Reason(
+        code=ReasonCode.ARRAY_LIMIT,
+        message=f"{ran} at once at the most (parallelism)",
+        unblocks="the end of a running element, or a higher spec.array.parallelism",
+    )
 
 
 _NO_NOTE = records.ElementNote()
