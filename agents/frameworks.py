@@ -115,15 +115,23 @@ def port_of(gang: Gang, number: int, local: int) -> int:
 
 
 def torch(gang: Gang) -> dict[str, str]:
-    """How the processes of one PyTorch job find each other, ``env://``."""
+    """How the processes of one PyTorch job find each other, ``env://``.
+
+    To PyTorch each task is a node of its own with one process, as a pod is: it sees its own GPUs
+    alone, numbered from 0, and has folders for temporary files of its own. So the local rank is a
+    number of a device that there is, and "once for each node" happens once for each task.
+    """
     return {
         "MASTER_ADDR": gang.address,
         "MASTER_PORT": str(gang.port),
         "RANK": str(gang.rank),
         "WORLD_SIZE": str(gang.world_size),
-        "LOCAL_RANK": str(gang.local_rank),
-        "LOCAL_WORLD_SIZE": str(gang.local_world_size),
-        "GROUP_RANK": str(gang.node_rank),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": str(gang.rank),
+        "GROUP_WORLD_SIZE": str(gang.world_size),
+        "ROLE_RANK": str(gang.rank),
+        "ROLE_WORLD_SIZE": str(gang.world_size),
     }
 
 

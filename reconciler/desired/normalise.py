@@ -30,7 +30,8 @@ RESERVED = {
     "torchrun": frozenset(
         {
             *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
-            *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+            *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+            *("ROLE_RANK", "ROLE_WORLD_SIZE"),
         }
     ),
     "tensorflow": frozenset({"TF_CONFIG"}),

@@ -381,7 +381,8 @@ class JobSpec(Part, frozen=True):
         Literal["none", "torchrun", "mpi", "tensorflow", "jax", "ray", "slurm"],
         doc(
             "How ranks find each other: `torchrun` sets MASTER_ADDR, MASTER_PORT, RANK, "
-            "WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE and GROUP_RANK; `tensorflow` TF_CONFIG; "
+            "WORLD_SIZE, and LOCAL_RANK to 0, as each task sees its own GPUs alone; "
+            "`tensorflow` TF_CONFIG; "
             "`jax` and `ray` their coordinator; `slurm` the names that Slurm has; `mpi` runs the "
             "command in the first task alone, whose `mpirun` reaches the others.",
             example="torchrun",

@@ -55,9 +55,12 @@ def test_environment(node: Node, controller: Controller) -> None:
         "MASTER_PORT": "29500",
         "RANK": "5",
         "WORLD_SIZE": "8",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "4",
-        "GROUP_RANK": "1",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": "5",
+        "MUSTER_LOCAL_RANK": "1",
+        "MUSTER_LOCAL_WORLD_SIZE": "4",
+        "MUSTER_NODE_RANK": "1",
     }
     assert {key: found.get(key) for key in expected} == expected
     assert "MUSTER_CRASH_POINTS" not in found

@@ -50,7 +50,8 @@ def test_every_gang_is_told_its_ranks() -> None:
 EXPECTED: dict[str, dict[str, str]] = {
     "torchrun": {
         "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "29500", "RANK": "5", "WORLD_SIZE": "7",
-        "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "1",
+        "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "5", "GROUP_WORLD_SIZE": "7",
+        "ROLE_RANK": "5", "ROLE_WORLD_SIZE": "7", "MUSTER_LOCAL_RANK": "1",
     },
     "jax": {
         "JAX_COORDINATOR_ADDRESS": "10.0.0.9:29500", "JAX_NUM_PROCESSES": "7",
@@ -76,6 +77,33 @@ def test_names_of_frameworks(framework: str) -> None:
     found = environment(framework)
     expected = EXPECTED[framework]
     assert {name: found.get(name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("framework", ["torchrun", "jax"])
+@pytest.mark.parametrize("devices", [(), (3,), (0, 3), (4, 5, 6, 7)])
+def test_local_numbers_are_of_devices_that_the_task_sees(
+    framework: str, devices: tuple[int, ...]
+) -> None:
+    for local in range(8):
+        rank = msgspec.structs.replace(RANK, local_rank=local, local_world_size=8)
+        assignment = msgspec.structs.replace(ASSIGNMENT, rank=rank, devices=devices)
+        gang = frameworks.gang_of(assignment, TaskTemplate("j", 6, "main"), "gpu010")
+        found = frameworks.environment(framework, gang)
+        if framework == "torchrun":  # what torch.cuda.set_device is called with
+            assert int(found["LOCAL_RANK"]) in range(max(1, len(devices)))
+            assert int(found["LOCAL_RANK"]) < int(found["LOCAL_WORLD_SIZE"])
+        else:
+            assert found["JAX_LOCAL_DEVICE_IDS"] == ",".join(map(str, range(len(devices))))
+        assert found["MUSTER_LOCAL_RANK"] == str(local)
+
+
+def test_ranks_follow_from_those_of_groups() -> None:
+    """As Lightning counts them: of the group's, times its processes, and the local one."""
+    found = environment("torchrun")
+    group, local = int(found["GROUP_RANK"]), int(found["LOCAL_RANK"])
+    assert group * int(found["LOCAL_WORLD_SIZE"]) + local == int(found["RANK"])
+    size = int(found["GROUP_WORLD_SIZE"]) * int(found["LOCAL_WORLD_SIZE"])
+    assert size == int(found["WORLD_SIZE"])
 
 
 def test_tensorflow_has_a_port_for_each_worker() -> None:
