@@ -67,9 +67,16 @@ def target(clone: Path | None, server: str | None, token_file: str | None) -> op
 
 
 def carry_out(
-    changes: list[operations.Change], to: operations.Target, *, dry_run: bool = False
+    changes: list[operations.Change],
+    to: operations.Target,
+    *,
+    dry_run: bool = False,
+    problem: Callable[[str], str] = str,
 ) -> list[operations.Done]:
-    """Make the changes; leaves the command with the right exit code when one is refused."""
+    """Make the changes; leaves the command with the right exit code when one is refused.
+
+    ``problem``: how one is told of what was written.
+    """
     try:
         done = operations.carry_out(changes, to, dry_run=dry_run)
     except operations.ChangeError as error:
@@ -81,7 +88,7 @@ def carry_out(
             and isinstance(change, operations.Act | operations.Drain)
             and change.verb in overriding.DONE
         ]
-        terminal.fail(str(error), code, (*error.problems, *hints))
+        terminal.fail(str(error), code, (*map(problem, error.problems), *hints))
     return done
 
 
@@ -170,7 +177,12 @@ def submit(
         )
         asked = [operations.Submit(authoring.job_text(options), context.identity())]
     with submitwords.telling_of_input() if is_command else contextlib.nullcontext():
-        _submit(asked, target(clone, server, token_file), dry_run=dry_run)
+        _submit(
+            asked,
+            target(clone, server, token_file),
+            dry_run=dry_run,
+            problem=submitwords.by_option if is_command else str,
+        )
 
 
 def _from_files(names: list[str]) -> list[operations.Submit]:
@@ -182,22 +194,33 @@ def _from_files(names: list[str]) -> list[operations.Submit]:
     ]
 
 
-def _submit(asked: list[operations.Submit], to: operations.Target, *, dry_run: bool) -> None:
-    made = carry_out(list(asked), to, dry_run=dry_run)
+def _submit(
+    asked: list[operations.Submit],
+    to: operations.Target,
+    *,
+    dry_run: bool,
+    problem: Callable[[str], str],
+) -> None:
+    made = carry_out(list(asked), to, dry_run=dry_run, problem=problem)
     if dry_run:
         texts = [authoring.owned(one.text, one.owner) if one.owner else one.text for one in asked]
         sys.stdout.write("---\n".join(texts))
         sys.stdout.flush()
     for done in made:
-        if dry_run:
-            terminal.note(f"{done.name}: {done.message}")
-        else:
-            terminal.out.print(done.name, markup=False)
-            where = f"{done.commit[:12]}, {to.way}" if done.commit else to.describe()
-            terminal.note(f"{done.message} ({where})")
+        _say(done, to, dry_run=dry_run)
         for warning in done.warnings:
             terminal.note(f"warning: {done.name}: {warning}")
     leave_withheld(made)
+
+
+def _say(done: operations.Done, to: operations.Target, *, dry_run: bool) -> None:
+    """The name of what was changed for programs, and for people what was done, and where."""
+    if dry_run:
+        terminal.note(f"{done.name}: {done.message}")
+        return
+    terminal.out.print(done.name, markup=False)
+    where = f"{done.commit[:12]}, {to.way}" if done.commit else to.describe()
+    terminal.note(f"{done.message} ({where})")
 
 
 def tell_withheld(made: list[operations.Done]) -> None:
@@ -242,21 +265,21 @@ def change_all(
     changes: list[operations.Change] = [
         operations.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
     ]
-    _tell(carry_out(changes, to, dry_run=dry_run), to, verb, reason)
+    _tell(carry_out(changes, to, dry_run=dry_run), to, verb, reason, dry_run=dry_run)
 
 
-def _tell(made: list[operations.Done], to: operations.Target, verb: str, reason: str) -> None:
+def _tell(
+    made: list[operations.Done], to: operations.Target, verb: str, reason: str, *, dry_run: bool
+) -> None:
     """Say what was done; leaves the command where safety keeps it from being in force."""
     for done in made:
-        terminal.out.print(f"{done.name}: {done.message}", markup=False, soft_wrap=True)
+        _say(done, to, dry_run=dry_run)
     for warning in dict.fromkeys(warning for one in made for warning in one.warnings):
         terminal.note(f"warning: {warning}")
     tell_withheld(made)
     waits = [one.name for one in made if one.withheld]
     if waits and verb in overriding.DONE:
         terminal.note(overriding.hint(verb, waits, reason, "that applies"))
-    for commit in dict.fromkeys(one.commit for one in made if one.commit):
-        terminal.note(f"committed ({commit[:12]}, {to.way})")
     leave_refused(made)
 
 
@@ -367,7 +390,7 @@ def _change_nodes(
 ) -> None:
     to = target(*place)
     done = carry_out([operations.Drain(verb, tuple(names), reason)], to, dry_run=dry_run)
-    _tell(done, to, verb, reason)
+    _tell(done, to, verb, reason, dry_run=dry_run)
 
 
 def approve(

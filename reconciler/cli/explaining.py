@@ -45,7 +45,8 @@ NO_ESTIMATE = {
     "Held": "it waits until it is released",
     "Dependency": "it depends on others that have not ended",
     "ArrayLimit": "elements of its own go first",
-    "OverLimit": "a limit keeps it back, whatever room there is",
+    "OverLimit": "when what it needs under that limit comes back is not worked out",
+    "WaitingForQuota": "when its queue may have more is not worked out",
     "OverBudget": "a budget keeps it back, whatever room there is",
 }
 #: Reasons that have nothing to do with what a queue has, and those that no other queue can end.
@@ -56,6 +57,8 @@ NOT_OF_QUEUES = frozenset(
     }
 )
 OF_ITS_OWN = frozenset({"OverLimit", "OverBudget"})
+#: Reasons that are found before anybody looks whether nodes have room.
+BEFORE_ROOM = frozenset({"OverLimit", "OverBudget", "WaitingForQuota"})
 #: Ends of tries of which nothing ever ran, so that nothing was written.
 NEVER_RAN = frozenset({"StartFailed", "StageFailed", "Refused"})
 
@@ -162,6 +165,7 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
             _tell_last_try(job["attempts"])
         if reason.get("unblocks"):
             _say(f"  It would end with: {reason['unblocks']}.")
+    _explain_room(item)
     _explain_placement(item, past=past)
     code = next((one["code"] for one in item.get("reasons") or []), "")
     if job["state"] not in joblist.FINISHED and code not in NOT_OF_QUEUES:
@@ -178,6 +182,13 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
             if last.get("element") is not None:
                 which += f" --element {last['element']}"
             _say(f"\nWhat it wrote: muster logs {job['name']} {which} --stderr")
+
+
+def _explain_room(item: Json) -> None:
+    """That nobody has looked for room yet, of what is kept back before that is done."""
+    codes = {one["code"] for one in item.get("reasons") or []}
+    if codes and codes <= BEFORE_ROOM:
+        _say("  It needs room on nodes as well, which is looked for only once that has ended.")
 
 
 def _explain_elements(job: Json) -> None:

@@ -95,6 +95,11 @@ def _facts(item: Json, evicted: list[Json]) -> None:
         *(one["message"] for one in item.get("reasons") or ()),
     ):
         lines.append(("Message", item["message"]))
+    before = len(evicted) - EVICTIONS_SHOWN
+    if before > 0:
+        times_before = terminal.counted(before, "time")
+        told = f"{times_before} before these: muster events --job {item['name']}"
+        lines.append(("Evicted", told))
     lines += [
         ("Evicted", f"{terminal.clock(one['at'])}: {one['message']}")
         for one in evicted[-EVICTIONS_SHOWN:]

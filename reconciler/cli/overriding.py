@@ -60,14 +60,13 @@ def put(
         results = api.post("/v1/overrides", body)["items"]
     for result in results:
         made = result["override"]
+        terminal.out.print(result["name"], markup=False)
         if made is None:
             told = f"{DONE[verb]}; git could be reached, so it is committed"
-            terminal.out.print(f"{result['name']}: {told}", markup=False)
+            terminal.note(told)
             continue
         until = terminal.clock(made["expires"])
-        terminal.out.print(
-            f"{result['name']}: {DONE[verb]} by an override until {until}", markup=False
-        )
+        terminal.note(f"{DONE[verb]} by an override until {until}")
         if result["commit"] is None:
             terminal.note(f"It is drift until git says the same; to commit it: {made['commit']}")
         else:
@@ -170,4 +169,5 @@ def end(kind: Verb, name: str, place: tuple[str | None, str | None]) -> None:
         told = "the override is ended; the run stays cancelled (`muster rerun` starts another)"
     else:
         told = "the override is ended; git decides again"
-    terminal.out.print(f"{name}: {told}", markup=False)
+    terminal.out.print(name, markup=False)
+    terminal.note(told)

@@ -85,10 +85,7 @@ def report(
     Example: muster report usage --by user --prices prices.yaml -f october.html
     """
     now = time.time()
-    query: dict[str, Any] = {
-        "from": times.format_time(context.moment("--from", began, now)),
-        "to": times.format_time(context.moment("--to", ended, now)),
-    }
+    query: dict[str, Any] = _span(began, ended, now)
     groups = _groups(by)
     if prices is not None and what is not What.USAGE:
         terminal.fail("--prices goes with usage: cost is made of GPU-hours", terminal.USAGE)
@@ -106,6 +103,20 @@ def report(
     if paid is not None:
         made = reports.priced(made, paid, msgspec.convert(groups, list[reports.By]))
     _write(made, form, file)
+
+
+def _span(began: str, ended: str, now: float) -> dict[str, str]:
+    """From when to when; leaves the command where that is no time that has begun."""
+    began_at = context.moment("--from", began, now)
+    ended_at = context.moment("--to", ended, now)
+    if began_at >= min(now, ended_at):
+        than = "now" if began_at >= now else f"--to, which is {times.format_time(ended_at)}"
+        terminal.fail(
+            f"--from: found {began}, which is {times.format_time(began_at)}; expected a time "
+            f"before {than}",
+            terminal.USAGE,
+        )
+    return {"from": times.format_time(began_at), "to": times.format_time(ended_at)}
 
 
 def _form(asked: Form | None, file: Path | None) -> Form:

@@ -309,7 +309,8 @@ class _Leaving:
             Exit: it did, and nobody asked this command to end.
         """
         if not self._signal:
-            terminal.fail(str(error), MUSTER_FAILED, error.problems)
+            problems = tuple(map(submitwords.by_option, error.problems))
+            terminal.fail(str(error), MUSTER_FAILED, problems)
         if not self.is_before:  # what ended git as well: of a push nobody knows how far it came
             terminal.note(f"muster: {error}")
         return self.at_once(name)

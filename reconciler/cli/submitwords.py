@@ -123,6 +123,37 @@ def _option(at: typer.Context, word: str) -> typer.core.TyperOption | None:
     return None
 
 
+#: The option that a field of a command's document was written with.
+_OPTION_OF = {
+    "metadata.name": "--name",
+    "spec.queue": "--queue",
+    "spec.priorityClass": "--priority-class",
+    "spec.timeLimit": "--time",
+    "spec.count": "--tasks",
+    "spec.min": "--min",
+    "spec.max": "--max",
+    "spec.framework": "--framework",
+    "spec.resources.cpu": "--cpus",
+    "spec.resources.memory": "--memory",
+    "spec.resources.gpu": "--gpus",
+    "spec.array.count": "--array",
+    "spec.array.parallelism": "--array",
+}
+_PROBLEM = re.compile(
+    r"submission:\d+(:\d+)?: (error: |(?P<grade>\w+: ))Job/[^:]*: "
+    r"(?P<field>(spec|metadata)\.[\w.]+): "
+)
+
+
+def by_option(problem: str) -> str:
+    """What is wrong with a command's document, by the option instead of a line nobody wrote."""
+    found = _PROBLEM.match(problem)
+    if found is None:
+        return problem
+    named = _OPTION_OF.get(found["field"], found["field"])
+    return f"{found['grade'] or ''}{named}: {problem[found.end() :]}"
+
+
 TimeLimit = Annotated[
     str | None,
     typer.Option("--time", "-t", help="Time limit: 30m, 2h, 1-12:00:00; a bare number: seconds."),

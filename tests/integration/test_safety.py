@@ -337,12 +337,14 @@ def test_a_force_push_is_held(bed: beds.Bed) -> None:
     assert " : error" not in shown
     # What is committed on top waits as well, and whoever commits hears it.
     drained = muster(bed, "drain", "virtual-0", "-m", "fan", "--clone", ".")
-    assert (drained.returncode, drained.stdout) == (3, "virtual-0: drain not applied yet\n")
-    assert drained.stderr.startswith("not applied yet: ")
+    assert (drained.returncode, drained.stdout) == (3, "virtual-0\n")
+    assert drained.stderr.startswith("drain not applied yet (")
+    assert "\nnot applied yet: " in drained.stderr
     head = bed.git("rev-parse", "HEAD", folder=bed.clone)
     assert f"--accept-revision {head}" in drained.stderr
     held_back = muster(bed, "suspend", "cluster", "--clone", ".")
-    assert (held_back.returncode, held_back.stdout) == (3, "cluster: suspend not applied yet\n")
+    assert (held_back.returncode, held_back.stdout) == (3, "cluster\n")
+    assert held_back.stderr.startswith("suspend not applied yet (")
     submitted = muster(bed, "submit", "--clone", ".", "--name", "kept", "--", "true")
     assert (submitted.returncode, submitted.stdout) == (3, "kept\n")
     assert submitted.stderr.startswith("submit not applied yet (")
@@ -353,8 +355,9 @@ def test_a_force_push_is_held(bed: beds.Bed) -> None:
     assert "--accept-revision " in back.stderr
     undrained = muster(bed, "undrain", "virtual-0", folder=bed.folder)  # made by the controller
     assert undrained.returncode == 3
-    assert "virtual-0: committed, and not in force before the newest" in undrained.stdout
-    assert undrained.stderr.startswith("not applied yet: ")
+    assert undrained.stdout == "virtual-0\n"
+    assert undrained.stderr.startswith("committed, and not in force before the newest")
+    assert "\nnot applied yet: " in undrained.stderr
     asked = muster(bed, "submit", "--name", "kept-too", "--", "true", folder=bed.folder)
     assert (asked.returncode, asked.stdout) == (3, "kept-too\n")
     assert asked.stderr.startswith("committed, and not in force before the newest")

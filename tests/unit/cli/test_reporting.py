@@ -7,6 +7,7 @@ import pytest
 import typer
 
 from reconciler.cli import reporting, terminal
+from reconciler.model import times
 from reconciler.operations import reports
 
 MADE = reports.Report(
@@ -66,3 +67,29 @@ def test_a_file_that_can_not_be_written_is_told(
     assert "can't be written: No such file or directory" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "told"),
+    [
+        ("2026-12-01", "now", "--from: found 2026-12-01, which is 2026-12-01T00:00:00.000Z"),
+        ("2026-12-01", "2026-12-09", "expected a time before now"),
+        ("now", "now", "expected a time before now"),
+        ("2026-11-02", "2026-11-01", "before --to, which is 2026-11-01T00:00:00.000Z"),
+    ],
+)
+def test_a_span_that_has_not_begun_is_wrong_usage(
+    began: str, ended: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as left:
+        reporting._span(began, ended, times.parse_time("2026-11-23T12:00:00Z"))
+    assert left.value.exit_code == terminal.USAGE
+    assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_span_may_end_later_than_now() -> None:
+    now = times.parse_time("2026-11-23T12:00:00Z")
+    assert reporting._span("1d", "2026-12-01", now) == {
+        "from": "2026-11-22T12:00:00.000Z",
+        "to": "2026-12-01T00:00:00.000Z",
+    }

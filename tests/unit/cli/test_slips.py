@@ -59,7 +59,7 @@ def test_an_empty_variable_is_as_good_as_none(
     found = endpoints.find(None, None, Path())
     assert found == endpoints.Endpoint("http://127.0.0.1:1", "nosuch")
     assert _run("cancel", "hello", "--dry-run") == terminal.DONE, "in the clone one stands in"
-    assert "would be" in capsys.readouterr().out
+    assert "would be" in capsys.readouterr().err
 
 
 def test_a_folder_is_no_token_file(tmp_path: Path) -> None:
@@ -290,3 +290,29 @@ def test_a_state_folder_that_can_not_be_made_is_told_in_a_line(tmp_path: Path) -
     (line,) = done.stderr.splitlines()
     assert line.startswith("muster controller: --state ")
     assert line.endswith("can't be made: Not a directory")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--gpus", "-1"], "--gpus: this value does not fit; found -1"),
+        (["--gpus", "1.5"], "--gpus: a task takes whole GPUs"),
+        (["--cpus", "x"], '--cpus: this value does not fit; found "x"'),
+        (["--memory", "5q"], '--memory: this value does not fit; found "5q"'),
+        (["--framework", "foo"], '--framework: this value does not fit; found "foo"'),
+        (["--tasks", "0"], "--tasks: this number is out of range; found 0"),
+        (["--name", "A_b"], '--name: this value does not fit; found "A_b"'),
+        (["--queue", "nosuch"], "--queue: there is no such queue"),
+        (["--priority-class", "zz"], "--priority-class: there is no such PriorityClass"),
+        (["--min", "5", "--max", "2"], "--min: min is more than the tasks"),
+        (["--array", "0"], "--array: this number is out of range; found 0"),
+        (["--array", "0-9%0"], "--array: this number is out of range; found 0"),
+    ],
+)
+def test_a_wrong_option_is_told_by_its_name(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run("submit", *words, "--", "true") == terminal.ERROR
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"nothing was submitted {told}" in said
+    assert "submission:" not in said

@@ -219,7 +219,7 @@ No start can be estimated: it depends on others that have not ended.
     "is over its own limit": (
         {
             "job": _job(place=1, reasons=[{"code": "OverLimit"}]),
-            "reasons": [{"code": "OverLimit", "message": "m"}],
+            "reasons": [{"code": "OverLimit", "message": "m", "unblocks": "that"}],
             "queue": QUEUE,
             "borrowers": [BORROWER],
         },
@@ -227,6 +227,8 @@ No start can be estimated: it depends on others that have not ended.
 j is Pending.
 
 OverLimit: m
+  It would end with: that.
+  It needs room on nodes as well, which is looked for only once that has ended.
 
 Queue vision:
                      HAS  GUARANTEED  FAIR SHARE       LIMIT    ASKS FOR
@@ -235,7 +237,7 @@ Queue vision:
   memory           3 GiB           -           -           -    1024 GiB
 
 Place in its queue: 1.
-No start can be estimated: a limit keeps it back, whatever room there is.
+No start can be estimated: when what it needs under that limit comes back is not worked out.
 """,
     ),
     "failed": (
@@ -636,3 +638,24 @@ def test_reasons_of_what_is_held_stand_each_on_a_line_of_its_own(
     ]
     looking._held("held: queue a is removed", reasons[1:])
     assert capsys.readouterr().out == "       held: queue a is removed\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (3, []),
+        (4, ["Evicted   1 time before these: muster events --job j"]),
+        (9, ["Evicted   6 times before these: muster events --job j"]),
+    ],
+)
+def test_a_job_says_that_there_are_more_evictions_than_it_lists(
+    count: int, told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    item = _job(run=1, queue="", array=False) | {"submitted": None, "started": None, "ended": None}
+    evicted = [{"at": "1970-01-01T00:00:05Z", "message": f"element {one}"} for one in range(count)]
+    looking._facts(item, evicted)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Evicted")]
+    assert lines[:-3] == told
+    assert [line.rpartition(" ")[2] for line in lines[-3:]] == [
+        str(one) for one in range(count - 3, count)
+    ]
