@@ -16,10 +16,6 @@ from reconciler.model.wire import Assignment, TaskTemplate
 
 #: Run beside tasks as a script: importing it here would be of no use.
 LAUNCHER = str(Path(__file__).resolve().with_name("launching.py"))
-#: How many ports gangs are given theirs from, and how many nodes of one address can tell theirs
-#: apart: the lowest is 6300.
-PORTS_APART = 3300
-SHARING_MAX = 8
 
 
 class Gang(msgspec.Struct, frozen=True):
@@ -106,12 +102,12 @@ def environment(framework: str, gang: Gang) -> dict[str, str]:
 def port_of(gang: Gang, number: int, local: int) -> int:
     """The port of a task, by the number of its node in the gang and its own on that node.
 
-    A gang's ports are nobody else's on a node. Nodes that share an address, as virtual ones of one
-    machine do, use those of a range below for each that comes before them.
+    A gang's ports are nobody else's at an address. Nodes that share one, as virtual ones of one
+    machine do, use those after their predecessors'.
     """
-    addresses = [address for _, address, _ in gang.hosts[: number + 1]]
-    before = addresses.count(addresses[-1]) - 1
-    return gang.port + local - before % SHARING_MAX * PORTS_APART
+    own = gang.hosts[number][1]
+    before = sum(tasks for _, address, tasks in gang.hosts[:number] if address == own)
+    return gang.port + before + local
 
 
 def torch(gang: Gang) -> dict[str, str]:

@@ -184,7 +184,7 @@ def _held(
     needed: list[str],
 ) -> dict[str, Any]:
     """What a process is held to, and what it sees of its node."""
-    denied = views.denied_gpus(place.gpus, assignment.devices, given.instances)
+    denied = views.denied_gpus(place.gpus, assignment.reachable, given.instances)
     return {
         "limits": views.limits_of(
             place.holding, template.cpu_milli, template.memory_bytes, given.cpus, denied

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -205,14 +206,17 @@ def _ranks(
     sizes = Counter(tasks[number].node for number in order)
     first = work.node(node_names[tasks[order[0]].node])
     hosts = hostlists.fold_in_order(node_names[node] for node in sizes)
+    ports = _ports_needed(work, {node_names[node]: count for node, count in sizes.items()})
     base = records.RankPlacement(
         world_size=len(tasks),
         master_address=first.inventory.address if first else "127.0.0.1",
-        master_port=given.port(max(sizes.values())),
+        master_port=given.port(ports),
         hosts=hosts,
         tasks_per_host=hostlists.fold_counts(sizes.values()),
+        ports=ports,
     )
     node_rank = {node: number for number, node in enumerate(sizes)}
+    devices = _by_node(tasks)
     local: Counter[int] = Counter()
     ranks = [base] * len(tasks)
     for rank, number in enumerate(order):
@@ -223,9 +227,32 @@ def _ranks(
             local_rank=local[node],
             local_world_size=sizes[node],
             node_rank=node_rank[node],
+            local_devices=devices.get(node, ()),
         )
         local[node] += 1
     return ranks
+
+
+def _ports_needed(work: desk.Work, tasks: Mapping[str, int]) -> int:
+    """How many tasks of a gang are at the address that has most; ``tasks``: by node."""
+    found: Counter[str] = Counter()
+    for name, count in tasks.items():
+        node = work.node(name)
+        found[node.inventory.address if node else name] += count
+    return max(found.values())
+
+
+def _by_node(tasks: list[decisions.TaskPlacement]) -> dict[int, tuple[int, ...]]:
+    """The devices of a gang on each node where several of its tasks have some."""
+    found: dict[int, list[decisions.TaskPlacement]] = {}
+    for task in tasks:
+        if task.devices:
+            found.setdefault(task.node, []).append(task)
+    return {
+        node: tuple(sorted({device for task in there for device in task.devices}))
+        for node, there in found.items()
+        if len(there) > 1
+    }
 
 
 def _by_topology(
@@ -248,7 +275,7 @@ def _by_topology(
 
 
 class _Ports:
-    """Rendezvous ports that no gang of this moment has, as many in a row as a node has tasks."""
+    """Rendezvous ports that no gang of this moment has, as many in a row as one needs."""
 
     def __init__(self, work: desk.Work) -> None:
         self._used: set[int] = set()
@@ -256,7 +283,8 @@ class _Ports:
             port = attempt.rank.master_port
             if port and port not in self._used:
                 counts = hostlists.expand_counts(attempt.rank.tasks_per_host)
-                self._used.update(range(port, port + max(counts, default=1)))
+                count = attempt.rank.ports or max(counts, default=1)
+                self._used.update(range(port, port + count))
         self._next = RENDEZVOUS_PORTS.start + work.next_order % len(RENDEZVOUS_PORTS)
 
     def take(self, count: int) -> int:

@@ -104,7 +104,9 @@ class RankPlacement(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``hosts`` is a host list of its nodes in the order of their ranks, ``tasks_per_host`` how many
     tasks each has, as ``hostlists.fold_counts`` writes it. From ``master_port`` on, the gang has
-    as many ports of every node as the fullest of them has tasks.
+    ``ports`` at every address: as many as it has tasks at the fullest; 0, from older versions: as
+    many as its fullest node has tasks. ``local_devices``: the GPUs of all its tasks on this node,
+    where it has several there: each may reach those of the others.
     """
 
     rank: int = 0
@@ -116,6 +118,8 @@ class RankPlacement(msgspec.Struct, frozen=True, omit_defaults=True):
     master_port: int = 0
     hosts: str = ""
     tasks_per_host: str = ""
+    ports: int = 0
+    local_devices: tuple[int, ...] = ()
 
 
 class StopOrder(msgspec.Struct, frozen=True):

@@ -135,6 +135,11 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     hold: bool = False
     saves_every_s: int | None = None
 
+    @property
+    def reachable(self) -> tuple[int, ...]:
+        """The devices that its task can open: its own, and those of its gang's other tasks here."""
+        return self.rank.local_devices or self.devices
+
 
 class LogRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Somebody wants to read a task's output: the agent posts it to ``/v1/nodes/NAME/logs/ID``.

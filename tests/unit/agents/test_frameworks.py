@@ -135,10 +135,9 @@ def test_virtual_nodes_of_one_address_are_one_host_for_mpi() -> None:
     assert frameworks.host_file(gang) == "127.0.0.1 slots=14\n"
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3, frameworks.SHARING_MAX])
+@pytest.mark.parametrize("nodes", [1, 2, 3, 64])
 def test_tasks_of_one_address_have_ports_of_their_own(nodes: int) -> None:
     ports = placing.RENDEZVOUS_PORTS
-    assert len(ports) == frameworks.PORTS_APART, "so that no other gang has one of them"
     for address in ("", "127.0.0.1"):
         hosts = tuple((f"n{n}", address or f"10.0.0.{n}", 3) for n in range(nodes))
         gang = msgspec.structs.replace(GANG, hosts=hosts, port=ports.start)
@@ -148,7 +147,8 @@ def test_tasks_of_one_address_have_ports_of_their_own(nodes: int) -> None:
             for local in range(count)
         ]
         assert len(set(found)) == 3 * nodes
-        assert min(port for _, port in found) >= 1024
+        used = {port for _, port in found}
+        assert used == set(range(ports.start, ports.start + (3 * nodes if address else 3)))
         config = json.loads(frameworks.tensorflow(gang)["TF_CONFIG"])
         assert config["cluster"]["worker"] == [f"{where}:{port}" for where, port in found]
 

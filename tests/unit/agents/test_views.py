@@ -7,7 +7,8 @@ import pytest
 
 from agents import views
 from reconciler.model.devices import MigInstance
-from reconciler.model.records import Gpu
+from reconciler.model.records import Gpu, RankPlacement
+from reconciler.model.wire import Assignment
 from tests.unit.agents.test_hosts import tree
 
 GPUS = tuple(Gpu(i, f"GPU-{i}", "H200", pci_address=f"0000:{i + 1}b:00.0") for i in range(3))
@@ -35,6 +36,12 @@ def test_gpus_of_others_are_denied_by_the_drivers_own_numbers(tmp_path: Path) ->
         "/dev/nvidia7": "c 195:7 rwm", "/dev/nvidia5": "c 195:5 rwm",
     }  # fmt: skip
     assert views.denied_gpus(GPUS, (0, 1, 2), system=proc) == {}
+    # of a gang with several tasks here each reaches the devices of the others
+    alone = Assignment("j.1.0.0.main.0.1", "t", "boot", devices=(1,))
+    rank = RankPlacement(local_devices=(0, 1))
+    beside = Assignment("j.1.0.0.main.0.1", "t", "boot", devices=(1,), rank=rank)
+    assert "/dev/nvidia7" in views.denied_gpus(GPUS, alone.reachable, system=proc)
+    assert "/dev/nvidia7" not in views.denied_gpus(GPUS, beside.reachable, system=proc)
     assert views.denied_gpus(GPUS, (), system=tmp_path / "nowhere") == {}
     assert views.minor_of("../../etc", proc) is None
 

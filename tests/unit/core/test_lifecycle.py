@@ -1,6 +1,7 @@
 """The life of jobs: success, failure, retries, limits, holds, cancels, arrays, dependencies."""
 
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
@@ -287,6 +288,32 @@ def test_torchrun_ranks_find_each_other() -> None:
     assert [rank.local_rank for rank in ranks] == [0, 1, 0, 1]
     assert [rank.node_rank for rank in ranks] == [0, 0, 1, 1]
     assert len({(rank.master_address, rank.master_port) for rank in ranks}) == 1
+    # virtual nodes share an address, at which each task needs a port of its own
+    assert {rank.ports for rank in ranks} == {4}
+
+
+@pytest.mark.parametrize(
+    ("fields", "together"),
+    [
+        ({"framework": "torchrun", "gpu": 1}, True),
+        ({"framework": "jax", "gpu": 2}, True),
+        ({"framework": "torchrun", "gpu": 0}, False),
+        ({"framework": "none", "gpu": 1}, False),
+    ],
+)
+def test_tasks_of_a_gang_are_told_the_gpus_of_its_others_on_their_node(
+    fields: dict[str, Any], *, together: bool
+) -> None:
+    world = World(nodes=2, cpu=4, gpu=4)
+    world.commit(job("other", gpu=1), job("t", count=3, **fields))
+    world.settle()
+    assert together == any(attempt.rank.local_devices for attempt in world.attempts("t"))
+    for attempt in world.attempts("t"):
+        there = [one for one in world.attempts("t") if one.node == attempt.node]
+        seen = attempt.rank.local_devices
+        assert bool(seen) == (together and len(there) > 1)
+        if seen:
+            assert set(seen) == {device for one in there for device in one.devices}
 
 
 def test_ranks_follow_the_topology_and_ports_are_nobody_elses() -> None:
@@ -307,10 +334,10 @@ def test_ranks_follow_the_topology_and_ports_are_nobody_elses() -> None:
     counts = hostlists.expand_counts(by_rank[0].rank.tasks_per_host)
     assert counts == [sum(a.node == node for a in by_rank) for node in nodes]
     blocks = [
-        range(a.rank.master_port, a.rank.master_port + max(counts)) if a.job == "t"
-        else range(a.rank.master_port, a.rank.master_port + 1)
+        range(a.rank.master_port, a.rank.master_port + a.rank.ports)
         for a in (by_rank[0], *world.attempts("u"))
-    ]  # fmt: skip
+    ]
+    assert [len(block) for block in blocks] == [6, 1]
     assert set(blocks[0]).isdisjoint(blocks[1])
 
 
