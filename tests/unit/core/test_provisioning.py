@@ -699,3 +699,17 @@ def test_records_hold_what_they_say() -> None:
     observed = records.Observed()
     assert observed.provisions == {}
     assert observed.provisioned == ()
+
+
+@pytest.mark.parametrize(("numa", "made"), [((), []), (((0, 1, 2), (3,)), ["c-0"])])
+def test_a_node_is_made_for_near_gpus_where_the_pool_says_that_it_would_have_them(
+    numa: tuple[tuple[int, ...], ...], made: list[str]
+) -> None:
+    cloud = Cloud()
+    cloud.scale(ASKED, node_resources=Resources(4000, 64 * world.GI, 4000), numa=numa)
+    needs = Resources(1000, 0, 3000)
+    group = desired.TaskGroup("main", 1, needs, ("true",), inner_required="numa")
+    cloud.commit(world.job("near", groups=(group,)))
+    cloud.go(300)
+    assert cloud.created == made
+    assert cloud.state("near").value == ("Running" if made else "Pending")
