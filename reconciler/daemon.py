@@ -31,6 +31,7 @@ from reconciler import (
     containing,
     controller,
     following,
+    fulldisk,
     inboxes,
     logs,
 )
@@ -394,11 +395,34 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     try:
         sys.exit(run(options, lines, decide))
     except store_errors.StoreError as error:
-        if options.log_format == "readable":
-            print(f"muster controller: {error}", file=sys.stderr)  # noqa: T201
-        else:
-            log.critical("%s", error)
+        _say_last(options, str(error))
+        if type(error) in {store_errors.StoreError, store_errors.FullError}:
+            _wait_for_room(options)
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in fulldisk.ERRNOS:
+            raise
+        _say_last(options, f"{error}; make room on the disk of {options.state}")
+        _wait_for_room(options)
+        sys.exit(1)
+
+
+def _wait_for_room(options: argparse.Namespace) -> None:
+    """Where the disk of the state is full, return once it is not; a signal ends the process."""
+    if not fulldisk.is_full(options.state, fulldisk.free):
+        return
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    _say_last(options, fulldisk.wait(options.state, fulldisk.free, time.sleep))
+
+
+def _say_last(options: argparse.Namespace, text: str) -> None:
+    """Say, in the form that the log has, why the controller ends; a full disk may not take it."""
+    if options.log_format == "readable":
+        with contextlib.suppress(OSError):
+            print(f"muster controller: {text}", file=sys.stderr, flush=True)  # noqa: T201
+    else:
+        log.critical("%s", text)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from reconciler.store.errors import DamagedError, StoreError, UnfitError
+from reconciler.store.errors import DamagedError, FullError, StoreError, UnfitError
 
 #: How long a connection waits for another one's lock.
 BUSY_TIMEOUT_S = 10
@@ -91,6 +91,8 @@ def _translated(where: str, error: BaseException) -> StoreError:
             f"store {where} is damaged or no database ({error}); restore a backup with "
             "`muster restore`, or move the file away to begin anew"
         )
+    if isinstance(code, int) and (code & 0xFF) == sqlite3.SQLITE_FULL:
+        return FullError(f"store {where} can't be written: {error}; make room on its disk")
     if "no such table" in str(error) or "no such column" in str(error):
         return DamagedError(f"store {where} lacks a part of its schema ({error}); restore a backup")
     if isinstance(error, UNFIT) or "binding parameter" in str(error):

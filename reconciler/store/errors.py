@@ -17,6 +17,10 @@ class DamagedError(StoreError):
     """The file is there but is no store that can be read."""
 
 
+class FullError(StoreError):
+    """The disk of the store is full; nothing was written."""
+
+
 class UnfitError(StoreError):
     """The store is well and refuses what it was given to hold; nothing of it was written."""
 
