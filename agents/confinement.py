@@ -92,8 +92,8 @@ class Confinement:
                 facts["problems"] = [*facts["problems"], self.sandbox.problem]
         return facts
 
-    def start(self, order: dict[str, Any], standard: tuple[int, int, int]) -> int:
-        """Start a task in groups and a view of its own.
+    def start(self, order: dict[str, Any], standard: tuple[int, int, int]) -> spawning.Child:
+        """Start a task in groups and a view of its own; :meth:`see_begin` waits for its program.
 
         One that runs before it turns out that it can't be held as it should be is killed, and is
         the caller's like any other: it has ended when nothing of it is left, and :meth:`close`
@@ -110,16 +110,30 @@ class Confinement:
         except OSError as problem:
             raise spawning.refused(problem, "control group of the task") from None
         try:
-            pid = self._spawn(order, standard, group)
+            child = self._spawn(order, standard, group)
         except Exception:
             self._pool.remove(group)
             raise
         self._groups[name] = group
-        return pid
+        return child
+
+    def see_begin(self, name: str, child: spawning.Child) -> int:
+        """Wait until the program of a task that was started has begun; the number of its process.
+
+        Raises:
+            SpawnError: it could not begin; nothing of it runs, and its groups are gone.
+        """
+        try:
+            return child.wait_for_program()
+        except Exception:
+            group = self._groups.pop(name, None)
+            if group is not None:
+                self._pool.remove(group)
+            raise
 
     def _spawn(
         self, order: dict[str, Any], standard: tuple[int, int, int], group: groups.Group | None
-    ) -> int:
+    ) -> spawning.Child:
         """In the view that an order asks for, where views are to be had."""
         view = order.get("private")
         if not view or self.sandbox is None or not self.sandbox.usable:
@@ -147,13 +161,13 @@ class Confinement:
 
     def _spawn_in(
         self, order: dict[str, Any], standard: tuple[int, int, int], group: groups.Group | None
-    ) -> int:
+    ) -> spawning.Child:
         """In groups. A child that is forked goes there by itself, before it is anybody else: what
         the supervisor's own pages cost would be charged to the task for ever."""
         if group is None:
             if order.get("user") is not None:
                 return spawning.spawn_as(order, standard, [])
-            return spawning.spawn(order, standard)
+            return spawning.Child(spawning.spawn(order, standard))
         now = time.monotonic()
         quiet, self._started_at = now - self._started_at >= QUIET_S, now
         born_in = group.folders.get(self._born_in, "")
@@ -163,8 +177,13 @@ class Confinement:
             except Exception as problem:
                 raise _unbound(problem) from None
             entries = group.entries(but=self._born_in if born_in else "")
-            return spawning.spawn_as(order, standard, entries, born_in)
-        return self._spawn_from_within(order, standard, group)
+            child = spawning.spawn_as(order, standard, entries, born_in)
+            if order.get("user") is None:
+                # What follows is started from within its groups. Until this one has its program,
+                # the supervisor shares memory with it, and would be charged there for its copies.
+                child.wait_for_program()
+            return child
+        return spawning.Child(self._spawn_from_within(order, standard, group))
 
     def _spawn_from_within(
         self, order: dict[str, Any], standard: tuple[int, int, int], group: groups.Group

@@ -58,6 +58,36 @@ class SpawnError(Exception):
         super().__init__(message)
 
 
+class Child:
+    """A process that is to be a task: its number, and the pipe by which it says what went wrong,
+    -1 where the program runs already."""
+
+    __slots__ = ("_said", "pid")
+
+    def __init__(self, pid: int, said: int = -1) -> None:
+        self.pid = pid
+        self._said = said
+
+    def wait_for_program(self) -> int:
+        """Wait until the task's program has begun; the number of its process.
+
+        Raises:
+            SpawnError: it could not begin; the process is gone.
+        """
+        if self._said < 0:
+            return self.pid
+        try:
+            problem = os.read(self._said, 4096)
+        finally:
+            os.close(self._said)
+            self._said = -1
+        if problem:
+            os.waitpid(self.pid, 0)
+            code, _, message = problem.decode().partition(" ")
+            raise SpawnError(int(code), message)
+        return self.pid
+
+
 def refused(problem: OSError, what: str) -> SpawnError:
     """The error for a command, folder or user that the system would not take."""
     missing = problem.errno in {errno.ENOENT, errno.ENOTDIR}
@@ -118,9 +148,10 @@ def fork_into(folder: str) -> int:
 
 def spawn_as(
     order: Record, standard: tuple[int, int, int], entries: list[str], born_in: str = ""
-) -> int:
-    """Start a task by a fork, as another user if the order names one. The pipe closes at ``exec``,
-    or brings what went wrong.
+) -> Child:
+    """Start a task by a fork, as another user if the order names one. The child's pipe closes at
+    ``exec``, or brings what went wrong: nobody waits for that here, so that several can be on
+    their way there at once.
 
     ``entries`` are files by which it goes to its control groups; ``born_in`` is the folder of one
     that it need not go to.
@@ -130,18 +161,12 @@ def spawn_as(
         pid = fork_into(born_in) if born_in else os.fork()
         if pid == 0:
             become(order, standard, write, entries)
-        os.close(write)
-        write = -1
-        problem = os.read(read, 4096)
-    finally:
+    except BaseException:
         os.close(read)
-        if write >= 0:
-            os.close(write)
-    if problem:
-        os.waitpid(pid, 0)
-        code, _, message = problem.decode().partition(" ")
-        raise SpawnError(int(code), message)
-    return pid
+        raise
+    finally:
+        os.close(write)
+    return Child(pid, read)
 
 
 def become(order: Record, standard: tuple[int, int, int], write: int, entries: list[str]) -> None:

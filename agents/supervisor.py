@@ -36,6 +36,7 @@ from agents import (
     journal,
     processes,
     spawning,
+    starting,
     sweeping,
     verdicts,
 )
@@ -98,6 +99,7 @@ class Supervisor:
             guardian.token(os.getpid(), facts[2] if facts else 0), root, self.held.for_guardian()
         )
         self.null = os.open("/dev/null", os.O_RDWR)
+        self.starter = starting.Starter(root, self.held, self.guardian.name, self.null)
         self.orders = {
             "hello": self.on_hello, "start": self.on_start, "refuse": self.on_refuse,
             "stop": self.on_stop, "renew": self.on_renew, "forget": self.on_forget,
@@ -221,62 +223,45 @@ class Supervisor:
         processes.kill_group(attempt.pid, number)
 
     def run_starts(self) -> None:
-        """Start some of what is queued."""
+        """Start some of what is queued; whatever was begun runs or has ended when this returns."""
         chosen, self.starts = self.starts[:STARTS_PER_TURN], self.starts[STARTS_PER_TURN:]
+        begun: list[starting.Begun] = []
         for order in chosen:
+            name = order["id"]
+            while starting.must_wait(begun, order):
+                self.see_begin(begun.pop(0))
+            if name in self.records:
+                self.news[name] = self.records[name]
+                continue
             try:
-                self.start(order)
+                begun.append(self.starter.begin(order))
+            except starting.NotStartedError as problem:
+                self.end(problem.record, problem.reason, message=str(problem))
             except Exception as problem:  # those that wait behind it are to start
-                complain(f"defect in a start: {traceback.format_exc()}")
-                if order["id"] not in self.records:
-                    record = {"id": order["id"], "started_at": None}
-                    record["secrets"] = bool(order.get("secrets"))
-                    self.end(record, "StartFailed", message=f"could not be started: {problem!r}")
+                self.could_not_start(order, problem)
+        for other in begun:
+            self.see_begin(other)
 
-    def start(self, order: Record) -> None:
-        """Start one attempt, once and never again."""
-        name = order["id"]
-        if name in self.records:
-            self.news[name] = self.records[name]
-            return
-        record: Record = {"id": name, "started_at": time.time()}
-        if order.get("secrets"):
-            record["secrets"] = True
-        # nothing may go wrong between a task's start and its being in the table of those that live
-        kept = {"cleanup": order["cleanup"]} if order.get("cleanup") else {}
-        if order.get("limits", {}).get("cpus"):
-            kept["cpus"] = order["limits"]["cpus"]
+    def see_begin(self, begun: starting.Begun) -> None:
+        """Record an attempt as running once its program has begun."""
         try:
-            spawning.make_folder(self.root, order)
-        except FileExistsError:
-            self.end(record, "Lost", message="its directory was there already")
-            return
-        except OSError as problem:
-            self.end(record, "StartFailed", message=f"directory of the attempt: {problem}")
-            return
-        order["env"][guardian.VARIABLE] = self.guardian.name
-        standard: list[int] = [self.null]
-        try:
-            standard += [
-                spawning.open_log(self.root, order, stream) for stream in ("stdout", "stderr")
-            ]
-            pid = self.held.start(order, (standard[0], standard[1], standard[2]))
-        except spawning.SpawnError as problem:
-            record["exit_code"] = problem.exit_code
-            self.end(record, "StartFailed", message=str(problem))
-            return
-        except Exception as problem:  # whatever an order holds, it is one attempt's trouble
+            record = self.starter.see_begin(begun)
+            attempt = spawning.Attempt(begun.order, record)
+            self.live[begun.name] = self.by_pid[attempt.pid] = attempt
+            self.records[begun.name] = self.news[begun.name] = record
+            self.journal.add({"record": record}, sync=False)
+        except starting.NotStartedError as problem:
+            self.end(problem.record, problem.reason, message=str(problem))
+        except Exception as problem:  # those that were begun with it are to be known
+            self.could_not_start(begun.order, problem)
+
+    def could_not_start(self, order: Record, problem: Exception) -> None:
+        """A defect, told while it is handled: it costs this attempt alone."""
+        complain(f"defect in a start: {traceback.format_exc()}")
+        if order["id"] not in self.records:
+            record = {"id": order["id"], "started_at": None}
+            record["secrets"] = bool(order.get("secrets"))
             self.end(record, "StartFailed", message=f"could not be started: {problem!r}")
-            return
-        finally:
-            for handle in standard[1:]:
-                os.close(handle)
-        crashpoints.reach("spawned-not-recorded")
-        facts = processes.process_facts(pid)
-        record |= {"state": "Running", "pid": pid, "ticks": facts[2] if facts else 0, **kept}
-        attempt = self.live[name] = self.by_pid[pid] = spawning.Attempt(order, record)
-        self.records[name] = self.news[name] = attempt.record
-        self.journal.add({"record": record}, sync=False)
 
     def end(self, record: Record, reason: str, *, message: str = "") -> None:
         """Make an end durable with the next flush, and have it told after that."""

@@ -36,6 +36,12 @@ class Bed:
 
     def start(self, name: str, script: str, *, user: str | None = None, **order: Any) -> None:
         """Order a script to be run."""
+        self.keeper.send([self.order(name, script, user=user, **order)])
+
+    def order(
+        self, name: str, script: str, *, user: str | None = None, **order: Any
+    ) -> dict[str, Any]:
+        """The order to run a script, not sent yet."""
         folder = f"{self.root}/attempts/{name}"
         given = None
         if user is not None:
@@ -43,11 +49,11 @@ class Bed:
             given = {"name": user, "uid": entry.pw_uid, "gid": entry.pw_gid, "groups": []}
         environment = {"PATH": os.environ["PATH"], "MUSTER_ATTEMPT": name}
         environment["MUSTER_NODE_ROOT"] = str(self.root)
-        self.keeper.send([{
+        return {
             "op": "start", "id": name, "argv": ["/bin/sh", f"{folder}/script"], "script": script,
             "env": environment, "cwd": f"{folder}/work", "user": given, "lease_s": None,
             "checkpoint_signal": "SIGTERM", "grace_s": 10, **order,
-        }])  # fmt: skip
+        }  # fmt: skip
 
     def until(self, name: str, state: AttemptState) -> AttemptReport:
         """The report of an attempt in a state."""

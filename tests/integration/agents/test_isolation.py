@@ -5,6 +5,7 @@ them is left out.
 """
 
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -328,6 +329,32 @@ def test_secrets_of_a_dead_supervisor_go(bed: Bed, *, recorded: bool) -> None:
     bed.meet()
     assert bed.reports["a.1"].end_reason is EndReason.LOST
     assert not kept.exists()
+
+
+@needs_root
+def test_of_many_that_are_begun_at_once_each_is_told_its_own(bed: Bed) -> None:
+    """Tasks of two users, commands that are not there, and one that is ordered twice."""
+    orders = []
+    for number in range(24):
+        user = None if number % 7 == 3 else "nobody"
+        missing = {"argv": ["nosuchcommand"]} if number % 4 == 1 else {}
+        limits, private = {"memory_bytes": 2**26}, {"own_processes": True}
+        orders.append(bed.order(
+            f"m.{number}", f"echo {number} $(id -u)", user=user, limits=limits, private=private,
+            **missing,
+        ))  # fmt: skip
+    orders.insert(3, bed.order("m.2", "echo again", user="nobody"))
+    bed.keeper.send(orders)
+    for number in range(24):
+        report = bed.ended(f"m.{number}")
+        if number % 4 == 1:
+            assert (report.end_reason, report.exit_code) == (EndReason.START_FAILED, 127)
+            assert "'nosuchcommand' was not found" in report.message
+            continue
+        assert (report.end_reason, report.exit_code) == (EndReason.EXITED, 0)
+        uid = os.geteuid() if number % 7 == 3 else pwd.getpwnam("nobody").pw_uid
+        assert bed.output(f"m.{number}") == f"{number} {uid}\n"
+    wait(lambda: not bed.groups(), "the end of the groups")
 
 
 @needs_root

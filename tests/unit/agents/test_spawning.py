@@ -1,12 +1,16 @@
 """What root writes for a task is written before the task's user can put anything in its way."""
 
+import contextlib
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agents import spawning
+from agents import spawning, starting
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 UID = 12345
@@ -121,3 +125,54 @@ def test_a_command_that_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:
     with pytest.raises(spawning.SpawnError, match="'nosuch' was not found in PATH") as told:
         spawning.find_program("nosuch", folders)
     assert (told.value.exit_code, len(str(told.value)) < 80) == (127, True)
+
+
+#: Begins one task that can't go to its groups before somebody reads there, and then another.
+_TWO = """\
+import os, sys
+from agents import spawning
+
+null = os.open(os.devnull, os.O_RDWR)
+order = {"argv": ["/bin/true"], "env": {}, "cwd": "/"}
+first = spawning.spawn_as(order, (null, null, null), [sys.argv[1]])
+second = spawning.spawn_as(order, (null, null, null), [])
+second.wait_for_program()
+assert os.waitpid(second.pid, 0) == (second.pid, 0)
+assert os.waitpid(first.pid, os.WNOHANG) == (0, 0)
+reader = os.open(sys.argv[1], os.O_RDONLY)
+assert first.wait_for_program() == first.pid
+assert os.waitpid(first.pid, 0) == (first.pid, 0)
+"""
+
+
+def test_one_is_begun_while_another_is_on_its_way(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "group")
+    command = [sys.executable, "-c", _TWO, str(tmp_path / "group")]
+    with subprocess.Popen(command, start_new_session=True) as began:
+        try:
+            assert began.wait(60) == 0
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(began.pid, signal.SIGKILL)
+
+
+ADA = {"name": "ada", "uid": UID, "gid": UID, "groups": []}
+
+
+@pytest.mark.parametrize(
+    ("begun", "user", "waits"),
+    [
+        ([], ADA, False),
+        ([], None, False),
+        (["b.1"], ADA, False),
+        (["b.1"], None, True),  # it may be started from within its groups
+        (["b.1", "a.1"], ADA, True),  # the same one again
+        ([f"b.{number}" for number in range(starting.AT_ONCE - 1)], ADA, False),
+        ([f"b.{number}" for number in range(starting.AT_ONCE)], ADA, True),
+    ],
+)
+def test_who_waits_for_those_that_were_begun(
+    begun: list[str], user: dict[str, Any] | None, *, waits: bool
+) -> None:
+    there = [starting.Begun({}, {"id": name}, {}, spawning.Child(1)) for name in begun]
+    assert starting.must_wait(there, {"id": "a.1", "user": user}) is waits
