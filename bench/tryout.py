@@ -40,6 +40,10 @@ class Host:
         if task.cpu > self.cpu or task.memory > self.memory:
             return False
         fitting = [n for n, left in enumerate(self.devices) if left >= share]
+        if task.near and task.devices > 1:
+            declared = {"numa": self.pool.numa, "nvlink": self.pool.nvlink}[task.near]
+            there = [[n for n in fitting if n in members] for members in declared]
+            fitting = min((one for one in there if len(one) >= task.devices), key=len, default=[])
         if len(fitting) < task.devices:
             return False
         # The fullest that will do: of devices alike in what they give, that leaves most for others.
@@ -58,7 +62,7 @@ class Host:
             self.pool.name,
             self.cpu,
             self.memory,
-            tuple(sorted(self.devices)),
+            tuple(self.devices if self.pool.numa or self.pool.nvlink else sorted(self.devices)),
             bool(self.tenants),
             self.closed,
         )
@@ -66,13 +70,17 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What one task takes: ``share`` thousandths, or bytes of memory, of each of its devices."""
+    """What one task takes: ``share`` thousandths, or bytes of memory, of each of its devices.
+
+    ``near``: level within a node at which its devices have to be near each other, as the pool says.
+    """
 
     cpu: int
     memory: int
     devices: int
     share: int
     device_memory: int = 0
+    near: str = ""
 
     @classmethod
     def of(cls, group: desired.TaskGroup) -> "Task":
@@ -82,7 +90,10 @@ class Task:
         if not devices:
             devices, share = (1, gpu) if 0 < gpu < WHOLE else (gpu // WHOLE, WHOLE)
         asked = group.resources
-        return cls(asked.cpu_milli, asked.memory_bytes, devices, share, group.gpu_memory_bytes)
+        return cls(
+            *(asked.cpu_milli, asked.memory_bytes, devices, share, group.gpu_memory_bytes),
+            near=group.inner_required,
+        )
 
     def share_on(self, pool: desired.Pool) -> int | None:
         """Thousandths of each device there; None: it can't be had there."""

@@ -125,7 +125,9 @@ class Applied:
             },
             preferred=self._firsts.structural()
             | {
-                name: self.jobs[name].path if name in self.jobs else self._firsts.get(name) or ""
+                # not the file of what is in force, which may be gone: who reads anew goes by that
+                # first wherever it is still there
+                name: self._firsts.get(name) or (self.jobs[name].path if name in self.jobs else "")
                 for name in sorted(self._jobs.bad)
                 if len(self.filed.candidates.get(name, ())) > 1
             },

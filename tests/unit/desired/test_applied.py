@@ -1,7 +1,7 @@
 """Whatever happened before: a restart keeps what is in force, and no reference dangles."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reconciler.desired import applied, filed, incumbents
@@ -62,8 +62,17 @@ def errors(state: applied.Applied) -> set[tuple[str, str, int, str]]:
     }
 
 
+#: The file of what is in force leaves, two others bring the job, and then a third one does.
+LEFT: list[dict[str, str | None]] = [
+    {"3.yaml": job("a", dependsOn="[{job: b}]")},
+    {"3.yaml": None, "2.yaml": job("a", queue="q"), "4.yaml": job("a")},
+    {"1.yaml": job("a")},
+]
+
+
 @settings(max_examples=200, deadline=None)
 @given(COMMITS)
+@example(LEFT)
 def test_restart_changes_nothing(commits: list[dict[str, str | None]]) -> None:
     state = applied.Applied(incumbents.Incumbents(), read)
     head: dict[str, str | None] = {}
