@@ -16,8 +16,9 @@ from reconciler.cli import context, lazily, terminal
 from reconciler.operations import endpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from reconciler.desired import reading
     from reconciler.model import desired
     from reconciler.operations import (
         plancomment,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         plantext,
         planviews,
         problemforms,
+        readahead,
         revisions,
         snapshots,
     )
@@ -33,6 +35,7 @@ else:
     problemforms = lazily.module("reconciler.operations.problemforms")
     planning = lazily.module("reconciler.operations.planning")
     plantext = lazily.module("reconciler.operations.plantext")
+    readahead = lazily.module("reconciler.operations.readahead")
     revisions = lazily.module("reconciler.operations.revisions")
     snapshots = lazily.module("reconciler.operations.snapshots")
 
@@ -172,11 +175,18 @@ def plan(
     wanted = head or revision or "HEAD"
     if wanted == "HEAD":
         _note_uncommitted(repo, path)
-    snapshot, live, why = known(against, server, token_file)
-    # both revisions live until the command ends: the collector need never walk them
+    # what is read lives until the command ends: the collector need never walk it
     gc.disable()
+    ahead: reading.Read = {}
+
+    def prepare() -> None:
+        _import_planning()
+        ahead.update(readahead.read(repo, path, wanted))
+
+    snapshot, live, why = known(against, server, token_file, prepare)
+    first = _base(repo, base, wanted, live)
     try:
-        found = revisions.compare(repo, path, _base(repo, base, wanted, live), wanted, live=live)
+        found = revisions.compare(repo, path, first, wanted, live=live, read=ahead)
     except revisions.RevisionError as error:
         terminal.fail(str(error))
     gc.freeze()
@@ -251,19 +261,22 @@ def _import_planning() -> None:
 
 
 def known(
-    against: str | None, server: str | None, token_file: str | None
+    against: str | None,
+    server: str | None,
+    token_file: str | None,
+    meanwhile: Callable[[], object] = _import_planning,
 ) -> tuple[snapshots.Snapshot | None, revisions.InForce | None, str]:
     """What a controller knows, and what is in force there.
 
     Where none was named and none can be asked, None, and why; of one that gives its records only
-    to others, what is in force.
+    to others, what is in force. ``meanwhile``: what to do while a controller tells.
     """
 
     def endpoint(url: str | None) -> endpoints.Endpoint:
         return endpoints.find(url or server, token_file, Path.cwd())
 
     try:
-        snapshot = snapshots.find(against, endpoint, _import_planning)
+        snapshot = snapshots.find(against, endpoint, meanwhile)
     except snapshots.NotAllowedError as error:
         why = str(error)
     except snapshots.SnapshotError as error:

@@ -55,8 +55,11 @@ class Applied:
         gate: judgement.Gate | None = None,
         first: firsts.Look | None = None,
         begun: jobsinforce.Begun = jobsinforce.nothing_begun,
+        *,
+        read: reading.Read | None = None,
     ) -> None:
         self._gate = gate
+        self._read = read
         self._denied: dict[str, desired.Problem] = {}
         self._holds = holding.Holds(dict(incumbents.held_jobs))
         self.basis = incumbents.basis or normalise.EMPTY
@@ -170,11 +173,7 @@ class Applied:
         ``approvals``: digests of changes that people approved. ``denied``: by label, objects that
         nobody answers for who may: they stay. ``left``: jobs not decided. ``accepted``: all may go.
         """
-        present = iter(reading.files([one.data for one in changes if one.data is not None]))
-        files = [
-            (change, documents.File() if change.data is None else next(present))
-            for change in changes
-        ]
+        files = reading.changed(changes, self._read)
         if self.filed.empties(files, accepted=accepted):
             return False
         touched = self._jobs.to_judge()

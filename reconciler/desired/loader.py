@@ -21,6 +21,7 @@ from reconciler.desired import (
     jobsinforce,
     lineage,
     provenance,
+    reading,
     source,
     trusting,
     undecided,
@@ -63,6 +64,7 @@ class Loader:
         clock: seconds since the epoch.
         begun: of jobs, those whose newest run has begun or ended, with its key.
             Structure that comes later makes no error of those.
+        read: what blobs are known to hold, for who reads many of them more than once; added to.
     """
 
     def __init__(
@@ -74,9 +76,10 @@ class Loader:
         gate: judgement.Gate | None = None,
         clock: Callable[[], float] = time.time,
         begun: jobsinforce.Begun = jobsinforce.nothing_begun,
+        read: reading.Read | None = None,
     ) -> None:
         self._source = repository
-        self._begun = begun
+        self._begun, self._read = begun, read
         self._start = incumbents
         self._clock = clock
         self._head: str | None = None
@@ -161,7 +164,7 @@ class Loader:
     def _applied_to(self, before: Incumbents) -> applied.Applied:
         """The state that revisions are applied to from now on."""
         look = self._lineage.first
-        return applied.Applied(before, self._blob, self._gate, look, self._begun)
+        return applied.Applied(before, self._blob, self._gate, look, self._begun, read=self._read)
 
     def _begin_from(self, before: Incumbents) -> None:
         self._start, self._head, self._half_way = before, None, False

@@ -3,15 +3,19 @@
 Bytes of files come in, what each of them holds goes out, in order. A child reads its share, and
 hands back of each sound document its plain value, packed, which is unpacked into its type here in a
 fraction of the time that parsing takes. A file with anything wrong in it is read here once more, so
-that there is one way only in which mistakes are found.
+that there is one way only in which mistakes are found. Who looks at several revisions keeps what
+each blob holds: most of them are the same.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 
 import msgspec
 
-from reconciler.desired import documents, forked, yamlreader
+from reconciler.desired import documents, filed, forked, yamlreader
+
+#: What blobs hold, by their ids.
+Read = MutableMapping[str, documents.File]
 
 #: From how many bytes on a second process is worth its start.
 BYTES_MIN = 400_000
@@ -48,6 +52,23 @@ def files(contents: Sequence[bytes]) -> list[documents.File]:
             if child is not None:
                 child.leave()
     return found
+
+
+def changed(
+    changes: Sequence[filed.FileChange], read: Read | None = None
+) -> list[tuple[filed.FileChange, documents.File]]:
+    """What each file holds as it stands now, nothing where it is gone.
+
+    Args:
+        changes: the files.
+        read: what blobs are known to hold; those that are read now are added. None: nothing is
+            known, and nothing is kept.
+    """
+    known = {} if read is None else read
+    unread = {one.blob: one.data for one in changes if one.data is not None}
+    wanted = [blob for blob in unread if blob not in known]
+    known.update(zip(wanted, files([unread[blob] or b"" for blob in wanted]), strict=True))
+    return [(one, documents.File() if one.data is None else known[one.blob]) for one in changes]
 
 
 def _shares(contents: Sequence[bytes], each: int) -> Iterator[Sequence[bytes]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.desired import documents, incumbents, loader, references, source
+from reconciler.desired import documents, incumbents, loader, reading, references, source
 from reconciler.model import desired, judgement, nearest
 from reconciler.operations import differences, planviews, scratch
 
@@ -133,16 +133,16 @@ def _load_tree(
     commit = scratch.git(repository, "commit-tree", tree, "-m", "as edited")
     scratch.git(repository, "update-ref", "refs/heads/main", commit)
     repo = source.Source(str(repository), branch="main", sub_path=below)
-    reading = loader.Loader(repo, before)
+    loading = loader.Loader(repo, before)
     try:
-        found = reading.load()
+        found = loading.load()
         places = {name: job.path for name, job in found.jobs.items()}
-        kept = incumbents.Incumbents(origins=reading.incumbents().origins, preferred=places)
+        kept = incumbents.Incumbents(origins=loading.incumbents().origins, preferred=places)
         if any(problem.severity == "error" for problem in found.status.problems):
             found = _with_all_problems(found, repo, commit)
-        return found, reading.counts(), kept
+        return found, loading.counts(), kept
     finally:
-        reading.close()
+        loading.close()
 
 
 def _with_all_problems(found: desired.Desired, repo: source.Source, commit: str) -> desired.Desired:
@@ -191,6 +191,7 @@ def compare(
     *,
     before: Sequence[str] = (),
     live: InForce | None = None,
+    read: reading.Read | None = None,
 ) -> Comparison:
     """What changes from ``base`` to ``head``, or to the merge of both where they have parted.
 
@@ -205,18 +206,20 @@ def compare(
         live: what a controller has in force. Where ``base`` is its newest revision, or follows it,
             what that one left held is held at ``base``: with what is in force is compared. A
             structure whose revision is not there is left out.
+        read: what blobs of them are known to hold already.
 
     Raises:
         RevisionError: the repository or a revision can't be read, or the two can't be merged.
     """
+    read = {} if read is None else read
     folder = Path(scratch.git_folder(repository))
     known = _at(folder, base, live)
     kept = scratch.known_commit(folder, known.structure) if known and known.structure else None
     if kept is not None and kept != _commit_of(folder, base):
-        found = _from_in_force(folder, sub_path, kept, base, head)
+        found = _from_in_force(folder, sub_path, kept, base, head, read=read)
     else:
         earlier = (live.structure,) if live is not None and live.structure else before
-        found = _between(folder, sub_path, base, head, earlier)
+        found = _between(folder, sub_path, base, head, earlier, read=read)
     return _with_staying(found, known.staying) if known is not None else found
 
 
@@ -264,14 +267,14 @@ class _Pair(msgspec.Struct, frozen=True):
     def source(self) -> source.Source:
         return source.Source(str(self.repository), branch="main", sub_path=self.sub_path)
 
-    def load(self, reading: loader.Loader, commit: str, *after: str) -> desired.Desired:
+    def load(self, loading: loader.Loader, commit: str, *after: str) -> desired.Desired:
         """What a loader makes of a commit; those that came before it need not lead to it."""
         scratch.git(self.repository, "update-ref", "refs/heads/main", commit)
         if not all(
             scratch.is_ancestor(self.repository, one, commit) for one in after if one != commit
         ):
-            reading.accept(commit)  # what follows is judged as the controller would
-        return reading.load()
+            loading.accept(commit)  # what follows is judged as the controller would
+        return loading.load()
 
     def compared(
         self, old: desired.Desired, new: desired.Desired, start: str, *, refused: bool
@@ -304,19 +307,25 @@ def _pair(folder: Path, sub_path: str, base: str, head: str) -> Iterator[_Pair]:
 
 
 def _between(
-    folder: Path, sub_path: str, base: str, head: str, before: Sequence[str]
+    folder: Path,
+    sub_path: str,
+    base: str,
+    head: str,
+    before: Sequence[str],
+    *,
+    read: reading.Read,
 ) -> Comparison:
     """What changes from ``base`` to ``head``, both as the repository has them."""
     with _pair(folder, sub_path, base, head) as pair:
         known = (scratch.known_commit(folder, one) for one in before)
         order = [*(one for one in known if one and one != pair.first), pair.first, pair.goal]
         copy = pair.source()
-        reading = loader.Loader(copy)
+        loading = loader.Loader(copy, read=read)
         if pair.merge is not None:
-            reading.judge_by(pair.merge, pair.last)
+            loading.judge_by(pair.merge, pair.last)
         try:
             states = [
-                pair.load(reading, commit, *order[:position])
+                pair.load(loading, commit, *order[:position])
                 for position, commit in enumerate(order)
             ]
             old, new = states[-2:]
@@ -325,18 +334,20 @@ def _between(
             )
             found = pair.compared(old, new, pair.first, refused=refused)
         finally:
-            reading.close()
-    return msgspec.structs.replace(found, approvals=reading.approved)
+            loading.close()
+    return msgspec.structs.replace(found, approvals=loading.approved)
 
 
-def _from_in_force(folder: Path, sub_path: str, kept: str, newest: str, head: str) -> Comparison:
+def _from_in_force(
+    folder: Path, sub_path: str, kept: str, newest: str, head: str, *, read: reading.Read
+) -> Comparison:
     """What changes to ``head`` from the structure of ``kept`` with the jobs of ``newest``."""
     with _pair(folder, sub_path, newest, head) as pair:
         first, goal = pair.first, pair.goal
         copy = pair.source()
         stays = _StructureStays()
-        as_is = loader.Loader(copy, gate=stays)
-        free = loader.Loader(pair.source())
+        as_is = loader.Loader(copy, gate=stays, read=read)
+        free = loader.Loader(pair.source(), read=read)
         if pair.merge is not None:
             for one in (as_is, free):
                 one.judge_by(pair.merge, pair.last)

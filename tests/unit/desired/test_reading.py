@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from reconciler.desired import documents, forked, reading
+from reconciler.desired import documents, filed, forked, reading
 from tests.unit.desired.repositories import documents as together
 from tests.unit.desired.repositories import job, queue
 
@@ -98,3 +98,19 @@ def test_who_is_interrupted_leaves_no_child(
     for child in children:
         with pytest.raises(ChildProcessError):
             os.waitpid(child, os.WNOHANG)
+
+
+def test_a_blob_that_is_known_is_not_read_again() -> None:
+    changes = [
+        filed.FileChange("a.yaml", "1", FILES[0]),
+        filed.FileChange("b.yaml", "2", None),
+        filed.FileChange("c.yaml", "3", b"not this"),
+        filed.FileChange("d.yaml", "1", FILES[0]),
+    ]
+    read: dict[str, documents.File] = {"3": documents.read(FILES[1])}
+    found = reading.changed(changes, read)
+    assert [change for change, _ in found] == changes
+    first, second = documents.read(FILES[0]), documents.read(FILES[1])
+    assert [file for _, file in found] == [first, documents.File(), second, first]
+    assert read == {"1": first, "3": second}
+    assert reading.changed(changes[:1], read)[0][1] is read["1"]
