@@ -414,10 +414,7 @@ def approve(
     act = operations.Act(verb="approve", name=digest, reason=reason)
     figure = _figure_of(act, to, server, token_file)
     for done in carry_out([act], to, dry_run=dry_run):
-        where = "; committed and pushed" if done.pushed else ""
-        if to.clone is None and done.commit and not operations.is_there(done):
-            where = "; committed by the controller"
-        terminal.out.print(f"{done.name}: {done.message}{where}", markup=False)
+        _say(done, to, dry_run=dry_run)
         for warning in done.warnings:
             terminal.note(f"warning: {warning}")
     if figure:
@@ -457,7 +454,8 @@ def _figure_of(
     if not figures:
         for done in carry_out([act], to, dry_run=True):
             if operations.is_there(done):
-                terminal.out.print(f"{done.name}: {done.message}", markup=False)
+                terminal.out.print(done.name, markup=False)
+                terminal.note(done.message)
                 raise typer.Exit
         nothing = (
             "nothing is held now; what was pushed a moment ago is held once the controller has "

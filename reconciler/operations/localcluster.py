@@ -381,7 +381,7 @@ class LocalCluster:
             ClusterError: the controller has ended, and does not come up again.
             StoppedError: it was stopped while that was tried.
         """
-        follow_at, told = 0.0, self.nodes is None
+        follow_at, told, unheard = 0.0, self.nodes is None, ""
         while not stopped():
             time.sleep(LOOK_S)
             if not self.controller_alive:
@@ -404,7 +404,13 @@ class LocalCluster:
                 if not told and self._api is not None:
                     self._tell_obstacle(self._api, say)
             except clients.ApiError as error:
-                say(str(error))
+                if str(error) != unheard:
+                    say(f"{error} (its log: {self._controller.last_words()})")
+                unheard = str(error)
+            else:
+                if unheard:
+                    say("the controller answers again")
+                unheard = ""
 
     def stop(self) -> None:
         """End controller, nodes and tasks; no process of the cluster is left.

@@ -173,14 +173,15 @@ def test_a_held_head_is_planned_against_what_is_in_force_then_approved(bed: beds
 
     approved = muster(bed, "approve", found["digest"], "--clone", ".", "-m", "racks go back")
     assert approved.returncode == 0, approved.stderr
-    assert approved.stdout == f"{found['digest']}: approved; committed and pushed\n"
+    assert approved.stdout == f"{found['digest']}\n"
+    assert "approved (" in approved.stderr
     assert "4 of 8 GPUs (50%) leave service" in approved.stderr
     assert "held" not in approved.stderr
     approval = bed.git("rev-parse", "HEAD", folder=bed.clone)
     in_force(bed, approval)
     again = muster(bed, "approve", found["digest"], "--clone", ".")
-    assert (again.returncode, again.stderr) == (0, "")
-    assert again.stdout == f"{found['digest']}: approved already by {approval[:12]}\n"
+    assert (again.returncode, again.stdout) == (0, f"{found['digest']}\n")
+    assert again.stderr == f"approved already by {approval[:12]}\n"
     assert bed.git("rev-parse", "HEAD", folder=bed.clone) == approval
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from reconciler.operations import client as clients
 from reconciler.operations import endpoints, localcluster
+from tests.integration import beds
 from tests.unit.desired.repositories import ENVIRONMENT
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
@@ -250,3 +251,32 @@ def test_it_ends_with_all_that_it_started(up: Up) -> None:
     after = muster(up.folder, "status")
     assert after.returncode == 1
     assert "muster up" in after.stderr
+
+
+def test_a_controller_that_can_not_be_reached_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(localcluster, "LOOK_S", 0.01)
+    monkeypatch.setattr(localcluster, "FOLLOW_POOLS_S", 0.0)
+    with beds.Bed(tmp_path, nodes=1) as bed:
+        nowhere = endpoints.Endpoint(f"http://127.0.0.1:{localcluster.free_port()}")
+        if bed.cluster._api is not None:
+            bed.cluster._api.close()
+        bed.cluster._api = clients.Client(nowhere)
+        said: list[str] = []
+        looks = 0
+
+        def is_over() -> bool:
+            nonlocal looks
+            looks += 1
+            if looks == 20:
+                bed.cluster._api = None  # the controller itself, from the next look on
+            return looks > 2000 or any("again" in line for line in said)
+
+        bed.cluster.keep(is_over, said.append)
+    told = [line for line in said if "controller" in line]
+    assert [line.partition(" (")[0] for line in told] == [
+        f"the controller at {nowhere.url} can't be reached",
+        "the controller answers again",
+    ]
+    assert "controller.log" in told[0]
