@@ -11,6 +11,7 @@ import signal
 #: Every point there is, agent's and supervisor's.
 POINTS = (
     "sent-not-spawned",
+    "forked-not-begun",
     "spawned-not-recorded",
     "exited-not-recorded",
     "exited-not-acknowledged",
@@ -21,10 +22,22 @@ _FOLDER = os.environ.get("MUSTER_CRASH_POINTS", "")
 
 def reach(name: str) -> None:
     """Die here if a test asks for it."""
+    if _asked(name):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def orphan(name: str) -> None:
+    """Have the parent die here if a test asks for it, and go on for as long as that lets one."""
+    if _asked(name):
+        os.kill(os.getppid(), signal.SIGKILL)
+
+
+def _asked(name: str) -> bool:
+    """Whether a test asks for what is to happen at a point; it is asked for once."""
     if not _FOLDER:
-        return
+        return False
     try:
         os.unlink(f"{_FOLDER}/{name}")  # noqa: PTH108
     except OSError:
-        return
-    os.kill(os.getpid(), signal.SIGKILL)
+        return False
+    return True

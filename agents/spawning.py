@@ -13,6 +13,8 @@ import os
 import signal
 from typing import Any
 
+from agents import crashpoints, processes
+
 Record = dict[str, Any]
 
 #: What the supervisor ignores, so that only its socket or a kill ends it.
@@ -32,6 +34,9 @@ _FLAGS_AT, _EXIT_SIGNAL_AT, _CGROUP_AT, _CLONE_ARGS = 0, 4, 10, 11
 #: Missing before glibc 2.28; file systems that can't do it say so.
 _LIBC: Any = getattr(ctypes.CDLL(None), "renameat2", None)
 _SYSCALL: Any = ctypes.PyDLL(None, use_errno=True).syscall
+#: A library that keeps the lock of the interpreter: who calls it may be a child that was forked.
+_PRCTL: Any = ctypes.PyDLL(None).prctl
+_PR_SET_PDEATHSIG = 1
 
 
 class Attempt:
@@ -156,11 +161,12 @@ def spawn_as(
     ``entries`` are files by which it goes to its control groups; ``born_in`` is the folder of one
     that it need not go to.
     """
+    parent = os.getpid()
     read, write = os.pipe()
     try:
         pid = fork_into(born_in) if born_in else os.fork()
         if pid == 0:
-            become(order, standard, write, entries)
+            become(order, standard, write, entries, parent)
     except BaseException:
         os.close(read)
         raise
@@ -169,10 +175,29 @@ def spawn_as(
     return Child(pid, read)
 
 
-def become(order: Record, standard: tuple[int, int, int], write: int, entries: list[str]) -> None:
-    """The child's side of :func:`spawn_as`; never returns."""
+def die_with(parent: int, number: int) -> None:
+    """Have the kernel send a signal to this process when its parent ends; one whose parent is gone
+    already leaves at once. To become another user undoes it."""
+    _PRCTL(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(127)
+
+
+def become(
+    order: Record, standard: tuple[int, int, int], write: int, entries: list[str], parent: int
+) -> None:
+    """The child's side of :func:`spawn_as`; never returns.
+
+    Whoever looks for the tasks of a supervisor that died knows them by their environment, which
+    this is given by its program alone; and as long as this has none, it holds the supervisor's
+    files, its lock among them, so that nobody could follow. So it dies with its parent, whatever it
+    waits for: a group, a folder, the first pages of its program. A container's runtime that has
+    begun is not killed but asked, as it is by the guardian.
+    """
     what = "control group of the task"
     try:
+        die_with(parent, signal.SIGKILL)
+        crashpoints.orphan("forked-not-begun")
         for path in entries:
             handle = os.open(path, os.O_WRONLY)
             os.write(handle, b"0")
@@ -190,10 +215,13 @@ def become(order: Record, standard: tuple[int, int, int], write: int, entries: l
             os.setgroups(user["groups"])
             os.setgid(user["gid"])
             os.setuid(user["uid"])
+            die_with(parent, signal.SIGKILL)
         what = f"working directory {order['cwd']}"
         os.chdir(order["cwd"])
         program = find_program(order["argv"][0], order["env"].get("PATH", os.defpath))
         what = f"command {program}"
+        if processes.RUNTIME in order["env"]:
+            die_with(parent, signal.SIGTERM)
         os.execve(program, order["argv"], order["env"])  # noqa: S606 - what a task is
     except OSError as problem:
         error = refused(problem, what)

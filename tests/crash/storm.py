@@ -8,6 +8,7 @@ the same task finds it held, says so in a file of its own, and the run fails.
 import argparse
 import json
 import os
+import pwd
 import random
 import signal
 import sqlite3
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from agents import processes
 from reconciler.operations import client as clients
 from tests.integration import beds
 
@@ -31,6 +33,8 @@ POINTS = (
     "exited-not-acknowledged",
     "acknowledged-not-deleted",
 )
+#: Reached where tasks are forked: as those of another user are.
+FORKED_POINT = "forked-not-begun"
 VICTIMS = ("controller", "server", "agent", "supervisor")
 NODES = 3
 #: How long a named point may take to be reached before it is given up for this time.
@@ -38,11 +42,24 @@ POINT_S = 5.0
 #: Seconds that a node stays cut off: past its lease of 3 s and the grace.
 CUT_S = 14.0
 
+#: Whose tasks run as the agents' own user.
+OWN = "tester@example.org"
+#: Whose tasks run as another Unix user, where the agents are root.
+OTHER = "other@example.org"
+OTHER_UNIX_USER = "nobody"
+PEOPLE = f"""\
+apiVersion: muster/v1
+kind: Access
+metadata: {{name: people}}
+spec:
+  identities: [{{email: {OTHER}, unixUser: {OTHER_UNIX_USER}}}]
+"""
 JOB = """\
 apiVersion: muster/v1
 kind: Job
 metadata: {{name: {name}}}
 spec:
+  owner: {owner}
   resources: {{cpu: 1}}
   retries: {{limit: 1, backoff: 0s}}
   terminationGrace: 1s
@@ -51,6 +68,7 @@ spec:
     cd "$MUSTER_SHARED_DIR"
     exec 9>"lock-{name}"
     flock -n 9 || {{ echo "$MUSTER_ATTEMPT" >>overlaps; exit 98; }}
+    id -un >"user-{name}"
     sleep {seconds:.2f}
     exit {code}
 """
@@ -63,6 +81,7 @@ class Account:
     jobs: dict[str, int] = field(default_factory=dict)
     kills: Counter[str] = field(default_factory=Counter)
     cuts: int = 0
+    owners: dict[str, str] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -77,6 +96,7 @@ class Storm:
         self.job_count = jobs
         self.kill_count = kills
         self.account = Account()
+        self.as_root = os.geteuid() == 0
 
     def run(self) -> Account:
         """Submit, kill, wait for the end, check."""
@@ -90,13 +110,14 @@ class Storm:
             self._keep_alive()
         self._cut_a_node()
         self.bed.until(self._all_ended, timeout_s=300)
+        self.bed.until(self._nothing_left)
         self._check()
         self.account.seconds = time.monotonic() - began
         return self.account
 
     def _plan(self) -> list[str]:
         """Kills in a drawn order: every point and every process alike."""
-        targets = [*POINTS, *VICTIMS]
+        targets = [*points_reached(), *VICTIMS]
         plan = [targets[number % len(targets)] for number in range(self.kill_count)]
         self.random.shuffle(plan)
         return plan
@@ -107,13 +128,19 @@ class Storm:
             name = f"j{len(self.account.jobs):04d}"
             code = self.random.choice([0, 0, 0, 0, 3])
             seconds = self.random.choice([0.05, 0.1, 0.3, 1.0])
-            files[f"jobs/{name}.yaml"] = JOB.format(name=name, seconds=seconds, code=code)
-            self.account.jobs[name] = code
+            files[f"jobs/{name}.yaml"] = self._job(name, seconds, code)
         if files:
             self.bed.commit(files, f"{len(files)} jobs")
 
+    def _job(self, name: str, seconds: float, code: int) -> str:
+        """A job of somebody: of two users by turns, where tasks can have another one."""
+        own = not self.as_root or len(self.account.jobs) % 2 == 1
+        self.account.jobs[name] = code
+        self.account.owners[name] = OWN if own else OTHER
+        return JOB.format(name=name, owner=OWN if own else OTHER, seconds=seconds, code=code)
+
     def _kill(self, target: str) -> None:
-        if target in POINTS:
+        if target in points_reached():
             self._kill_at(target)
             return
         pids = self.bed.until(lambda: self._victims(target))
@@ -133,8 +160,7 @@ class Storm:
                 self.account.kills[point] += 1
                 return
             name = f"k{sum(self.account.kills.values()):04d}{len(self.account.jobs):04d}"
-            self.account.jobs[name] = 0
-            text = JOB.format(name=name, seconds=0.05, code=0)
+            text = self._job(name, 0.05, 0)
             self.bed.commit({f"jobs/{name}.yaml": text}, "work for a point")
         armed.unlink(missing_ok=True)
 
@@ -171,8 +197,7 @@ class Storm:
 
     def _cut_a_node(self) -> None:
         """A node loses the network past its lease, with work on it, and comes back."""
-        text = JOB.format(name="cut", seconds=20, code=0)
-        self.account.jobs["cut"] = 0
+        text = self._job("cut", 20, 0)
         self.bed.commit({"jobs/cut.yaml": text})
 
         def running() -> beds.Json:
@@ -199,6 +224,14 @@ class Storm:
         ended = sum(i["state"] in ("Succeeded", "Failed", "Cancelled", "TimedOut") for i in items)
         return ended == len(self.account.jobs)
 
+    def _nothing_left(self) -> bool:
+        """Whether no process of any task lives, of nodes whose jobs have all ended."""
+        nodes = self.bed.cluster.nodes
+        assert nodes is not None
+        roots = [str(nodes.root(name)) for name in nodes.names()]
+        table = processes.processes()
+        return not any(processes.attempt_of(pid, root) for root in roots for pid in table)
+
     def _check(self) -> None:
         wrong = self.account.wrong
         overlaps = self.bed.cluster.state / "shared" / "overlaps"
@@ -219,6 +252,8 @@ class Storm:
                 wrong.append(
                     f"{name} ended with {last['exitCode']} {last['endReason']}, not {code}"
                 )
+            if (who := self._user(name)) != (wanted_user := self._wanted_user(name)):
+                wrong.append(f"{name} ran as {who}, not {wanted_user}")
             own = [a for a in job["attempts"] if a["endReason"] == "Exited"]
             if len(own) != (2 if code else 1):
                 wrong.append(f"{name} was run to its end {len(own)} times")
@@ -228,6 +263,15 @@ class Storm:
         database.close()
         if verdict != "ok":
             wrong.append(f"the store is damaged: {verdict}")
+
+    def _user(self, name: str) -> str:
+        """The Unix user of a job's last attempt."""
+        return (self.bed.cluster.state / "shared" / f"user-{name}").read_text().strip()
+
+    def _wanted_user(self, name: str) -> str:
+        if self.account.owners[name] == OTHER:
+            return OTHER_UNIX_USER
+        return pwd.getpwuid(os.geteuid()).pw_name
 
     def _check_ends(self) -> None:
         """Each job ended once: one event says so."""
@@ -246,6 +290,11 @@ class Storm:
                 self.account.wrong.append(f"{name} ended {ends[name]} times")
 
 
+def points_reached() -> tuple[str, ...]:
+    """The points that processes of this user get to."""
+    return (*POINTS, FORKED_POINT) if os.geteuid() == 0 else POINTS
+
+
 def _words(pid: int) -> str:
     try:
         return " ".join(psutil.Process(pid).cmdline())
@@ -253,18 +302,32 @@ def _words(pid: int) -> str:
         return ""
 
 
-def run(folder: Path, *, kills: int, jobs: int, seed: int) -> Account:
-    """One storm in a folder."""
+def run(folder: Path, *, kills: int, jobs: int, seed: int, isolation: str = "auto") -> Account:
+    """One storm in a folder, which other users can reach afterwards."""
     points = folder / "points"
     points.mkdir()
     os.environ["MUSTER_CRASH_POINTS"] = str(points)
     bed = beds.Bed(folder, nodes=NODES, cpus=8, lease="3s", silence="2s")
+    bed.cluster.isolation = isolation
     try:
+        _let_in(folder, bed.cluster.state / "shared")
+        bed.commit({"people.yaml": PEOPLE})
         bed.start()
         return Storm(bed, points, seed, jobs, kills).run()
     finally:
         bed.stop()
         del os.environ["MUSTER_CRASH_POINTS"]
+
+
+def _let_in(folder: Path, shared: Path) -> None:
+    """Let every user reach a folder, and write to the one that tasks share."""
+    for above in (folder, *folder.parents):
+        if above.stat().st_uid == os.geteuid() and not above.stat().st_mode & 0o001:
+            above.chmod(above.stat().st_mode | 0o011)
+    shared.mkdir(parents=True)
+    (shared / "overlaps").touch()
+    for path, mode in ((shared.parent, 0o711), (shared, 0o777), (shared / "overlaps", 0o666)):
+        path.chmod(mode)
 
 
 def main() -> int:
@@ -273,11 +336,17 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--jobs", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--isolation", choices=("auto", "process-group"), default="auto")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="storm-", ignore_cleanup_errors=True) as name:
-        found = run(Path(name), kills=options.kills, jobs=options.jobs, seed=options.seed)
+        found = run(
+            Path(name), kills=options.kills, jobs=options.jobs, seed=options.seed,
+            isolation=options.isolation,
+        )  # fmt: skip
     report = {
         "jobs": len(found.jobs),
+        "jobs_of_another_user": sum(owner == OTHER for owner in found.owners.values()),
+        "isolation": options.isolation,
         "kills": dict(sorted(found.kills.items())),
         "kills_total": sum(found.kills.values()),
         "cuts": found.cuts,

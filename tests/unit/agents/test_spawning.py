@@ -1,6 +1,7 @@
 """What root writes for a task is written before the task's user can put anything in its way."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agents import spawning, starting
+from agents import processes, spawning, starting
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 UID = 12345
@@ -157,6 +158,92 @@ def test_one_is_begun_while_another_is_on_its_way(tmp_path: Path) -> None:
 
 
 ADA = {"name": "ada", "uid": UID, "gid": UID, "groups": []}
+#: Begins one task and says its number. The task waits for whatever comes by the standard input: on
+#: its way to its group, or to its folder.
+_ONE = """\
+import json, os, signal, sys
+from agents import spawning
+
+class Held:
+    def __init__(self, path):
+        self.path = path
+
+    def __fspath__(self):
+        os.write(1, b"there\\n")
+        os.read(gate, 1)
+        return self.path
+
+asked = json.loads(sys.argv[1])
+gate, null = os.dup(0), os.open(os.devnull, os.O_RDWR)
+order = {
+    "argv": ["/bin/sh", "-c", asked["script"]], "env": asked["env"], "user": asked["user"],
+    "cwd": Held("/") if asked["held"] == "folder" else "/",
+}
+entries = [Held(os.devnull)] if asked["held"] == "group" else []
+child = spawning.spawn_as(order, (null, 1, 2), entries)
+os.write(1, b"%d\\n" % child.pid)
+signal.pause()
+"""
+_TRAP = "trap 'echo asked; exit 0' TERM; echo there; while :; do sleep 0.05; done"
+
+
+@pytest.mark.parametrize(
+    ("held", "user", "env", "script", "says"),
+    [
+        ("group", None, {}, "echo ran", b""),
+        ("folder", None, {}, "echo ran", b""),
+        # to become another user undoes what was asked of the kernel before
+        pytest.param("folder", ADA, {}, "echo ran", b"", marks=needs_root),
+        ("", None, {}, "echo there; exec sleep 999", b""),
+        ("", None, {processes.RUNTIME: "1"}, _TRAP, b"asked\n"),
+    ],
+    ids=["to a group", "to a folder", "to a folder as another", "a program", "a runtime"],
+)
+def test_what_is_on_its_way_ends_with_the_supervisor(
+    held: str, user: dict[str, Any] | None, env: dict[str, str], script: str, says: bytes
+) -> None:
+    """The kernel sees to it: before it has its program nobody else could know it as a task."""
+    environment = {"PATH": os.environ["PATH"], **env}
+    asked = json.dumps({"held": held, "user": user, "script": script, "env": environment})
+    command = [sys.executable, "-c", _ONE, asked]
+    with contextlib.ExitStack() as ends:
+        supervisor = ends.enter_context(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        )
+        ends.callback(supervisor.kill)
+        assert supervisor.stdout is not None
+        said = sorted(supervisor.stdout.readline().decode().strip() for _ in range(2))
+        assert said[1] == "there"
+        task = os.pidfd_open(int(said[0]))
+        ends.callback(os.close, task)
+        ends.callback(_end, task)
+        supervisor.kill()
+        supervisor.wait(60)
+        rest, _ = supervisor.communicate(b"x", timeout=60)  # whoever lives goes on now
+        assert rest == says
+
+
+def _end(task: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(task, signal.SIGKILL)
+
+
+#: Forks a child that has another parent than it is told, as if that had ended meanwhile.
+_LATE = """\
+import os
+from agents import spawning
+
+pid = os.fork()
+if pid == 0:
+    order = {"argv": ["/bin/sh", "-c", "echo ran"], "env": {}, "cwd": "/"}
+    spawning.become(order, (0, 1, 2), 2, [], os.getpid())
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_what_is_forked_when_the_supervisor_is_gone_does_not_begin() -> None:
+    command = [sys.executable, "-c", _LATE]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=True).stdout == b"127\n"
 
 
 @pytest.mark.parametrize(
