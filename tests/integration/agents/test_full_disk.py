@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.model.states import EndReason
+from reconciler.model.records import AttemptReport
+from reconciler.model.states import AttemptState, EndReason
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 
@@ -84,3 +85,64 @@ def test_a_full_disk_loses_no_end_and_is_no_mystery(
     controller.assign("c.1", "sh", "-c", "echo all of it; exit 6")
     assert controller.ended("c.1").exit_code == 6, "with room it goes on by itself"
     assert (small.root / "logs/c.1.stdout").read_text() == "all of it\n"
+
+
+@pytest.mark.parametrize("fill", [fill_bytes, fill_files])
+def test_an_agent_and_its_supervisor_that_die_on_a_full_disk_lose_no_end(
+    small: Node, controller: Controller, tmp_path: Path, fill: Callable[[Path], None]
+) -> None:
+    """Both are killed while the disk is full, come back while it is, and are killed once more; what
+    was told before is told again, and what nobody knows the end of is said to be lost."""
+    small.start()
+    told: dict[str, AttemptReport] = {}
+
+    def assign(names: list[str], then: str) -> None:
+        for name in names:
+            code = 10 + len(wanted)
+            wanted[name] = code
+            script = f"echo x >> {tmp_path}/{name}; {then}; exit {code}"
+            controller.assign(name, "sh", "-c", script)
+
+    wanted: dict[str, int] = {}
+    assign(["long.1"], "exec sleep 999")
+    controller.running("long.1")
+    assign([f"early.{number}" for number in range(TASKS)], "true")
+    told |= {name: controller.ended(name) for name in wanted if name != "long.1"}
+    somebodys = small.root / "somebodys"
+    somebodys.mkdir()
+    with pytest.raises(OSError, match="No space left"):
+        fill(somebodys)
+    for life in ("full", "full again"):
+        names = [f"{life.replace(' ', '-')}-{number}.1" for number in range(TASKS)]
+        assign(names, "head -c 9000 /dev/zero")
+        told |= {name: controller.ended(name) for name in names[: TASKS // 2]}
+        small.kill_agent()
+        small.kill_supervisor()
+        controller.wait(lambda: not small.tasks(), "the end of what the supervisor ran")
+        with controller.news:
+            told |= {n: r for n, r in controller.seen.items() if r.state is AttemptState.ENDED}
+            controller.seen.clear()
+        if life == "full again":
+            shutil.rmtree(somebodys)
+        small.start()
+        for name in wanted:
+            controller.ended(name)
+        assert {name: controller.seen[name] for name in told} == told
+    assert controller.seen["long.1"].end_reason is EndReason.LOST
+    for name, code in wanted.items():
+        end = controller.seen[name]
+        begun = tmp_path / name
+        assert len(begun.read_text().split() if begun.exists() else []) <= 1, f"{name} ran twice"
+        if end.end_reason is EndReason.EXITED:
+            assert (end.exit_code, begun.read_text()) == (code, "x\n")
+        else:
+            assert end.end_reason in {EndReason.LOST, EndReason.START_FAILED}, name
+    assign(["with-room.1"], "true")
+    assert controller.ended("with-room.1").exit_code == wanted["with-room.1"]
+
+    controller.acknowledge = True
+    small.kill_agent()
+    small.start()  # it tells of all that is known once more
+    folders = small.root / "attempts"
+    controller.wait(lambda: not list(folders.iterdir()), "the end of the folders")
+    assert not small.tasks()
