@@ -147,9 +147,13 @@ def command_of(pid: int) -> list[str]:
 
 
 def supervisors_of(root: str) -> list[int]:
-    """Pids of the supervisors that were started for a root, also of one that only begins."""
+    """Pids of the supervisors that were started for a root, also of one that only begins.
+
+    What one of them has forked bears its command line until it has its program, and is none.
+    """
+    table = processes()
     found = []
-    for pid in processes():
+    for pid in table:
         words = read_file(f"/proc/{pid}/cmdline").split(b"\0")[:-1]
         if (
             len(words) > 1
@@ -157,7 +161,7 @@ def supervisors_of(root: str) -> list[int]:
             and words[-2].endswith(b"/supervisor.py")
         ):
             found.append(pid)
-    return found
+    return [pid for pid in found if table[pid][0] not in found]
 
 
 def ask_runtimes(root: str, limit_s: float = ASKED_S) -> None:

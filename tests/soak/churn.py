@@ -43,6 +43,10 @@ TASK_S, REST_S = 120.0, 120.0
 QUIET_RATIO = 0.4
 #: By how much it may grow over those.
 GROWTH_BYTES_MAX = 12 * MIB
+#: And so many more files it may have open; a supervisor has those of the groups that it keeps.
+HANDLES_MORE_MAX = {"agent": 8, "supervisor": 100}
+#: Whose tasks some are, where the agent may become another user.
+OTHER_USER = "nobody"
 
 Make = Callable[[str], wire.TaskTemplate]
 
@@ -68,7 +72,7 @@ def kinds(source: Path, target: Path) -> dict[str, tuple[int, Make]]:
         "(setsid bash -c 'exec -a MARK sleep 3000' >/dev/null 2>&1 &) ; "
         "env -i setsid bash -c '(exec -a MARK sleep 3000) & disown' >/dev/null 2>&1 & exit 0"
     )
-    return {
+    made: dict[str, tuple[int, Make]] = {
         "short": (30, lambda m: plain(f": {m}; exit $(( $$ % 3 ))")),
         "forks": (15, lambda m: plain(forks.replace("MARK", m))),
         "daemon": (15, lambda m: plain(hidden.replace("MARK", m))),
@@ -80,6 +84,15 @@ def kinds(source: Path, target: Path) -> dict[str, tuple[int, Make]]:
         "data": (5, lambda m: plain(copied.replace("MARK", m), stage=copies)),
         "missing": (2, lambda m: wire.TaskTemplate("soak", 1, "g", command=(f"/none/{m}",))),
     }  # fmt: skip
+    if os.geteuid() == 0:
+        for kind, weight in (("short", 30), ("forks", 5), ("daemon", 5), ("missing", 2)):
+            made[f"{kind}, another user's"] = weight, _as_another(made[kind][1])
+    return made
+
+
+def _as_another(make: Make) -> Make:
+    """The same as another Unix user."""
+    return lambda mark: msgspec.structs.replace(make(mark), user=OTHER_USER)
 
 
 def in_containers() -> dict[str, tuple[int, Make]]:
@@ -117,6 +130,8 @@ class Account:
     memory_mib: list[float] = field(default_factory=list)
     handles: list[int] = field(default_factory=list)
     threads: list[int] = field(default_factory=list)
+    supervisor_mib: list[float] = field(default_factory=list)
+    supervisor_handles: list[int] = field(default_factory=list)
     #: Ends that an older request has overtaken by coming later, and did not hide.
     overtaken: int = 0
     seconds: float = 0.0
@@ -130,6 +145,7 @@ class Churn:
         self.count, self.kills = count, kills
         self.account = Account()
         self.folder = Path(os.path.realpath(folder))
+        self.folder.chmod(0o711)
         self.disk = self.folder / "disk"
         self.mark = f"soak{os.getpid()}x{seed}"
         self.controller = Controller()
@@ -285,6 +301,9 @@ class Churn:
         self.account.memory_mib.append(round(agent.memory_info().rss / MIB, 1))
         self.account.handles.append(agent.num_fds())
         self.account.threads.append(agent.num_threads())
+        supervisor = psutil.Process(self.node.supervisor())
+        self.account.supervisor_mib.append(round(supervisor.memory_info().rss / MIB, 1))
+        self.account.supervisor_handles.append(supervisor.num_fds())
 
     def _rest(self) -> None:
         """Wait until nothing is left to be deleted, and count the ends."""
@@ -339,12 +358,16 @@ class Churn:
         more = mounted.at(self.folder) - self.mounts
         if more:
             self._wrong(f"{len(more)} mounts, as {min(more)}")
-        memory = self.account.memory_mib
-        half = len(memory) // 2
-        if half and max(memory[half:]) - max(memory[:half]) > GROWTH_BYTES_MAX / MIB:
-            self._wrong(f"the agent grew from {max(memory[:half])} to {max(memory[half:])} MiB")
-        if half and max(self.account.handles[half:]) > max(self.account.handles[:half]) + 8:
-            self._wrong(f"the agent's open files grew: {self.account.handles}")
+        account = self.account
+        for who, memory, handles in (
+            ("agent", account.memory_mib, account.handles),
+            ("supervisor", account.supervisor_mib, account.supervisor_handles),
+        ):
+            half = len(memory) // 2
+            if half and max(memory[half:]) - max(memory[:half]) > GROWTH_BYTES_MAX / MIB:
+                self._wrong(f"the {who} grew from {max(memory[:half])} to {max(memory[half:])} MiB")
+            if half and max(handles[half:]) > max(handles[:half]) + HANDLES_MORE_MAX[who]:
+                self._wrong(f"the {who}'s open files grew: {handles}")
 
     def _is_a_tasks(self, pid: int, words: bytes) -> bool:
         """Whether a process is a task's, or the monitor of a container."""
