@@ -54,6 +54,8 @@ metadata: {{name: people}}
 spec:
   identities: [{{email: {OTHER}, unixUser: {OTHER_UNIX_USER}}}]
 """
+#: So many jobs in a row are of one user: of the other user, as many as have room begin at once.
+IN_A_ROW = 24
 JOB = """\
 apiVersion: muster/v1
 kind: Job
@@ -128,16 +130,17 @@ class Storm:
             name = f"j{len(self.account.jobs):04d}"
             code = self.random.choice([0, 0, 0, 0, 3])
             seconds = self.random.choice([0.05, 0.1, 0.3, 1.0])
-            files[f"jobs/{name}.yaml"] = self._job(name, seconds, code)
+            other = len(self.account.jobs) // IN_A_ROW % 2 == 0
+            files[f"jobs/{name}.yaml"] = self._job(name, seconds, code, other=other)
         if files:
             self.bed.commit(files, f"{len(files)} jobs")
 
-    def _job(self, name: str, seconds: float, code: int) -> str:
-        """A job of somebody: of two users by turns, where tasks can have another one."""
-        own = not self.as_root or len(self.account.jobs) % 2 == 1
+    def _job(self, name: str, seconds: float, code: int, *, other: bool) -> str:
+        """A job, of another user's or of the agents' own."""
+        owner = OTHER if other and self.as_root else OWN
         self.account.jobs[name] = code
-        self.account.owners[name] = OWN if own else OTHER
-        return JOB.format(name=name, owner=OWN if own else OTHER, seconds=seconds, code=code)
+        self.account.owners[name] = owner
+        return JOB.format(name=name, owner=owner, seconds=seconds, code=code)
 
     def _kill(self, target: str) -> None:
         if target in points_reached():
@@ -160,7 +163,7 @@ class Storm:
                 self.account.kills[point] += 1
                 return
             name = f"k{sum(self.account.kills.values()):04d}{len(self.account.jobs):04d}"
-            text = self._job(name, 0.05, 0)
+            text = self._job(name, 0.05, 0, other=True)
             self.bed.commit({f"jobs/{name}.yaml": text}, "work for a point")
         armed.unlink(missing_ok=True)
 
@@ -197,7 +200,7 @@ class Storm:
 
     def _cut_a_node(self) -> None:
         """A node loses the network past its lease, with work on it, and comes back."""
-        text = self._job("cut", 20, 0)
+        text = self._job("cut", 20, 0, other=True)
         self.bed.commit({"jobs/cut.yaml": text})
 
         def running() -> beds.Json:
