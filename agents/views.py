@@ -14,6 +14,8 @@ from reconciler.model.records import Gpu
 
 #: Folders that every process of a machine shares, which a task gets for itself.
 TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - they are what is replaced
+#: The folder of shared memory, likewise.
+MEMORY = "/dev/shm"  # noqa: S108 - it is what is replaced
 _NVIDIA_MAJOR = 195
 _PROC = Path("/proc")
 
@@ -57,13 +59,18 @@ def view_of(
     """
     if not holding.views:
         return {}
+
+    def is_needed(shared: str) -> bool:
+        return any(path == shared or path.startswith(f"{shared}/") for path in needed)
+
     binds = [
         (f"{folder}/tmp", shared)  # noqa: S108 - nobody else's folder
         for shared in TEMPORARY
-        if not any(path == shared or path.startswith(f"{shared}/") for path in needed)
+        if not is_needed(shared)
     ]
-    view = {"binds": binds, "shm_bytes": memory_bytes, "masks": denied, "own_processes": alone}
-    return {key: value for key, value in view.items() if value or key == "shm_bytes"}
+    view = {"binds": binds, "masks": denied, "own_processes": alone}
+    own_memory = {} if is_needed(MEMORY) else {"shm_bytes": memory_bytes}
+    return {key: value for key, value in view.items() if value} | own_memory
 
 
 def denied_gpus(

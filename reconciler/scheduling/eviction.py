@@ -10,11 +10,12 @@ free the amount alone leave instead, if other work can then be moved together fo
 
 Source: who may reclaim from whom follows KAI-Scheduler's ``proportion/reclaimable``: the reclaimer
 stays within its fair share; a queue may lose while it is above its own, or above its guarantee when
-the reclaimer is within its own guarantee; above them no ancestor of the reclaimer passes a sibling
-that it takes from. Ours is that a claim which no guarantee covers against who would lose (judged
-where their branches of the tree part) has to be overdue before it takes its share of the surplus by
-force from work that says how long it runs: that is mostly gone by then by itself, and what it has
-done is not thrown away for what could have waited. From what might run forever it takes at once.
+the reclaimer is within its own guarantee, in something that the victim holds; above them no
+ancestor of the reclaimer passes a sibling that it takes from. Ours is that a claim which no
+guarantee covers against who would lose (judged where their branches of the tree part) has to be
+overdue before it takes its share of the surplus by force from work that says how long it runs: that
+is mostly gone by then by itself, and what it has done is not thrown away for what could have
+waited. From what might run forever it takes at once.
 """
 
 import itertools
@@ -236,7 +237,12 @@ class Evictor:
         """Whether a queue may lose something to an ask as things stand, and has something."""
         return queue != ask.queue and self._may_lose(ask, queue) and not self.pool.is_empty(queue)
 
-    def _may_lose(self, ask: asking.Ask, loser: int) -> bool:
+    def _may_lose(self, ask: asking.Ask, loser: int, held: snapshots.Charge | None = None) -> bool:
+        """Whether a queue may lose something as things stand, or what holds so much (``held``).
+
+        What it has too much of is only what a unit can lose for it that holds some. Else two queues
+        that both have too many GPUs would take the same CPUs from each other for ever.
+        """
         ledger = self.ledger
         own = ledger.paths[ask.queue]
         if loser in own or ask.queue in ledger.paths[loser]:
@@ -246,6 +252,8 @@ class Evictor:
         counts = ledger.concerned(ask.amounts)
         if ledger.width > len(ledgers.RESOURCES) and any(ledger.is_kept(m, counts) for m in branch):
             return False  # what is guaranteed in this very pool stays, whatever else it has
+        if held is not None:
+            counts = tuple([resource for resource in counts if held[resource]])
         for member in branch[:-1]:
             if any(ledger.rationed[member]) and not ledger.is_over(
                 member, ledger.guaranteed[member], counts
@@ -437,7 +445,7 @@ class Evictor:
         """Whether a unit may be taken at this moment of the search."""
         if unit.holding.queue == ask.queue:
             return unit.holding.priority < ask.line.priority
-        return self._may_lose(ask, unit.holding.queue) and self._is_due(ask, unit)
+        return self._may_lose(ask, unit.holding.queue, unit.total) and self._is_due(ask, unit)
 
     def _is_due(self, ask: asking.Ask, unit: pools.Unit) -> bool:
         """Whether an ask need not wait any longer for another queue's unit to end by itself."""

@@ -197,6 +197,8 @@ class Cluster:
         boot_id = known.boot_id if known else ""
         told = known.inventory if known and known.inventory.hostname else None
         node = self.nodes[name] = machines.VirtualNode(name, resources, boot_id, told)
+        if known is not None and known.incarnation == node.incarnation:
+            node.restart_agent()  # the records are of another simulation, whose agent is not ours
         self._speaking[name] = None
         self._plan_heartbeat(name)
         return node
