@@ -10,12 +10,11 @@ free the amount alone leave instead, if other work can then be moved together fo
 
 Source: who may reclaim from whom follows KAI-Scheduler's ``proportion/reclaimable``: the reclaimer
 stays within its fair share; a queue may lose while it is above its own, or above its guarantee when
-the reclaimer is within its own guarantee, in something that the victim holds; above them no
-ancestor of the reclaimer passes a sibling that it takes from. Ours is that a claim which no
-guarantee covers against who would lose (judged where their branches of the tree part) has to be
-overdue before it takes its share of the surplus by force from work that says how long it runs: that
-is mostly gone by then by itself, and what it has done is not thrown away for what could have
-waited. From what might run forever it takes at once.
+the reclaimer is within its own guarantee; above them no ancestor of the reclaimer passes a sibling
+that it takes from. Ours is that a claim which no guarantee covers against who would lose (judged
+where their branches of the tree part) has to be overdue before it takes its share of the surplus by
+force from work that says how long it runs: that is mostly gone by then by itself, and what it has
+done is not thrown away for what could have waited. From what might run forever it takes at once.
 """
 
 import itertools
@@ -240,8 +239,9 @@ class Evictor:
     def _may_lose(self, ask: asking.Ask, loser: int, held: snapshots.Charge | None = None) -> bool:
         """Whether a queue may lose something as things stand, or what holds so much (``held``).
 
-        What it has too much of is only what a unit can lose for it that holds some. Else two queues
-        that both have too many GPUs would take the same CPUs from each other for ever.
+        What holds nothing that its queue has too much of leaves only for who keeps to its share of
+        everything. Else two queues that both have too many GPUs take the same CPUs from each other
+        for ever.
         """
         ledger = self.ledger
         own = ledger.paths[ask.queue]
@@ -252,17 +252,19 @@ class Evictor:
         counts = ledger.concerned(ask.amounts)
         if ledger.width > len(ledgers.RESOURCES) and any(ledger.is_kept(m, counts) for m in branch):
             return False  # what is guaranteed in this very pool stays, whatever else it has
-        if held is not None:
-            counts = tuple([resource for resource in counts if held[resource]])
         for member in branch[:-1]:
             if any(ledger.rationed[member]) and not ledger.is_over(
                 member, ledger.guaranteed[member], counts
             ):
                 return False
         top = branch[-1]
-        if ledger.is_over(top, ledger.may_keep(top), counts):
+        if ledger.is_over(top, ledger.may_keep(top), counts) and (
+            held is None
+            or ledger.is_over(top, ledger.may_keep(top), tuple([r for r in counts if held[r]]))
+            or self._within(taker[-1], ask, ledger.may_keep(taker[-1]))
+        ):
             return True
-        return self._within_guarantee(taker[-1], ask) and ledger.is_over(
+        return self._within(taker[-1], ask, ledger.guaranteed[taker[-1]]) and ledger.is_over(
             top, ledger.guaranteed[top], counts
         )
 
@@ -282,11 +284,11 @@ class Evictor:
             if member == branch[-1] or any(ledger.rationed[member])
         )
 
-    def _within_guarantee(self, queue: int, ask: asking.Ask) -> bool:
+    def _within(self, queue: int, ask: asking.Ask, bounds: snapshots.Charge) -> bool:
+        """Whether a queue with an ask has no more than ``bounds`` of anything."""
         ledger = self.ledger
         return all(
-            not ledger.rationed[queue][r]
-            or ledger.used(queue, r) + ask.amounts[r] <= ledger.guaranteed[queue][r]
+            not ledger.rationed[queue][r] or ledger.used(queue, r) + ask.amounts[r] <= bounds[r]
             for r in ledger.concerned(ask.amounts)
         )
 

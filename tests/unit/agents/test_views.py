@@ -95,3 +95,14 @@ def test_folders_below_which_the_node_works_are_left_alone(
 def test_no_view_where_none_can_be_made() -> None:
     held = views.Holding("cgroup-v1", ("memory",))
     assert views.view_of(held, "/a", [], memory_bytes=5, denied=[], alone=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("needed", "own"), [(["/dev/shm/muster"], False), (["/dev/shm"], False), (["/dev/shmem"], True)]
+)
+def test_shared_memory_in_which_the_node_works_is_left_alone(
+    needed: list[str], *, own: bool
+) -> None:
+    holding = views.Holding(views=True)
+    found = views.view_of(holding, "/a", needed, memory_bytes=5, denied=[], alone=False)
+    assert ("shm_bytes" in found) is own

@@ -83,3 +83,28 @@ def test_what_is_undercut_counts_only_what_falls_below_the_share_and_is_waited_f
         3000,
     ]
     assert victims.undercut(ledger, 0, (5000, 0, 0)) == 0  # CPUs are not rationed
+
+
+def too_many_gpus() -> Situation:
+    """Two queues have all GPUs for good, which a third is owed, and the CPUs of a node are left."""
+    s = Situation().node("g0", gpu=2).node("g1", gpu=2).node("c0", cpu=3, pool="cpu")
+    s.queue("owner", guaranteed=4, guaranteed_cpu=1).queue("left").queue("right").queue("modest")
+    s.job("firm-left", "left", gpu=2, on=("g0",), preemptible=False)
+    s.job("firm-right", "right", gpu=2, on=("g1",), preemptible=False)
+    s.job("owed", "owner", gpu=2, tasks=2)
+    return s.job("a", "left", cpu=2, pools=("cpu",), on=("c0",))
+
+
+def test_queues_with_too_many_gpus_do_not_take_cpus_from_each_other() -> None:
+    s = too_many_gpus().job("b", "right", cpu=2, pools=("cpu",))
+    assert not s.decide().evictions
+
+
+def test_who_has_too_much_of_nothing_takes_cpus_of_who_has_too_many_gpus() -> None:
+    s = too_many_gpus().job("b", "modest", cpu=2, pools=("cpu",))
+    found = s.decide()
+    assert situations.evicted(found) == [("a", "b")]
+    s.apply(found).left()
+    found = s.decide()
+    assert situations.started(found) == ["b"]
+    assert not s.apply(found).decide().evictions

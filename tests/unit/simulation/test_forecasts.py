@@ -85,6 +85,22 @@ def test_the_preempted_job_and_the_queue_that_waits_longer_are_named() -> None:
     assert own.preempted == 1
 
 
+def test_a_future_hears_of_ends_on_nodes_that_have_reported_often() -> None:
+    cluster = clusters.Cluster(STRUCTURE, now=BEGIN)
+    for number in range(20):
+        cluster.commit([job(f"short-{number}", gpu=1)])
+        cluster.run(BEGIN + 10 * number)
+        cluster.commit(remove=[f"short-{number}"])
+    cluster.commit([LOW, KEPT])
+    cluster.run(BEGIN + 600)
+    seen = cluster.memory.observed((), {})
+    found = forecasts.future(
+        wanted(LOW, KEPT, WAITS), seen, cluster.now, base_nodes=frozenset(POOL.nodes)
+    )
+    assert found.starts["waits"] - BEGIN == pytest.approx(190 + 3600, abs=3)
+    assert "waits" not in found.estimated
+
+
 def test_what_saves_loses_nothing_and_goes_on_from_there() -> None:
     low = msgspec.structs.replace(LOW, checkpoint=SAVES)
     observed, now = after(low, KEPT, WAITS, structure=UNRESERVED)
