@@ -5,6 +5,7 @@ from typing import Literal
 
 import msgspec
 
+from reconciler.model import loglines
 from reconciler.model.access import Access
 from reconciler.model.desired.jobs import Job
 from reconciler.model.desired.pools import Pool, Volume, merge_levels
@@ -70,11 +71,12 @@ class Problem(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """One line: ``file:line:column: error: Kind/name: field: message``; a file if known."""
-        return ": ".join(filter(None, (self._spot, self.severity, self.object, self._detail)))
+        parts = (self._spot, self.severity, self.object, self._detail)
+        return loglines.escape(": ".join(filter(None, parts)))
 
     def told(self) -> str:
         """The same of an object that is known already: ``field: message (file:line:column)``."""
-        return f"{self._detail} ({self._spot})"
+        return loglines.escape(f"{self._detail} ({self._spot})")
 
     @property
     def _spot(self) -> str:
