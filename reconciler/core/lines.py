@@ -71,6 +71,7 @@ class Maker:
         self._row_of_queue = {name: row for row, name in enumerate(self._structure.queues)}
         self._expected_s = learning.expected_s(work)
         self._accounts = quotas.Accounts(work, held)
+        self._turns = {name: turn for turn, name in enumerate(work.observed.promised)}
         self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
         self._found: dict[pending.Key, list[columns.Claim]] = {}
         self._capped: list[tuple[int, int, records.JobRecord, waiting.Readiness, int]] = []
@@ -204,6 +205,7 @@ class Maker:
             slack_s=slack_s,
             submitted_at=record.submitted_at,
             promised=self._work.observed.promised.get(spec.name, 0),
+            promise_turn=self._turns.get(spec.name, 0),
             moved=any(record.notes[e].moved for e in ready.elements if e in record.notes)
             if record.notes
             else False,
@@ -238,6 +240,7 @@ class Maker:
                     submitted_at=record.submitted_at,
                     missing=missing,
                     promised=promised,
+                    promise_turn=self._turns.get(spec.name, 0),
                 )
                 key = self._key(spec, shape, self._expected_s(spec), grows=True)
                 self._found.setdefault(key, []).append(claim)

@@ -44,7 +44,9 @@ def made(
     work: desk.Work, at: float, situation: snapshot.Snapshot, decided: decisions.Decisions
 ) -> records.Standing | None:
     """What a schedule stands for; None where it changed what the next one is made from."""
-    if decided.placements or decided.evictions or decided.promised != work.observed.promised:
+    if decided.placements or decided.evictions:
+        return None
+    if list(decided.promised.items()) != list(work.observed.promised.items()):
         return None
     if decided.kept != situation.kept:
         return None

@@ -440,7 +440,8 @@ class Observed(msgspec.Struct, frozen=True):
         provisioned: what scripts answered since the last cycle, oldest first.
         drift: the differences found by the last cycle.
         remedies: tries of the last day to make differences right, oldest first.
-        promised: elements of jobs for which the last cycle kept room while others leave.
+        promised: elements of jobs for which the last cycle kept room while others leave, in the
+            order in which it was promised.
         standing: what the last schedule was made from; None: it has to be made anew.
         recollection: what the scheduler remembers besides.
         leader_since: when this controller began to lead; leases granted before by another

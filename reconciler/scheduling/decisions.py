@@ -119,7 +119,8 @@ class Decisions:
             wait, empty where none does.
         reason_of: job to key, for claims that have a reason of their own.
         promised: job to the number of its elements for which room is kept until what is leaving
-            has left; given back as ``Claim.promised`` in the next cycle, it keeps their turn.
+            has left, in the order in which it was promised; given back as ``Claim.promised`` and
+            ``promise_turn`` in the next cycle, it keeps their turn.
         kept: reservations of backfill, given back as ``Snapshot.kept``.
         estimates: job to the expected start of its next element, as far as it was worked out.
         shares: one for each queue.

@@ -121,10 +121,15 @@ def _where(cycle: Beginning, ask: asking.Ask, kept: snapshots.Kept) -> asking.As
 
 def _promise_rank(
     cycle: Beginning, line: snapshots.Line, claim: snapshots.Claim
-) -> tuple[bool, bool, int, int, str]:
-    """Who was moved comes after those for whom it was; else it would go back at once."""
+) -> tuple[tuple[bool, bool, int], tuple[bool, int, int], str]:
+    """In the order in which it was promised, so that each finds the room planned for it.
+
+    Who was moved comes after those for whom it was; else it would go back at once. A controller
+    that begins knows for whom work leaves, and not in which order that was decided.
+    """
+    kept = (claim.moved, not claim.promised, claim.promise_turn)
     covered = cycle.ledger.covered(line.queue, cycle.least[line.shape])
-    return (claim.moved, not covered, -line.priority, claim.order, claim.job)
+    return (kept, (not covered, -line.priority, claim.order), claim.job)
 
 
 def _keep_moving(cycle: Beginning, holding: snapshots.Holding) -> None:

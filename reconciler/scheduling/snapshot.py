@@ -239,6 +239,7 @@ class Claim:
         submitted_at: since when it waits; 0: unknown.
         promised: for how many of its elements the last cycle kept room (``Decisions.promised``).
             They go before all other claims until they start.
+        promise_turn: the place of its job among those that room is kept for.
         moved: whether what waits of it left only to start elsewhere: it starts after those for
             whom it made room.
         held_back: why no more than ``startable`` may start; None: the array's own cap.
@@ -256,6 +257,7 @@ class Claim:
     slack_s: float = math.inf
     submitted_at: float = 0.0
     promised: int = 0
+    promise_turn: int = 0
     moved: bool = False
     missing: tuple[tuple[int, int], ...] = ()
     held_back: Reason | None = None

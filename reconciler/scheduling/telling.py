@@ -53,7 +53,7 @@ def decisions(cycle: Finished) -> Decisions:
         reasons=reasons.found,
         reason_of_line=tuple(reasons.of_line),
         reason_of=reasons.of_job,
-        promised=dict(sorted(cycle.promised.items())),
+        promised=dict(cycle.promised),
         kept=tuple(
             Kept(
                 r.ask.job,

@@ -127,6 +127,22 @@ def _compare(world: World, pool: desired.Pool) -> None:
         assert orders == sorted(orders)
 
 
+def test_who_was_promised_room_keeps_the_order_in_which_it_was_promised() -> None:
+    world = World(nodes=1, cpu=1, queues=QUEUES)
+    world.commit(job("first", cpu=8), job("second", cpu=8), job("third", cpu=8))
+    world.settle(1)
+    world.memory.promised = {"third": 1, "first": 1}
+    wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
+    work = desk.Work(wanted, world.memory.observed((), {}), world.now)
+    made = snapshots.build(work, world.now).snapshot
+    found = {claim.job: claim for line in made.lines for claim in line.claims}
+    assert [(found[name].promised, found[name].promise_turn) for name in ("first", "third")] == [
+        (1, 1),
+        (1, 0),
+    ]
+    assert found["second"].promised == 0
+
+
 def _compare_queues(world: World, made: columns.Snapshot) -> None:
     below = {"default": {"default"}, "team": {"team", "inner"}, "inner": {"inner"}}
     for row, name in enumerate(made.queues.names):

@@ -120,6 +120,8 @@ class Job:
     parallelism: int | None
     waiting: list[int]
     promised: int = 0
+    promise_turn: int = 0
+    moved: set[int] = dataclasses.field(default_factory=set)
     least: int | None = None
     time_limit_s: float = ENDLESS
     movable: bool = False
@@ -423,6 +425,8 @@ class Situation:
                     slack_s=job.slack_s,
                     submitted_at=job.submitted_at,
                     promised=job.promised,
+                    promise_turn=job.promise_turn,
+                    moved=not job.moved.isdisjoint(job.waiting),
                 )
             )
         for held in running:
@@ -443,6 +447,7 @@ class Situation:
                         owner=job.owner,
                         missing=missing,
                         promised=job.promised,
+                        promise_turn=job.promise_turn,
                     )
                 )
         return found
@@ -586,6 +591,7 @@ class Situation:
             )
             if present is None:
                 job.waiting.remove(placement.element)
+                job.moved.discard(placement.element)
                 present = Held(job.name, placement.element, (), since=self.now)
                 self.held.append(present)
             present.tasks = self._spared(job, (*present.tasks, *tasks))
@@ -604,8 +610,10 @@ class Situation:
                 else:
                     held.leaving, held.leaving_for = True, eviction.for_job
                     held.moving = eviction.ground == "consolidate"
+        turns = {name: turn for turn, name in enumerate(decisions.promised)}
         for job in self.jobs.values():
             job.promised = decisions.promised.get(job.name, 0)
+            job.promise_turn = turns.get(job.name, 0)
         self.turn += 1
         self.kept = decisions.kept
         return self
@@ -628,6 +636,8 @@ class Situation:
             if held.leaving and held.element >= 0:
                 job = self.jobs[held.job]
                 job.waiting = sorted([*job.waiting, held.element])
+                if held.moving:
+                    job.moved.add(held.element)
         self.held = [held for held in self.held if not held.leaving]
         return self
 

@@ -1,8 +1,11 @@
 """GPUs of a task at one NUMA node: found, made room for by those in the way, and explained."""
 
 import dataclasses
+import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from reconciler.scheduling import devices
 from reconciler.scheduling.decisions import Decisions
@@ -144,3 +147,51 @@ def test_why_it_waits(numa: tuple[int, ...], near: bool, expected: str, words: s
     told = reasons_of(now, decisions, "near")[0]
     text = told.message + " " + " ".join(step.why for step in told.funnel)
     assert words in text
+
+
+#: A GPU of a node: its NUMA node, -1 for unknown, and whether somebody has it.
+GPUS = st.lists(st.tuples(st.integers(-1, 1), st.booleans()), min_size=1, max_size=6)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(GPUS, min_size=1, max_size=3), st.integers(2, 4), st.integers(1, 3), st.booleans())
+def test_it_starts_exactly_where_halves_have_room_and_else_says_how_much_they_have(
+    nodes: list[list[tuple[int, bool]]], asked: int, tasks: int, binding: bool
+) -> None:
+    now = Situation().queue("main")
+    for number, gpus in enumerate(nodes):
+        now.node(f"n{number}", gpu=len(gpus), numa=tuple(domain for domain, _ in gpus))
+    for number, gpus in enumerate(nodes):
+        if taken := tuple(at for at, (_, has) in enumerate(gpus) if has):
+            name = f"firm{number}"
+            now.job(name, gpu=len(taken), preemptible=False, on=(f"n{number}",), devices=taken)
+    free = [[domain for domain, has in gpus if not has] for gpus in nodes]
+    halves = [[idle.count(domain) for domain in (0, 1)] for idle in free]
+    room = sum(sum(idle // asked for idle in both) for both in halves)
+    if not binding:
+        room = sum(len(idle) // asked for idle in free)
+    decisions = now.job("near", gpu=asked, tasks=tasks, near=binding).decide()
+    assert ("near" in started(decisions)) == (room >= tasks)
+    if room >= tasks:
+        return
+    told = reasons_of(now, decisions, "near")[0]
+    of_halves = [step for step in told.funnel if "of one NUMA node (at most" in step.why]
+    short = [
+        max(both)
+        for both, idle, gpus in zip(halves, free, nodes, strict=True)
+        if max(both) < asked <= len(idle) and any(domain >= 0 for domain, _ in gpus)
+    ]
+    if told.code == "NeverFits":
+        assert all(
+            max([domain for domain, _ in gpus].count(half) for half in (0, 1)) < asked
+            for gpus in nodes
+        ) or tasks > sum(
+            sum([domain for domain, _ in gpus].count(half) // asked for half in (0, 1))
+            for gpus in nodes
+        )
+    elif binding:
+        assert [step.count for step in of_halves] == ([len(short)] if short else [])
+        for step in of_halves:
+            most = re.search(r"at most (\d+) free", step.why)
+            assert most
+            assert int(most[1]) == max(short)

@@ -108,3 +108,26 @@ def test_who_has_too_much_of_nothing_takes_cpus_of_who_has_too_many_gpus() -> No
     found = s.decide()
     assert situations.started(found) == ["b"]
     assert not s.apply(found).decide().evictions
+
+
+def test_room_is_given_in_the_order_in_which_it_was_promised() -> None:
+    """The gang of a queue below its share planned first, beside it a job of one that has none.
+
+    By order of arrival the latter would go first, into the three GPUs of ``n1``, the gang would
+    lack a node, and who left for it would start again at once.
+    """
+    s = Situation().queue("none", weight=0.0).queue("all")
+    for name in ("n0", "n1", "n2"):
+        s.node(name, gpu=4)
+    s.job("stays", "none", gpu=1, on=("n1",))
+    for name in ("ends", "ends-too"):
+        s.job(name, "none", gpu=1, on=("n0",), leaving=True)
+    s.job("victim", "none", gpu=2, on=("n0",))
+    s.job("small", "none", gpu=0.5, tasks=3)
+    s.job("gang", "all", gpu=3, tasks=3)
+    decisions = s.decide()
+    assert situations.evicted(decisions) == [("victim", "gang")]
+    assert list(decisions.promised) == ["gang", "small"]
+    after = s.apply(decisions).left().decide()
+    assert situations.started(after)[:2] == ["gang", "small"]
+    assert situations.evicted(after) == []
