@@ -1,6 +1,7 @@
 """Kills by SIGKILL while short jobs run, and the account of what became of each job.
 
 ``python -m tests.crash.storm --kills 300`` is the proof; the integration tests run a short one.
+Where something is wrong its folder stays, with the store, the logs and what the agents recorded.
 Every task holds an exclusive lock for as long as it lives, on a file of its job: a second one of
 the same task finds it held, says so in a file of its own, and the run fails.
 """
@@ -10,6 +11,7 @@ import json
 import os
 import pwd
 import random
+import shutil
 import signal
 import sqlite3
 import sys
@@ -18,6 +20,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -179,12 +182,14 @@ class Storm:
             "supervisor": "supervisor.py",
         }
         state = str(self.bed.cluster.state)
-        found = []
-        for process in psutil.process_iter(["cmdline"]):
+        found = {}
+        for process in psutil.process_iter(["cmdline", "ppid"]):
             words = " ".join(process.info["cmdline"] or [])
             if marks[what] in words and state in words:
-                found.append(process.pid)
-        return sorted(found)
+                found[process.pid] = process.info["ppid"]
+        # a forked child on its way to its program still has the words of its parent: to kill it
+        # is to kill a task, which then ends by that signal, as it should
+        return sorted(pid for pid, parent in found.items() if parent not in found)
 
     def _keep_alive(self) -> None:
         """Start again what died, as an init system would."""
@@ -239,10 +244,7 @@ class Storm:
         wrong = self.account.wrong
         overlaps = self.bed.cluster.state / "shared" / "overlaps"
         for attempt in overlaps.read_text().split() if overlaps.exists() else ():
-            story = [
-                f"{a['id']} {a['node']} {a['started']} {a['ended']} {a['endReason']}"
-                for a in self.bed.job(attempt.split(".")[0])["attempts"]
-            ]
+            story = _story(self.bed.job(attempt.split(".")[0]))
             wrong.append(f"{attempt} overlapped another attempt at its task: {story}")
         for name, code in self.account.jobs.items():
             job = self.bed.job(name)
@@ -259,7 +261,7 @@ class Storm:
                 wrong.append(f"{name} ran as {who}, not {wanted_user}")
             own = [a for a in job["attempts"] if a["endReason"] == "Exited"]
             if len(own) != (2 if code else 1):
-                wrong.append(f"{name} was run to its end {len(own)} times")
+                wrong.append(f"{name} was run to its end {len(own)} times: {_story(job)}")
         self._check_ends()
         database = sqlite3.connect(f"file:{self.bed.cluster.state / 'store.db'}?mode=ro", uri=True)
         verdict = database.execute("PRAGMA integrity_check").fetchone()[0]
@@ -291,6 +293,12 @@ class Storm:
         for name in self.account.jobs:
             if ends[name] != 1:
                 self.account.wrong.append(f"{name} ended {ends[name]} times")
+
+
+def _story(job: dict[str, Any]) -> list[str]:
+    """What became of each attempt at a job."""
+    told = ("id", "node", "started", "ended", "exitCode", "signal", "endReason")
+    return [" ".join(str(attempt[name]) for name in told) for attempt in job["attempts"]]
 
 
 def points_reached() -> tuple[str, ...]:
@@ -341,11 +349,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--isolation", choices=("auto", "process-group"), default="auto")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="storm-", ignore_cleanup_errors=True) as name:
-        found = run(
-            Path(name), kills=options.kills, jobs=options.jobs, seed=options.seed,
-            isolation=options.isolation,
-        )  # fmt: skip
+    folder = Path(tempfile.mkdtemp(prefix="storm-"))
+    found = run(
+        folder,
+        kills=options.kills,
+        jobs=options.jobs,
+        seed=options.seed,
+        isolation=options.isolation,
+    )
+    if not found.wrong:
+        shutil.rmtree(folder, ignore_errors=True)
     report = {
         "jobs": len(found.jobs),
         "jobs_of_another_user": sum(owner == OTHER for owner in found.owners.values()),
@@ -355,6 +368,7 @@ def main() -> int:
         "cuts": found.cuts,
         "seconds": round(found.seconds, 1),
         "wrong": found.wrong,
+        "folder": str(folder) if found.wrong else None,
         "seed": options.seed,
     }
     print(json.dumps(report, indent=2))
