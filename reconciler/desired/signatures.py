@@ -24,6 +24,11 @@ _SSH_GOOD = re.compile(r'^Good "git" signature for identity-(\d+) with (.*)$', r
 _SSH_OTHER = re.compile(r'^Good "git" signature with (.*)$', re.MULTILINE)
 _STATUS = re.compile(r"^\[GNUPG:\] ([A-Z_]+)(.*)$", re.MULTILINE)
 _FINGERPRINT_MAX = 120
+#: How signatures begin that git verifies with keys of an Access; it looks at nothing else of them.
+_SSH = b"-----BEGIN SSH SIGNATURE-----"
+_GPG = (b"-----BEGIN PGP SIGNATURE-----", b"-----BEGIN PGP MESSAGE-----")
+#: The header that bears it, by how long the names of commits are.
+_HEADERS = {40: b"gpgsig", 64: b"gpgsig-sha256"}
 #: How folders of keys are called, and the file in each that its process holds while it lives.
 PREFIX = "muster-keys-"
 LOCK = "held"
@@ -76,9 +81,11 @@ class Verifier:
         found = self._source.objects.read(commit.id)
         if found is None:
             raise gitobjects.GitError(f"{commit.id} is not in {self._source.address}")
-        head = found[2].split(b"\n\n", 1)[0]
-        if b"\ngpgsig " not in head and b"\ngpgsig-sha256 " not in head:
+        signature = _signature(found[2], _HEADERS[len(found[0])])
+        if signature is None:
             return Refusal("unsigned-commit", "it bears no signature")
+        if not signature.startswith((_SSH, *_GPG)):
+            return Refusal("bad-signature", "its signature is none of SSH or of GPG")
         keys = self._keys(known)
         done = gitobjects.run(
             self._source.folder,
@@ -91,7 +98,7 @@ class Verifier:
             good=tuple(range(256)),
         )
         said = (done.stdout + done.stderr).decode("utf-8", "replace")
-        if b"BEGIN SSH SIGNATURE" in head:
+        if signature.startswith(_SSH):
             signer = _by_ssh(said, keys, good=done.returncode == 0)
         else:
             signer = _by_gpg(said, keys)
@@ -104,6 +111,13 @@ class Verifier:
         if self._prepared is None or self._prepared[0] != known:
             self._prepared = known, _write(known, self._folder)
         return self._prepared[1]
+
+
+def _signature(commit: bytes, header: bytes) -> bytes | None:
+    """The first line of the signature that git looks at in a commit; None where it bears none."""
+    head = commit.split(b"\n\n", 1)[0]
+    _, found, rest = head.partition(b"\n%s " % header)
+    return rest.partition(b"\n")[0] if found else None
 
 
 def _make_folder(state: Path | None) -> tuple[Path, int]:

@@ -71,6 +71,12 @@ class Commit(msgspec.Struct, frozen=True):
         return [value for name, value in self.trailers if name.casefold() == key.casefold()]
 
 
+def _moment(told: str) -> int:
+    """When a commit says that it was made, in seconds since the epoch; 0 where it names no moment,
+    as git lets it."""
+    return int(told) if re.fullmatch("[0-9]{1,12}", told) else 0
+
+
 def is_local(address: str) -> bool:
     """Whether ``address`` names a folder of this machine rather than a URL."""
     return "://" not in address and (Path(address).exists() or ":" not in address)
@@ -366,7 +372,7 @@ class Source:
                     parent=parents.split()[0] if parents else "",
                     author=author,
                     committer=committer,
-                    at=int(at),
+                    at=_moment(at),
                     subject=subject,
                     trailers=tuple((key.strip(), value.strip()) for key, _, value in pairs),
                     merge=" " in parents,
