@@ -49,6 +49,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
         "GIT_ASKPASS": "true",
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_GRAFT_FILE": os.devnull,
         "GIT_LITERAL_PATHSPECS": "1",
         "GIT_SSH_COMMAND": os.environ.get(
             "GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o ConnectTimeout=10"

@@ -94,13 +94,14 @@ class Lineage:
         """
         if base is None or not self._source.descends(head, base):
             self.take_alone(head, judge, trust)
-            return provenance.Walk(trusting.Trust())
+            return provenance.Walk(trusting.Trust(), as_written=True)
         known = before()
         last = self._merges.get(head, head)
         if last != head:
             base = self._source.merge_base(base, last)
+        unasked = trust.mode == "off" and (known.measure is None or known.measure.mode == "off")
         try:
-            line = self._source.line(base, last, newest=trust.mode == "off")
+            line = self._source.line(base, last, newest=unasked)
         except source.TooManyCommitsError as error:
             self.take_alone(head, judge, trust)
             if not self.is_accepted(head):
@@ -109,10 +110,23 @@ class Lineage:
                     f"{error}, and who signed each can't be judged at once: look at what they "
                     f"change, and {how_to_accept(head)}",
                 ) from None
-            return provenance.Walk(trusting.Trust())
+            return provenance.Walk(trusting.Trust(), as_written=True)
         self.line, self._alone = tuple(line), False
-        found = judge.walk(line, trust, known)
+        found = judge.walk(line, trust, known, whole=self.is_merge(head))
         self.signers = found.signers
+        return found
+
+    def walk_on(
+        self,
+        until: str,
+        judge: provenance.Provenance,
+        trust: trusting.Trust,
+        before: provenance.Before,
+    ) -> provenance.Walk:
+        """Go on behind the commit that a walk has stopped at; the rest as for :meth:`walk`."""
+        ids = [commit.id for commit in self.line]
+        found = judge.walk(self.line[ids.index(until) + 1 :], trust, before)
+        self.signers = {**self.signers, **found.signers}
         return found
 
     def take_alone(self, head: str, judge: provenance.Provenance, trust: trusting.Trust) -> None:

@@ -20,6 +20,7 @@ from reconciler.desired import (
     holding,
     jobsinforce,
     lineage,
+    measures,
     provenance,
     reading,
     source,
@@ -289,12 +290,25 @@ class Loader:
                 f"{lineage.how_to_accept(head)}",
             )
         walk = self._walk(head)
-        self.approved = walk.approvals
+        self.approved = ()
+        while walk.until:
+            self._take_stops(walk)
+            with contextlib.suppress(lineage.HeldError):
+                self._apply(walk.until, walk.trust)
+            trust = self._trust if self._head == walk.until else walk.trust
+            walk = self._lineage.walk_on(walk.until, self._provenance, trust, self._before())
+        if self._lineage.is_merge(head):
+            walk = msgspec.structs.replace(walk, stops=())
+        self._take_stops(walk)
+        self._apply(head, walk.trust, as_written=walk.as_written)
+
+    def _take_stops(self, walk: provenance.Walk) -> None:
+        """Bring what is in force to where a walk stopped on its way."""
+        self.approved += walk.approvals
         self._approvals = (*self._approvals, *walk.approvals)[-APPROVALS_MAX:]
-        for stop in () if self._lineage.is_merge(head) else walk.stops:
+        for stop in walk.stops:
             with contextlib.suppress(lineage.HeldError):
                 self._apply(stop.revision, stop.trust)
-        self._apply(head, walk.trust)
 
     def _judge_again(self) -> None:
         """Judge what is in force anew where time alone may make another thing of it."""
@@ -315,14 +329,27 @@ class Loader:
 
     def _before(self) -> provenance.Before:
         """What is in force, by which changes are judged."""
+        structure = self._applied.basis.structure
         return provenance.Before(
-            {name: q.parent for name, q in self._applied.basis.structure.queues.items()},
+            {name: q.parent for name, q in structure.queues.items()},
             self._applied.jobs,
             self._applied.filed.places(trusting.TRUSTED_KINDS),
+            self._in_force(),
         )
 
-    def _apply(self, head: str, trust: trusting.Trust | None = None) -> None:
-        """Bring what is in force to ``head``; ``trust``: as the walk there has left it."""
+    def _in_force(self) -> measures.Measure | None:
+        """By what commits are measured beside what is written."""
+        if self._applied.structure_revision is None:
+            return None
+        structure = self._applied.basis.structure
+        return measures.Measure(structure.settings.verification, structure.access)
+
+    def _apply(
+        self, head: str, trust: trusting.Trust | None = None, *, as_written: bool = False
+    ) -> None:
+        """Bring what is in force to ``head``; ``trust``: as the walk there has left it, None: as it
+        was remembered; ``as_written``: what it says of people and keys is taken as it is."""
+        as_written |= trust is None and self._start.trust is None
         trust = trust or self._trust
         if self._head is not None and not self._half_way and self._source.has(self._head):
             changes = self._source.changes(self._head, head)
@@ -359,7 +386,9 @@ class Loader:
                 "to go, leave one object until the next commit",
             )
         self._head = head
-        if trust.mode == "off":
+        in_force = self._in_force()
+        off = trust.mode == "off" and (in_force is None or in_force.mode == "off")
+        if off or as_written:
             trust = trusting.trusted(self._applied.filed.written(trusting.TRUSTED_KINDS))
         self._trust = trust
         self._suspended = _suspended(self._applied.basis.structure, self._suspended, self._clock())

@@ -2,15 +2,16 @@
 
 The commits from the revision in force to a new head come in, the oldest first. Each answers for the
 difference to the one before it, object by object, and is measured by the Access and the mode that
-held before it, so that no commit authorises itself. Out come the objects whose last change nobody
-answers for who may (they stay as they are in force), and the approvals that count.
+held before it, so that no commit authorises itself: those that are written and, where they wait for
+something, those in force too. Out come the objects whose last change nobody answers for who may
+(they stay as they are in force), and the approvals that count.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from reconciler.desired import altered, documents, signatures, source, trusting
+from reconciler.desired import altered, documents, measures, signatures, source, trusting
 from reconciler.model import access, desired
 from reconciler.model.documents import cluster, queue
 
@@ -29,11 +30,13 @@ class Before(msgspec.Struct, frozen=True):
         parents: the parent of each queue.
         jobs: the jobs in force, by name: whose they are, where their documents can't be read.
         places: by label, in which files, with their blobs, the trusted kinds are written.
+        measure: what commits are measured by beside what is written; None: nothing is in force.
     """
 
     parents: Mapping[str, str | None] = {}
     jobs: Mapping[str, desired.Job] = {}
     places: Mapping[str, Mapping[str, str]] = {}
+    measure: measures.Measure | None = None
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -49,26 +52,20 @@ class Walk(msgspec.Struct, frozen=True):
     ``signers``: as whom each commit counts whose signature was looked at; empty: as nobody.
     ``stops``: what of an object counted, and was then changed by somebody who may not, stays as of
     there: how many commits are fetched at once makes no difference.
+    ``until``: the commit that changes what those behind it are measured by, which has to be taken
+    up before them; empty: all of the line was walked.
+    ``as_written``: what the revision says of people and keys is taken as it is.
     """
 
     trust: trusting.Trust
     approvals: tuple[str, ...] = ()
     signers: dict[str, str] = {}
     stops: tuple[Stop, ...] = ()
+    until: str = ""
+    as_written: bool = False
 
 
 _Pair = tuple[str | None, str | None]
-
-
-class _Asked(msgspec.Struct, frozen=True):
-    """As whom a commit counts, and what it is measured by: all of it as before the commit."""
-
-    signer: "_Signer | signatures.Refusal"
-    mode: trusting.Mode
-    known: access.Access
-    parents: Mapping[str, str | None]
-    #: As whom it would count if the clock were as the commit says, where only that refuses it.
-    early: "_Signer | signatures.Refusal | None" = None
 
 
 class Provenance:
@@ -92,20 +89,31 @@ class Provenance:
         """Forget the keys."""
         self._verifier.close()
 
-    def walk(self, line: list[source.Commit], trust: trusting.Trust, before: Before) -> Walk:
+    def walk(
+        self,
+        line: Sequence[source.Commit],
+        trust: trusting.Trust,
+        before: Before,
+        *,
+        whole: bool = False,
+    ) -> Walk:
         """Go along ``line``, the oldest first.
 
         Args:
             line: what leads from the last revision to the new one.
             trust: what held at the last revision.
             before: what is in force there.
+            whole: to its end, although nobody can tell what will be in force after a commit that
+                changes what is measured by.
 
         Raises:
             GitError: a commit can't be read, or git can't verify at all.
         """
         approvals: list[str] = []
         signers: dict[str, str] = {}
-        if trust.mode == "off" and not self._turns_on(line):
+        in_force = before.measure
+        unasked = trust.mode == "off" and (in_force is None or in_force.mode == "off")
+        if unasked and not self._turns_on(line):
             return Walk(trust, tuple(one for commit in line for one in commit.trailer(APPROVE)))
         self._before, self._holders, self._parents = before, {}, before.parents
         self._places = {label: dict(files) for label, files in before.places.items()}
@@ -113,41 +121,66 @@ class Provenance:
         stops: list[Stop] = []
         earlier = Stop("", trust)
         for commit in line:
-            asked = commit.trailer(APPROVE)
-            mode = trust.mode  # that of the parent, whatever the commit makes of it
+            parent = trust  # what held before the commit, whatever it makes of it
+            asked = self._asked(commit, trust, in_force)
             changes = self._changes(commit)
             self._follow(changes)
-            if mode == "off":
-                approvals += asked
+            approvals += self._approvals(commit, trust, in_force)
+            if asked is None:
                 counted.update(changes)
                 for label, files in changes.items():
                     trust = self._renewed(trust, label)
                     self._place(
                         label, [one for _, new in files.values() for one in self._of(label, new)]
                     )
-                earlier = Stop(commit.id, trust)
-                continue
-            known = trust.whole()
-            signer = self._signer(commit, known, self._clock())
-            signers[commit.id] = "" if isinstance(signer, signatures.Refusal) else signer.who
+            else:
+                signers[commit.id] = asked.who
+                for label, files in changes.items():
+                    trust = self._judged(trust, commit, label, files, asked)
+                denied = trust.refused(changes)
+                if denied & counted and len(stops) < STOPS_MAX:
+                    stops.append(earlier)
+                    counted.clear()
+                counted |= changes.keys() - denied
+            earlier = Stop(commit.id, trust)
+            if (trust.mode, trust.documents) != (parent.mode, parent.documents):
+                in_force = None
+                if commit is not line[-1] and not whole:
+                    return Walk(trust, tuple(approvals), signers, tuple(stops), commit.id)
+        return Walk(trust, tuple(approvals), signers, tuple(stops))
+
+    def _asked(
+        self,
+        commit: source.Commit,
+        trust: trusting.Trust,
+        in_force: measures.Measure | None,
+    ) -> measures.Asked | None:
+        """As whom a commit counts, and by what it is judged; None: nothing is asked of it."""
+        found: measures.Asked | None = None
+        for one in reversed(measures.of_all(measures.of_trust(trust), in_force)):
+            signer = self._signer(commit, one.known, self._clock())
             early = None
             if isinstance(signer, signatures.Refusal) and signer.until is not None:
-                early = self._signer(commit, known, commit.at)
-            asked_as = _Asked(signer, mode, known, self._parents, early)
-            for label, files in changes.items():
-                trust = self._judged(trust, commit, label, files, asked_as)
-            denied = trust.refused(changes)
-            if denied & counted and len(stops) < STOPS_MAX:
-                stops.append(earlier)
-                counted.clear()
-            counted |= changes.keys() - denied
-            earlier = Stop(commit.id, trust)
-            if asked and (isinstance(signer, _Signer) or mode == "warn"):
-                counts = mode == "warn" or (
-                    isinstance(signer, _Signer) and access.of_approval(known, signer.who).allowed
-                )
-                approvals += asked if counts else []
-        return Walk(trust, tuple(approvals), signers, tuple(stops))
+                early = self._signer(commit, one.known, commit.at)
+            mode = measures.stricter(one.mode, found.mode) if found else one.mode
+            found = measures.Asked(signer, mode, one.known, self._parents, early, found)
+        return found
+
+    def _approvals(
+        self,
+        commit: source.Commit,
+        trust: trusting.Trust,
+        in_force: measures.Measure | None,
+    ) -> list[str]:
+        """The digests that a commit approves, as far as who signed it may."""
+        asked = commit.trailer(APPROVE)
+        measure = in_force or measures.of_trust(trust)
+        if not asked or measure.mode != "required":
+            return asked
+        signer = self._signer(commit, measure.known, self._clock())
+        if isinstance(signer, signatures.Refusal):
+            return []
+        return asked if access.of_approval(measure.known, signer.who).allowed else []
 
     def signers(self, commit: source.Commit, trust: trusting.Trust) -> dict[str, str]:
         """Who signed a commit that nothing leads to; as ``Walk.signers``.
@@ -160,7 +193,7 @@ class Provenance:
         found = self._signer(commit, trust.whole(), self._clock())
         return {commit.id: "" if isinstance(found, signatures.Refusal) else found.who}
 
-    def _turns_on(self, line: list[source.Commit]) -> bool:
+    def _turns_on(self, line: Sequence[source.Commit]) -> bool:
         """Whether a document that says how commits are verified changes on the way.
 
         Without verification who signed them is not asked; where one turns it on, those behind it
@@ -181,7 +214,7 @@ class Provenance:
     def _follow(self, changes: Mapping[str, Mapping[str, _Pair]]) -> None:
         """Keep in which files the trusted kinds are written."""
         for label, files in changes.items():
-            if _kind(label) not in trusting.TRUSTED_KINDS:
+            if trusting.kind(label) not in trusting.TRUSTED_KINDS:
                 continue
             places = self._places.setdefault(label, {})
             for path, (_, new) in files.items():
@@ -196,10 +229,10 @@ class Provenance:
         Of an object that is written twice nobody can tell which is meant: what holds stays, until
         one of the two is gone.
         """
-        kind = _kind(label)
+        kind = trusting.kind(label)
         if kind not in trusting.TRUSTED_KINDS:
             return trust
-        clusters = [one for one in self._places if _kind(one) == "Cluster"]
+        clusters = [one for one in self._places if trusting.kind(one) == "Cluster"]
         alike = clusters if kind == "Cluster" else [label]
         places = [(one, blob) for one in alike for blob in self._places.get(one, {}).values()]
         self._fill(blob for _, blob in places)
@@ -210,9 +243,7 @@ class Provenance:
             return trust
         return trust.renewed(written[0].label, written[0].part)
 
-    def _signer(
-        self, commit: source.Commit, known: access.Access, now: float
-    ) -> "_Signer | signatures.Refusal":
+    def _signer(self, commit: source.Commit, known: access.Access, now: float) -> measures.Signed:
         """As whom a commit counts at ``now``."""
         found = self._verifier.verify(commit, known, now)
         if isinstance(found, signatures.Refusal):
@@ -231,7 +262,7 @@ class Provenance:
             who = commit.author
         if who not in known.identities:
             return signatures.Refusal("unknown-person", f"{who} is nobody that Access knows")
-        return _Signer(who, found.acts)
+        return measures.Signer(who, found.acts)
 
     def _changes(self, commit: source.Commit) -> dict[str, dict[str, _Pair]]:
         """By label, the files in which a commit changes an object, with their blobs.
@@ -274,7 +305,7 @@ class Provenance:
         commit: source.Commit,
         label: str,
         files: dict[str, _Pair],
-        asked: _Asked,
+        asked: measures.Asked,
     ) -> trusting.Trust:
         """What holds after a commit has changed one object in some files.
 
@@ -284,7 +315,7 @@ class Provenance:
         prior = trust.denied.get(label)
         if prior is not None and prior.problem.severity == "warning" and asked.mode == "required":
             prior = None  # what was only told of is in force
-        standing = prior or trusting.Denial(_problem(asked.mode, commit, label, "", None))
+        standing = prior or trusting.Denial(measures.problem(asked.mode, commit, label, "", None))
         before = {path: pair[0] for path, pair in files.items()} | standing.before
         after = standing.after | {path: pair[1] for path, pair in files.items()}
         self._fill((*before.values(), *after.values()))
@@ -296,7 +327,7 @@ class Provenance:
         if why is not None:
             unanswered |= files.keys()
             holding = [path for path in files if self._of(label, after[path])]
-            problem = _problem(asked.mode, commit, label, max(holding or files), why)
+            problem = measures.problem(asked.mode, commit, label, max(holding or files), why)
         elif move is not None and move[0] in unanswered:
             # Who moves it does not answer for what it says: what is denied has a new place.
             old, new = move
@@ -313,7 +344,7 @@ class Provenance:
         if unanswered:
             timed = None
             if prior is None and why is not None and why.until and asked.early is not None:
-                early = msgspec.structs.replace(asked, signer=asked.early)
+                early = msgspec.structs.replace(asked, signer=asked.early, also=None)
                 if self._refusal(early, label, change) is None:
                     timed = trusting.Timed(commit.id, why.until)
             denied[label] = trusting.Denial(
@@ -337,21 +368,20 @@ class Provenance:
         Raises:
             GitError: a commit can't be read, or git can't verify at all.
         """
-        now, known, denied = self._clock(), trust.whole(), dict(trust.denied)
+        denied = dict(trust.denied)
         self._before, self._holders, self._parents = before, {}, before.parents
-        signed: dict[str, _Signer | signatures.Refusal | None] = {}
-        for label, (sha, one) in trust.due(now).items():
+        signed: dict[str, measures.Asked | None] = {}
+        for label, (sha, one) in trust.due(self._clock()).items():
             if sha not in signed:
                 follows = self._source.descends(head, sha)
                 commit = self._source.commit(sha) if follows else None
-                signed[sha] = self._signer(commit, known, now) if commit else None
+                signed[sha] = self._asked(commit, trust, before.measure) if commit else None
             denied[label] = msgspec.structs.replace(one, timed=None)
-            signer = signed[sha]
-            if signer is None:
+            asked = signed[sha]
+            if asked is None:
                 continue
             self._read, self._opaque = {}, set()
             self._fill((*one.before.values(), *one.after.values()))
-            asked = _Asked(signer, "required", known, self._parents)
             change = self._difference(label, one.before, one.after)
             if self._refusal(asked, label, change) is None:
                 del denied[label]
@@ -403,9 +433,19 @@ class Provenance:
         return left[0], come[0]
 
     def _refusal(
-        self, asked: _Asked, label: str, change: altered.Change
+        self, asked: measures.Asked, label: str, change: altered.Change
     ) -> signatures.Refusal | None:
         """Why a change of an object does not count; None where it does."""
+        why = self._refusal_by(asked, label, change)
+        if why is not None or asked.also is None:
+            return why
+        why = self._refusal_by(asked.also, label, change)
+        return why and signatures.Refusal(why.rule, f"{why.message}, by the Access in force")
+
+    def _refusal_by(
+        self, asked: measures.Asked, label: str, change: altered.Change
+    ) -> signatures.Refusal | None:
+        """Why it does not count by one measure."""
         signer = asked.signer
         if isinstance(signer, signatures.Refusal):
             return signer
@@ -421,7 +461,7 @@ class Provenance:
         return signatures.Refusal("not-allowed", decision.why)
 
     def _decision(
-        self, who: str, label: str, change: altered.Change, asked: _Asked
+        self, who: str, label: str, change: altered.Change, asked: measures.Asked
     ) -> access.Decision:
         """Whether somebody may change an object so.
 
@@ -452,35 +492,8 @@ class Provenance:
         )
 
 
-class _Signer(msgspec.Struct, frozen=True):
-    """As whom a commit counts, and by what kind of key."""
-
-    who: str
-    acts: access.Acts
-
-
 class _Holder(msgspec.Struct, frozen=True):
     """In which queues a job is, and whose it is."""
 
     queues: tuple[str, ...]
     owners: tuple[str, ...]
-
-
-def _problem(
-    mode: trusting.Mode,
-    commit: source.Commit,
-    label: str,
-    path: str,
-    why: signatures.Refusal | None,
-) -> desired.Problem:
-    return desired.Problem(
-        rule=why.rule if why else "",
-        severity="error" if mode == "required" else "warning",
-        path=path,
-        message=f"commit {commit.id[:12]} changes it, and {why.message}" if why else "",
-        object=label,
-    )
-
-
-def _kind(label: str) -> str:
-    return label.split("/", 1)[0]

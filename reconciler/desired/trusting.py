@@ -80,7 +80,7 @@ class Trust(msgspec.Struct, frozen=True):
             if one.timed is not None
             and now < one.timed.until
             and self.mode == "required"
-            and label.split("/", 1)[0] not in TRUSTED_KINDS
+            and kind(label) not in TRUSTED_KINDS
         }
 
     def renewed(self, label: str, part: fields.Part | None) -> "Trust":
@@ -93,6 +93,11 @@ class Trust(msgspec.Struct, frozen=True):
         if isinstance(part, access_documents.Access):
             known[label] = people.access_of(part.spec, collecting.Faults())
         return msgspec.structs.replace(self, documents=known)
+
+
+def kind(label: str) -> str:
+    """The kind of an object, by its label."""
+    return label.split("/", 1)[0]
 
 
 def trusted(parts: Mapping[str, fields.Part]) -> Trust:

@@ -69,3 +69,16 @@ def test_a_commit_without_a_date_is_read(
     repository.commit({"jobs/good.yaml": job("good", queue="research", owner="bob@x.org")})
     signing.sign(repository, keys["bob"])
     assert "good" in one.load().jobs
+
+
+def test_no_commit_is_grafted_away(repository: Repository, one: loader.Loader, keys: Keys) -> None:
+    """A file of the repository read in place that says of whom a commit is the child."""
+    first = git(repository.path, "rev-parse", "main")
+    repository.commit({"jobs/evil.yaml": job("evil", queue="research", owner="ada@x.org")})
+    repository.commit({"jobs/good.yaml": job("good", queue="research")})
+    head = signing.sign(repository, keys["bob"])
+    (repository.path / "info").mkdir(exist_ok=True)
+    (repository.path / "info" / "grafts").write_text(f"{head} {first}\n")
+    value = one.load()
+    assert set(value.jobs) == {"a", "good"}
+    assert set(value.refused) == {"evil"}
