@@ -2,16 +2,24 @@
 
 In order: what the command line says, ``MUSTER_SERVER`` and ``MUSTER_TOKEN_FILE`` (an empty one is
 as good as none), then the file ``.muster/endpoint.json`` of this folder or the nearest one above
-it, which ``muster up`` writes.
+it, which ``muster up`` writes. Whoever writes such a file hears a token, so that one is taken only
+where ``muster up`` of this user, or of root, may have left it: not from a folder that others write
+to, not out of a repository, and for a controller of this machine.
 """
 
 import os
+import re
 import stat
+import subprocess
 from pathlib import Path
 
 import msgspec
 
+from reconciler.desired import gitobjects
+
 ENDPOINT_FILE = Path(".muster") / "endpoint.json"
+#: Addresses of loopback, written so that no two readers take them for different hosts.
+_LOCAL = re.compile(r"https?://(?:127(?:\.[0-9]{1,3}){3}|localhost|\[::1\])(?::[0-9]{1,5})?/?")
 
 
 class EndpointError(Exception):
@@ -60,6 +68,7 @@ def write(folder: Path, endpoint: Endpoint) -> None:
     path = folder / ENDPOINT_FILE
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(endpoint)) + b"\n")
+    path.chmod(0o644)
 
 
 def find(server: str | None, token_file: str | None, start: Path) -> Endpoint:
@@ -76,12 +85,64 @@ def find(server: str | None, token_file: str | None, start: Path) -> Endpoint:
     for folder in (start, *start.parents):
         path = folder / ENDPOINT_FILE
         if path.is_file():
-            try:
-                found = _DECODE(path.read_bytes())
-            except (msgspec.MsgspecError, OSError) as error:
-                raise EndpointError(f"{path}: {error}; remove it or run `muster up`") from error
+            found = _read(path)
             return Endpoint(url=found.url, token_file=token_file or found.token_file)
     raise EndpointError(
         "no controller is known here: run `muster up` in this folder, name one with --server, "
         "or set MUSTER_SERVER"
     )
+
+
+def _read(path: Path) -> Endpoint:
+    """What an endpoint file says, if it is one that can be believed."""
+    try:
+        why = _strange(path)
+        found = _DECODE(path.read_bytes())
+    except (msgspec.MsgspecError, OSError) as error:
+        raise EndpointError(f"{path}: {error}; remove it or run `muster up`") from error
+    if not why and not _LOCAL.fullmatch(found.url):
+        why = f"it names {found.url}, and `muster up` listens on this machine only"
+    if not why and found.token_file and Path(found.token_file).parent != path.parent:
+        why = f"it names the token file {found.token_file}, which is not beside it"
+    if why:
+        raise EndpointError(
+            f"{path} is not followed: {why}. Whoever wrote it would get your token; remove it, or "
+            "name the controller with --server or MUSTER_SERVER"
+        )
+    return found
+
+
+def _strange(path: Path) -> str:
+    """Why somebody else may have written an endpoint file; empty where nobody has.
+
+    Raises:
+        OSError: it can't be looked at.
+    """
+    own = {os.geteuid(), 0}
+    if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
+        own.add(int(os.environ["SUDO_UID"]))
+    for one in (path.parent, path):
+        found = one.lstat()
+        if stat.S_ISLNK(found.st_mode):
+            return f"{one} is a link"
+        if found.st_uid not in own:
+            return f"{one} belongs to another user (uid {found.st_uid})"
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"others may write {one} (mode {stat.S_IMODE(found.st_mode):04o})"
+    return "a git repository brings it" if _is_tracked(path) else ""
+
+
+def _is_tracked(path: Path) -> bool:
+    """Whether a file came out of a git repository."""
+    if not any((folder / ".git").exists() for folder in path.parents):
+        return False
+    done = subprocess.run(
+        ["git", "ls-files", "--error-unmatch", "--", path.name],
+        cwd=path.parent,
+        env=gitobjects.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return done.returncode == 0

@@ -53,11 +53,12 @@ def test_a_slip_is_told(
 def test_an_empty_variable_is_as_good_as_none(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    endpoints.write(Path(), endpoints.Endpoint("http://127.0.0.1:1", "nosuch"))
+    there = endpoints.Endpoint("http://127.0.0.1:1", str(Path(".muster/nosuch").resolve()))
+    endpoints.write(Path(), there)
     Path("below").mkdir()
     monkeypatch.setenv(name, "")
     found = endpoints.find(None, None, Path())
-    assert found == endpoints.Endpoint("http://127.0.0.1:1", "nosuch")
+    assert found == there
     assert _run("cancel", "hello", "--dry-run") == terminal.DONE, "in the clone one stands in"
     assert "would be" in capsys.readouterr().err
 
