@@ -9,6 +9,7 @@ are ``0644``, ``.inf`` and a timestamp. Tags, merge keys, keys that are no text 
 occur twice are refused, and so is a file that is too large, too deep or expands too far.
 """
 
+import itertools
 import operator
 import re
 from typing import Any, NoReturn
@@ -19,6 +20,8 @@ from yaml import _yaml
 
 #: A file with more bytes is refused before it is parsed.
 FILE_BYTES_MAX = 4 * 2**20
+#: The most text that a file comes to, once for each alias of it.
+TEXT_CHARACTERS_MAX = 2 * FILE_BYTES_MAX
 #: The most nodes of one file, aliases expanded.
 NODES_MAX = 250_000
 #: The deepest nesting of one document.
@@ -139,10 +142,15 @@ class _Parser(_yaml.CParser):
 
 
 class _Builder:
-    """Turns the nodes of one file into values, counting what aliases expand to."""
+    """Turns the nodes of one file into values, counting what aliases expand to.
 
-    def __init__(self) -> None:
+    ``aliased``: it may have aliases. Without them its text is as long as the file at the most.
+    """
+
+    def __init__(self, *, aliased: bool) -> None:
         self.left = NODES_MAX
+        self.aliased = aliased
+        self.characters_left = TEXT_CHARACTERS_MAX
 
     def build(self, node: Any, depth: int) -> Any:
         """The value of a node."""
@@ -158,6 +166,8 @@ class _Builder:
                 f"the file expands to more than {NODES_MAX} values; write less, or split it",
                 node.start_mark,
             )
+        if self.aliased:
+            self._count_text(node)
         if node.__class__ is yaml.MappingNode:
             return self._mapping(content, depth)
         result = []
@@ -169,6 +179,20 @@ class _Builder:
                 value = scalar(value)
             result.append(value)
         return result
+
+    def _count_text(self, node: Any) -> None:
+        """Text that aliases repeat is there once, until somebody writes it out."""
+        inside = node.value
+        if node.__class__ is yaml.MappingNode:
+            inside = itertools.chain.from_iterable(inside)
+        self.characters_left -= sum(len(one.value) for one in inside if one.__class__ is _SCALAR)
+        if self.characters_left < 0:
+            _refuse(
+                "yaml-expands-too-far",
+                f"the file expands to more than {TEXT_CHARACTERS_MAX} characters; write less, or "
+                "split it",
+                node.start_mark,
+            )
 
     def _mapping(self, content: Any, depth: int) -> dict[str, Any]:
         result = {}
@@ -337,7 +361,7 @@ def read(data: bytes) -> list[RawDocument]:
         YamlError: the file is not YAML, or is more than this reader accepts.
     """
     try:
-        builder = _Builder()
+        builder = _Builder(aliased=b"*" in data and b"&" in data)
         return [
             RawDocument(value, node.start_mark.line + 1)
             for node in _nodes(data)
@@ -357,7 +381,7 @@ def positions(data: bytes) -> list[Positions]:
         nodes = _nodes(data)
     except yaml.YAMLError as error:
         raise _explained(error, data) from error
-    builder = _Builder()
+    builder = _Builder(aliased=b"*" in data and b"&" in data)
     kept = [node for node in nodes if builder.build(node, 1) is not None]
     found = []
     for root in kept:

@@ -1,6 +1,7 @@
 """What YAML means here, and what is refused where."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import yaml
@@ -105,6 +106,22 @@ def test_a_bomb_is_refused() -> None:
     with pytest.raises(yamlreader.YamlError) as caught:
         yamlreader.read("\n".join(lines).encode())
     assert caught.value.rule == "yaml-expands-too-far"
+
+
+@pytest.mark.parametrize("read", [yamlreader.read, yamlreader.positions])
+@pytest.mark.parametrize("many", ["[{}]", "{{a: [{}], b: 1}}"])
+def test_text_that_aliases_repeat_counts_each_time(
+    many: str, read: Callable[[bytes], object]
+) -> None:
+    text = "x" * (yamlreader.TEXT_CHARACTERS_MAX // 20)
+    for times, fits in ((18, True), (20, False)):
+        data = f'first: &a "{text}"\nmore: {many.format(",".join(["*a"] * times))}\n'.encode()
+        if fits:
+            assert read(data)
+            continue
+        with pytest.raises(yamlreader.YamlError) as caught:
+            read(data)
+        assert caught.value.rule == "yaml-expands-too-far"
 
 
 def test_deep_nesting_does_no_harm_in_a_thread() -> None:
