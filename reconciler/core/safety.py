@@ -8,6 +8,8 @@ ended than at its time as a limit would allow without approval.
 
 from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
+
 from reconciler.core import digests, impact, occurrences
 from reconciler.model import desired, judgement, records, times
 
@@ -78,7 +80,7 @@ def _blind(now: float) -> judgement.Judgement:
     """Nothing is known of what runs, so that nothing that may end it applies."""
     parts: tuple[judgement.Part, ...] = ("structure", "removal")
     message = "the records of running work can't be read, and limits depend on them"
-    findings = tuple(judgement.Finding(part, "work-unknown", message) for part in parts)
+    findings = tuple(judgement.Finding(part, judgement.WORK_UNKNOWN, message) for part in parts)
     return judgement.Judgement(findings, until=now + LOOK_AGAIN_S)
 
 
@@ -102,11 +104,16 @@ def judge(
         if opens is not None:
             over.append(_outside(opens))
             until = min(opens, now + LOOK_AT_WINDOWS_S)
-    left = [one for one in over if not _is_approved(one.part, what, safety, approvals)]
+    given = {one.part: _approval(one.part, what, safety, approvals) for one in over}
+    left = [one for one in over if given[one.part] is None]
     if not left:
         until = None
     digest = what.digest if left and not protected else ""
-    return judgement.Judgement((*protected, *left), what.digest, until, judgement.approval(digest))
+    held = {one.part for one in (*protected, *left)}
+    used = [_used(part, one) for part, one in given.items() if one and part not in held]
+    return judgement.Judgement(
+        (*protected, *left), what.digest, until, judgement.approval(digest), tuple(used)
+    )
 
 
 # --- limits -----------------------------------------------------------------------------------
@@ -295,17 +302,17 @@ def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:
 # --- approval ---------------------------------------------------------------------------------
 
 
-def _is_approved(
+def _approval(
     part: judgement.Part,
     what: impact.Impact,
     safety: desired.Safety,
     approvals: frozenset[str],
-) -> bool:
-    """Whether somebody approved this part of the change, and no less than it does now."""
+) -> str | None:
+    """What approved this part of the change, and no less than it does now; None: nothing did."""
     mine = digests.parse_digest(what.digest)
     if mine is None:
-        return False
-    for text in approvals:
+        return None
+    for text in sorted(approvals):
         given = digests.parse_digest(text)
         if given is None:
             continue
@@ -315,8 +322,18 @@ def _is_approved(
             else given.removals == mine.removals
         )
         if same and _within(given, what, safety):
-            return True
-    return False
+            return text
+    return None
+
+
+def _used(part: judgement.Part, approval: str) -> judgement.Used:
+    given = digests.parse_digest(approval) or digests.Digest()
+    structure, removals = given.structure, given.removals
+    if part == "structure":
+        rest = msgspec.structs.replace(given, structure="") if removals else None
+    else:
+        rest = msgspec.structs.replace(given, removals="") if structure else None
+    return judgement.Used(part, approval, rest.text() if rest else "")
 
 
 def _within(given: digests.Digest, what: impact.Impact, safety: desired.Safety) -> bool:

@@ -41,7 +41,8 @@ def _of_cluster(
     sides = [one if one.name or one != _DEFAULT else None for one in (before, after)]
     if all(sides) and _nameless(before) == _nameless(after):
         return  # what stood there under no name has one now
-    yield (after if after.name else before).label, (sides[0], sides[1])
+    # what stands in force is what its limits name, whatever a change would have it called
+    yield (before if before.name else after).label, (sides[0], sides[1])
 
 
 def _nameless(settings: desired.Settings) -> desired.Settings:

@@ -138,6 +138,11 @@ class Applied:
         )
 
     @property
+    def used(self) -> tuple[judgement.Used, ...]:
+        """Approvals that let something of the last revision apply."""
+        return self._holds.used
+
+    @property
     def held(self) -> tuple[desired.Held, ...]:
         """What waits for approval or for its time."""
         return self._holds.shown

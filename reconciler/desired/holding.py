@@ -27,6 +27,8 @@ class Holds:
         self.until: float | None = None
         self._removals: list[desired.Problem] = []
         self.structure_problems: tuple[desired.Problem, ...] = ()
+        #: Approvals that let something apply.
+        self.used: tuple[judgement.Used, ...] = ()
 
     @property
     def problems(self) -> Iterable[desired.Problem]:
@@ -40,6 +42,7 @@ class Holds:
         self.until = None
         self._removals = []
         self.structure_problems = ()
+        self.used = ()
 
     def judge(
         self,
@@ -73,10 +76,13 @@ class Holds:
         self.clear()
         for group, names in groups.items():
             wanted = _without(before, names)
-            self._note(gate.judge(before, wanted, approvals), names, group)
+            again = gate.judge(before, wanted, approvals)
+            self.used += again.used
+            self._note(again, names, group)
         stay = {name: before.jobs[name] for names in groups.values() for name in names}
         whole = msgspec.structs.replace(after, jobs={**after.jobs, **stay}) if stay else after
         found = gate.judge(before, whole, approvals)
+        self.used += found.used
         if fresh and found.holds("structure") != found.holds("removal"):
             # One part applies: the other is judged, and named by its digest, without it.
             if found.holds("removal"):

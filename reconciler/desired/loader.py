@@ -335,6 +335,7 @@ class Loader:
             self._applied.jobs,
             self._applied.filed.places(trusting.TRUSTED_KINDS),
             self._in_force(),
+            waits=bool(self._applied.held),
         )
 
     def _in_force(self) -> measures.Measure | None:
@@ -393,8 +394,13 @@ class Loader:
         self._trust = trust
         self._suspended = _suspended(self._applied.basis.structure, self._suspended, self._clock())
         self._source.keep(head)
+        self._approvals = self._left_of_approvals()
+
+    def _left_of_approvals(self) -> tuple[str, ...]:
+        """Those of what is still held: one that let something apply is used up."""
         if not self._applied.held:
-            self._approvals = ()
+            return ()
+        return judgement.unused(self._approvals, self._applied.used)
 
     def _blob(self, blob: str) -> bytes:
         return self._source.blobs([blob])[0]

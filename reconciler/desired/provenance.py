@@ -31,12 +31,14 @@ class Before(msgspec.Struct, frozen=True):
         jobs: the jobs in force, by name: whose they are, where their documents can't be read.
         places: by label, in which files, with their blobs, the trusted kinds are written.
         measure: what commits are measured by beside what is written; None: nothing is in force.
+        waits: whether something is held, which an approval may bring into force.
     """
 
     parents: Mapping[str, str | None] = {}
     jobs: Mapping[str, desired.Job] = {}
     places: Mapping[str, Mapping[str, str]] = {}
     measure: measures.Measure | None = None
+    waits: bool = False
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -121,11 +123,12 @@ class Provenance:
         stops: list[Stop] = []
         earlier = Stop("", trust)
         for commit in line:
-            parent = trust  # what held before the commit, whatever it makes of it
+            parent, parents = trust, self._parents  # what held before, whatever it makes of it
             asked = self._asked(commit, trust, in_force)
             changes = self._changes(commit)
             self._follow(changes)
-            approvals += self._approvals(commit, trust, in_force)
+            approved = self._approvals(commit, trust, in_force)
+            approvals += approved
             if asked is None:
                 counted.update(changes)
                 for label, files in changes.items():
@@ -143,10 +146,13 @@ class Provenance:
                     counted.clear()
                 counted |= changes.keys() - denied
             earlier = Stop(commit.id, trust)
-            if (trust.mode, trust.documents) != (parent.mode, parent.documents):
+            trusts = (trust.mode, trust.documents) != (parent.mode, parent.documents)
+            if trusts:
                 in_force = None
-                if commit is not line[-1] and not whole:
-                    return Walk(trust, tuple(approvals), signers, tuple(stops), commit.id)
+            moves = asked is not None and self._parents != parents
+            settles = before.waits and bool(approved)
+            if (trusts or moves or settles) and commit is not line[-1] and not whole:
+                return Walk(trust, tuple(approvals), signers, tuple(stops), commit.id)
         return Walk(trust, tuple(approvals), signers, tuple(stops))
 
     def _asked(

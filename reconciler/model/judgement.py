@@ -1,5 +1,6 @@
 """What is said of a change before it applies: the words that safety and the loader share."""
 
+from collections.abc import Iterable
 from typing import Literal, Protocol
 
 import msgspec
@@ -8,6 +9,8 @@ from reconciler.model import desired
 
 #: The parts of a change that can be held: all of its structure, or the removals of its jobs.
 Part = Literal["structure", "removal"]
+#: The rule by which all is held while nobody can tell what runs.
+WORK_UNKNOWN = "work-unknown"
 #: The rules of what is held; others tell mistakes.
 RULES = frozenset(
     {
@@ -16,7 +19,7 @@ RULES = frozenset(
         "prune-confirm",
         "prune-never",
         "outside-window",
-        "work-unknown",
+        WORK_UNKNOWN,
     }
 )
 #: The rules by which a head is not taken at all, nor is what follows it: approvals wait as well.
@@ -37,6 +40,17 @@ class Finding(msgspec.Struct, frozen=True):
     message: str
 
 
+class Used(msgspec.Struct, frozen=True):
+    """An approval that let a part of a change pass.
+
+    ``rest``: what of it is of the other part; empty: nothing.
+    """
+
+    part: Part
+    approval: str
+    rest: str
+
+
 class Judgement(msgspec.Struct, frozen=True):
     """Whether a change applies.
 
@@ -45,12 +59,14 @@ class Judgement(msgspec.Struct, frozen=True):
         digest: what approves it; empty where approval changes nothing.
         until: when to ask again although nothing has changed; None: never.
         command: what approves it, as a clause; empty where nothing does.
+        used: the approvals without which more would be held.
     """
 
     findings: tuple[Finding, ...] = ()
     digest: str = ""
     until: float | None = None
     command: str = ""
+    used: tuple[Used, ...] = ()
 
     def holds(self, part: Part) -> bool:
         """Whether a part is held."""
@@ -71,6 +87,18 @@ class Gate(Protocol):
             approvals: digests that people approved.
         """
         ...
+
+
+def unused(approvals: Iterable[str], used: Iterable[Used]) -> tuple[str, ...]:
+    """What is left of some approvals once others, or parts of them, have let something apply."""
+    rests: dict[str, set[str]] = {}
+    for one in used:
+        rests.setdefault(one.approval, set()).add(one.rest)
+    found: list[str] = []
+    for text in approvals:
+        rest = rests.get(text, {text})
+        found += rest if len(rest) == 1 else ()  # both parts of it were used
+    return tuple(text for text in found if text)
 
 
 def approval(digest: str) -> str:

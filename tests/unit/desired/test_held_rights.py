@@ -6,7 +6,7 @@ from reconciler.desired import loader
 from reconciler.model import desired
 from tests.unit.desired import signing, test_provenance
 from tests.unit.desired.loaders import Make, restarted
-from tests.unit.desired.repositories import Repository, job
+from tests.unit.desired.repositories import Repository, documents, job, queue
 from tests.unit.desired.test_provenance import ROLES, Keys, access, base, rules
 
 make, keys = test_provenance.make, test_provenance.keys
@@ -142,3 +142,33 @@ def test_a_key_that_is_in_force_approves_what_replaces_it(
     repository.commit({"pool.yaml": test_provenance.pool(9)})
     signing.sign(repository, keys["mallory"])
     assert len(one.load().structure.pools["a"].nodes) == 9
+
+
+def test_a_queue_that_waits_to_move_is_where_it_is(
+    repository: Repository, make: Make, keys: Keys
+) -> None:
+    """However many commits are fetched at once: bob may submit below ``research`` only."""
+    cluster = (CLUSTER % "required").replace("Access, Cluster", "Queue")
+    keeper = KEEPER.replace("Access, Cluster", "Queue")
+    people = access(keys, roles=ROLES + keeper)
+    repository.commit(base(keys) | {"access.yaml": people, "cluster.yaml": cluster})
+    loaders = [make(), make()]
+    for one in loaders:
+        one.load()
+    moved = documents(
+        queue("research"), queue("vision", parent="research"), queue("ops", parent="research")
+    )
+    repository.commit({"q.yaml": moved})
+    signing.sign(repository, keys["bob"])
+    loaders[0].load()
+    repository.commit({"jobs/b.yaml": job("b", queue="ops", owner="bob@x.org")})
+    signing.sign(repository, keys["bob"])
+    for one in loaders:
+        value = one.load()
+        assert set(value.refused) == {"b"}
+        assert "not-allowed" in rules(value)
+    approve(repository, held(value))
+    signing.sign(repository, keys["ada"])
+    repository.commit({"jobs/c.yaml": job("c", queue="ops", owner="bob@x.org")})
+    signing.sign(repository, keys["bob"])
+    assert all("c" in one.load().jobs for one in loaders)

@@ -345,3 +345,34 @@ def test_a_broken_gate_lets_nothing_through(repository: Repository) -> None:
     one._applied._gate = gates[0]
     assert nodes(one.load()) == 8
     one.close()
+
+
+@pytest.mark.parametrize("other", [None, "never", "confirm"])
+def test_an_approval_is_used_up_although_something_else_stays_held(
+    repository: Repository, make: Make, other: str | None
+) -> None:
+    kept = job("keep").replace(
+        "{name: keep}", f"{{name: keep, annotations: {{muster/prune: {other}}}}}"
+    )
+    repository.commit(BASE | {"jobs/keep.yaml": kept if other else job("keep")})
+    one = make()
+    one.load()
+    if other:
+        repository.commit({"jobs/keep.yaml": None})
+        assert len(one.load().status.held) == 1
+    repository.commit({"pool.yaml": pool(2)})
+    (given,) = {held.digest for held in one.load().status.held if held.part == "structure"}
+    repository.commit({}, message=f"ok\n\nMuster-Approve: {given}\n")
+    assert nodes(one.load()) == 2
+    assert len(one.last.status.held) == bool(other)
+    repository.commit({"pool.yaml": pool(8)})
+    assert nodes(one.load()) == 8
+    one = restarted(make, one)
+    one.load()
+    repository.commit({"pool.yaml": pool(2)})
+    assert nodes(one.load()) == 8, "the same again, by anybody"
+    if other == "confirm":
+        (left,) = {held.digest for held in one.last.status.held if held.part == "removal"}
+        repository.commit({}, message=f"ok\n\nMuster-Approve: {left}\n")
+        assert "keep" not in one.load().jobs
+        assert nodes(one.last) == 8
