@@ -85,6 +85,10 @@ def rollback(
         reviewing.show(plan, reviewing.PlanForm.TEXT, "")
         if made.along:
             terminal.note(_going_along(made.along))
+        if made.unread:
+            terminal.note(f"left as they are, since they can't be read: {', '.join(made.unread)}")
+        if made.drains:
+            terminal.note(f"drained since, and takes work again: {', '.join(made.drains)}")
         if made.problems:
             terminal.fail("going back there is refused today", details=made.problems)
         if dry_run:

@@ -6,6 +6,8 @@ them, the server sends them.
 
 from typing import Literal
 
+import msgspec
+
 from reconciler.operations import viewforms
 
 Verdict = Literal["none", "changes", "held", "refused"]
@@ -223,3 +225,30 @@ class Plan(viewforms.View, frozen=True):
     def count(self, operation: str) -> int:
         """How many objects are added, changed or removed."""
         return sum(change.operation == operation for change in self.changes)
+
+
+#: Names in paths of jobs' fields that say what they run, and with what.
+_SETTINGS = frozenset({"command", "script", "environment", "secrets", "stage"})
+HIDDEN = "(not shown)"
+
+
+def without_settings(plan: Plan) -> Plan:
+    """A plan for who may not know what everybody's jobs run: that it changes, and not to what."""
+
+    def shown(pair: tuple[str | None, str | None]) -> tuple[str | None, str | None]:
+        before, after = (None if side is None else HIDDEN for side in pair)
+        return before, after
+
+    changes = [
+        msgspec.structs.replace(
+            one,
+            fields={
+                path: pair if _SETTINGS.isdisjoint(path.split(".")) else shown(pair)
+                for path, pair in one.fields.items()
+            },
+        )
+        if one.kind == "Job"
+        else one
+        for one in plan.changes
+    ]
+    return msgspec.structs.replace(plan, changes=changes)

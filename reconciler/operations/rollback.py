@@ -7,6 +7,7 @@ like any other change. Jobs stay as they are unless they are asked for, since a 
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,8 @@ class Rollback(msgspec.Struct, frozen=True):
         commit: it. head: the commit on top of which it is, and ``onto`` the branch that was there.
         found: what changes, all that is pushed with it. problems: what would be wrong then.
         along: commits that are not pushed yet and go along, each with its subject, newest first.
+        unread: files that stay as they are: they can't be read, and what they held then is nothing.
+        drains: nodes that somebody drained since, and that take work again, each with the reason.
     """
 
     commit: str
@@ -38,6 +41,8 @@ class Rollback(msgspec.Struct, frozen=True):
     found: revisions.Comparison
     problems: tuple[str, ...] = ()
     along: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    drains: tuple[str, ...] = ()
 
     @property
     def changes(self) -> tuple[differences.Change, ...]:
@@ -72,7 +77,7 @@ def prepare(
             raise RollbackError(f"{clone} has changes that are not committed: commit or undo them")
         head, onto = _commit_of(clone, "HEAD"), _checked_out(clone)
         target = _commit_of(clone, revision)
-        paths = _paths(clone, sub_path, head, target, jobs=jobs)
+        paths, unread = _paths(clone, sub_path, head, target, jobs=jobs)
         if not paths:
             return None
         commit = _make(clone, head, target, paths, reason)
@@ -94,7 +99,18 @@ def prepare(
         # Jobs in force stay as they are, whatever an older policy would say of them.
         and (not p.object.startswith("Job/") or p.object in touched)
     ]
-    return Rollback(commit, head, onto, whole, tuple(problems), along)
+    drains = tuple(_ended_drains(found))
+    return Rollback(commit, head, onto, whole, tuple(problems), along, tuple(unread), drains)
+
+
+def _ended_drains(found: revisions.Comparison) -> Iterator[str]:
+    """Nodes that are drained before and not after, where they are still there."""
+    after = found.head.structure.pools
+    for name, pool in sorted(found.base.structure.pools.items()):
+        other = after.get(name)
+        for node, drain in sorted(pool.drains.items()):
+            if other is not None and node in other.nodes and node not in other.drains:
+                yield f"{node} ({drain.reason})" if drain.reason else node
 
 
 def _not_pushed(clone: Path, head: str) -> tuple[str, tuple[str, ...]]:
@@ -184,31 +200,36 @@ def _commit_of(clone: Path, revision: str) -> str:
     return found
 
 
-def _paths(clone: Path, sub_path: str, head: str, target: str, *, jobs: bool) -> list[str]:
-    """The files that have to be as they were."""
+def _paths(
+    clone: Path, sub_path: str, head: str, target: str, *, jobs: bool
+) -> tuple[list[str], list[str]]:
+    """The files that have to be as they were, and those of which nobody can tell what they are."""
     arguments = ["diff", "--name-only", "--no-renames", "-z", head, target]
     if sub_path:
         arguments += ["--", f"{sub_path}/"]
     listed = os.fsdecode(gitobjects.run(clone, *arguments).stdout).split("\0")
-    found = []
+    found, unread = [], []
     for path in listed:
         if not path.endswith(_SUFFIXES):
             continue
-        kinds = _kinds(clone, head, path) | _kinds(clone, target, path)
+        sides = _read(clone, head, path), _read(clone, target, path)
+        kinds = {document.kind for side in sides if side for document in side.documents}
+        if not jobs and not kinds and any(side and side.opaque for side in sides):
+            unread.append(path)  # a new job with a slip in it may be all that it holds
+            continue
         if not jobs and "Job" in kinds and len(kinds) > 1:
             raise RollbackError(
                 f"{path} holds jobs and other objects: go back with --jobs, or edit it by hand"
             )
         if jobs or "Job" not in kinds:
             found.append(path)
-    return found
+    return found, unread
 
 
-def _kinds(clone: Path, commit: str, path: str) -> set[str]:
+def _read(clone: Path, commit: str, path: str) -> documents.File | None:
+    """What a file holds in a commit; None where it is not there."""
     shown = gitobjects.run(clone, "show", f"{commit}:{path}", good=(0, 128))
-    if shown.returncode:
-        return set()
-    return {document.kind for document in documents.read(shown.stdout).documents}
+    return None if shown.returncode else documents.read(shown.stdout)
 
 
 def _make(clone: Path, head: str, target: str, paths: list[str], reason: str) -> str:

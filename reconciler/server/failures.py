@@ -127,6 +127,11 @@ def on_store_error(_request: Request[Any, Any, Any], error: StoreError) -> Respo
 
 
 def on_error(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorAnswer]:
-    """A defect of ours: to the log with its trace, to the client without."""
+    """A defect of ours: to the log with its trace, to the client without.
+
+    But what is nested deeper than a reader goes is the client's; it has no error of its own.
+    """
+    if isinstance(error, RecursionError):
+        return answer(400, "the body is nested too deep")
     _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return answer(500, "an unexpected error; the controller's log has it")

@@ -63,13 +63,18 @@ async def snapshot(state: State, request: Request[Any, Any, State]) -> Response[
 )
 async def plan(
     state: State,
+    request: Request[Any, Any, State],
     revision: Revision,
     base: Annotated[
         str | None,
         Parameter(pattern=r"^[0-9a-f]{40}$", description="Else what is in force."),
     ] = None,
 ) -> planviews.Plan:
-    """Nothing is changed. The revision has to be in the repository that is in force."""
+    """Nothing is changed. The revision has to be in the repository that is in force.
+
+    What jobs run, and with which settings, is told to who may have it of everybody's jobs:
+    with roles in ``Access`` it takes one that allows ``snapshot``.
+    """
     service: services.Services = state.services
     if service.repository is None:
         raise failures.Failure(501, "this controller reads no repository on its own machine")
@@ -84,7 +89,10 @@ async def plan(
         raise failures.Failure(_STATUS[status], told.decode(errors="replace"))
     if status:
         raise failures.Failure(500, "the plan failed; the server's log has it")
-    return _DECODE_PLAN(told)
+    found = _DECODE_PLAN(told)
+    caller = access.identity_of(request)
+    why = await asyncio.to_thread(permissions.why_not_snapshot, service.reader, caller)
+    return planviews.without_settings(found) if why else found
 
 
 HANDLERS = [snapshot, plan]

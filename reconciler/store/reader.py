@@ -5,6 +5,7 @@ With the write-ahead log a reader sees the last commit as a whole and blocks nob
 
 import array
 import pathlib
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -426,6 +427,6 @@ def parse_cursor(text: str) -> tuple[int, str]:
         ValueError: ``text`` is no cursor.
     """
     position, _, name = text.partition(".")
-    if not position.removeprefix("-").isascii() or not position.removeprefix("-").isdigit():
+    if not re.fullmatch("-?[0-9]{1,18}", position):
         raise ValueError(f"{text!r} is no place in a list; use the one that the last page gave")
     return int(position), name

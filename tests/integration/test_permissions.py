@@ -315,6 +315,17 @@ def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed
         signed.bob.get("/v1/snapshot/records")
     assert "no role of bob@x.org allows snapshot on the records of all jobs" in str(refused.value)
     assert signed.bob.get("/v1/snapshot")["jobs"] is not None
+    secret = beds.job("private", "  queue: ops\n  suspend: true\n  environment: {KEY: s3cret}")
+    secret += "  command: ['true']\n"
+    base = signed.commit("ada", {"jobs/private.yaml": secret})
+    changed = secret.replace("s3cret", "s4cret").replace("ops", "research")
+    head = signed.commit("ada", {"jobs/private.yaml": changed})
+    signed.bed.until(lambda: signed.bed.get("/v1/sync")["sync"]["attemptedRevision"] == head)
+    plan = signed.bob.get("/v1/plan", revision=head, base=base)
+    (change,) = (one for one in plan["changes"] if one["name"] == "private")
+    assert change["fields"]["queue"] == ["ops", "research"]
+    assert change["fields"]["environment.KEY"] == ["(not shown)", "(not shown)"]
+    assert "s3cret" in str(signed.bed.get("/v1/plan", revision=head, base=base))
     # a plan goes without them, and still from what is in force
     signed.bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=signed.bed.clone)
     planned = subprocess.run(

@@ -196,3 +196,27 @@ def test_jobs_that_an_older_policy_would_refuse_are_no_hindrance(clone: Path) ->
     made = prepared(clone, strict)
     assert [(c.operation, c.kind) for c in made.changes] == [("add", "Policy")]
     assert made.problems == ()
+
+
+def test_a_file_that_cant_be_read_and_was_not_there_stays(clone: Path) -> None:
+    """It may be a colleague's new job with a slip in it; where it was there its kind is known."""
+    commit(
+        clone, {"jobs/slip.yaml": "kind: Job\nmetadata: {name: x\n", "q.yaml": "kind: Queue\n  x"}
+    )
+    made = prepared(clone, "HEAD~3")
+    assert made.unread == ("jobs/slip.yaml",)
+    rollback.publish(clone, made)
+    assert files(clone) == ["jobs/b.yaml", "jobs/slip.yaml", "q.yaml"]
+    assert (clone / "q.yaml").read_text() == queue("q", weight=1)
+
+
+def test_drains_that_end_are_named(clone: Path) -> None:
+    pool = (
+        "apiVersion: muster/v1\nkind: NodePool\nmetadata: {name: p}\nspec:\n"
+        "  hosts: n[1-4]\n  nodes: {cpu: 8, memory: 8Gi}\n"
+    )
+    commit(clone, {"pool.yaml": pool})
+    smokes = '  overrides:\n    - {hosts: "n[1-2]", drain: true, reason: it smokes}\n'
+    commit(clone, {"pool.yaml": pool + smokes, "r.yaml": queue("r", weight=3)})
+    assert prepared(clone, "HEAD~1").drains == ("n1 (it smokes)", "n2 (it smokes)")
+    assert prepared(clone, "HEAD~2").drains == ()
