@@ -394,3 +394,31 @@ def cycle(members: tuple[str, ...]) -> Fault:
         f"the jobs wait for each other: {listed}; remove one dependency",
         ("spec", "dependsOn"),
     )
+
+
+def nobody_signs(known: access.Access, labels: Collection[str]) -> Fault | None:
+    """Signatures are required, and there is nobody whose commit could ever change that again.
+
+    Args:
+        known: who may what.
+        labels: of the ``Cluster`` and the documents of ``Access``.
+    """
+    signing = {one.acts for one in known.identities.values() if one.keys}
+    people = [
+        email
+        for email, one in known.identities.items()
+        if "author" in signing or (one.keys and one.acts == "self")
+    ]
+    if any(
+        access.of_object(known, email, "change", label).allowed
+        for email in people
+        for label in labels
+    ):
+        return None
+    return Fault(
+        "nobody-signs",
+        "every commit would have to be signed, and nobody with a key in Access may change the "
+        "Cluster or Access: no commit could take that back. Commit the keys and roles of people "
+        "who may first",
+        path=("spec", "verification", "mode"),
+    )

@@ -422,6 +422,11 @@ def _check_together(made: Build) -> None:
         made.pools, made.queues, made.volumes, made.quotas, made.access
     ):
         made.add(made.places[f"{kind}/{name}"], [fault])
+    if made.settings.verification == "required":
+        ours = [label for label in made.places if label.startswith(("Access/", "Cluster/"))]
+        nobody = checks.nobody_signs(made.access, ours)
+        if nobody is not None:
+            made.add(made.places[made.settings.label], [nobody])
     for name, spec in made.reservation_specs.items():
         faults = Faults()
         made.reservations[name] = sharing.with_nodes(

@@ -1,5 +1,7 @@
 """What is only missing because something else is wrong is not told beside it."""
 
+import base64
+
 import pytest
 
 from reconciler.desired import documents, structure
@@ -69,3 +71,34 @@ def test_a_pool_answers_for_its_own_hosts_whatever_others_say() -> None:
     found = told(POOL % "s_", own % "")
     assert found is not None
     assert ("NodePool/a100", "unknown-host") in found
+
+
+KEY = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0 " + bytes(32)).decode()
+REQUIRED = "kind: Cluster\nmetadata: {name: c}\nspec: {verification: {mode: %s}}\n"
+ROLES = "[{name: few, members: [a@example.org], allow: [{verbs: [change], objects: [%s]}]}]"
+
+
+def people(*, keys: str = f"[{{ssh: {KEY}}}]", acts: str = "self", roles: str = "[]") -> str:
+    return (
+        "kind: Access\nmetadata: {name: people}\nspec:\n  identities:\n"
+        f"    - {{email: a@example.org, keys: {keys}, acts: {acts}}}\n  roles: {roles}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "fits"),
+    [
+        ([REQUIRED % "required"], False),
+        ([REQUIRED % "warn"], True),
+        ([REQUIRED % "required", people()], True),
+        ([REQUIRED % "required", people(keys="[]")], False),
+        ([REQUIRED % "required", people(acts="submitter")], False),
+        ([REQUIRED % "required", people(acts="author")], True),
+        ([REQUIRED % "required", people(roles=ROLES % "Queue")], False),
+        ([REQUIRED % "required", people(roles=ROLES % "Cluster")], True),
+        ([REQUIRED % "required", people(roles=ROLES % "Access/people")], True),
+    ],
+)
+def test_signatures_are_required_where_somebody_can_sign(texts: list[str], *, fits: bool) -> None:
+    """Else nobody could ever take it back: not by a commit."""
+    assert told(*texts) == (None if fits else [("Cluster/c", "nobody-signs")])

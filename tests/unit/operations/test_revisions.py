@@ -126,11 +126,13 @@ def test_who_signed_a_branch_that_has_parted_answers_for_its_merge(
 
 
 def test_what_the_controller_would_hold_is_told(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(source, "LINE_MAX", 2)
+    ada = signing.Key(tmp_path / "keys", "ada")
     mode = document("Cluster", "{verification: {mode: required}}")
-    start = repository.commit({"cluster.yaml": mode})
+    known = document("Access", f"{{identities: [{{email: ada@x.org, keys: [{ada.listed()}]}}]}}")
+    start = repository.commit({"cluster.yaml": mode, "access.yaml": known})
     for count in range(3):
         head = repository.commit({"q.yaml": document("Queue", f"{{weight: {count + 1}}}")})
     found = revisions.compare(repository.path, "", start, head)
