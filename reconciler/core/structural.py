@@ -81,8 +81,16 @@ def _people(structure: desired.Structure) -> dict[str, object]:
 
 
 def needing_approval(labels: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """The labels that a pattern names: ``Kind``, ``Kind/name``, or with ``*`` for any text."""
-    wanted = [pattern if "/" in pattern else f"{pattern}/*" for pattern in patterns]
+    """The labels that a pattern names: ``Kind``, ``Kind/name``, or with ``*`` for any text.
+
+    What documents of ``Access`` say counts together, by person and not by document: who names one
+    of them means all.
+    """
+    wanted = [
+        pattern if "/" in pattern and not pattern.startswith("Access/") else f"{kind}/*"
+        for pattern in patterns
+        for kind in [pattern.partition("/")[0]]
+    ]
     return [
         label for label in labels if any(fnmatch.fnmatchcase(label, pattern) for pattern in wanted)
     ]

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core import digests, impact, occurrences, safety
+from reconciler.core import digests, impact, occurrences, safety, structural
 from reconciler.desired import cron
 from reconciler.model import desired, provisioning, records, times
 from tests.unit.core import world
@@ -370,3 +370,22 @@ def test_without_records_nothing_that_depends_on_them_applies() -> None:
     found = gate.judge(state(A4, safety=strict), state(A3, safety=strict), NONE)
     assert {one.rule for one in found.findings} == {"work-unknown"}
     assert found.until is not None
+
+
+@pytest.mark.parametrize("pattern", ["Access", "Access/people", "Access/roles", "*"])
+def test_who_names_a_document_of_access_means_all_that_it_says(pattern: str) -> None:
+    """A change of a person or a role has no label of the document that it stands in."""
+    labels = ["Access/a@example.org", "Access/roles", "Queue/people"]
+    found = structural.needing_approval(labels, [pattern])
+    assert found == (labels if pattern == "*" else labels[:2])
+
+
+@pytest.mark.parametrize("name", ["main", "other"])
+def test_a_new_name_is_no_way_round_what_the_old_one_asks(name: str) -> None:
+    before = desired.Settings(name="main", safety=limits(approval=("Cluster/main",)))
+    after = msgspec.structs.replace(before, name=name, lease_s=before.lease_s + 1)
+    first, second = (
+        desired.Desired(structure=desired.Structure(settings=s)) for s in (before, after)
+    )
+    what = impact.find(first, second, records.Observed(), NOW)
+    assert [one.rule for one in safety.judge(first, what, NOW, NONE).findings] == ["needs-approval"]
