@@ -41,8 +41,7 @@ def _of_cluster(
     sides = [one if one.name or one != _DEFAULT else None for one in (before, after)]
     if all(sides) and _nameless(before) == _nameless(after):
         return  # what stood there under no name has one now
-    # what stands in force is what its limits name, whatever a change would have it called
-    yield (before if before.name else after).label, (sides[0], sides[1])
+    yield (after if after.name else before).label, (sides[0], sides[1])
 
 
 def _nameless(settings: desired.Settings) -> desired.Settings:
@@ -84,10 +83,12 @@ def needing_approval(labels: Iterable[str], patterns: Iterable[str]) -> list[str
     """The labels that a pattern names: ``Kind``, ``Kind/name``, or with ``*`` for any text.
 
     What documents of ``Access`` say counts together, by person and not by document: who names one
-    of them means all.
+    of them means all. There is one ``Cluster``, and a change may bring a new name for it.
     """
     wanted = [
-        pattern if "/" in pattern and not pattern.startswith("Access/") else f"{kind}/*"
+        pattern
+        if "/" in pattern and not pattern.startswith(("Access/", "Cluster/"))
+        else f"{kind}/*"
         for pattern in patterns
         for kind in [pattern.partition("/")[0]]
     ]
