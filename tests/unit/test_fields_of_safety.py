@@ -234,12 +234,16 @@ def key(field: str) -> Callable[[Run, Path], Json]:
 
 GPG = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n"
 IDENTITY = "Access.spec.identities[]"
+#: Somebody who can sign: without anybody signatures are not required of anybody.
+SIGNS = base.document(
+    "Access", "signs", {"identities": [{"email": BOB, "keys": [{"ssh": "ssh-ed25519 AAAA"}]}]}
+)
 TABLE |= {
     "Cluster.spec.verification.mode": Case(
         ("off", "required"),
         lambda run, _: run.structure.settings.verification,
         ("off", "required"),
-        EIGHT_GPUS,
+        (*EIGHT_GPUS, SIGNS),
     ),
     f"{IDENTITY}.groups": Case(
         (["g"], ["h"]), may("submit", "Queue/default"), (True, False), PEOPLE
