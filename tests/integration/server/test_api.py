@@ -98,7 +98,8 @@ def test_lists_are_filtered_and_paged(filled: parts.Served) -> None:
     assert names(queue="other") == []
     page = get(filled, "/v1/jobs", limit=1, queue="default")
     assert names(limit=1, queue="default", after=str(page["next"])) == ["train"]
-    for query in ("after=x", "label=x", "limit=0", "limit=x", "state=Sleeping"):
+    number = "9" * 40
+    for query in ("after=x", f"after={number}", "label=x", "limit=0", "limit=x", "state=Sleeping"):
         refused = filled.client.get(f"/v1/jobs?{query}")
         assert refused.status_code == 400, query
         assert refused.json()["error"]["code"] == "BadRequest"
@@ -224,6 +225,14 @@ def test_what_is_not_built_says_so(served: parts.Served) -> None:
     ):
         assert response.status_code == 501
         assert response.json()["error"]["code"] == "NotBuilt"
+
+
+@pytest.mark.parametrize("path", ["/v1/changes", "/v1/overrides", "/v1/adopt"])
+def test_a_body_that_is_nested_too_deep_is_the_clients(path: str, served: parts.Served) -> None:
+    headers = {"Content-Type": "application/json"}
+    response = served.client.post(path, content="[" * 80_000, headers=headers)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["code"] == "BadRequest"
 
 
 def test_a_damaged_store_is_told_without_a_trace(served: parts.Served) -> None:
