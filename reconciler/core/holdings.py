@@ -129,6 +129,8 @@ class Maker:
             doubtful=doubtful,
             moving=bool(evicted) and any(stop.moving for stop in evicted),
             began=min(began, self._at),
+            grace_s=float(max(a.grace_s for a in attempts)),
+            leaves_by=max((a.stop.at + a.stop.grace_s for a in attempts if a.stop), default=0.0),
         )
 
     def _protected_until(

@@ -8,6 +8,7 @@ Source: EASY backfill (Lifka, 1995) reserves for the head, conservative backfill
 described by Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
 
+import dataclasses
 import heapq
 import itertools
 import math
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reconciler.scheduling import asking
+from reconciler.scheduling import asking, windows
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.room import Room
@@ -81,8 +82,8 @@ class Calendar:
         self._combined: dict[int, Room] = {}
         #: By reach, room beside reservations once all has left, and what it was made of.
         self._coming: dict[int, tuple[tuple[tuple[Room, int], ...], Room]] = {}
-        #: Shapes that fit at no moment; what is reserved in between does not make them fit.
-        self._hopeless: set[int] = set()
+        #: Who fits at no moment; what is reserved in between does not make them fit.
+        self._hopeless: set[tuple[object, ...]] = set()
 
     # What may start
 
@@ -211,11 +212,11 @@ class Calendar:
 
     def reserve(self, ask: asking.Ask) -> Reservation | None:
         """Keep room for an ask at the earliest moment at which it fits until its end."""
-        if ask.shape in self._hopeless or not self.has_moments():
+        if self._kind(ask) in self._hopeless or not self.has_moments():
             return None
         found = self._earliest(ask)
         if found is None:
-            self._hopeless.add(ask.shape)
+            self._hopeless.add(self._kind(ask))
             return None
         return self._add(ask, *found)
 
@@ -223,7 +224,7 @@ class Calendar:
         """Which of several asks for the same work would have room first; of equals the first."""
         best, until = 0, math.inf
         for at, ask in enumerate(asks):
-            if ask.shape in self._hopeless or not self.has_moments():
+            if self._kind(ask) in self._hopeless or not self.has_moments():
                 continue
             found = self._earliest(ask, until=until)
             if found is not None and (found[0] < until or until == math.inf):
@@ -301,6 +302,7 @@ class Calendar:
         ``within``: (n,) nodes to use; ``until``: the last moment that will do.
         """
         walk = self.later.copy()
+        ask = self._whole(ask)
         moments = 0
         for moment, changes in self._moments():
             for change, tasks, exclusive, matches in changes:
@@ -311,16 +313,47 @@ class Calendar:
             moments += 1
             if moments > MOMENTS_MAX or moment > until:
                 return None
-            if not ask.fits(walk, within=within):
+            usable = self._open(ask, moment, within)
+            if not ask.fits(walk, within=usable):
                 continue
             room = self._until(walk, moment, ask.line.duration_s)
-            tasks_placed = ask.place(room, within=within)
+            tasks_placed = ask.place(room, within=usable)
             if tasks_placed is not None:
                 shape = self.situation.shapes[ask.shape]
                 if room is not walk:
                     walk.hold(tasks_placed, exclusive=shape.exclusive, matches=shape.matches)
                 return moment, tasks_placed, walk
         return None
+
+    def _kind(self, ask: asking.Ask) -> tuple[object, ...]:
+        """What asks have in common of which one fits at no moment if another does not."""
+        if not self.situation.windows:
+            return (ask.shape,)
+        return (ask.shape, ask.line.duration_s, ask.line.reservations)
+
+    def _whole(self, ask: asking.Ask) -> asking.Ask:
+        """An ask that may go where a window keeps it from now: later that may be over."""
+        unreserved = self.situation.shapes[ask.shape].unreserved
+        return ask if unreserved is None else dataclasses.replace(ask, shape=unreserved)
+
+    def _open(
+        self, ask: asking.Ask, moment: float, within: snapshots.Mask | None
+    ) -> snapshots.Mask | None:
+        """(n,) nodes of ``within`` on which no window begins while an ask would run; None: all."""
+        if not self.situation.windows:
+            return within
+        span = (moment, moment + ask.line.duration_s)
+        closed = windows.closed(self.situation, span, ask.line.reservations)
+        if closed is None:
+            return within
+        return ~closed if within is None else within & ~closed
+
+    def is_closed(self, reservation: Reservation, at: float) -> bool:
+        """Whether a window would keep a reservation's work from its nodes, had it them ``at``."""
+        ask, nodes = reservation.ask, [task.node for task in reservation.tasks]
+        span = (at, at + ask.line.duration_s)
+        closed = windows.closed(self.situation, span, ask.line.reservations)
+        return closed is not None and bool(closed[nodes].any())
 
     def _until(self, walk: Room, moment: float, duration_s: float) -> Room:
         """What stays free from a moment on for a duration."""
@@ -344,7 +377,7 @@ class Calendar:
 
     def has_moments(self) -> bool:
         """Whether anything ends at a moment that is known."""
-        if self._started or self._finite_ends():
+        if self._started or self._finite_ends() or self.situation.windows:
             return True
         return any(reservation.ends_at < math.inf for reservation in self.reservations)
 
@@ -371,6 +404,11 @@ class Calendar:
             changes.append((r.starts_at, 3, number, (-1, *taken)))
             if r.ends_at < math.inf:
                 changes.append((r.ends_at, 2, number, (1, *taken)))
+        changes += [
+            (window.ends_at, 4, number, (-1, (), False, ()))
+            for number, window in enumerate(self.situation.windows)
+            if window.ends_at > now  # nothing comes free, but nodes may be used again
+        ]
         changes.sort(key=lambda change: change[:3])
         ending = self._ending()
         first = min([some[0][0] for some in (changes, ending) if some], default=now)

@@ -173,9 +173,12 @@ class _Split:
             pool=pool,
         )
         self.shapes.append(made)
-        if old.unreserved is not None:
-            unreserved = self._in(old.unreserved, pool)
-            self.shapes[number] = dataclasses.replace(made, unreserved=unreserved)
+        others = (old.unreserved, old.leaving, old.evicting)
+        if any(other is not None for other in others):
+            here = [None if other is None else self._in(other, pool) for other in others]
+            self.shapes[number] = dataclasses.replace(
+                made, unreserved=here[0], leaving=here[1], evicting=here[2]
+            )
         return number
 
 

@@ -150,6 +150,8 @@ class _Expected:
                 _room_at(self.situation.now, calendar.later.amounts[node], changes[node], amounts)
                 for node, amounts in needed.items()
             )
+            if at < reservation.starts_at and calendar.is_closed(reservation, at):
+                at = reservation.starts_at
             for node, amounts in needed.items():
                 changes[node].append((at, ledgers.minus(ledgers.NOTHING, amounts)))
                 if runs_s < math.inf:

@@ -215,8 +215,9 @@ class Explainer:
         if empty.fits(index):
             return None
         shape = self.situation.shapes[index]
-        if shape.unreserved is not None and self.never(shape.unreserved) is None:
-            return reasons.Reason(
+        if shape.unreserved is not None:
+            for_good = self.never(shape.unreserved)
+            return for_good or reasons.Reason(
                 reasons.ReasonCode.RESERVED,
                 f"{self._asked(shape)} asked; it could still run when nodes that it needs "
                 "are reserved for others",

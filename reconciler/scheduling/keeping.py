@@ -116,7 +116,12 @@ def _where(cycle: Beginning, ask: asking.Ask, kept: snapshots.Kept) -> asking.As
     """An ask in the pool in which it had room reserved."""
     asks, shapes = cycle.tries(ask), cycle.situation.shapes
     nodes = list(kept.nodes)
-    return next((one for one in asks if shapes[one.shape].eligible[nodes].all()), ask)
+    whole = [shapes[one.shape].unreserved for one in asks]
+    eligible = [
+        shapes[one.shape if shape is None else shape].eligible
+        for one, shape in zip(asks, whole, strict=True)
+    ]
+    return next((one for one, mask in zip(asks, eligible, strict=True) if mask[nodes].all()), ask)
 
 
 def _promise_rank(

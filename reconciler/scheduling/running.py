@@ -63,6 +63,8 @@ class Holding:
         least: what has to stay together of each group, by group index; empty: all.
         doubtful: whether its node is silent: it holds, and can't be evicted now.
         moving: whether it leaves only to start elsewhere (consolidation): room is kept for it.
+        grace_s: seconds that it may take to leave once it is told to.
+        leaves_by: when it has left at the latest, where ``leaving``; 0: unknown.
     """
 
     job: str
@@ -85,6 +87,8 @@ class Holding:
     doubtful: bool = False
     moving: bool = False
     began: float = 0.0
+    grace_s: float = 0.0
+    leaves_by: float = 0.0
     packed: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -105,7 +109,7 @@ _NUMBERS = (
     "memory",
     "gpu",
 )
-_MOMENTS = ("since", "protected_until", "ends_at")
+_MOMENTS = ("since", "protected_until", "ends_at", "grace_s", "leaves_by")
 _FLAGS = ("preemptible", "leaving", "doubtful", "movable", "elastic")
 _RECORD = struct.Struct(f"<{len(_NUMBERS)}q{len(_MOMENTS)}d{len(_FLAGS)}?")
 _FIELDS = np.dtype(
@@ -145,6 +149,8 @@ def _packed(holding: Holding) -> bytes:
         holding.since,
         holding.protected_until,
         holding.ends_at,
+        holding.grace_s,
+        holding.leaves_by,
         holding.preemptible,
         holding.leaving,
         holding.doubtful,
@@ -158,8 +164,8 @@ class Running:
     """Holdings as columns, one entry for each; not to be changed.
 
     Attributes:
-        queue, priority, order, element, shape, since, protected_until, ends_at, preemptible,
-            leaving, doubtful, movable: as of the holding.
+        queue, priority, order, element, shape, since, protected_until, ends_at, grace_s, leaves_by,
+            preemptible, leaving, doubtful, movable: as of the holding.
         tasks: how many it has. spares: how many of them it goes on without.
         node: of its only task, -1 where it has several or none.
         total: (h, 3) what its tasks are charged together.
@@ -178,6 +184,8 @@ class Running:
     since: NDArray[np.float64]
     protected_until: NDArray[np.float64]
     ends_at: NDArray[np.float64]
+    grace_s: NDArray[np.float64]
+    leaves_by: NDArray[np.float64]
     preemptible: Mask
     leaving: Mask
     doubtful: Mask

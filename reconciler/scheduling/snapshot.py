@@ -181,6 +181,8 @@ class Shape:
         matches: indexes of the selectors in ``Snapshot.presence`` that match this work.
         unreserved: index of the same shape with the nodes on which a window begins too soon;
             None: it is without windows itself.
+        leaving, evicting: index of the same shape for who starts once what is leaving has left, or
+            what could be told to leave: a window may begin too soon for that; None: itself.
         mountable: (n,) nodes that are not eligible only because ``missing`` is not there now;
             None: there are none.
         missing: names of the volumes that it asks for and that nodes say are not there.
@@ -203,6 +205,8 @@ class Shape:
     affinities: tuple[JobAffinity, ...] = ()
     matches: tuple[int, ...] = ()
     unreserved: int | None = None
+    leaving: int | None = None
+    evicting: int | None = None
     mountable: Mask | None = None
     missing: tuple[str, ...] = ()
     mends: tuple[tuple[str, Mask], ...] = ()

@@ -174,7 +174,7 @@ class Ways:
         if self.later is self.now or (not always and ask.fits(self.now)):
             return False  # what fits now waits for a reservation, not for room
         room = self.calendar.coming_for(ask.line.duration_s)
-        tasks = ask.place(room)
+        tasks = self._after(ask, self.situation.shapes[ask.shape].leaving).place(room)
         if tasks is None:
             return False
         if room is not self.later:
@@ -182,6 +182,11 @@ class Ways:
             self.later.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
         self._promised(ask, tasks, beside_s=ask.line.duration_s)
         return True
+
+    @staticmethod
+    def _after(ask: asking.Ask, shape: int | None) -> asking.Ask:
+        """An ask by the shape for those who start once others have left; None: its own."""
+        return ask if shape is None else dataclasses.replace(ask, shape=shape)
 
     def _promised(
         self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None
@@ -214,7 +219,10 @@ class Ways:
 
     def _move(self, ask: asking.Ask) -> bool:
         """Move work together so that the ask fits."""
-        if not self.situation.policy.consolidate or ask.missing or not self.mover.may_find(ask):
+        if not self.situation.policy.consolidate or ask.missing:
+            return False
+        ask = self._after(ask, self.situation.shapes[ask.shape].evicting)
+        if not self.mover.may_find(ask):
             return False
         self._split()
         found = self.mover.find(ask)
@@ -248,6 +256,7 @@ class Ways:
         policy = self.situation.policy
         if not (policy.reclaim or policy.preempt) or not self.evictor.may_find(ask):
             return False
+        ask = self._after(ask, self.situation.shapes[ask.shape].evicting)
         self._split()
         found = self.evictor.find(ask, self.mover)
         if found is None or not found.units:

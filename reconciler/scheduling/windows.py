@@ -1,7 +1,9 @@
 """Reservations and maintenance drain by time: nothing starts into them that could not finish.
 
 A snapshot comes in; the same comes out with nodes taken away from the shapes of work that could
-still run when a window begins there. The rest of the scheduler knows nothing of windows.
+still run when a window begins there. Who starts only once others have left starts later by what
+those may take: for that there are shapes of their own (``Shape.leaving``, ``Shape.evicting``).
+Whoever looks further ahead asks which nodes are ``closed`` for a span of time.
 """
 
 import dataclasses
@@ -13,6 +15,9 @@ from reconciler.model import reasons
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import wording
 
+#: Beyond its grace work takes a moment to be gone, and that to be known.
+LEAVING_S = 10.0
+
 
 def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
     """The same with nodes taken out for lines that would still run when a window begins there.
@@ -22,28 +27,14 @@ def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
     """
     if not situation.windows:
         return situation
-    shapes = list(situation.shapes)
-    known: dict[tuple[int, tuple[int, ...]], int] = {}
-
-    def outside(shape: int, duration_s: float, usable: tuple[int, ...]) -> int:
-        barred = _barred(situation, duration_s, usable)
-        if not barred:
-            return shape
-        if (shape, barred) not in known:
-            closed = np.any([situation.windows[index].nodes for index in barred], axis=0)
-            known[shape, barred] = len(shapes)
-            shapes.append(_windowed(situation, shape, barred, closed))
-        return known[shape, barred]
-
+    narrowing = _Narrowing(situation)
     lines = []
     for line in situation.lines:
-        shape = outside(line.shape, line.duration_s, line.reservations)
+        shape = narrowing.of_line(line)
         lines.append(line if shape == line.shape else dataclasses.replace(line, shape=shape))
     holdings = []
     for holding in situation.holdings:
-        shape = holding.shape
-        if shape >= 0:  # what moves begins anew, and uses no reservation that it began in
-            shape = outside(shape, holding.ends_at - holding.since, ())
+        shape = narrowing.of_running(holding)
         same = shape == holding.shape
         holdings.append(holding if same else dataclasses.replace(holding, shape=shape))
     columns = situation.line_columns
@@ -52,38 +43,124 @@ def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
         columns = dataclasses.replace(columns, shape=numbers)
     return dataclasses.replace(
         situation,
-        shapes=tuple(shapes),
+        shapes=tuple(narrowing.shapes),
         lines=tuple(lines),
         holdings=tuple(holdings),
         line_columns=columns,
     )
 
 
+class _Narrowing:
+    """Shapes without the nodes on which windows begin too soon, each made when it is asked for."""
+
+    def __init__(self, situation: snapshots.Snapshot) -> None:
+        self.situation = situation
+        self.shapes = list(situation.shapes)
+        self._known: dict[tuple[object, ...], int] = {}
+        self._of_line: dict[tuple[int, float, tuple[int, ...]], int] = {}
+        running, now = situation.running, situation.now
+        may = running.preemptible & ~running.leaving & ~running.doubtful
+        grace_s = float(running.grace_s[may].max(initial=0.0))
+        left_by = float(running.leaves_by[running.leaving].max(initial=0.0))
+        #: When who starts after others have left does so at the latest: those that are leaving,
+        #: and those that could be told to leave now.
+        self._left_at = max(now, left_by + LEAVING_S) if left_by else now
+        self._gone_at = max(self._left_at, now + grace_s + LEAVING_S if may.any() else now)
+
+    def of_line(self, line: snapshots.Line) -> int:
+        """The shape by which a line's work is placed."""
+        key = (line.shape, line.duration_s, line.reservations)
+        if key not in self._of_line:
+            barred = [
+                self._barred(at + line.duration_s, line.reservations)
+                for at in (self.situation.now, self._left_at, self._gone_at)
+            ]
+            self._of_line[key] = self._narrowed(line.shape, *barred)
+        return self._of_line[key]
+
+    def of_running(self, holding: snapshots.Holding) -> int:
+        """The shape by which work would be placed elsewhere; -1: it is not moved."""
+        if holding.shape < 0:
+            return holding.shape
+        at = self._left_at if holding.leaving else self._gone_at
+        # what moves begins anew, and uses no reservation that it began in
+        barred = self._barred(at + holding.ends_at - holding.since, ())
+        return self._narrowed(holding.shape, barred)
+
+    def _barred(self, until: float, usable: tuple[int, ...]) -> tuple[int, ...]:
+        """Windows that bar what runs until a moment; one that is over by then does so till then."""
+        return _barred(self.situation, (self.situation.now, until), usable)
+
+    def _narrowed(
+        self,
+        shape: int,
+        barred: tuple[int, ...],
+        leaving: tuple[int, ...] | None = None,
+        evicting: tuple[int, ...] | None = None,
+    ) -> int:
+        """Index of a shape where some windows bar a start now, and some one after others."""
+        after = [self._narrowed(shape, late) for late in (leaving, evicting) if late is not None]
+        here = shape if not barred else self._without(shape, barred)
+        if not after or all(index == here for index in after):
+            return here
+        key = (shape, here, *after)
+        if key not in self._known:
+            self._known[key] = len(self.shapes)
+            self.shapes.append(
+                dataclasses.replace(self.shapes[here], leaving=after[0], evicting=after[1], form="")
+            )
+        return self._known[key]
+
+    def _without(self, shape: int, barred: tuple[int, ...]) -> int:
+        if (shape, barred) not in self._known:
+            self._known[shape, barred] = len(self.shapes)
+            self.shapes.append(_windowed(self.situation, shape, barred))
+        return self._known[shape, barred]
+
+
+def closed(
+    situation: snapshots.Snapshot, span: tuple[float, float], usable: tuple[int, ...]
+) -> snapshots.Mask | None:
+    """(n,) nodes that windows keep from others at some time of a span; None: no node.
+
+    Args:
+        span: begin and end of what would run.
+        usable: indexes of the windows that it may use.
+    """
+    barred = _barred(situation, span, usable)
+    return _nodes(situation, barred) if barred else None
+
+
+def _nodes(situation: snapshots.Snapshot, barred: tuple[int, ...]) -> snapshots.Mask:
+    found: snapshots.Mask = np.any([situation.windows[index].nodes for index in barred], axis=0)
+    return found
+
+
 def _barred(
-    situation: snapshots.Snapshot, duration_s: float, usable: tuple[int, ...]
+    situation: snapshots.Snapshot, span: tuple[float, float], usable: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Windows that begin before work of a duration has ended, but those that it may use."""
-    ends_at = situation.now + duration_s
+    """Windows that hold at some time of a span, but those that may be used then."""
+    begins_at, ends_at = span
     return tuple(
         index
         for index, window in enumerate(situation.windows)
-        if window.ends_at > situation.now
+        if window.ends_at > begins_at
         and window.starts_at < ends_at
         and (window.maintenance or index not in usable)
     )
 
 
 def _windowed(
-    situation: snapshots.Snapshot, shape: int, barred: tuple[int, ...], closed: snapshots.Mask
+    situation: snapshots.Snapshot, shape: int, barred: tuple[int, ...]
 ) -> snapshots.Shape:
     """A shape without the nodes on which a window begins too soon."""
-    old = situation.shapes[shape]
-    lost = int((old.eligible & closed).sum())
+    old, taken = situation.shapes[shape], _nodes(situation, barred)
+    lost = int((old.eligible & taken).sum())
     names = wording.names_text(tuple(situation.windows[index].name for index in barred))
     step = reasons.FunnelStep(lost, f"reserved before it could end ({names})")
     return dataclasses.replace(
         old,
-        eligible=old.eligible & ~closed,
+        eligible=old.eligible & ~taken,
         filtered=(*old.filtered, *((step,) if lost else ())),
         unreserved=shape,
         form="",

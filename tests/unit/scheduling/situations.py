@@ -129,6 +129,7 @@ class Job:
     submitted_at: float = 0.0
     pools: tuple[str, ...] = ()
     near: bool | None = None
+    grace_s: float = 0.0
 
 
 @dataclasses.dataclass
@@ -142,6 +143,7 @@ class Held:
     leaving_for: str = ""
     moving: bool = False
     since: float = 0.0
+    leaves_by: float = 0.0
 
 
 class Situation:
@@ -253,6 +255,7 @@ class Situation:
         leaving: bool = False,
         leaving_for: str = "",
         near: bool | None = None,
+        grace_s: float = 0.0,
     ) -> Situation:
         """Add a job that waits, or, with ``on``, has each task of element 0 on these nodes.
 
@@ -278,6 +281,7 @@ class Situation:
             submitted_at=submitted_at,
             pools=pools,
             near=near,
+            grace_s=grace_s,
         )
         if on:
             self._place(job, on, devices, leaving=leaving, leaving_for=leaving_for)
@@ -496,6 +500,8 @@ class Situation:
                     leaving=held.leaving,
                     leaving_for=held.leaving_for,
                     moving=held.moving,
+                    grace_s=job.grace_s,
+                    leaves_by=held.leaves_by,
                     shape=self._shape_of(job),
                     least=tuple(
                         count if job.least is None else job.least for _, count, _ in job.groups
@@ -596,6 +602,7 @@ class Situation:
                 self.held.append(present)
             present.tasks = self._spared(job, (*present.tasks, *tasks))
         for eviction in decisions.evictions:
+            leaves_by = self.now + self.jobs[eviction.job].grace_s
             for held in list(self.held):
                 if (eviction.job, eviction.element) != (held.job, held.element) or held.leaving:
                     continue
@@ -604,10 +611,12 @@ class Situation:
                     held.tasks = self._spared(
                         self.jobs[held.job], tuple(t for t in held.tasks if t not in gone)
                     )
-                    self.held.append(
-                        Held(held.job, -1 - held.element, gone, True, eviction.for_job)
-                    )
+                    element = -1 - held.element
+                    leaver = Held(held.job, element, gone, True, eviction.for_job)
+                    leaver.leaves_by = leaves_by
+                    self.held.append(leaver)
                 else:
+                    held.leaves_by = leaves_by
                     held.leaving, held.leaving_for = True, eviction.for_job
                     held.moving = eviction.ground == "consolidate"
         turns = {name: turn for turn, name in enumerate(decisions.promised)}
