@@ -149,8 +149,8 @@ class Evictor:
             return True
         if not policy.reclaim:
             return False
-        below = (q for q in self.prospects.leaves_above() if excess.queue in paths[q])
-        return any(self._loses(ask, queue) for queue in below)
+        leaves = self.prospects.leaves_above()
+        return any(excess.is_over(paths[queue]) and self._loses(ask, queue) for queue in leaves)
 
     def has_failed(self, ask: asking.Ask) -> bool:
         """Whether all searches for an ask were made, for it or a smaller one, and found nobody.
@@ -425,8 +425,19 @@ class Evictor:
         return lower[np.array(others, dtype=np.bool_)]
 
     def _candidates(self, ask: asking.Ask, *, foreign: bool, own: bool) -> Iterator[pools.Unit]:
-        """Units that free something the ask could use, cheapest first."""
+        """Units that free something the ask could use, cheapest first.
+
+        Where a limit stands in its way that is also what is freed under it, on whatever nodes.
+        """
         usable = self.situation.shapes[ask.shape].eligible & self.situation.nodes.accepts
+        short = list(self.ledger.over_limits(ask.queue, ask.amounts, settled=True))
+
+        def helps(unit: pools.Unit) -> bool:
+            path = self.ledger.paths[unit.holding.queue]
+            if any(one.is_over(path) and unit.total[one.resource] for one in short):
+                return True
+            return any(usable[task.node] for task in unit.tasks)
+
         if foreign:
             losers = self._losers(ask)
             for unit in self.pool.by_saturation(
@@ -435,12 +446,12 @@ class Evictor:
                 lambda queue: self._may_still_lose(ask, queue),
                 self.ledger.concerned(ask.amounts),
             ):
-                if usable[unit.tasks[0].node] or any(usable[task.node] for task in unit.tasks):
+                if usable[unit.tasks[0].node] or helps(unit):
                     yield unit
         if own:
             units = self.pool.units(ask.queue)
             for unit in map(units.unit, self._own(ask).tolist()):
-                if any(usable[task.node] for task in unit.tasks):
+                if helps(unit):
                     yield unit
 
     def allowed(self, ask: asking.Ask, unit: pools.Unit) -> bool:

@@ -7,7 +7,7 @@ their own, rows have three more resources for each (``bypool``).
 """
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +36,10 @@ class Excess:
     bound: int
     used: int
     asked: int
+
+    def is_over(self, path: Sequence[int]) -> bool:
+        """Whether what a queue has counts under it; ``path``: the queue and those above it."""
+        return self.queue < 0 or self.queue in path
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,10 @@ class Ledger:
 
         ``settled``: once all that is leaving has left.
         """
+        return next(self.over_limits(queue, asked, settled=settled), None)
+
+    def over_limits(self, queue: int, asked: Charge, *, settled: bool) -> Iterator[Excess]:
+        """All limits that a start would exceed, those of its own queue first."""
         for member in self._limited[queue]:
             bounds, row = self.limit[member], self.charged[member]
             for resource in self.resources:
@@ -226,17 +234,17 @@ class Ledger:
                     continue
                 used = self.used(member, resource) if settled else row[resource]
                 if used + asked[resource] > bounds[resource]:
-                    return Excess(member, resource, bounds[resource], used, asked[resource])
-        return self._over_cap(asked, settled=settled) if self.caps else None
+                    yield Excess(member, resource, bounds[resource], used, asked[resource])
+        if self.caps:
+            yield from self._over_caps(asked, settled=settled)
 
-    def _over_cap(self, asked: Charge, *, settled: bool) -> Excess | None:
-        """A pool of which all work together would have more than is allowed."""
+    def _over_caps(self, asked: Charge, *, settled: bool) -> Iterator[Excess]:
+        """Pools of which all work together would have more than is allowed."""
         for resource in self.resources[bypool.BASE :]:
             if asked[resource] and self.caps[resource] < UNLIMITED:
                 used = self.in_all(resource, settled=settled)
                 if used + asked[resource] > self.caps[resource]:
-                    return Excess(-1, resource, self.caps[resource], used, asked[resource])
-        return None
+                    yield Excess(-1, resource, self.caps[resource], used, asked[resource])
 
     def in_all(self, resource: int, *, settled: bool = False) -> int:
         """What all queues have of a resource; ``settled``: once all that is leaving has left."""
