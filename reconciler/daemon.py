@@ -38,7 +38,7 @@ from reconciler import (
 from reconciler.changes import notes
 from reconciler.core import reconcile, safety
 from reconciler.desired import gitobjects, incumbents, loader, source, watch
-from reconciler.model import addresses, loglines, outcome, records, states
+from reconciler.model import addresses, loglines, outcome, records, revisions, states
 from reconciler.notices import delivery, happenings
 from reconciler.operations import auditlog, logfiles
 from reconciler.provisioning import runner
@@ -160,8 +160,10 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument(
         "--accept-revision",
+        type=_revision,
         metavar="COMMIT",
-        help="take this revision although it does not follow the last one (a rewritten history)",
+        help="take this revision, once, although it does not follow the last one (a rewritten "
+        "history)",
     )
     options.add_argument(
         "--log-format",
@@ -228,6 +230,14 @@ def _is_adoption(store: stores.Store, repository: source.Source, *, known: bool)
     except (gitobjects.GitError, OSError) as error:
         log.warning("can't tell whether the repository was run before: %s", error)
         return False
+
+
+def _revision(text: str) -> str:
+    """A commit to accept, as argparse takes it."""
+    try:
+        return revisions.accepted(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _records(store: stores.Store) -> records.Observed | None:

@@ -17,6 +17,7 @@ import typer
 
 import reconciler
 from reconciler.cli import context, lazily, terminal
+from reconciler.model import revisions
 from reconciler.operations import resources
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ _Accept = Annotated[
     typer.Option(
         "--accept-revision",
         metavar="COMMIT",
-        help="Take this revision although it does not follow the last one (a rewritten history).",
+        help="Take this revision, once, although it does not follow the last one (a rewritten "
+        "history).",
     ),
 ]
 _Secrets = Annotated[
@@ -125,6 +127,10 @@ def up(
     for option, folder in folders.items():
         if folder is not None and not folder.is_dir():
             terminal.fail(f"{option} {folder}: there is no such folder", terminal.USAGE)
+    try:
+        accept_revision = accept_revision and revisions.accepted(accept_revision)
+    except ValueError as error:
+        terminal.fail(f"--accept-revision: {error}", terminal.USAGE)
     address = str(Path(repo).resolve()) if Path(repo).exists() else repo
     cluster = localcluster.LocalCluster(
         folder=Path.cwd(),

@@ -97,6 +97,11 @@ class Applied:
         return self._jobs.refused
 
     @property
+    def origins(self) -> Mapping[str, str]:
+        """The file of each structural object in force, by label."""
+        return self._origins
+
+    @property
     def left(self) -> undecided.Left:
         """Jobs that are left as they are in force while they are written so."""
         return self._jobs.undecided

@@ -16,6 +16,8 @@ _SUFFIXES = (".yaml", ".yml")
 _SYMLINK, _SUBMODULE = "120000", "160000"
 #: Modes of what is never followed.
 LINKS = frozenset({_SYMLINK, _SUBMODULE})
+#: Mode of a folder.
+FOLDER = "040000"
 #: The most entries of a tree that are looked at.
 FILES_MAX = 500_000
 
@@ -41,7 +43,7 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 def of_tree(output: bytes) -> Iterator[Entry]:
-    """What ``git ls-tree -r -z`` tells."""
+    """What ``git ls-tree -r -z`` tells, with ``-t`` folders too."""
     for entry in output.split(b"\0")[:-1]:
         head, _, path = entry.partition(b"\t")
         mode, _, blob = head.decode("ascii").split(" ")

@@ -27,6 +27,7 @@ class Incumbents(msgspec.Struct, frozen=True):
             them: those of one change are judged together.
         approvals: digests that people approved since something is held.
         suspended: since when the cluster and queues are suspended, by label.
+        accepted: heads that were taken because somebody said so from outside.
         trust: what commits are measured by; None: that of the revision read next.
     """
 
@@ -41,6 +42,7 @@ class Incumbents(msgspec.Struct, frozen=True):
     approvals: tuple[str, ...] = ()
     trust: trusting.Trust | None = None
     suspended: dict[str, float] = {}
+    accepted: tuple[str, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -7,9 +7,11 @@ starts the controller has said that it is right.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from reconciler.desired import firsts, provenance, source, trusting
+from reconciler.desired import firsts, provenance, source, trees, trusting
+from reconciler.model import revisions
 
-_PREFIX_CHARACTERS_MIN = 7
+#: Heads that were accepted and are remembered.
+TAKEN_MAX = 100
 
 
 class HeldError(Exception):
@@ -25,16 +27,28 @@ class Lineage:
 
     Args:
         repository: where they are.
-        accept_revision: a head to take although it does not follow the last one.
+        accept_revision: a head to take, once, although it does not follow the last one.
+        taken: heads that were taken so before.
 
     Attributes:
+        taken: those and the ones since: a branch that is reset to one of them later is held.
+        at: the commit of ``line`` that is applied now; empty: the last one.
         line: the commits; of a head that answers for itself: that one.
         signers: as whom those count whose signatures were looked at, by id; empty: as nobody.
     """
 
-    def __init__(self, repository: source.Source, accept_revision: str | None = None) -> None:
+    def __init__(
+        self,
+        repository: source.Source,
+        accept_revision: str | None = None,
+        taken: tuple[str, ...] = (),
+    ) -> None:
         self._source = repository
-        self._accepted: set[str] = {accept_revision} if accept_revision else set()
+        self.taken = taken
+        self.at = ""
+        self._accepted: set[str] = set()
+        if accept_revision:
+            self.accept(accept_revision)
         self._merges: dict[str, str] = {}
         #: Nothing that could be judged leads to the head.
         self._alone = False
@@ -43,24 +57,27 @@ class Lineage:
 
     def forget(self) -> None:
         """There is another head, and nothing is known of what leads to it."""
-        self.line, self.signers = (), {}
+        self.line, self.signers, self.at = (), {}, ""
 
     def accept(self, revision: str) -> None:
         """Take ``revision``, or what begins so, although it is no successor.
 
         Raises:
-            ValueError: it could be too many.
+            ValueError: it could be another one.
         """
-        if len(revision) < _PREFIX_CHARACTERS_MIN:
-            raise ValueError(f"{revision!r} is too short; give {_PREFIX_CHARACTERS_MIN} characters")
-        self._accepted.add(revision)
+        self._accepted.add(revisions.accepted(revision))
 
     def is_accepted(self, head: str) -> bool:
-        """Whether somebody has said from outside that it is right."""
-        return any(
-            len(prefix) >= _PREFIX_CHARACTERS_MIN and head.startswith(prefix)
-            for prefix in self._accepted
-        )
+        """Whether somebody has said from outside that it is right, and it was not taken since."""
+        return head not in self.taken and self._is_named(head)
+
+    def _is_named(self, head: str) -> bool:
+        return head.startswith(tuple(self._accepted))
+
+    def was_taken(self, head: str) -> None:
+        """A head is in force: that it was accepted is used up."""
+        if self.is_accepted(head):
+            self.taken = (*self.taken, head)[-TAKEN_MAX:]
 
     def judge_by(self, merge: str, branch: str) -> None:
         """Let the commits of ``branch`` answer for ``merge``, which nobody has made yet."""
@@ -112,7 +129,10 @@ class Lineage:
                 ) from None
             return provenance.Walk(trusting.Trust(), as_written=True)
         self.line, self._alone = tuple(line), False
-        found = judge.walk(line, trust, known, whole=self.is_merge(head))
+        try:
+            found = judge.walk(line, trust, known, whole=self.is_merge(head))
+        except trees.BrokenTreeError as error:
+            return self._accepted_alone(head, judge, trust, error)
         self.signers = found.signers
         return found
 
@@ -125,9 +145,25 @@ class Lineage:
     ) -> provenance.Walk:
         """Go on behind the commit that a walk has stopped at; the rest as for :meth:`walk`."""
         ids = [commit.id for commit in self.line]
-        found = judge.walk(self.line[ids.index(until) + 1 :], trust, before)
+        try:
+            found = judge.walk(self.line[ids.index(until) + 1 :], trust, before)
+        except trees.BrokenTreeError as error:
+            return self._accepted_alone(ids[-1], judge, trust, error)
         self.signers = {**self.signers, **found.signers}
         return found
+
+    def _accepted_alone(
+        self,
+        head: str,
+        judge: provenance.Provenance,
+        trust: trusting.Trust,
+        error: trees.BrokenTreeError,
+    ) -> provenance.Walk:
+        """What leads to a head can't be judged: it is taken only where that was accepted."""
+        if not self.is_accepted(head):
+            raise broken(head, error) from None
+        self.take_alone(head, judge, trust)
+        return provenance.Walk(trusting.Trust(), as_written=True)
 
     def take_alone(self, head: str, judge: provenance.Provenance, trust: trusting.Trust) -> None:
         """A head to which nothing leads that could be judged: it answers for itself."""
@@ -141,6 +177,9 @@ class Lineage:
         Where nothing leads to the head, the commits that changed these files tell.
         """
         line: Sequence[source.Commit] = self.line
+        ids = [one.id for one in line]
+        if self.at in ids:
+            line = line[: ids.index(self.at) + 1]
         if line and self._alone:
             line = self._source.history(line[-1].id, paths, firsts.COMMITS_MAX)
         return firsts.first(self._source, line, label, paths)
@@ -150,6 +189,16 @@ class Lineage:
         if [one.id for one in self.line] == [head] and not self.line[0].merge:
             return f"Put it back: `git revert {head[:12]}`"
         return f"Put it back: `git checkout {kept[:12]} -- .` at the top of a clone, and commit"
+
+
+def broken(head: str, error: trees.BrokenTreeError) -> HeldError:
+    """A head is not applied that has a tree, or follows one, that nobody can be sure of."""
+    return HeldError(
+        "broken-tree",
+        f"{error}; nothing of {head[:12]} is applied. Find out who pushed it, take it out of the "
+        f"branch, or look at what it holds now, and where that is right, {how_to_accept(head)}. "
+        "`receive.fsckObjects=true` on the server refuses such a push",
+    )
 
 
 def how_to_accept(head: str) -> str:

@@ -24,6 +24,7 @@ from reconciler.desired import (
     provenance,
     reading,
     source,
+    trees,
     trusting,
     undecided,
 )
@@ -60,7 +61,7 @@ class Loader:
     Args:
         repository: where to read from.
         incumbents: what was in force before a restart.
-        accept_revision: a revision to take although it does not follow the last one.
+        accept_revision: a revision to take, once, although it does not follow the last one.
         gate: judges what a revision changes before it applies; None: all of it applies.
         clock: seconds since the epoch.
         begun: of jobs, those whose newest run has begun or ended, with its key.
@@ -85,7 +86,7 @@ class Loader:
         self._clock = clock
         self._head: str | None = None
         self._gate = gate
-        self._lineage = lineage.Lineage(repository, accept_revision)
+        self._lineage = lineage.Lineage(repository, accept_revision, incumbents.accepted)
         self._applied = self._applied_to(incumbents)
         self._undecided: _Undecided | None = None
         self._resting = undecided.Rests()
@@ -173,6 +174,7 @@ class Loader:
         self._approvals = before.approvals
         self._trust = before.trust or trusting.Trust()
         self._suspended = before.suspended
+        self._lineage.taken = before.accepted
         self._desired = desired.Desired()
 
     def judge_by(self, merge: str, branch: str) -> None:
@@ -190,6 +192,7 @@ class Loader:
             approvals=self._approvals,
             trust=self._trust,
             suspended=self._suspended,
+            accepted=self._lineage.taken,
         )
 
     def load(self, *, fetch: bool = True) -> desired.Desired:
@@ -210,11 +213,10 @@ class Loader:
                 self._lineage.forget()
             self._applied.now = now
             self._catch_up(attempted)
+        except trees.BrokenTreeError as error:
+            return self._held(now, attempted, lineage.broken(attempted or "", error))
         except lineage.HeldError as held:
-            with contextlib.suppress(gitobjects.GitError, OSError, lineage.HeldError):
-                self._judge_again()
-            problem = desired.Problem(held.rule, "error", "", str(held))
-            return self._update(now, "OutOfSync", attempted, str(held), (problem,))
+            return self._held(now, attempted, held)
         except (gitobjects.GitError, OSError) as error:
             self._go_on(now)
             return self._update(now, "Unknown", attempted, str(error))
@@ -223,6 +225,14 @@ class Loader:
         if not errors:
             return self._update(now, "Synced", attempted, "")
         return self._update(now, "OutOfSync", attempted, self._summary(errors))
+
+    def _held(self, now: float, attempted: str | None, held: lineage.HeldError) -> desired.Desired:
+        """The head is not applied; what is in force stays."""
+        self._go_on(now)
+        with contextlib.suppress(gitobjects.GitError, OSError, lineage.HeldError):
+            self._judge_again()
+        problem = desired.Problem(held.rule, "error", "", str(held))
+        return self._update(now, "OutOfSync", attempted, str(held), (problem,))
 
     def _go_on(self, now: float) -> None:
         """After a restart go on with the last good revisions, where their objects are here.
@@ -336,6 +346,7 @@ class Loader:
             self._applied.filed.places(trusting.TRUSTED_KINDS),
             self._in_force(),
             waits=bool(self._applied.held),
+            origins=self._applied.origins,
         )
 
     def _in_force(self) -> measures.Measure | None:
@@ -368,6 +379,7 @@ class Loader:
             ]
             files += [filed.FileChange(path, "", None) for path in sorted(gone)]
             self._half_way = True
+            self._lineage.at = head
             taken = self._applied.apply(
                 head,
                 files,
@@ -387,6 +399,7 @@ class Loader:
                 "to go, leave one object until the next commit",
             )
         self._head = head
+        self._lineage.was_taken(head)
         in_force = self._in_force()
         off = trust.mode == "off" and (in_force is None or in_force.mode == "off")
         if off or as_written:

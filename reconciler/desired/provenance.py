@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from reconciler.desired import altered, documents, measures, signatures, source, trusting
+from reconciler.desired import altered, documents, measures, signatures, source, touched, trusting
 from reconciler.model import access, desired
 from reconciler.model.documents import cluster, queue
 
@@ -32,6 +32,7 @@ class Before(msgspec.Struct, frozen=True):
         places: by label, in which files, with their blobs, the trusted kinds are written.
         measure: what commits are measured by beside what is written; None: nothing is in force.
         waits: whether something is held, which an approval may bring into force.
+        origins: by label, in which file a structural object that is in force was written.
     """
 
     parents: Mapping[str, str | None] = {}
@@ -39,6 +40,16 @@ class Before(msgspec.Struct, frozen=True):
     places: Mapping[str, Mapping[str, str]] = {}
     measure: measures.Measure | None = None
     waits: bool = False
+    origins: Mapping[str, str] = {}
+
+    def by_path(self) -> dict[str, list[str]]:
+        """The labels of what is in force from each file."""
+        found: dict[str, list[str]] = {}
+        for job in self.jobs.values():
+            found.setdefault(job.path, []).append(f"Job/{job.name}")
+        for label, path in self.origins.items():
+            found.setdefault(path, []).append(label)
+        return found
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -67,9 +78,6 @@ class Walk(msgspec.Struct, frozen=True):
     as_written: bool = False
 
 
-_Pair = tuple[str | None, str | None]
-
-
 class Provenance:
     """Walks along the commits of one repository. Close it when done."""
 
@@ -77,9 +85,7 @@ class Provenance:
         self._source = repository
         self._clock = clock
         self._verifier = signatures.Verifier(repository)
-        #: Documents by label, of the blobs that the commit at hand is about.
-        self._read: dict[str, dict[str, altered.Documents]] = {}
-        self._opaque: set[str] = set()
+        self._touched = touched.Touched(repository, dict)
         self._before = Before()
         self._places: dict[str, dict[str, str]] = {}
         #: Whose a job is as of the last commit that counts; None: it is gone.
@@ -118,6 +124,7 @@ class Provenance:
         if unasked and not self._turns_on(line):
             return Walk(trust, tuple(one for commit in line for one in commit.trailer(APPROVE)))
         self._before, self._holders, self._parents = before, {}, before.parents
+        self._touched = touched.Touched(self._source, before.by_path)
         self._places = {label: dict(files) for label, files in before.places.items()}
         counted: set[str] = set()  # what is other than in force, or than at the last stop
         stops: list[Stop] = []
@@ -125,7 +132,7 @@ class Provenance:
         for commit in line:
             parent, parents = trust, self._parents  # what held before, whatever it makes of it
             asked = self._asked(commit, trust, in_force)
-            changes = self._changes(commit)
+            changes = self._touched.changes(commit)
             self._follow(changes)
             approved = self._approvals(commit, trust, in_force)
             approvals += approved
@@ -134,7 +141,8 @@ class Provenance:
                 for label, files in changes.items():
                     trust = self._renewed(trust, label)
                     self._place(
-                        label, [one for _, new in files.values() for one in self._of(label, new)]
+                        label,
+                        [one for _, new in files.values() for one in self._touched.of(label, new)],
                     )
             else:
                 signers[commit.id] = asked.who
@@ -217,14 +225,14 @@ class Provenance:
             for document in documents.read(data).documents
         )
 
-    def _follow(self, changes: Mapping[str, Mapping[str, _Pair]]) -> None:
+    def _follow(self, changes: Mapping[str, Mapping[str, touched.Pair]]) -> None:
         """Keep in which files the trusted kinds are written."""
         for label, files in changes.items():
             if trusting.kind(label) not in trusting.TRUSTED_KINDS:
                 continue
             places = self._places.setdefault(label, {})
             for path, (_, new) in files.items():
-                if new is not None and self._of(label, new):
+                if new is not None and self._touched.of(label, new):
                     places[path] = new
                 else:
                     places.pop(path, None)
@@ -241,8 +249,8 @@ class Provenance:
         clusters = [one for one in self._places if trusting.kind(one) == "Cluster"]
         alike = clusters if kind == "Cluster" else [label]
         places = [(one, blob) for one in alike for blob in self._places.get(one, {}).values()]
-        self._fill(blob for _, blob in places)
-        written = [document for one, blob in places for document in self._of(one, blob)]
+        self._touched.fill(blob for _, blob in places)
+        written = [document for one, blob in places for document in self._touched.of(one, blob)]
         if not written:
             return trust.renewed(label, None)
         if len(written) > 1 or written[0].part is None:
@@ -270,47 +278,12 @@ class Provenance:
             return signatures.Refusal("unknown-person", f"{who} is nobody that Access knows")
         return measures.Signer(who, found.acts)
 
-    def _changes(self, commit: source.Commit) -> dict[str, dict[str, _Pair]]:
-        """By label, the files in which a commit changes an object, with their blobs.
-
-        That an object moves is a change: of two of one name the file tells which is in force.
-        """
-        entries = self._source.differences(commit.parent, commit.id)
-        self._read, self._opaque = {}, set()
-        self._fill(blob for _, *pair in entries for blob in pair)
-        found: dict[str, dict[str, _Pair]] = {}
-        for path, old, new in entries:
-            labels = {label for blob in (old, new) if blob for label in self._read[blob]}
-            for label in labels:
-                if not self._same(label, old, new):
-                    found.setdefault(label, {})[path] = (old, new)
-        return dict(sorted(found.items()))
-
-    def _fill(self, blobs: Iterable[str | None]) -> None:
-        """Read what is not read yet."""
-        missing = list(dict.fromkeys(b for b in blobs if b is not None and b not in self._read))
-        for blob, data in zip(missing, self._source.blobs(missing), strict=True):
-            by_label: dict[str, altered.Documents] = {}
-            file = documents.read(data)
-            if file.opaque:
-                self._opaque.add(blob)
-            for document in file.documents:
-                if document.label:
-                    by_label[document.label] = (*by_label.get(document.label, ()), document)
-            self._read[blob] = by_label
-
-    def _of(self, label: str, blob: str | None) -> altered.Documents:
-        return () if blob is None else self._read[blob].get(label, ())
-
-    def _same(self, label: str, old: str | None, new: str | None) -> bool:
-        return altered.contents(self._of(label, old)) == altered.contents(self._of(label, new))
-
     def _judged(
         self,
         trust: trusting.Trust,
         commit: source.Commit,
         label: str,
-        files: dict[str, _Pair],
+        files: dict[str, touched.Pair],
         asked: measures.Asked,
     ) -> trusting.Trust:
         """What holds after a commit has changed one object in some files.
@@ -324,7 +297,7 @@ class Provenance:
         standing = prior or trusting.Denial(measures.problem(asked.mode, commit, label, "", None))
         before = {path: pair[0] for path, pair in files.items()} | standing.before
         after = standing.after | {path: pair[1] for path, pair in files.items()}
-        self._fill((*before.values(), *after.values()))
+        self._touched.fill((*before.values(), *after.values()))
         change = self._difference(label, before, after)
         why = self._refusal(asked, label, change)
         move = self._move(label, files)
@@ -332,20 +305,20 @@ class Provenance:
         problem = standing.problem
         if why is not None:
             unanswered |= files.keys()
-            holding = [path for path in files if self._of(label, after[path])]
+            holding = [path for path in files if self._touched.of(label, after[path])]
             problem = measures.problem(asked.mode, commit, label, max(holding or files), why)
         elif move is not None and move[0] in unanswered:
             # Who moves it does not answer for what it says: what is denied has a new place.
             old, new = move
             unanswered = unanswered - {old} | {new}
             problem = msgspec.structs.replace(problem, path=new)
-            if not self._of(label, before[new]):
+            if not self._touched.of(label, before[new]):
                 before |= {new: before[old], old: None}
         else:
             unanswered -= files.keys()
             if move is None:  # where it is no longer written, nothing stands against this
-                unanswered = {path for path in unanswered if self._of(label, after[path])}
-        unanswered = {p for p in unanswered if not self._same(label, before[p], after[p])}
+                unanswered = {path for path in unanswered if self._touched.of(label, after[path])}
+        unanswered = {p for p in unanswered if not self._touched.same(label, before[p], after[p])}
         denied = {name: one for name, one in trust.denied.items() if name != label}
         if unanswered:
             timed = None
@@ -360,7 +333,7 @@ class Provenance:
         if not unanswered or asked.mode == "warn":
             self._hold(label, change, after.values())
             self._place(label, change.after)
-            gone = not any(self._of(label, blob) for blob in after.values())
+            gone = not any(self._touched.of(label, blob) for blob in after.values())
             if change.paths or asked.mode == "warn" or not gone:
                 trust = self._renewed(trust, label)
         return trust
@@ -386,8 +359,8 @@ class Provenance:
             asked = signed[sha]
             if asked is None:
                 continue
-            self._read, self._opaque = {}, set()
-            self._fill((*one.before.values(), *one.after.values()))
+            self._touched.forget()
+            self._touched.fill((*one.before.values(), *one.after.values()))
             change = self._difference(label, one.before, one.after)
             if self._refusal(asked, label, change) is None:
                 del denied[label]
@@ -399,7 +372,7 @@ class Provenance:
         if specs:
             queues, owners = zip(*specs, strict=True)
             self._holders[label] = _Holder(queues, owners)
-        elif change.paths and not change.after and self._opaque.isdisjoint(b for b in blobs if b):
+        elif change.paths and not change.after and self._touched.all_readable(blobs):
             self._holders[label] = None
 
     def _place(self, label: str, written: Iterable[documents.Document]) -> None:
@@ -421,20 +394,22 @@ class Provenance:
         self, label: str, before: Mapping[str, str | None], after: Mapping[str, str | None]
     ) -> altered.Change:
         """All that differs of an object."""
-        paths = tuple(p for p in sorted(after) if not self._same(label, before[p], after[p]))
+        paths = tuple(
+            p for p in sorted(after) if not self._touched.same(label, before[p], after[p])
+        )
         sides = (
-            tuple(document for path in paths for document in self._of(label, side[path]))
+            tuple(document for path in paths for document in self._touched.of(label, side[path]))
             for side in (before, after)
         )
         return altered.Change(paths, *sides)
 
-    def _move(self, label: str, files: dict[str, _Pair]) -> tuple[str, str] | None:
+    def _move(self, label: str, files: dict[str, touched.Pair]) -> tuple[str, str] | None:
         """From where to where, if a commit does nothing else with an object."""
-        left = [path for path, (old, _) in files.items() if self._of(label, old)]
-        come = [path for path, (_, new) in files.items() if self._of(label, new)]
+        left = [path for path, (old, _) in files.items() if self._touched.of(label, old)]
+        come = [path for path, (_, new) in files.items() if self._touched.of(label, new)]
         if len(left) != 1 or len(come) != 1 or left == come:
             return None
-        if not self._same(label, files[left[0]][0], files[come[0]][1]):
+        if not self._touched.same(label, files[left[0]][0], files[come[0]][1]):
             return None
         return left[0], come[0]
 

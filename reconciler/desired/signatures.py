@@ -235,6 +235,10 @@ def _by_gpg(said: str, keys: _Keys) -> _Signer | Refusal:
         return Refusal("bad-signature", "its signature is not of what it says")
     if "REVKEYSIG" in status:
         return Refusal("revoked-key", "the key that signed it is revoked")
+    if "EXPSIG" in status:  # beside VALIDSIG; `git verify-commit` refuses it as well
+        return Refusal(
+            "expired-signature", "its signature was made to hold until then, and expired"
+        )
     valid = status.get("VALIDSIG")
     if "EXPKEYSIG" in status:
         return Refusal("expired-key", "the key that signed it has expired")

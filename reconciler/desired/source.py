@@ -381,12 +381,22 @@ class Source:
         return found
 
     def files(self, commit: str) -> entries.Changes:
-        """All files of a commit."""
-        arguments = ["ls-tree", "-r", "-z", "--full-tree", commit]
+        """All files of a commit.
+
+        Raises:
+            BrokenTreeError: it has trees that git would not write.
+            GitError: git fails.
+        """
+        arguments = ["ls-tree", "-r", "-t", "-z", "--full-tree", commit]
         if self.sub_path:
             arguments += ["--", f"{self.sub_path}/"]
         output = gitobjects.run(self.folder, *arguments).stdout
-        return entries.sort_out(entries.of_tree(output), self.sub_path)
+        found = list(entries.of_tree(output))
+        folders = [one for _, mode, one in found if mode == entries.FOLDER and one is not None]
+        root = self.objects.read(f"{commit}^{{tree}}")
+        trees.check(self.folder, self.objects, [*([root[0]] if root else []), *folders])
+        files = (entry for entry in found if entry[1] != entries.FOLDER)
+        return entries.sort_out(files, self.sub_path)
 
     def require_folder(self, commit: str) -> None:
         """See that the folder that is read is there: one that is misspelt holds nothing for ever.
@@ -436,10 +446,14 @@ class Source:
             return []
         with contextlib.suppress(trees.TooManyError):
             return trees.differing(self.objects, before, after, self.sub_path)
-        arguments = ["diff-tree", "-r", "-z", "--no-renames", "--raw", before, after]
+        arguments = ["diff-tree", "-r", "-t", "-z", "--no-renames", "--raw", before, after]
         if self.sub_path:
             arguments += ["--", f"{self.sub_path}/"]
-        return list(trees.told(gitobjects.run(self.folder, *arguments).stdout))
+        found = list(trees.told(gitobjects.run(self.folder, *arguments).stdout))
+        root = self.objects.read(f"{after}^{{tree}}")
+        new = [one.after.id for one in found if one.after and one.after.mode == entries.FOLDER]
+        trees.check(self.folder, self.objects, [*([root[0]] if root else []), *new])
+        return [replaced for one in found if (replaced := trees.without_folders(one)) is not None]
 
     def blobs(self, ids: Iterable[str]) -> list[bytes]:
         """The bytes of blobs, in order; only the beginning of one that is far too large.

@@ -22,12 +22,15 @@ class Loaders:
         self,
         known: incumbents.Incumbents | None = None,
         clock: Callable[[], float] | None = None,
+        *,
+        accept_revision: str | None = None,
     ) -> loader.Loader:
         """One that knows ``known`` of before."""
         chosen = clock or self._clock
         one = loader.Loader(
             source.Source(str(self._repository.path)),
             known or incumbents.Incumbents(),
+            accept_revision=accept_revision,
             gate=safety.Safety(records.Observed, chosen),
             clock=chosen,
         )
@@ -40,6 +43,9 @@ class Loaders:
             one.close()
 
 
-def restarted(make: Make, before: loader.Loader) -> loader.Loader:
+def restarted(
+    make: Make, before: loader.Loader, *, accept_revision: str | None = None
+) -> loader.Loader:
     """A loader that has read what one before it has left."""
-    return make(incumbents.decode(incumbents.encode(before.incumbents())))
+    known = incumbents.decode(incumbents.encode(before.incumbents()))
+    return make(known, accept_revision=accept_revision)

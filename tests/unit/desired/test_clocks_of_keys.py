@@ -203,6 +203,40 @@ def test_what_counted_stays_when_the_key_or_the_clock_goes_on(
         assert value.status.sync == "Synced"
 
 
+def test_a_gpg_signature_that_has_expired_counts_no_more(
+    repository: Repository, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who signed it said how long it holds, though the key holds on."""
+    earlier = tmp_path / "earlier"
+    earlier.mkdir()
+    faked = "--faked-system-time '20200101T000000!' --default-sig-expire 1d"
+    (earlier / "gpg").write_text(f'#!/bin/sh\nexec {shutil.which("gpg")} {faked} "$@"\n')
+    (earlier / "gpg").chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", f"{earlier}{os.pathsep}{os.environ['PATH']}")
+        key = signing.GpgKey(tmp_path / "keyring", "ada@x.org")
+        repository.commit(
+            {
+                "a.yaml": documents(
+                    "apiVersion: muster/v1\nkind: Access\nmetadata: {name: people}\nspec:\n"
+                    f"  identities:\n    - email: ada@x.org\n      keys:\n      - {key.listed()}\n"
+                    "  roles:\n    - name: all\n      members: [ada@x.org]\n      allow:\n"
+                    '        - {verbs: [change], objects: ["*"]}\n',
+                    "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: c}\n"
+                    "spec: {verification: {mode: required}}\n",
+                    queue("q"),
+                )
+            }
+        )
+        one = make()
+        one.load()
+        repository.commit({"b.yaml": job("b", queue="q")})
+        signing.sign(repository, key)
+    value = one.load()
+    assert [problem.rule for problem in value.status.problems] == ["expired-signature"]
+    assert value.jobs == {}
+
+
 def test_a_clock_that_is_behind_the_making_of_a_gpg_key_takes_its_signature(
     repository: Repository, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,9 +30,9 @@ def make(repository: Repository) -> Iterator[Make]:
         one.close()
 
 
-def restarted(make: Make, before: loader.Loader) -> loader.Loader:
+def restarted(make: Make, before: loader.Loader, **more: Any) -> loader.Loader:
     """A new loader that knows only what was remembered."""
-    return make(incumbents.decode(incumbents.encode(before.incumbents())))
+    return make(incumbents.decode(incumbents.encode(before.incumbents())), **more)
 
 
 def rules(value: desired.Desired) -> list[str]:
@@ -259,10 +259,51 @@ def test_rewritten_history_is_held_until_accepted(repository: Repository, make: 
         assert held.status.attempted_revision == head
         assert rules(held) == ["not-a-fast-forward"]
         assert f"--accept-revision {head}" in held.status.message
-    one.accept(head[:12])
+    with pytest.raises(ValueError, match="first 16 characters or more"):
+        one.accept(head[:12])
+    one.accept(head[:16])
     value = one.load()
     assert set(value.jobs) == {"a", "c"}
     assert value.status.sync == "Synced"
+
+
+@pytest.mark.parametrize("over_a_restart", [False, True])
+def test_what_was_accepted_once_is_not_taken_again(
+    repository: Repository, make: Make, *, over_a_restart: bool
+) -> None:
+    """Also by a controller that is started with the same words each time."""
+    first = repository.commit(BASE)
+    repository.commit({"jobs/b.yaml": job("b")})
+    one = make()
+    one.load()
+    accepted = repository.commit({"jobs/c.yaml": job("c")}, parent=first)
+    one = restarted(make, one, accept_revision=accepted)
+    assert one.load().status.sync == "Synced"
+    good = repository.commit({"jobs/c.yaml": None})
+    assert set(one.load().jobs) == {"a"}
+    git(repository.path, "update-ref", "refs/heads/main", accepted)
+    if over_a_restart:
+        one = restarted(make, one, accept_revision=accepted)
+    value = one.load()
+    assert rules(value) == ["not-a-fast-forward"]
+    assert set(value.jobs) == {"a"}
+    git(repository.path, "update-ref", "refs/heads/main", good)
+    assert one.load().status.sync == "Synced"
+
+
+def test_what_was_accepted_is_taken_where_the_cycle_with_it_did_not_pass(
+    repository: Repository, make: Make
+) -> None:
+    first = repository.commit(BASE)
+    repository.commit({"jobs/b.yaml": job("b")})
+    one = make()
+    one.load()
+    before = one.incumbents()
+    accepted = repository.commit({"jobs/c.yaml": job("c")}, parent=first)
+    one = restarted(make, one, accept_revision=accepted)
+    one.load()
+    one.leave(before, ())
+    assert set(one.load().jobs) == {"a", "c"}
 
 
 def test_last_head_is_gone(repository: Repository, make: Make) -> None:

@@ -1,0 +1,21 @@
+"""How people name a commit to the controller, so that no other can be meant."""
+
+import re
+
+#: Fewer characters of an id can be made again by trying.
+CHARACTERS_MIN = 16
+_REVISION = re.compile(f"[0-9a-f]{{{CHARACTERS_MIN},64}}")
+
+
+def accepted(text: str) -> str:
+    """What names a commit that is to be taken as it is: its id, or a long beginning of it.
+
+    Raises:
+        ValueError: it names no commit, or could be made to name another one.
+    """
+    if _REVISION.fullmatch(text) is None:
+        raise ValueError(
+            f"{text!r} is no commit's id, nor the first {CHARACTERS_MIN} characters or more of "
+            "one; `git rev-parse NAME` prints it"
+        )
+    return text
