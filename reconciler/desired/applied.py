@@ -101,6 +101,18 @@ class Applied:
         """The file of each structural object in force, by label."""
         return self._origins
 
+    def places(self, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
+        """In which files, with their blobs, objects of some kinds are written, by label.
+
+        Those in force count that may stand in a file that can't be read.
+        """
+        found = self.filed.places(kinds)
+        for label, path in self._origins.items():
+            entry = self.filed.entries.get(path)
+            if entry is not None and entry.file.opaque and label.split("/", 1)[0] in kinds:
+                found.setdefault(label, {}).setdefault(path, entry.blob)
+        return found
+
     @property
     def left(self) -> undecided.Left:
         """Jobs that are left as they are in force while they are written so."""

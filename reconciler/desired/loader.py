@@ -343,7 +343,7 @@ class Loader:
         return provenance.Before(
             {name: q.parent for name, q in structure.queues.items()},
             self._applied.jobs,
-            self._applied.filed.places(trusting.TRUSTED_KINDS),
+            self._applied.places(trusting.TRUSTED_KINDS),
             self._in_force(),
             waits=bool(self._applied.held),
             origins=self._applied.origins,

@@ -2,8 +2,9 @@
 
 Mostly they are the same. Where a change of Access or Cluster waits for approval, or is refused for
 what else is wrong, they differ: then both have to allow what a commit does, so that nobody uses a
-right, or a lack of verification, that nobody has let come into force. An approval is measured by
-what is in force alone, as one through the API is.
+right, or a lack of verification, that nobody has let come into force. Where nobody is left who by
+both could mend it, what is written counts for nothing: a slip of the one who may locks nobody out.
+An approval is measured by what is in force alone, as one through the API is.
 """
 
 from collections.abc import Mapping
@@ -78,8 +79,32 @@ def of_all(written: Measure, in_force: Measure | None) -> list[Measure]:
     """
     found = [written]
     if in_force is not None and not _alike(written, in_force):
-        found.append(in_force)
+        found = [written, in_force] if _can_be_mended(written, in_force) else [in_force]
     return [one for one in found if one.mode != "off"]
+
+
+def _can_be_mended(written: Measure, in_force: Measure) -> bool:
+    """Whether anybody could sign a change of Access or the Cluster that counts by both."""
+    if written.mode == "off":
+        return True
+    one = written.known
+    other = one if in_force.mode == "off" else in_force.known
+    vouched = "author" in {key for _, key in _keys(one) & _keys(other)}
+    signing = {email for email, _ in _keys(one) & _keys(other)}
+    return any(
+        (vouched or email in signing) and access.keeps(one, email) and access.keeps(other, email)
+        for email in one.identities.keys() & other.identities.keys()
+    )
+
+
+def _keys(known: access.Access) -> set[tuple[str, str]]:
+    """Whose each key is by which people sign for themselves; of a forge's key ``author``."""
+    return {
+        (email, "author" if one.acts == "author" else key.text)
+        for email, one in known.identities.items()
+        for key in one.keys
+        if one.acts != "submitter"
+    }
 
 
 def _alike(one: Measure, other: Measure) -> bool:

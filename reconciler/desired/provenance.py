@@ -232,7 +232,8 @@ class Provenance:
                 continue
             places = self._places.setdefault(label, {})
             for path, (_, new) in files.items():
-                if new is not None and self._touched.of(label, new):
+                readable = self._touched.all_readable((new,))
+                if new is not None and (self._touched.of(label, new) or not readable):
                     places[path] = new
                 else:
                     places.pop(path, None)
@@ -241,7 +242,7 @@ class Provenance:
         """What holds once ``label`` is as it is written now, in all files that it is written in.
 
         Of an object that is written twice nobody can tell which is meant: what holds stays, until
-        one of the two is gone.
+        one of the two is gone. So it does while it may stand in a file that can't be read.
         """
         kind = trusting.kind(label)
         if kind not in trusting.TRUSTED_KINDS:
@@ -250,6 +251,8 @@ class Provenance:
         alike = clusters if kind == "Cluster" else [label]
         places = [(one, blob) for one in alike for blob in self._places.get(one, {}).values()]
         self._touched.fill(blob for _, blob in places)
+        if any(not self._touched.of(one, blob) for one, blob in places):
+            return trust
         written = [document for one, blob in places for document in self._touched.of(one, blob)]
         if not written:
             return trust.renewed(label, None)

@@ -151,6 +151,17 @@ def of_kind(access: Access, who: str, verb: Verb, kind: str) -> Decision:
     return _decide(access, asked, lambda rule: _any(rule.objects, (kind, f"{kind}/")))
 
 
+def keeps(access: Access, who: str) -> bool:
+    """Whether somebody may change anything at all of Access or the Cluster."""
+    asked = _Asked(who, "change", "Access or the Cluster", ("change",))
+
+    def matches(rule: Rule) -> bool:
+        named = any(pattern.startswith(("Access/", "Cluster/")) for pattern in rule.objects)
+        return named or _any(rule.objects, ("Access", "Cluster", "Access/", "Cluster/"))
+
+    return _decide(access, asked, matches).allowed
+
+
 def of_approval(access: Access, who: str) -> Decision:
     """Whether somebody may approve what safety holds."""
     asked = _Asked(who, "approve", "held changes", ("approve",))

@@ -1,5 +1,7 @@
 """What stands in a file that can't be read is still somebody's: who may not, can't take it away."""
 
+from collections.abc import Callable
+
 import pytest
 
 from reconciler.desired import loader
@@ -134,3 +136,109 @@ def test_a_typo_in_a_file_of_several_is_a_change_of_those_it_hides_alone(
     value = one.load()
     assert set(value.jobs) == {"a", "ada", "b"}
     assert value.status.sync == "Synced"
+
+
+@pytest.mark.parametrize("path", ["access.yaml", "cluster.yaml"])
+def test_a_slip_in_what_commits_are_measured_by_changes_nothing_of_it(
+    repository: Repository, one: loader.Loader, make: Make, keys: Keys, path: str
+) -> None:
+    good = base(keys)[path]
+    by(repository, keys["ada"], {path: good + TYPO})
+    assert one.load().status.sync == "OutOfSync"
+    one = restarted(make, one)
+    by(repository, keys["bob"], {"jobs/b.yaml": job("b", queue="research")})
+    by(repository, None, {"jobs/c.yaml": job("c", queue="research")})
+    value = one.load()
+    assert set(value.jobs) == {"a", "ada", "b"}
+    assert set(value.refused) == {"c"}
+    by(repository, None, {path: None})
+    value = one.load()
+    assert value.structure.settings.verification == "required"
+    assert set(value.structure.access.identities) >= {"ada@x.org", "bob@x.org"}
+    assert "unsigned-commit" in rules(value)
+    by(repository, keys["ada"], {path: good + TYPO, "jobs/c.yaml": None})
+    one.load()
+    by(repository, keys["ada"], {path: good})
+    assert one.load().status.problems == ()
+
+
+def test_who_mends_a_slip_in_access_may_change_it_too(
+    repository: Repository, one: loader.Loader, keys: Keys
+) -> None:
+    by(repository, keys["ada"], {"access.yaml": base(keys)["access.yaml"] + TYPO})
+    one.load()
+    more = test_provenance.access(keys, "    - {email: eve@x.org}")
+    by(repository, keys["bob"], {"access.yaml": more})
+    assert "not-allowed" in rules(one.load())
+    by(repository, keys["ada"], {"access.yaml": more + "# mine\n", "pool.yaml": pool(7)})
+    value = one.load()
+    assert "not-allowed" in rules(value)  # what bob wrote is not hers by adding a remark
+    by(repository, keys["ada"], {"access.yaml": base(keys)["access.yaml"] + TYPO})
+    one.load()
+    by(repository, keys["ada"], {"access.yaml": more})
+    value = one.load()
+    assert value.status.problems == ()
+    assert "eve@x.org" in value.structure.access.identities
+
+
+#: Slips in Access by the only one who may change it, after which nobody has a key any more.
+SLIPS: dict[str, Callable[[str], dict[str, str | None]]] = {
+    "put away": lambda text: {"access.yaml": None, ".access.yaml": text},
+    "misspelt": lambda text: {"access.yaml": text.replace("kind: Access", "kind: Acess")},
+    "taken out": lambda _: {"access.yaml": None},
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_who_took_all_keys_away_by_mistake_can_put_them_back(
+    repository: Repository, one: loader.Loader, make: Make, keys: Keys, slip: str
+) -> None:
+    text = base(keys)["access.yaml"]
+    by(repository, keys["ada"], SLIPS[slip](text))
+    assert one.load().status.sync == "OutOfSync"
+    one = restarted(make, one)
+    by(repository, keys["bob"], {"jobs/b.yaml": job("b", queue="research")})
+    assert "b" in one.load().jobs
+    by(repository, keys["bob"], {"pool.yaml": pool(7)})
+    assert "not-allowed" in rules(one.load())
+    by(repository, keys["ada"], {"access.yaml": text, ".access.yaml": None, "pool.yaml": pool(8)})
+    assert one.load().status.problems == ()
+
+
+def without_forge(keys: Keys, *, ada: str = "ada") -> str:
+    """The Access in which nobody but people sign, and alone ada may change it."""
+    text = test_provenance.access(keys).replace(keys["ada"].public, keys[ada].public)
+    return "".join(line for line in text.splitlines(keepends=True) if "forge@x.org" not in line)
+
+
+def test_who_changed_her_key_beside_a_mistake_can_mend_it_with_the_one_in_force(
+    repository: Repository, make: Make, keys: Keys
+) -> None:
+    files = base(keys) | {"access.yaml": without_forge(keys)}
+    repository.commit(files)
+    one = make()
+    assert one.load().status.sync == "Synced"
+    new = without_forge(keys, ada="mallory")
+    wrong = files["q.yaml"].replace("parent: research", "parent: resaerch")
+    by(repository, keys["ada"], {"access.yaml": new, "q.yaml": wrong})
+    assert rules(one.load()) == ["unknown-parent"]
+    by(repository, keys["mallory"], {"jobs/m.yaml": job("m", queue="ops")})
+    assert "unknown-key" in rules(one.load())
+    by(repository, keys["ada"], {"q.yaml": files["q.yaml"], "jobs/m.yaml": None})
+    assert one.load().status.problems == ()
+    by(repository, keys["mallory"], {"pool.yaml": pool(7)})
+    assert one.load().status.problems == ()
+
+
+def test_who_lost_a_right_has_lost_it_though_something_else_is_wrong(
+    repository: Repository, one: loader.Loader, keys: Keys
+) -> None:
+    """As long as somebody else can mend it, what is written takes rights at once."""
+    text = test_provenance.access(keys).replace(keys["bob"].public, keys["mallory"].public)
+    wrong = base(keys)["q.yaml"].replace("parent: research", "parent: resaerch")
+    by(repository, keys["ada"], {"access.yaml": text, "q.yaml": wrong})
+    assert rules(one.load()) == ["unknown-parent"]
+    by(repository, keys["bob"], {"jobs/b.yaml": job("b", queue="research")})
+    value = one.load()
+    assert "b" not in value.jobs
+    assert "unknown-key" in rules(value)
