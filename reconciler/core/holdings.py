@@ -103,8 +103,9 @@ class Maker:
         ]
         doubtful = bool([a for a in attempts if a.state is AttemptState.UNKNOWN])
         movable = spec.preemptible and spec.checkpoint is not None
+        fixed = not leaving and _is_fixed(spec, attempts)
         shape = -1
-        if movable and not doubtful:
+        if (movable or fixed) and not doubtful:
             shape, refusal = self._shapes.of(spec)
             shape = shape if refusal is None else -1
         resizable = resizing.is_resizable(spec)
@@ -129,6 +130,7 @@ class Maker:
             doubtful=doubtful,
             moving=bool(evicted) and any(stop.moving for stop in evicted),
             began=min(began, self._at),
+            fixed=fixed and shape >= 0,
             grace_s=float(max(a.grace_s for a in attempts)),
             leaves_by=max((a.stop.at + a.stop.grace_s for a in attempts if a.stop), default=0.0),
         )
@@ -173,3 +175,9 @@ class Maker:
                 if a.node in row_of
             ]
         )
+
+
+def _is_fixed(spec: desired.Job, attempts: holders.Attempts) -> bool:
+    """Whether an element has more tasks than it needs and can give none of them up."""
+    least = sum(group.least for group in spec.groups)
+    return spec.is_elastic and not resizing.is_resizable(spec) and len(attempts) > least

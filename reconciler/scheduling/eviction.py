@@ -32,6 +32,7 @@ from reconciler.scheduling import (
     gathering,
     nodewise,
     order,
+    reclaiming,
     thrift,
 )
 from reconciler.scheduling import ledger as ledgers
@@ -78,6 +79,7 @@ class Evictor:
         self._asked = False
         self.situation = situation
         self.ledger = ledger
+        self.rules = reclaiming.Rules(situation, ledger)
         self.later = later
         self._pool: pools.Pool | None = None
         #: When the next claim is overdue that may not take surplus by force before.
@@ -234,82 +236,33 @@ class Evictor:
 
     def _loses(self, ask: asking.Ask, queue: int) -> bool:
         """Whether a queue may lose something to an ask as things stand, and has something."""
-        return queue != ask.queue and self._may_lose(ask, queue) and not self.pool.is_empty(queue)
+        return (
+            queue != ask.queue and self.rules.may_lose(ask, queue) and not self.pool.is_empty(queue)
+        )
 
-    def _may_lose(self, ask: asking.Ask, loser: int, held: snapshots.Charge | None = None) -> bool:
-        """Whether a queue may lose something as things stand, or what holds so much (``held``).
+    def lasts(self, ask: asking.Ask, units: Iterable[pools.Unit]) -> bool:
+        """Whether none of these would take back what they lose to an ask.
 
-        What holds nothing that its queue has too much of leaves only for who keeps to its share of
-        everything. Else two queues that both have too many GPUs take the same CPUs from each other
-        for ever.
+        What can give nothing up while it runs leaves as a whole for what it has beyond its share.
+        Where the least of it is owed to its queue it comes back: then it has to find room beside
+        the ask, or each would evict the other for ever. ``units``: released in ledger and room.
         """
-        ledger = self.ledger
-        own = ledger.paths[ask.queue]
-        if loser in own or ask.queue in ledger.paths[loser]:
-            return False
-        branch = [member for member in ledger.paths[loser] if member not in own]
-        taker = [member for member in own if member not in ledger.paths[loser]]
-        counts = ledger.concerned(ask.amounts)
-        if ledger.width > len(ledgers.RESOURCES) and any(ledger.is_kept(m, counts) for m in branch):
-            return False  # what is guaranteed in this very pool stays, whatever else it has
-        for member in branch[:-1]:
-            if any(ledger.rationed[member]) and not ledger.is_over(
-                member, ledger.guaranteed[member], counts
-            ):
-                return False
-        top = branch[-1]
-        if ledger.is_over(top, ledger.may_keep(top), counts) and (
-            held is None
-            or ledger.is_over(top, ledger.may_keep(top), tuple([r for r in counts if held[r]]))
-            or self._within(taker[-1], ask, ledger.may_keep(taker[-1]))
-        ):
+        fixed = [
+            u.holding for u in units if u.holding.fixed and self.rules.comes_back(ask, u.holding)
+        ]
+        if not fixed:
             return True
-        return self._within(taker[-1], ask, ledger.guaranteed[taker[-1]]) and ledger.is_over(
-            top, ledger.guaranteed[top], counts
-        )
-
-    def _may_still_lose(self, ask: asking.Ask, loser: int) -> bool:
-        """Whether a queue that could lose something may do so still, or once others have.
-
-        What only other queues' losses could make possible again is possible.
-        """
-        ledger = self.ledger
-        own = ledger.paths[ask.queue]
-        if len(own) == 1:
-            return self._may_lose(ask, loser)
-        branch = [member for member in ledger.paths[loser] if member not in own]
-        return all(
-            ledger.is_over(member, ledger.guaranteed[member])
-            for member in branch
-            if member == branch[-1] or any(ledger.rationed[member])
-        )
-
-    def _within(self, queue: int, ask: asking.Ask, bounds: snapshots.Charge) -> bool:
-        """Whether a queue with an ask has no more than ``bounds`` of anything."""
-        ledger = self.ledger
-        return all(
-            not ledger.rationed[queue][r] or ledger.used(queue, r) + ask.amounts[r] <= bounds[r]
-            for r in ledger.concerned(ask.amounts)
-        )
-
-    def _stays_below(self, ask: asking.Ask, losing: Iterable[int]) -> bool:
-        """No ancestor of the taker that is above its fair share passes a sibling that loses."""
-        ledger = self.ledger
-        for member in ledger.paths[ask.queue]:
-            for resource in ledger.resources:
-                if not ask.amounts[resource]:
-                    continue
-                own = ledger.ratio(member, resource, ask.amounts[resource])
-                if own <= 1:
-                    continue
-                for queue in losing:
-                    for other in ledger.paths[queue]:
-                        if other == member or ledger.parents[other] != ledger.parents[member]:
-                            continue
-                        fair = ledger.fair[other][resource]
-                        if fair > 0 and own >= ledger.ratio(other, resource):
-                            return False
-        return True
+        later = self.later
+        mark = later.mark()
+        placed = ask.place(later) is not None
+        for holding in fixed:
+            plan = later.plan(holding.shape) if placed else None
+            if plan is None:
+                placed = False
+                break
+            later.take(holding.shape, plan)
+        later.rollback(mark)
+        return placed
 
     # The search
 
@@ -443,7 +396,7 @@ class Evictor:
             for unit in self.pool.by_saturation(
                 self.ledger,
                 losers,
-                lambda queue: self._may_still_lose(ask, queue),
+                lambda queue: self.rules.may_still_lose(ask, queue),
                 self.ledger.concerned(ask.amounts),
             ):
                 if usable[unit.tasks[0].node] or helps(unit):
@@ -458,16 +411,14 @@ class Evictor:
         """Whether a unit may be taken at this moment of the search."""
         if unit.holding.queue == ask.queue:
             return unit.holding.priority < ask.line.priority
-        return self._may_lose(ask, unit.holding.queue, unit.total) and self._is_due(ask, unit)
+        return self.rules.may_lose(ask, unit.holding.queue, unit.total) and self._is_due(ask, unit)
 
     def _is_due(self, ask: asking.Ask, unit: pools.Unit) -> bool:
         """Whether an ask need not wait any longer for another queue's unit to end by itself."""
         if unit.holding.ends_at >= snapshots.ENDLESS or self.is_forced(ask):
             return True
-        paths = self.ledger.paths
-        beside = paths[unit.holding.queue]
-        top = [member for member in paths[ask.queue] if member not in beside][-1]
-        return bool(self.ledger.owed(top, ask.amounts))
+        taker, _ = self.rules.branches(ask.queue, unit.holding.queue)
+        return bool(self.ledger.owed(taker[-1], ask.amounts))
 
     def may_start(
         self, ask: asking.Ask, losing: Iterable[int], freed: snapshots.Charge = ledgers.NOTHING
@@ -485,4 +436,4 @@ class Evictor:
             return False
         if any(freed) and not ledger.grows_within_share(ask.queue, ask.amounts, freed):
             return False
-        return self._stays_below(ask, losing)
+        return self.rules.stays_below(ask, losing)

@@ -33,6 +33,9 @@ class Search(Protocol):
     ) -> bool:
         """Whether limits, lenders and shares let the ask start."""
 
+    def lasts(self, ask: asking.Ask, units: Iterable[pools.Unit]) -> bool:
+        """Whether none of these would take back what they lose to an ask."""
+
 
 class Attempt:
     """The gathering of one ask's victims; room and ledger follow as they are added."""
@@ -132,7 +135,9 @@ class Attempt:
         freed = self.freed if own else self.evictor.ledger.nothing
         if not self.evictor.may_start(self.ask, losing, freed):
             return False
-        return self.ask.fits(self.evictor.later)
+        return self.ask.fits(self.evictor.later) and self.evictor.lasts(
+            self.ask, self.chosen.values()
+        )
 
     def _spare(self) -> None:
         """Let go whoever is not needed: first all beside the plan at once, then one by one."""

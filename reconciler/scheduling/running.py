@@ -65,6 +65,8 @@ class Holding:
         moving: whether it leaves only to start elsewhere (consolidation): room is kept for it.
         grace_s: seconds that it may take to leave once it is told to.
         leaves_by: when it has left at the latest, where ``leaving``; 0: unknown.
+        fixed: whether it began with more than the least that it needs, and can give none of it up
+            while it runs; once it has left it asks for the least again, by ``shape``.
     """
 
     job: str
@@ -89,6 +91,7 @@ class Holding:
     began: float = 0.0
     grace_s: float = 0.0
     leaves_by: float = 0.0
+    fixed: bool = False
     packed: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -143,6 +143,51 @@ def test_who_was_promised_room_keeps_the_order_in_which_it_was_promised() -> Non
     assert found["second"].promised == 0
 
 
+def _holdings(world: World) -> dict[str, columns.Holding]:
+    """What runs, as the scheduler sees it."""
+    wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
+    work = desk.Work(wanted, world.memory.observed((), {}), world.now)
+    return {one.job: one for one in snapshots.build(work, world.now).snapshot.holdings}
+
+
+def test_how_long_leaving_takes_is_known_and_until_when() -> None:
+    world = World(nodes=1, cpu=2)
+    saves = desired.Checkpoint("SIGUSR1", grace_s=120)
+    world.commit(job("quick", grace_s=5), job("saves", checkpoint=saves))
+    world.settle()
+    assert {name: (one.grace_s, one.leaves_by) for name, one in _holdings(world).items()} == {
+        "quick": (5.0, 0.0),
+        "saves": (120.0, 0.0),
+    }
+    world.commit(job("urgent", priority=90, cpu=2))
+    world.hear()
+    world.cycle()
+    told_at = world.now
+    world.now += 3.0
+    found = _holdings(world)
+    assert {name: one.leaving for name, one in found.items()} == {"quick": True, "saves": True}
+    assert (found["quick"].leaves_by, found["saves"].leaves_by) == (told_at + 5, told_at + 120)
+
+
+def test_what_can_give_nothing_up_while_it_runs_is_told() -> None:
+    """Where the ranks of a framework are counted once; it is more than it needs."""
+    world = World(nodes=1, cpu=8)
+    for name, framework, most in (
+        ("ranks", "torchrun", 3),
+        ("least", "torchrun", 2),
+        ("loose", "none", 3),
+    ):
+        group = desired.TaskGroup("main", most, Resources(1000, 0, 0), command=("true",), minimum=2)
+        world.commit(job(name, groups=(group,), framework=framework))
+        world.settle()
+    found = _holdings(world)
+    assert {name: (one.fixed, one.shape >= 0) for name, one in found.items()} == {
+        "ranks": (True, True),
+        "least": (False, False),
+        "loose": (False, False),
+    }
+
+
 def _compare_queues(world: World, made: columns.Snapshot) -> None:
     below = {"default": {"default"}, "team": {"team", "inner"}, "inner": {"inner"}}
     for row, name in enumerate(made.queues.names):

@@ -130,6 +130,8 @@ class Job:
     pools: tuple[str, ...] = ()
     near: bool | None = None
     grace_s: float = 0.0
+    fixed: bool = False
+    exclusive: bool = False
 
 
 @dataclasses.dataclass
@@ -256,10 +258,13 @@ class Situation:
         leaving_for: str = "",
         near: bool | None = None,
         grace_s: float = 0.0,
+        fixed: bool = False,
+        exclusive: bool = False,
     ) -> Situation:
         """Add a job that waits, or, with ``on``, has each task of element 0 on these nodes.
 
         ``near``: whether the GPUs of each task have to be at one NUMA node, or, False, should be.
+        ``fixed``: what has started keeps all its tasks, also those beyond ``least``.
         """
         job = self.jobs[name] = Job(
             name=name,
@@ -282,6 +287,8 @@ class Situation:
             pools=pools,
             near=near,
             grace_s=grace_s,
+            fixed=fixed,
+            exclusive=exclusive,
         )
         if on:
             self._place(job, on, devices, leaving=leaving, leaving_for=leaving_for)
@@ -310,7 +317,7 @@ class Situation:
             free = [d for d in self.free_devices(node) if d not in taken]
             made = group_of("", 1, vector)
             given = devices or tuple(free[: made.devices])
-            spare = job.least is not None and position >= job.least
+            spare = job.least is not None and not job.fixed and position >= job.least
             held.append(
                 HeldTask(node, vector, given, made.share, group=number, index=index, spare=spare)
             )
@@ -361,9 +368,17 @@ class Situation:
             domains=np.zeros((count, 0), dtype=np.int64),
             shareable=np.ones(count, dtype=np.bool_),
             occupied=occupied,
-            exclusive=np.zeros(count, dtype=np.bool_),
+            exclusive=self._exclusive(),
             inner=self._inner(most),
         )
+
+    def _exclusive(self) -> NDArray[np.bool_]:
+        """Whether a node is somebody's own."""
+        found = np.zeros(len(self.nodes), dtype=np.bool_)
+        for held in self.held:
+            if self.jobs[held.job].exclusive:
+                found[[task.node for task in held.tasks]] = True
+        return found
 
     def _inner(self, width: int) -> tuple[NDArray[np.int8], ...]:
         """NUMA nodes of the devices; NVLink joins none."""
@@ -457,7 +472,7 @@ class Situation:
         return found
 
     def _shape_of(self, job: Job) -> int:
-        key = (job.groups, job.pool, job.pools, job.least, job.strategy, job.near)
+        key = (job.groups, job.pool, job.pools, job.least, job.strategy, job.near, job.exclusive)
         index = self._shapes.setdefault(key, len(self._made))
         if index == len(self._made):
             self._made.append(self._shape(job))
@@ -478,7 +493,14 @@ class Situation:
                 dataclasses.replace(one, inner=0, inner_preferred=not job.near) for one in groups
             )
         pools = (job.pool,) if job.pool else job.pools
-        return Shape(groups, eligible, filtered, strategy=job.strategy, pools=pools)
+        return Shape(
+            groups,
+            eligible,
+            filtered,
+            strategy=job.strategy,
+            pools=pools,
+            exclusive=job.exclusive,
+        )
 
     def _holdings(self, names: list[str]) -> tuple[Holding, ...]:
         found = []
@@ -503,9 +525,13 @@ class Situation:
                     grace_s=job.grace_s,
                     leaves_by=held.leaves_by,
                     shape=self._shape_of(job),
-                    least=tuple(
+                    least=()
+                    if job.fixed
+                    else tuple(
                         count if job.least is None else job.least for _, count, _ in job.groups
                     ),
+                    fixed=job.fixed and len(held.tasks) > (job.least or 0),
+                    exclusive=job.exclusive,
                 )
             )
         return tuple(found)
@@ -629,7 +655,7 @@ class Situation:
 
     @staticmethod
     def _spared(job: Job, tasks: tuple[HeldTask, ...]) -> tuple[HeldTask, ...]:
-        if job.least is None:
+        if job.least is None or job.fixed:
             return tasks
         ordered = sorted(tasks, key=lambda t: (t.group, t.index))
         seen: dict[int, int] = {}

@@ -110,6 +110,46 @@ def test_who_has_too_much_of_nothing_takes_cpus_of_who_has_too_many_gpus() -> No
     assert not s.apply(found).decide().evictions
 
 
+def alone(least: int = 1) -> Situation:
+    """Work that has a node to itself, with more GPUs than its queue's share, as it began so.
+
+    Its queue is owed the least of it. Another queue is owed CPUs of the node by its share alone.
+    """
+    s = Situation().node("g0", gpu=4, cpu=8)
+    s.queue("owner", guaranteed=2, guaranteed_cpu=3).queue("other")
+    s.job("waits", "other", gpu=4, cpu=1, tasks=2)  # asks for GPUs, and never fits
+    s.job("wide", "owner", gpu=2, tasks=2, least=least, fixed=True, exclusive=True, on=("g0",) * 2)
+    return s.job("cpus", "other", cpu=4, priority=90)
+
+
+def test_what_comes_back_at_once_by_its_guarantee_does_not_leave_for_a_share() -> None:
+    s = alone()
+    assert situations.evicted(s.decide()) == []
+
+
+def test_it_leaves_where_it_finds_room_beside_who_takes_its_place() -> None:
+    s = alone().node("g1", gpu=2, cpu=2)
+    s.jobs["wide"].exclusive = False
+    s.jobs["cpus"].groups = (("main", 1, situations.amounts(0, 7, 1)),)
+    for _ in range(6):
+        s.apply(s.decide()).left()
+    decisions = s.decide()
+    assert not decisions.placements
+    assert not decisions.evictions
+    assert {held.job for held in s.held} == {"wide", "cpus"}
+
+
+def test_it_leaves_where_no_guarantee_covers_the_least_of_it() -> None:
+    s = alone(least=2)
+    assert situations.evicted(s.decide()) == [("wide", "cpus")]
+
+
+def test_it_leaves_for_who_is_owed_it() -> None:
+    s = alone()
+    s.queue_list[1].guaranteed = situations.amounts(0, 4)
+    assert situations.evicted(s.decide()) == [("wide", "cpus")]
+
+
 def test_room_is_given_in_the_order_in_which_it_was_promised() -> None:
     """The gang of a queue below its share planned first, beside it a job of one that has none.
 
