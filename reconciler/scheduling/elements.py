@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling import affinity, rankings, states, topology
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.asks import Ask
+from reconciler.scheduling.asks import Ask, needs_inner
 from reconciler.scheduling.inventory import Counts, Inventory
 from reconciler.scheduling.snapshot import NO_LEVEL
 
@@ -338,7 +338,12 @@ class _Search:
         asked = planner.situation.shapes[shape]
         self.groups = asked.groups
         self.matches = asked.matches
-        order = sorted(range(len(self.groups)), key=lambda g: (_size(self.groups[g]), -g))[::-1]
+        # Those whose devices have to be near each other come first: to the others one device is as
+        # good as another, so that it is enough to take any for them.
+        near = [needs_inner(group) for group in self.groups]
+        order = sorted(range(len(self.groups)), key=lambda g: (near[g], _size(self.groups[g]), -g))[
+            ::-1
+        ]
         self.tasks = [g for g in order for _ in range(self.groups[g].least)]
         self.chosen: list[int] = []
         self.steps = 0
@@ -350,6 +355,8 @@ class _Search:
             or any(g.required_level >= 0 or g.slice_size for g in self.groups)
         )
         self.hopeless = self.cut
+        # In which domains of a node devices of two sizes would have to be is not tried.
+        self.cut |= sum(near) > 1
         for group in order:
             counts, _ = planner.counts(shape, group, within)
             least = self.groups[group].least

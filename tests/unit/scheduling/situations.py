@@ -132,6 +132,7 @@ class Job:
     grace_s: float = 0.0
     fixed: bool = False
     exclusive: bool = False
+    near_groups: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -260,10 +261,12 @@ class Situation:
         grace_s: float = 0.0,
         fixed: bool = False,
         exclusive: bool = False,
+        near_groups: tuple[str, ...] = (),
     ) -> Situation:
         """Add a job that waits, or, with ``on``, has each task of element 0 on these nodes.
 
-        ``near``: whether the GPUs of each task have to be at one NUMA node, or, False, should be.
+        ``near``: whether the GPUs of each task have to be at one NUMA node, or, False, should be;
+        of those of ``near_groups``, or of all.
         ``fixed``: what has started keeps all its tasks, also those beyond ``least``.
         """
         job = self.jobs[name] = Job(
@@ -289,6 +292,7 @@ class Situation:
             grace_s=grace_s,
             fixed=fixed,
             exclusive=exclusive,
+            near_groups=near_groups,
         )
         if on:
             self._place(job, on, devices, leaving=leaving, leaving_for=leaving_for)
@@ -472,7 +476,10 @@ class Situation:
         return found
 
     def _shape_of(self, job: Job) -> int:
-        key = (job.groups, job.pool, job.pools, job.least, job.strategy, job.near, job.exclusive)
+        key = (
+            *(job.groups, job.pool, job.pools, job.least, job.strategy),
+            *(job.near, job.near_groups, job.exclusive),
+        )
         index = self._shapes.setdefault(key, len(self._made))
         if index == len(self._made):
             self._made.append(self._shape(job))
@@ -490,7 +497,10 @@ class Situation:
         )
         if job.near is not None:
             groups = tuple(
-                dataclasses.replace(one, inner=0, inner_preferred=not job.near) for one in groups
+                dataclasses.replace(one, inner=0, inner_preferred=not job.near)
+                if one.name in (job.near_groups or {one.name})
+                else one
+                for one in groups
             )
         pools = (job.pool,) if job.pool else job.pools
         return Shape(

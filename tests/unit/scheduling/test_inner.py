@@ -1,6 +1,7 @@
 """GPUs of a task at one NUMA node: found, made room for by those in the way, and explained."""
 
 import dataclasses
+import itertools
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from reconciler.scheduling import devices
 from reconciler.scheduling.decisions import Decisions
 from tests.unit.scheduling.situations import (
     Situation,
+    amounts,
     code,
     evicted,
     message,
@@ -195,3 +197,80 @@ def test_it_starts_exactly_where_halves_have_room_and_else_says_how_much_they_ha
             most = re.search(r"at most (\d+) free", step.why)
             assert most
             assert int(most[1]) == max(short)
+
+
+def test_two_groups_share_nodes_so_that_both_fit() -> None:
+    """On each node three for one and two near ones for the other, and no other way at all."""
+    now = Situation().queue("main")
+    for name in ("n0", "n1"):
+        now.node(name, gpu=5, numa=(0, 1, 0, 1, 0))
+    groups = (("three", 2, amounts(3, 1, 1)), ("two", 2, amounts(2, 1, 1)))
+    now.job("both", groups=groups, near=True, near_groups=("two",))
+    decisions = now.decide()
+    assert started(decisions) == ["both"]
+    (one,) = decisions.placements
+    assert [task.devices for task in one.tasks if task.group == 1] == [(1, 3), (1, 3)]
+
+
+def test_two_near_sizes_are_not_told_to_fit_never_where_nobody_has_looked() -> None:
+    now = Situation().queue("main").node("n0", gpu=7, numa=(0, 0, 0, 0, 1, 1, 1))
+    groups = (("three", 1, amounts(3, 1, 1)), ("four", 1, amounts(4, 1, 1)))
+    now.job("both", groups=groups, near=True)
+    assert started(now.decide()) == ["both"]
+    now = Situation().queue("main").node("n0", gpu=6, numa=(0, 0, 0, 1, 1, 1))
+    decisions = now.job("both", groups=groups, near=True).decide()
+    assert code(now, decisions, "both") == "NeverFits"  # four are in no half at all
+    now = Situation().queue("main").node("n0", gpu=9, numa=(0, 0, 0, 0, 0, 1, 1, 1, 1))
+    groups = (("two", 2, amounts(2, 1, 1)), ("three", 2, amounts(3, 1, 1)))
+    decisions = now.job("both", groups=groups, near=True).decide()
+    assert code(now, decisions, "both") != "NeverFits"  # ten of nine: it is only not proven
+
+
+def fit_beside(halves: list[list[int]], near: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether so many tasks of so many near GPUs fit with some whose GPUs may be anywhere.
+
+    ``halves``: idle GPUs of each node, by NUMA node, and those of which nobody knows.
+    """
+    (asked, tasks), (whole, others) = near, other
+    ways = [
+        [
+            (sum(chosen), (sum(node) - asked * sum(chosen)) // whole)
+            for chosen in itertools.product(*(range(idle // asked + 1) for idle in node[:2]))
+        ]
+        for node in halves
+    ]
+    return any(
+        sum(count for count, _ in way) == tasks and sum(left for _, left in way) >= others
+        for way in itertools.product(*ways)
+    )
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    st.lists(GPUS, min_size=1, max_size=3),
+    st.tuples(st.integers(2, 3), st.integers(1, 3)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)),
+)
+def test_two_groups_start_exactly_where_there_is_a_way(
+    nodes: list[list[tuple[int, bool]]], near: tuple[int, int], other: tuple[int, int]
+) -> None:
+    now = Situation().queue("main")
+    for number, gpus in enumerate(nodes):
+        now.node(f"n{number}", gpu=len(gpus), numa=tuple(domain for domain, _ in gpus))
+    for number, gpus in enumerate(nodes):
+        if taken := tuple(at for at, (_, has) in enumerate(gpus) if has):
+            name = f"firm{number}"
+            now.job(name, gpu=len(taken), preemptible=False, on=(f"n{number}",), devices=taken)
+    groups = (
+        ("near", near[1], amounts(near[0], 1, 1)),
+        ("other", other[1], amounts(other[0], 1, 1)),
+    )
+    decisions = now.job("both", groups=groups, near=True, near_groups=("near",)).decide()
+    idle = [[domain for domain, has in gpus if not has] for gpus in nodes]
+    every = [[domain for domain, _ in gpus] for gpus in nodes]
+    free, whole = (
+        [[node.count(half) for half in (0, 1, -1)] for node in side] for side in (idle, every)
+    )
+    assert ("both" in started(decisions)) == fit_beside(free, near, other)
+    if "both" not in started(decisions) and code(now, decisions, "both") == "NeverFits":
+        assert not fit_beside(whole, near, other)
