@@ -38,7 +38,8 @@ from reconciler.scheduling import (
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
-from reconciler.scheduling.decisions import Ground
+from reconciler.scheduling.asks import needs_inner
+from reconciler.scheduling.decisions import Ground, TaskPlacement
 from reconciler.scheduling.room import Room
 
 #: Units looked at in one cycle by all searches together; past it asks wait for the next cycle.
@@ -90,6 +91,8 @@ class Evictor:
         self.budget = UNITS_MAX
         self._gentle = self._thrifty = ASKS_MAX
         self.failures = failures.Failures(situation)
+        #: Who was promised room, in that order, with what was planned for them.
+        self._promised: list[tuple[asking.Ask, tuple[TaskPlacement, ...]]] = []
         #: Rows of holdings that got a task more in this cycle.
         self._grown: set[int] = set()
 
@@ -107,6 +110,10 @@ class Evictor:
         self._grown.add(row)
         if self._pool is not None:
             self._pool.drop(row)
+
+    def promised(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
+        """Room is kept for an ask until others have left."""
+        self._promised.append((ask, tasks))
 
     @property
     def wake_at(self) -> float:
@@ -251,7 +258,7 @@ class Evictor:
             u.holding for u in units if u.holding.fixed and self.rules.comes_back(ask, u.holding)
         ]
         if not fixed:
-            return True
+            return self._finds_again(ask)
         later = self.later
         mark = later.mark()
         placed = ask.place(later) is not None
@@ -262,7 +269,30 @@ class Evictor:
                 break
             later.take(holding.shape, plan)
         later.rollback(mark)
-        return placed
+        return placed and self._finds_again(ask)
+
+    def _finds_again(self, ask: asking.Ask) -> bool:
+        """Whether all find room whom it is promised, and an ask, when all that leave have left.
+
+        Then they are placed anew, one after the other, on nodes that are emptier than they were for
+        the first of them. Where devices have to be near each other that makes a difference: which
+        of them the first takes decides whether the next has some.
+        """
+        near = [one for one, _ in self._promised if self._is_near(one)]
+        if not self._promised or not (near or self._is_near(ask)):
+            return True
+        later = self.later
+        mark = later.mark()
+        for one, tasks in self._promised:
+            shape = self.situation.shapes[one.shape]
+            later.release(tasks, exclusive=shape.exclusive, matches=shape.matches)
+        asks = [*[one for one, _ in self._promised], ask]
+        found = all(one.place(later) is not None for one in asks)
+        later.rollback(mark)
+        return found
+
+    def _is_near(self, ask: asking.Ask) -> bool:
+        return any(needs_inner(group) for group in self.situation.shapes[ask.shape].groups)
 
     # The search
 

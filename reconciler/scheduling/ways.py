@@ -192,6 +192,7 @@ class Ways:
         self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None
     ) -> None:
         self.clamp(tasks, beside_s=beside_s)
+        self.evictor.promised(ask, tasks)
         self._charge(ask, tasks)
         if ask.missing:
             self._grew(ask)

@@ -274,3 +274,39 @@ def test_two_groups_start_exactly_where_there_is_a_way(
     assert ("both" in started(decisions)) == fit_beside(free, near, other)
     if "both" not in started(decisions) and code(now, decisions, "both") == "NeverFits":
         assert not fit_beside(whole, near, other)
+
+
+@pytest.mark.parametrize(
+    ("numa", "running", "waiting"),
+    [
+        pytest.param(
+            (0, 0, 0, 1, 1, 1),
+            [("b", 0, (0, 4)), ("a", 0, (5,)), ("b", 0, (1, 2)), ("b", 50, (3,))],
+            [("b", 2, 90, True), ("a", 1, 50, None)],
+            id="one takes what would make a half whole",
+        ),
+        pytest.param(
+            (0, 1, 0, 0, 1, 1),
+            [("b", 0, (5, 1)), ("a", 50, (2, 0)), ("a", 50, (3,)), ("b", 50, (4,))],
+            [("a", 3, 90, None), ("a", 3, 90, True)],
+            id="one takes of both halves",
+        ),
+    ],
+)
+def test_nobody_leaves_for_near_devices_that_the_one_before_takes(
+    numa: tuple[int, ...],
+    running: list[tuple[str, int, tuple[int, ...]]],
+    waiting: list[tuple[str, int, int, bool | None]],
+) -> None:
+    """Two are evicted for; once all have left they are placed anew, and both have to fit then."""
+    s = Situation().node("n0", gpu=len(numa), numa=numa).queue("a", guaranteed=4).queue("b")
+    for number, (queue, priority, taken) in enumerate(running):
+        name = f"r{number}"
+        s.job(name, queue, gpu=len(taken), priority=priority, on=("n0",), devices=taken)
+    for number, (queue, gpu, priority, near) in enumerate(waiting):
+        s.job(f"w{number}", queue, gpu=gpu, priority=priority, near=near)
+    for _ in range(3):
+        decisions = s.decide()
+        preemptors = {preemptor for _, preemptor in evicted(decisions)}
+        again = s.apply(decisions).left().decide()
+        assert preemptors <= set(started(again))
