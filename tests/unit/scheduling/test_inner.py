@@ -281,13 +281,13 @@ def test_two_groups_start_exactly_where_there_is_a_way(
     [
         pytest.param(
             (0, 0, 0, 1, 1, 1),
-            [("b", 0, (0, 4)), ("a", 0, (5,)), ("b", 0, (1, 2)), ("b", 50, (3,))],
+            [("b", 0, (0, 4), 61), ("a", 0, (5,), 46), ("b", 100, (1, 2), 90), ("b", 50, (3,), 10)],
             [("b", 2, 90, True), ("a", 1, 50, None)],
             id="one takes what would make a half whole",
         ),
         pytest.param(
             (0, 1, 0, 0, 1, 1),
-            [("b", 0, (5, 1)), ("a", 50, (2, 0)), ("a", 50, (3,)), ("b", 50, (4,))],
+            [("b", 0, (5, 1), 87), ("a", 50, (2, 0), 31), ("a", 50, (3,), 71), ("b", 50, (4,), 71)],
             [("a", 3, 90, None), ("a", 3, 90, True)],
             id="one takes of both halves",
         ),
@@ -295,14 +295,22 @@ def test_two_groups_start_exactly_where_there_is_a_way(
 )
 def test_nobody_leaves_for_near_devices_that_the_one_before_takes(
     numa: tuple[int, ...],
-    running: list[tuple[str, int, tuple[int, ...]]],
+    running: list[tuple[str, int, tuple[int, ...], int]],
     waiting: list[tuple[str, int, int, bool | None]],
 ) -> None:
     """Two are evicted for; once all have left they are placed anew, and both have to fit then."""
-    s = Situation().node("n0", gpu=len(numa), numa=numa).queue("a", guaranteed=4).queue("b")
-    for number, (queue, priority, taken) in enumerate(running):
-        name = f"r{number}"
-        s.job(name, queue, gpu=len(taken), priority=priority, on=("n0",), devices=taken)
+    s = Situation().node("n0", gpu=len(numa), numa=numa).queue("a", guaranteed=8).queue("b")
+    for number, (queue, priority, taken, cost_s) in enumerate(running):
+        s.job(
+            f"r{number}",
+            queue,
+            gpu=len(taken),
+            priority=priority,
+            on=("n0",),
+            devices=taken,
+            cost_s=float(cost_s),
+            preemptible=priority < 100,
+        )
     for number, (queue, gpu, priority, near) in enumerate(waiting):
         s.job(f"w{number}", queue, gpu=gpu, priority=priority, near=near)
     for _ in range(3):
