@@ -1,14 +1,10 @@
 """Documents of ``Access`` to the access that is decided by."""
 
-import re
-
+from reconciler.desired import sshkeys
 from reconciler.desired.collecting import Faults
 from reconciler.model import access, times
 from reconciler.model.documents import access as documents
 
-_SSH = re.compile(
-    r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)|sk-[a-z0-9.@-]+) [A-Za-z0-9+/]+={0,3}"
-)
 _GPG = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 
 
@@ -52,18 +48,19 @@ def _key(
             faults.add("bad-time", str(error), *path, "validBefore", found=written.valid_before)
             return None
     if written.ssh is not None:
-        found = _SSH.match(written.ssh.strip())
-        if found is None:
+        try:
+            text = sshkeys.parse(written.ssh)
+        except ValueError as error:
             faults.add(
                 "bad-key",
-                "no public key of SSH",
+                str(error),
                 *path,
                 "ssh",
                 found=written.ssh[:40],
                 expected="a line such as `ssh-ed25519 AAAA…`, as in a .pub file",
             )
             return None
-        return access.Key("ssh", found[0], until)
+        return access.Key("ssh", text, until)
     text = (written.gpg or "").strip() + "\n"
     if not text.startswith(_GPG):
         faults.add("bad-key", f"an armoured public key begins with `{_GPG}`", *path, "gpg")

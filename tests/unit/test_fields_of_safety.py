@@ -209,7 +209,9 @@ TABLE |= {
 BOB = "bob@example.org"
 RULE: Json = {"verbs": ["submit"], "queues": ["default"], "objects": ["Queue"]}
 ROLE: Json = {"name": "role", "members": ["group:g"], "allow": [RULE]}
-ONE: Json = {"email": BOB, "groups": ["g"], "keys": [{"ssh": "ssh-ed25519 AAAA"}]}
+ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPm0bTgUaYWVSMX0qJ5mjyPyPbDUpiKkQa6ri4YPSxCK"
+OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJQBxIzGVwlfVYSlXC3tWGyqDaGm/ZoScwFjCBs3hSxN"
+ONE: Json = {"email": BOB, "groups": ["g"], "keys": [{"ssh": ED25519}]}
 PEOPLE = (
     base.document("Access", "people", {"identities": [ONE], "roles": [ROLE]}),
     pool(),
@@ -236,7 +238,7 @@ GPG = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n"
 IDENTITY = "Access.spec.identities[]"
 #: Somebody who can sign: without anybody signatures are not required of anybody.
 SIGNS = base.document(
-    "Access", "signs", {"identities": [{"email": BOB, "keys": [{"ssh": "ssh-ed25519 AAAA"}]}]}
+    "Access", "signs", {"identities": [{"email": BOB, "keys": [{"ssh": ED25519}]}]}
 )
 TABLE |= {
     "Cluster.spec.verification.mode": Case(
@@ -249,9 +251,9 @@ TABLE |= {
         (["g"], ["h"]), may("submit", "Queue/default"), (True, False), PEOPLE
     ),
     f"{IDENTITY}.keys[].ssh": Case(
-        ("ssh-ed25519 AAAA", "ssh-rsa BBBB"),
+        (ED25519, OTHER),
         key("text"),
-        ("ssh-ed25519 AAAA", "ssh-rsa BBBB"),
+        (ED25519, OTHER),
         PEOPLE,
     ),
     f"{IDENTITY}.keys[].validBefore": Case(

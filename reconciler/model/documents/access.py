@@ -10,12 +10,18 @@ UnixUser = Annotated[str, msgspec.Meta(pattern=r"^[a-z_][a-z0-9_-]{0,31}(?!\n)$"
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
+_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPm0bTgUaYWVSMX0qJ5mjyPyPbDUpiKkQa6ri4YPSxCK"
+
+
 class KeySpec(Part, frozen=True):
     """A public key that commits are signed with: one of `ssh` and `gpg`."""
 
     ssh: Annotated[
         str | None,
-        doc("Public SSH key, as in a .pub file.", example="ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA"),
+        doc(
+            "Public SSH key, as in a .pub file.",
+            example=_KEY,
+        ),
     ] = None
     gpg: Annotated[
         str | None,
@@ -66,7 +72,7 @@ class IdentitySpec(Part, frozen=True):
         list[KeySpec],
         doc(
             "Keys that sign its commits.",
-            example=[{"ssh": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA"}],
+            example=[{"ssh": _KEY}],
         ),
     ] = []
     acts: Annotated[

@@ -606,6 +606,10 @@ def test_a_key_of_two_tells_nobody_apart(repository: Repository, make: Make, key
     assert rules(make().load()) == ["one-key-of-two"]
 
 
+#: A key that nobody has.
+ONES = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPm0bTgUaYWVSMX0qJ5mjyPyPbDUpiKkQa6ri4YPSxCK"
+
+
 @pytest.mark.parametrize(
     ("key", "rule"),
     [
@@ -614,7 +618,10 @@ def test_a_key_of_two_tells_nobody_apart(repository: Repository, make: Make, key
         ("{ssh: 'cert-authority ssh-ed25519 AAAA'}", "bad-key"),
         ("{ssh: '* ssh-ed25519 AAAA'}", "bad-key"),
         ("{gpg: AAAA}", "bad-key"),
-        ("{ssh: 'ssh-ed25519 AAAA', validBefore: tomorrow}", "bad-time"),
+        (f"{{ssh: '{ONES}', validBefore: tomorrow}}", "bad-time"),
+        (f"{{ssh: '{ONES[:-4]}'}}", "bad-key"),
+        (f"{{ssh: '{ONES[:40]}'}}", "bad-key"),
+        (f"{{ssh: '{ONES.replace('ssh-ed25519', 'ssh-rsa')}'}}", "bad-key"),
     ],
 )
 def test_keys_that_are_none(
