@@ -241,15 +241,21 @@ class Provenance:
     def _renewed(self, trust: trusting.Trust, label: str) -> trusting.Trust:
         """What holds once ``label`` is as it is written now, in all files that it is written in.
 
-        Of an object that is written twice nobody can tell which is meant: what holds stays, until
-        one of the two is gone. So it does while it may stand in a file that can't be read.
+        What nobody answers for who may is no such file, or is still as it was. Of an object that is
+        written twice nobody can tell which is meant: what holds stays, until one of the two is
+        gone. So it does while it may stand in a file that can't be read.
         """
         kind = trusting.kind(label)
         if kind not in trusting.TRUSTED_KINDS:
             return trust
         clusters = [one for one in self._places if trusting.kind(one) == "Cluster"]
         alike = clusters if kind == "Cluster" else [label]
-        places = [(one, blob) for one in alike for blob in self._places.get(one, {}).values()]
+        places = [
+            (one, blob)
+            for one in dict.fromkeys([*alike, label])
+            for blob in self._counting(trust, one).values()
+            if blob is not None
+        ]
         self._touched.fill(blob for _, blob in places)
         if any(not self._touched.of(one, blob) for one, blob in places):
             return trust
@@ -259,6 +265,12 @@ class Provenance:
         if len(written) > 1 or written[0].part is None:
             return trust
         return trust.renewed(written[0].label, written[0].part)
+
+    def _counting(self, trust: trusting.Trust, label: str) -> dict[str, str | None]:
+        """In which files, with their blobs, an object is written by those who may."""
+        standing = trust.denied.get(label)
+        counted = standing.counted if standing is not None and standing.binds else {}
+        return {**self._places.get(label, {}), **counted}
 
     def _signer(self, commit: source.Commit, known: access.Access, now: float) -> measures.Signed:
         """As whom a commit counts at ``now``."""
@@ -292,36 +304,37 @@ class Provenance:
         """What holds after a commit has changed one object in some files.
 
         As long as an object is denied, its changes add up: the right to all that differs from what
-        is in force is asked, so that a second change does not wash the first.
+        is in force is asked, so that a second change does not wash the first. What somebody changes
+        meanwhile who may is what others' changes are measured by from then on: taking that back is
+        a change as well.
         """
         prior = trust.denied.get(label)
-        if prior is not None and prior.problem.severity == "warning" and asked.mode == "required":
+        if prior is not None and not prior.binds and asked.mode == "required":
             prior = None  # what was only told of is in force
         standing = prior or trusting.Denial(measures.problem(asked.mode, commit, label, "", None))
         before = {path: pair[0] for path, pair in files.items()} | standing.before
         after = standing.after | {path: pair[1] for path, pair in files.items()}
-        self._touched.fill((*before.values(), *after.values()))
+        counted = before | standing.counted
+        self._touched.fill((*before.values(), *after.values(), *counted.values()))
         change = self._difference(label, before, after)
         why = self._refusal(asked, label, change)
         move = self._move(label, files)
-        unanswered = set(standing.unanswered)
         problem = standing.problem
-        if why is not None:
-            unanswered |= files.keys()
-            holding = [path for path in files if self._touched.of(label, after[path])]
-            problem = measures.problem(asked.mode, commit, label, max(holding or files), why)
-        elif move is not None and move[0] in unanswered:
+        if why is None and move is not None and move[0] in standing.unanswered:
             # Who moves it does not answer for what it says: what is denied has a new place.
             old, new = move
-            unanswered = unanswered - {old} | {new}
             problem = msgspec.structs.replace(problem, path=new)
+            if not self._touched.of(label, counted[new]):
+                counted |= {new: counted[old], old: None}
             if not self._touched.of(label, before[new]):
                 before |= {new: before[old], old: None}
-        else:
-            unanswered -= files.keys()
-            if move is None:  # where it is no longer written, nothing stands against this
-                unanswered = {path for path in unanswered if self._touched.of(label, after[path])}
-        unanswered = {p for p in unanswered if not self._touched.same(label, before[p], after[p])}
+        elif why is None:
+            counted |= self._answered(label, files.keys(), after)
+        unanswered = {p for p in after if not self._touched.same(label, counted[p], after[p])}
+        mine = [path for path in files if path in unanswered]
+        if why is not None and mine:
+            holding = [path for path in mine if self._touched.of(label, after[path])]
+            problem = measures.problem(asked.mode, commit, label, max(holding or mine), why)
         denied = {name: one for name, one in trust.denied.items() if name != label}
         if unanswered:
             timed = None
@@ -330,7 +343,7 @@ class Provenance:
                 if self._refusal(early, label, change) is None:
                     timed = trusting.Timed(commit.id, why.until)
             denied[label] = trusting.Denial(
-                problem, before, after, tuple(sorted(unanswered)), timed
+                problem, before, after, tuple(sorted(unanswered)), timed, counted
             )
         trust = msgspec.structs.replace(trust, denied=denied)
         if not unanswered or asked.mode == "warn":
@@ -339,7 +352,21 @@ class Provenance:
             gone = not any(self._touched.of(label, blob) for blob in after.values())
             if change.paths or asked.mode == "warn" or not gone:
                 trust = self._renewed(trust, label)
+        elif why is None:
+            trust = self._renewed(trust, label)
         return trust
+
+    def _answered(
+        self, label: str, files: Iterable[str], after: Mapping[str, str | None]
+    ) -> dict[str, str | None]:
+        """What somebody answers for who changes an object in some files.
+
+        Who writes it answers for where it is not written any more, too.
+        """
+        found = {path: after[path] for path in files}
+        if any(self._touched.of(label, blob) for blob in found.values()):
+            found |= {p: blob for p, blob in after.items() if not self._touched.of(label, blob)}
+        return found
 
     def again(self, head: str, trust: trusting.Trust, before: Before) -> trusting.Trust:
         """Judge anew, once, what a clock alone refused that has been set back since.

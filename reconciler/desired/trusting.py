@@ -33,7 +33,8 @@ class Denial(msgspec.Struct, frozen=True):
         before: by path, the blobs that hold the object as it is in force, of the files that have
             changed since; None: the file was not there.
         after: the same files as they are written now.
-        unanswered: those of them whose difference nobody answers for who may.
+        counted: the same files as the last commit left them that somebody answers for who may.
+        unanswered: those of them that are written otherwise now.
         timed: the one commit behind it, where the controller's clock alone decided; None else.
     """
 
@@ -42,6 +43,12 @@ class Denial(msgspec.Struct, frozen=True):
     after: dict[str, str | None] = {}
     unanswered: tuple[str, ...] = ()
     timed: Timed | None = None
+    counted: dict[str, str | None] = {}
+
+    @property
+    def binds(self) -> bool:
+        """Whether the object stays as it is in force; else it was only told of."""
+        return self.problem.severity == "error"
 
 
 class Trust(msgspec.Struct, frozen=True):
@@ -67,7 +74,7 @@ class Trust(msgspec.Struct, frozen=True):
     def refused(self, labels: Iterable[str]) -> set[str]:
         """Those of some objects that stay as they are in force."""
         found = {label: self.denied.get(label) for label in labels}
-        return {label for label, one in found.items() if one and one.problem.severity == "error"}
+        return {label for label, one in found.items() if one and one.binds}
 
     def due(self, now: float) -> dict[str, tuple[str, Denial]]:
         """What a clock alone refused that was ahead of ``now``, with the commit, by label.
