@@ -7,11 +7,11 @@ go out, one for each policy that an object violates. Schemas refer to nothing ou
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from reconciler.desired import explain
+from reconciler.desired import explain, patterns
 from reconciler.desired.collecting import Faults
 from reconciler.desired.faults import Fault
 from reconciler.desired.yamlreader import Path
@@ -65,6 +65,8 @@ def _check_schema(schema: dict[str, Any], faults: Faults) -> None:
                     expected="a reference that begins with #",
                 )
         jsonschema.Draft202012Validator.check_schema(schema)
+        for wrong in patterns.faults(schema):
+            faults.add("bad-schema", wrong, "spec", "schema")
     except jsonschema.SchemaError as error:
         path: Path = ("spec", "schema", *error.absolute_path)
         faults.add("bad-schema", f"this is no JSON Schema: {error.message}", *path)
@@ -131,7 +133,7 @@ class Rules:
     def __init__(self, policies: Mapping[str, desired.Policy]) -> None:
         self._by_kind: dict[str, list[tuple[desired.Policy, Any]]] = {}
         for one in policies.values():
-            validator = _validator(one.schema)
+            validator = patterns.validator(msgspec.json.decode(one.schema))
             for kind in one.kinds:
                 self._by_kind.setdefault(kind, []).append((one, validator))
         self.until = math.inf
@@ -179,15 +181,6 @@ def _matches(rule: desired.Policy, part: fields.Part, job: desired.Job | None) -
     return all(metadata.labels.get(key) == value for key, value in rule.labels.items())
 
 
-def _validator(schema: str) -> Any:
-    """A validator that looks nowhere beyond the schema."""
-    import jsonschema  # noqa: PLC0415 - as above
-    import referencing  # noqa: PLC0415
-
-    registry: referencing.Registry[Any] = referencing.Registry()
-    return jsonschema.Draft202012Validator(msgspec.json.decode(schema), registry=registry)
-
-
 def _judge(rule: desired.Policy, validator: Any, value: dict[str, Any]) -> Fault | None:
     from jsonschema.exceptions import best_match  # noqa: PLC0415 - there is a validator already
     from referencing.exceptions import Unresolvable  # noqa: PLC0415
@@ -201,6 +194,9 @@ def _judge(rule: desired.Policy, validator: Any, value: dict[str, Any]) -> Fault
             f"policy/{rule.name}",
             f"the policy can't be applied, since its schema leads nowhere ({broken}): correct it",
         )
+    except patterns.SlowPatternError as slow:
+        severity: Literal["error", "warning"] = "error" if rule.action == "deny" else "warning"
+        return Fault(f"policy/{rule.name}", f"{rule.message} ({slow})", severity=severity)
     place = tuple(error.absolute_path) if error is not None else ()
     found = ""
     if error is not None and place and error.validator not in {"required", "not"}:

@@ -1,12 +1,14 @@
 """Policies in force: what they refuse stays as it was, what is let off is let off until a time."""
 
+import json
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reconciler.desired import incumbents, judging, loader, source
+from reconciler.desired import documents, incumbents, judging, loader, policies, source
+from reconciler.model import desired
 from reconciler.model.documents import job as job_documents
 from tests.unit.desired.repositories import Repository, job, queue
 
@@ -327,3 +329,17 @@ def test_what_a_job_comes_to_is_told_as_people_write_it(
     reading.load()
     told = {one.rule: one.found for one in reading.last.status.problems}
     assert told.get("policy/p") == found
+
+
+def test_a_pattern_that_takes_too_long_counts_as_violated_and_says_why() -> None:
+    schema: dict[str, Any] = {"properties": {"note": {"pattern": "^(a|aa)+$"}}}
+    for key in ("annotations", "metadata"):
+        schema = {"properties": {key: schema}}
+    rule = desired.Policy("slow", "notes are plain", json.dumps(schema), kinds=("Queue",), path="p")
+    text = queue("q").replace("name: q", f"name: q, annotations: {{note: {'a' * 60}!}}")
+    part = documents.read(text.encode()).documents[0].part
+    assert part is not None
+    (found,) = policies.Rules({"slow": rule}).faults("Queue", "q", part, 0.0)
+    assert found.rule == "policy/slow"
+    assert found.severity == "error"
+    assert "takes longer than 0.5 s on what is written here" in found.message

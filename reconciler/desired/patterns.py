@@ -1,0 +1,127 @@
+"""JSON Schemas of policies, whose regular expressions can't hold anybody up.
+
+A schema comes in and a validator goes out that differs from the usual one in how it searches: each
+search has a time limit, and lets other threads run meanwhile. With ``re`` a repetition within a
+repetition and thirty characters that somebody submits would hold the whole process for years.
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import regex
+
+#: The longest that one search may take.
+SEARCH_S_MAX = 0.5
+#: Keywords that search by themselves, which nothing here stops.
+_UNBOUNDED = ("unevaluatedProperties", "patternProperties")
+_PATTERNS_MAX = 1_000
+
+
+class SlowPatternError(Exception):
+    """A pattern takes too long on what somebody has written."""
+
+    def __init__(self, pattern: str) -> None:
+        super().__init__(
+            f"its pattern {pattern!r} takes longer than {SEARCH_S_MAX:g} s on what is written "
+            "here, as a repetition within a repetition does: write it without one"
+        )
+
+
+@functools.lru_cache(maxsize=_PATTERNS_MAX)
+def _compiled(pattern: str) -> Any:
+    return regex.compile(pattern)
+
+
+def _search(pattern: str, text: str) -> bool:
+    try:
+        return _compiled(pattern).search(text, concurrent=True, timeout=SEARCH_S_MAX) is not None
+    except TimeoutError:
+        raise SlowPatternError(pattern) from None
+
+
+def faults(schema: Any) -> Iterator[str]:
+    """What is wrong with the patterns of a schema.
+
+    Raises:
+        RecursionError: it is deeper than can be looked at.
+    """
+    if isinstance(schema, list):
+        for inner in schema:
+            yield from faults(inner)
+    if not isinstance(schema, dict):
+        return
+    if all(keyword in schema for keyword in _UNBOUNDED):
+        yield f"{' and '.join(_UNBOUNDED)} don't go together here: use additionalProperties"
+    named = schema.get("patternProperties")
+    patterns = [schema.get("pattern"), *(named if isinstance(named, dict) else ())]
+    for pattern in patterns:
+        if isinstance(pattern, str):
+            try:
+                _compiled(pattern)
+            except regex.error as error:
+                yield f"{pattern!r} is no regular expression: {error}"
+    for inner in schema.values():
+        yield from faults(inner)
+
+
+def validator(schema: Any) -> Any:
+    """A validator that looks nowhere beyond the schema."""
+    import referencing  # noqa: PLC0415 - with the library below
+
+    registry: referencing.Registry[Any] = referencing.Registry()
+    return _kind()(schema, registry=registry)
+
+
+@functools.cache
+def _kind() -> Any:
+    """The draft's validator with searches of ours."""
+    import jsonschema  # noqa: PLC0415 - it takes long to import, and most clusters have no policy
+
+    extend: Any = jsonschema.validators.extend
+    return extend(
+        jsonschema.Draft202012Validator,
+        {
+            "pattern": _pattern,
+            "patternProperties": _pattern_properties,
+            "additionalProperties": _additional_properties,
+        },
+    )
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+    del schema
+    if validator.is_type(instance, "string") and not _search(pattern, instance):
+        yield _error(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, named: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    del schema
+    if not validator.is_type(instance, "object"):
+        return
+    for pattern, inner in named.items():
+        for key, value in instance.items():
+            if _search(pattern, key):
+                yield from validator.descend(value, inner, path=key, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, inner: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    if not validator.is_type(instance, "object"):
+        return
+    known, named = schema.get("properties", {}), schema.get("patternProperties", {})
+    extras = [
+        key
+        for key in instance
+        if key not in known and not any(_search(pattern, key) for pattern in named)
+    ]
+    if validator.is_type(inner, "object"):
+        for key in extras:
+            yield from validator.descend(instance[key], inner, path=key)
+    elif not inner and extras:
+        yield _error(f"additional properties are not allowed: {', '.join(map(repr, extras))}")
+
+
+def _error(message: str) -> Any:
+    import jsonschema  # noqa: PLC0415 - there is a validator already
+
+    return jsonschema.ValidationError(message)
