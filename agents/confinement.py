@@ -15,7 +15,7 @@ import signal
 import time
 from typing import Any
 
-from agents import cgroups, groups, processes, sandbox, spawning
+from agents import cgroups, groups, guardian, nearby, processes, sandbox, spawning
 
 #: What the agent asks for, in the environment of the supervisor.
 VARIABLE = "MUSTER_ISOLATION"
@@ -43,6 +43,7 @@ class Confinement:
         self._unheld: dict[str, str] = {}
         #: The hierarchy in which a child can be born where it belongs, if any.
         self._born_in = cgroups.UNIFIED if self._can_fork_into() else ""
+        self._nearby = nearby.Nearby(root, [guardian.SHELL])
         #: When a task was last started, by a clock that only goes forward.
         self._started_at = -QUIET_S
 
@@ -92,8 +93,12 @@ class Confinement:
                 facts["problems"] = [*facts["problems"], self.sandbox.problem]
         return facts
 
-    def start(self, order: dict[str, Any], standard: tuple[int, int, int]) -> spawning.Child:
+    def start(
+        self, order: dict[str, Any], standard: tuple[int, int, int], *, beside: bool = False
+    ) -> spawning.Child:
         """Start a task in groups and a view of its own; :meth:`see_begin` waits for its program.
+
+        ``beside``: others are on their way to theirs, and share the supervisor's memory till then.
 
         One that runs before it turns out that it can't be held as it should be is killed, and is
         the caller's like any other: it has ended when nothing of it is left, and :meth:`close`
@@ -104,13 +109,13 @@ class Confinement:
         """
         name, limits = order["id"], order.get("limits", {})
         if not self.tree.bases:
-            return self._spawn(order, standard, None)
+            return self._spawn(order, standard, None, beside=beside)
         try:
             group = self._pool.take(name, limits, keep=may_keep(order))
         except OSError as problem:
             raise spawning.refused(problem, "control group of the task") from None
         try:
-            child = self._spawn(order, standard, group)
+            child = self._spawn(order, standard, group, beside=beside)
         except Exception:
             self._pool.remove(group)
             raise
@@ -119,6 +124,7 @@ class Confinement:
 
     def see_begin(self, name: str, child: spawning.Child) -> int:
         """Wait until the program of a task that was started has begun; the number of its process.
+        Until then nobody is started from within groups.
 
         Raises:
             SpawnError: it could not begin; nothing of it runs, and its groups are gone.
@@ -132,13 +138,18 @@ class Confinement:
             raise
 
     def _spawn(
-        self, order: dict[str, Any], standard: tuple[int, int, int], group: groups.Group | None
+        self,
+        order: dict[str, Any],
+        standard: tuple[int, int, int],
+        group: groups.Group | None,
+        *,
+        beside: bool,
     ) -> spawning.Child:
         """In the view that an order asks for, where views are to be had."""
         view = order.get("private")
         if not view or self.sandbox is None or not self.sandbox.usable:
             self._furnish(order)
-            return self._spawn_in(order, standard, group)
+            return self._spawn_in(order, standard, group, beside=beside)
         if order.get("secrets"):
             view = {**view, "memory": f"{self._root}/attempts/{order['id']}/secrets"}
         try:
@@ -147,7 +158,7 @@ class Confinement:
             raise spawning.refused(problem, problem.strerror or "the task's own folders") from None
         try:
             self._furnish(order)
-            return self._spawn_in(order, standard, group)
+            return self._spawn_in(order, standard, group, beside=beside)
         finally:
             _come_home(self.sandbox)
 
@@ -160,29 +171,32 @@ class Confinement:
             raise spawning.refused(problem, "folder of the attempt") from None
 
     def _spawn_in(
-        self, order: dict[str, Any], standard: tuple[int, int, int], group: groups.Group | None
+        self,
+        order: dict[str, Any],
+        standard: tuple[int, int, int],
+        group: groups.Group | None,
+        *,
+        beside: bool,
     ) -> spawning.Child:
-        """In groups. A child that is forked goes there by itself, before it is anybody else: what
-        the supervisor's own pages cost would be charged to the task for ever."""
+        """In groups. What might hang is forked: that holds the child alone. A child that is forked
+        goes to its groups by itself, before it is anybody else: what the supervisor's own pages
+        cost would be charged to the task for ever. So would be what it copies while it is there
+        itself, and others share its memory."""
+        forks = order.get("user") is not None or not self._nearby.has(order)
         if group is None:
-            if order.get("user") is not None:
+            if forks:
                 return spawning.spawn_as(order, standard, [])
             return spawning.Child(spawning.spawn(order, standard))
         now = time.monotonic()
         quiet, self._started_at = now - self._started_at >= QUIET_S, now
         born_in = group.folders.get(self._born_in, "")
-        if order.get("user") is not None or (born_in and quiet):
+        if forks or beside or (born_in and quiet):
             try:
                 group.bound(order.get("limits", {}))
             except Exception as problem:
                 raise _unbound(problem) from None
             entries = group.entries(but=self._born_in if born_in else "")
-            child = spawning.spawn_as(order, standard, entries, born_in)
-            if order.get("user") is None:
-                # What follows is started from within its groups. Until this one has its program,
-                # the supervisor shares memory with it, and would be charged there for its copies.
-                child.wait_for_program()
-            return child
+            return spawning.spawn_as(order, standard, entries, born_in)
         return spawning.Child(self._spawn_from_within(order, standard, group))
 
     def _spawn_from_within(

@@ -20,6 +20,9 @@ RECOVERY_S = 30.0
 PASS_S = 0.02
 #: Stands in the environment of a container runtime that runs a task, and nowhere in the container.
 RUNTIME = "MUSTER_CONTAINER_RUNTIME"
+#: The name of a process that was forked for a task, as long as it has no program: what a person
+#: sees who looks for what hangs.
+BEGINS = b"muster-begins"
 #: How long such a runtime has, once asked to end, to be through with the container that it makes.
 ASKED_S = 2.0
 #: (parent, session, start time in ticks since boot) of a process.
@@ -149,7 +152,8 @@ def command_of(pid: int) -> list[str]:
 def supervisors_of(root: str) -> list[int]:
     """Pids of the supervisors that were started for a root, also of one that only begins.
 
-    What one of them has forked bears its command line until it has its program, and is none.
+    What one of them has forked bears its command line until it has its program, and is none: not
+    where it hangs and its parent is gone, either.
     """
     table = processes()
     found = []
@@ -159,6 +163,7 @@ def supervisors_of(root: str) -> list[int]:
             len(words) > 1
             and words[-1] == os.fsencode(root)
             and words[-2].endswith(b"/supervisor.py")
+            and read_file(f"/proc/{pid}/comm", 64).strip() != BEGINS
         ):
             found.append(pid)
     return [pid for pid in found if table[pid][0] not in found]

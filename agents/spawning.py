@@ -1,15 +1,17 @@
 """Turning an order into a process of its own session, as this user or another.
 
 Standard library only, and no threads beside it: the fast way changes the working directory of the
-whole process before it spawns.
+whole process before it spawns, and waits for the program. It is for what can't hang alone; whatever
+a child has to wait for holds only the child.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
-# ruff: noqa: PTH102, PTH112, PTH118, PTH208
+# ruff: noqa: PTH102, PTH112, PTH118, PTH208, SIM105
 
 import ctypes
 import errno
 import os
+import select
 import signal
 from typing import Any
 
@@ -34,15 +36,20 @@ _FLAGS_AT, _EXIT_SIGNAL_AT, _CGROUP_AT, _CLONE_ARGS = 0, 4, 10, 11
 #: Missing before glibc 2.28; file systems that can't do it say so.
 _LIBC: Any = getattr(ctypes.CDLL(None), "renameat2", None)
 _SYSCALL: Any = ctypes.PyDLL(None, use_errno=True).syscall
+#: Linux 5.9 brought it; the same number everywhere, too.
+_CLOSE_RANGE, _HANDLES_MAX = 436, 2**32 - 1
 #: A library that keeps the lock of the interpreter: who calls it may be a child that was forked.
 _PRCTL: Any = ctypes.PyDLL(None).prctl
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 class Attempt:
     """One attempt whose process lives, or has just left."""
 
-    __slots__ = ("deadline", "exited", "kill_at", "lease_s", "order", "pid", "record", "why")
+    __slots__ = (
+        "deadline", "exited", "gone_by", "kill_at", "lease_s", "message", "order", "pid", "record",
+        "why",
+    )  # fmt: skip
 
     def __init__(self, order: Record, record: Record) -> None:
         self.order = order
@@ -50,7 +57,11 @@ class Attempt:
         self.pid = int(record["pid"])
         self.lease_s: float | None = order.get("lease_s")
         self.why = ""
+        #: What is told of its end beside why.
+        self.message = ""
         self.kill_at: float | None = None
+        #: When one that was killed on its way to its program is given up, though it has not gone.
+        self.gone_by: float | None = None
         self.exited = False
         self.deadline = 0.0
 
@@ -73,6 +84,25 @@ class Child:
         self.pid = pid
         self._said = said
 
+    @property
+    def said(self) -> int:
+        """The handle by which it says that it has begun or why not; -1 where it has begun."""
+        return self._said
+
+    def is_through(self, wait_s: float = 0.0) -> bool:
+        """Whether it has begun its program, or could not, or is gone; waited for so long."""
+        if self._said < 0:
+            return True
+        poller = select.poll()
+        poller.register(self._said, select.POLLIN)
+        return bool(poller.poll(wait_s * 1000))
+
+    def let_go(self) -> None:
+        """Listen no more."""
+        if self._said >= 0:
+            os.close(self._said)
+            self._said = -1
+
     def wait_for_program(self) -> int:
         """Wait until the task's program has begun; the number of its process.
 
@@ -84,8 +114,7 @@ class Child:
         try:
             problem = os.read(self._said, 4096)
         finally:
-            os.close(self._said)
-            self._said = -1
+            self.let_go()
         if problem:
             os.waitpid(self.pid, 0)
             code, _, message = problem.decode().partition(" ")
@@ -111,7 +140,8 @@ def find_program(name: str, path: str) -> str:
 
 
 def spawn(order: Record, standard: tuple[int, int, int]) -> int:
-    """Start a task as the supervisor's own user, the fast way. Changes the working directory."""
+    """Start a task as the supervisor's own user, the fast way. Changes the working directory, and
+    hangs where a file system does: only for what ``nearby`` tells to be near."""
     argv, environment = order["argv"], order["env"]
     try:
         os.chdir(order["cwd"])
@@ -183,32 +213,51 @@ def die_with(parent: int, number: int) -> None:
         os._exit(127)
 
 
+def _let_go_but(kept: int) -> int:
+    """Close all that this process has open but for the standard files and one more; its number
+    then. The supervisor's lock, its guardian's pipe and its agents' connections are to end with
+    the supervisor, whatever this process waits for then."""
+    if kept != 3:
+        os.dup2(kept, 3, inheritable=False)
+    if _SYSCALL(_CLOSE_RANGE, 4, ctypes.c_uint(_HANDLES_MAX), 0) != 0:
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 3:
+                try:
+                    os.close(int(name))
+                except OSError:
+                    pass  # it was what read the folder
+    return 3
+
+
 def become(
     order: Record, standard: tuple[int, int, int], write: int, entries: list[str], parent: int
 ) -> None:
     """The child's side of :func:`spawn_as`; never returns.
 
     Whoever looks for the tasks of a supervisor that died knows them by their environment, which
-    this is given by its program alone; and as long as this has none, it holds the supervisor's
-    files, its lock among them, so that nobody could follow. So it dies with its parent, whatever it
-    waits for: a group, a folder, the first pages of its program. A container's runtime that has
-    begun is not killed but asked, as it is by the guardian.
+    this is given by its program alone. So it dies with its parent, whatever it waits for: a group,
+    a folder, the first pages of its program. Where it waits for what not even a kill ends, it at
+    least has none of the supervisor's files, the lock among them, so that somebody can follow. A
+    container's runtime that has begun is not killed but asked, as it is by the guardian.
     """
-    what = "control group of the task"
+    what = "files of the task"
     try:
         die_with(parent, signal.SIGKILL)
         crashpoints.orphan("forked-not-begun")
+        _PRCTL(_PR_SET_NAME, processes.BEGINS)
+        signal.set_wakeup_fd(-1)
+        for target, handle in enumerate(standard):
+            os.dup2(handle, target)
+        write = _let_go_but(write)
+        what = "control group of the task"
         for path in entries:
             handle = os.open(path, os.O_WRONLY)
             os.write(handle, b"0")
             os.close(handle)
         os.setsid()
-        signal.set_wakeup_fd(-1)
         for number in RESET_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        for target, handle in enumerate(standard):
-            os.dup2(handle, target)
         user = order.get("user")
         if user is not None:
             what = f"user {user['name']}"

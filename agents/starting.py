@@ -3,12 +3,15 @@ program.
 
 A task of another Unix user is forked and becomes that user by itself. While it does, on another
 core, the next one is begun; an order goes in, a record of what runs comes out, or why nothing
-does. Standard library only.
+does. One that takes longer, as where a file system does not answer, is waited for no more: it is
+heard when it says something, and given up after a time. Standard library only.
 """
 
 import os
+import select
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 from agents import confinement, crashpoints, guardian, processes, spawning
 
@@ -17,6 +20,13 @@ Record = dict[str, Any]
 #: So many tasks are on their way to their program at the most. More than there are cores for:
 #: they go to their groups meanwhile, for which they wait in the kernel.
 AT_ONCE = 8
+PER_TURN = 32
+#: For how long a turn of the supervisor waits, in all, for those that take longer than others.
+PATIENCE_S = 0.1
+#: After so long one that has neither begun nor said why not is given up. A server that fails over
+#: to another takes a minute or more. An order may bring its own as ``start_s``.
+START_S = 120.0
+NEVER_STARTED = "stopped before it started"
 
 
 class NotStartedError(Exception):
@@ -32,18 +42,38 @@ class Begun:
     """An attempt whose process is on its way to its program, and what is recorded of it: in any
     case, and if it runs."""
 
-    __slots__ = ("child", "kept", "order", "record")
+    __slots__ = ("child", "kept", "order", "record", "until")
 
     def __init__(self, order: Record, record: Record, kept: Record, child: spawning.Child) -> None:
         self.order = order
         self.record = record
         self.kept = kept
         self.child = child
+        self.until = processes.boottime() + self._start_s
+
+    @property
+    def _start_s(self) -> float:
+        return float(self.order.get("start_s") or START_S)
 
     @property
     def name(self) -> str:
         """Of the attempt."""
         return str(self.record["id"])
+
+    def until_with(self, renewed_at: float) -> float:
+        """Until when it may be on its way, where its lease was renewed at a moment."""
+        lease_s = self.order.get("lease_s")
+        return self.until if lease_s is None else min(self.until, renewed_at + lease_s)
+
+    @property
+    def silence(self) -> str:
+        """What is told of one that has said nothing for too long."""
+        folder, command = self.order["cwd"], self.order["argv"][0]
+        return (
+            f"neither working directory {folder} nor command {command} answered within "
+            f"{self._start_s:g} s, or one of them did not: the file system it is on may hang; see "
+            "whether ls on this node comes back there"
+        )
 
 
 def must_wait(begun: list[Begun], order: Record) -> bool:
@@ -61,6 +91,49 @@ def must_wait(begun: list[Begun], order: Record) -> bool:
     return order["id"] in [other.name for other in begun]
 
 
+class Way:
+    """Attempts that take longer to their program than anybody waits: each is heard by its pipe."""
+
+    def __init__(self, poller: select.epoll) -> None:
+        self._poller = poller
+        self._by_handle: dict[int, Begun] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_handle)
+
+    def __contains__(self, handle: int) -> bool:
+        return handle in self._by_handle
+
+    def __iter__(self) -> Iterator[Begun]:
+        return iter(list(self._by_handle.values()))
+
+    def add(self, begun: Begun) -> None:
+        """Nobody waits for this one any more."""
+        self._poller.register(begun.child.said, select.EPOLLIN)
+        self._by_handle[begun.child.said] = begun
+
+    def take(self, handle: int) -> Begun:
+        """One that is through, or is to be given up."""
+        # to close it is not enough: a child that was forked meanwhile may have it open as well
+        self._poller.unregister(handle)
+        begun = self._by_handle.pop(handle)
+        begun.record["started_at"] = time.time()  # it hung till now: that is no time of the task's
+        return begun
+
+    def with_pid(self, pid: int) -> Begun | None:
+        """The one whose process has this number."""
+        found = (begun for begun in self._by_handle.values() if begun.child.pid == pid)
+        return next(found, None)
+
+    def names(self) -> list[str]:
+        """Of the attempts."""
+        return [begun.name for begun in self._by_handle.values()]
+
+    def pids(self) -> set[int]:
+        """Numbers of their processes."""
+        return {begun.child.pid for begun in self._by_handle.values()}
+
+
 class Starter:
     """Starts attempts below a root, each once and never again."""
 
@@ -72,8 +145,8 @@ class Starter:
         self._guardian = guardian_name
         self._null = null
 
-    def begin(self, order: Record) -> Begun:
-        """Make an attempt's folder and its process.
+    def begin(self, order: Record, *, beside: bool = False) -> Begun:
+        """Make an attempt's folder and its process; others may be on their way ``beside`` it.
 
         Raises:
             NotStartedError: it could not be; nothing of it runs.
@@ -98,7 +171,8 @@ class Starter:
             standard += [
                 spawning.open_log(self._root, order, stream) for stream in ("stdout", "stderr")
             ]
-            child = self._held.start(order, (standard[0], standard[1], standard[2]))
+            files = standard[0], standard[1], standard[2]
+            child = self._held.start(order, files, beside=beside)
         except Exception as problem:  # whatever an order holds, it is one attempt's trouble
             raise _not_started(record, problem) from None
         finally:
@@ -128,3 +202,124 @@ def _not_started(record: Record, problem: Exception) -> NotStartedError:
             record | {"exit_code": problem.exit_code}, "StartFailed", str(problem)
         )
     return NotStartedError(record, "StartFailed", f"could not be started: {problem!r}")
+
+
+class Host(Protocol):
+    """What has to be known and done about attempts that start: the supervisor's side."""
+
+    records: dict[str, Record]
+
+    def repeat(self, name: str) -> None:
+        """Tell of an attempt again that is known already."""
+
+    def began(self, begun: Begun, record: Record) -> None:
+        """Its program runs."""
+
+    def doomed(self, begun: Begun, reason: str, message: str) -> None:
+        """It is to be killed on its way to its program, and ends for that reason."""
+
+    def end(self, record: Record, reason: str, *, message: str = "") -> None:
+        """It has ended before it ran."""
+
+    def could_not_start(self, order: Record, problem: Exception) -> None:
+        """A defect, told while it is handled."""
+
+
+class Starts:
+    """Starts that were ordered: those that wait for their turn, and those on their way."""
+
+    def __init__(self, starter: Starter, poller: select.epoll, host: Host) -> None:
+        self.queue: list[Record] = []
+        self.way = Way(poller)
+        self._starter = starter
+        self._host = host
+        self._patience_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self.queue) + len(self.way)
+
+    def names(self) -> list[str]:
+        """Of attempts that neither run nor have ended, but may run yet."""
+        known = self._host.records
+        return [one["id"] for one in self.queue if one["id"] not in known] + self.way.names()
+
+    def run(self) -> None:
+        """Start some of what waits; whatever was begun runs, has ended or is on its way when this
+        returns."""
+        chosen, self.queue = self.queue[:PER_TURN], self.queue[PER_TURN:]
+        begun: list[Begun] = []
+        self._patience_s = PATIENCE_S
+        for order in chosen:
+            name = order["id"]
+            while must_wait(begun, order):
+                self._await(begun.pop(0))
+            if name in self._host.records:
+                self._host.repeat(name)
+                continue
+            if name in self.way.names():
+                continue
+            try:
+                begun.append(self._starter.begin(order, beside=bool(self.way)))
+            except NotStartedError as problem:
+                self._host.end(problem.record, problem.reason, message=str(problem))
+            except Exception as problem:  # those that wait behind it are to start
+                self._host.could_not_start(order, problem)
+        for other in begun:
+            self._await(other)
+
+    def _await(self, begun: Begun) -> None:
+        """See an attempt's program begin, or leave the attempt on its way to it."""
+        if begun.child.is_through(self._patience_s):
+            self._see_begin(begun)
+        else:
+            self._patience_s = 0.0
+            self.way.add(begun)
+
+    def _see_begin(self, begun: Begun) -> None:
+        try:
+            self._host.began(begun, self._starter.see_begin(begun))
+        except NotStartedError as problem:
+            self._host.end(problem.record, problem.reason, message=str(problem))
+        except Exception as problem:  # those that were begun with it are to be known
+            self._host.could_not_start(begun.order, problem)
+
+    def hear(self, handle: int) -> None:
+        """One that is on its way has said something, or is gone."""
+        self._see_begin(self.way.take(handle))
+
+    def heard_of(self, pid: int) -> bool:
+        """Whether a process that has ended was on its way when it was last looked; it has begun
+        its program since, or could not."""
+        begun = self.way.with_pid(pid)
+        if begun is not None:
+            self.hear(begun.child.said)
+        return begun is not None
+
+    def stop(self, name: str, reason: str) -> None:
+        """Have an attempt that is on its way end before it runs."""
+        for begun in self.way:
+            if begun.name == name:
+                self._give_up(begun, reason, NEVER_STARTED)
+
+    def stop_all(self, reason: str) -> None:
+        """Start nothing more, and end all that is on its way."""
+        self.queue = []
+        for begun in self.way:
+            self._give_up(begun, reason, NEVER_STARTED)
+
+    def enforce(self, now: float, renewed_at: float) -> None:
+        """Give up what hangs for too long, or longer than its lease lasts."""
+        for begun in self.way:
+            if now >= begun.until:
+                self._give_up(begun, "StartFailed", begun.silence)
+            elif now >= begun.until_with(renewed_at):
+                self._give_up(begun, "LeaseExpired", NEVER_STARTED)
+
+    def _give_up(self, begun: Begun, reason: str, message: str) -> None:
+        """One that turns out to be through runs, and is like any other."""
+        self.way.take(begun.child.said)
+        if begun.child.is_through():
+            self._see_begin(begun)
+            return
+        begun.child.let_go()
+        self._host.doomed(begun, reason, message)

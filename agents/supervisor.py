@@ -49,7 +49,6 @@ ALONE_S = 60.0
 LAST_FLUSH_S = 10.0
 #: Grows when an older agent could not understand this supervisor, or an older supervisor it.
 PROTOCOL = 1
-STARTS_PER_TURN = 32
 #: How long an attempt's end may wait for descendants that were killed to be gone.
 SWEEP_S = 10.0
 #: How often a kill is repeated while something of an attempt lives.
@@ -85,7 +84,8 @@ class Supervisor:
         self.by_pid: dict[int, spawning.Attempt] = {}
         self.sweeper = sweeping.Sweeper(root)
         self.held = confinement.Confinement(root, os.environ.get(confinement.VARIABLE, ""))
-        self.starts: list[Record] = []
+        #: Processes that not even a kill ended, of attempts that are over.
+        self.stuck: set[int] = set()
         self.news: dict[str, Record] = {}
         self.clients = clients.Clients()
         self.renewed_at = processes.boottime()
@@ -99,7 +99,8 @@ class Supervisor:
             guardian.token(os.getpid(), facts[2] if facts else 0), root, self.held.for_guardian()
         )
         self.null = os.open("/dev/null", os.O_RDWR)
-        self.starter = starting.Starter(root, self.held, self.guardian.name, self.null)
+        starter = starting.Starter(root, self.held, self.guardian.name, self.null)
+        self.starts = starting.Starts(starter, self.clients.poller, self)
         self.orders = {
             "hello": self.on_hello, "start": self.on_start, "refuse": self.on_refuse,
             "stop": self.on_stop, "renew": self.on_renew, "forget": self.on_forget,
@@ -129,12 +130,12 @@ class Supervisor:
     def on_hello(self, _order: Record, client: clients.Client) -> None:
         """A new agent: it gets every record there is, and from now on all changes.
 
-        It hears of starts that wait as well: an agent before it ordered them, and they will run.
+        It hears of starts that wait or hang as well: an agent before it ordered them, and they may
+        run yet.
         """
         client.greeted = True
-        waiting = [order["id"] for order in self.starts if order["id"] not in self.records]
         records = [self.certain(record) for record in self.records.values()]
-        records += [{"id": name, "state": "Starting", "pid": 0} for name in waiting]
+        records += [{"id": name, "state": "Starting", "pid": 0} for name in self.starts.names()]
         self.clients.send(
             client,
             {
@@ -161,7 +162,7 @@ class Supervisor:
     def on_start(self, order: Record, _client: clients.Client) -> None:
         """Queue a start, so that a burst of them does not keep exits waiting."""
         if not self.leaving:
-            self.starts.append(order)
+            self.starts.queue.append(order)
 
     def on_refuse(self, order: Record, _client: clients.Client) -> None:
         """Record an end of an attempt that never started, so that it never will."""
@@ -178,10 +179,11 @@ class Supervisor:
 
     def on_stop(self, order: Record, _client: clients.Client) -> None:
         """Signal an attempt; a later order can only bring the kill nearer."""
-        queued = [start for start in self.starts if start["id"] == order["id"]]
+        queued = [start for start in self.starts.queue if start["id"] == order["id"]]
         if queued and order["id"] not in self.records:
-            self.starts.remove(queued[0])
-            self.on_refuse({**order, "message": "stopped before it started"}, _client)
+            self.starts.queue.remove(queued[0])
+            self.on_refuse({**order, "message": starting.NEVER_STARTED}, _client)
+        self.starts.stop(order["id"], order["reason"])
         attempt = self.live.get(order["id"])
         if attempt is not None:
             grace_s = order.get("grace_s")
@@ -204,7 +206,7 @@ class Supervisor:
     def on_shutdown(self, order: Record, _client: clients.Client) -> None:
         """Stop every task, then leave."""
         self.leaving = True
-        self.starts = []
+        self.starts.stop_all(order["reason"])
         for attempt in self.live.values():
             self.stop(attempt, order["reason"], "SIGTERM", float(order["grace_s"]))
 
@@ -222,38 +224,30 @@ class Supervisor:
         number = signal.Signals.__members__.get(name, signal.SIGTERM)
         processes.kill_group(attempt.pid, number)
 
-    def run_starts(self) -> None:
-        """Start some of what is queued; whatever was begun runs or has ended when this returns."""
-        chosen, self.starts = self.starts[:STARTS_PER_TURN], self.starts[STARTS_PER_TURN:]
-        begun: list[starting.Begun] = []
-        for order in chosen:
-            name = order["id"]
-            while starting.must_wait(begun, order):
-                self.see_begin(begun.pop(0))
-            if name in self.records:
-                self.news[name] = self.records[name]
-                continue
-            try:
-                begun.append(self.starter.begin(order))
-            except starting.NotStartedError as problem:
-                self.end(problem.record, problem.reason, message=str(problem))
-            except Exception as problem:  # those that wait behind it are to start
-                self.could_not_start(order, problem)
-        for other in begun:
-            self.see_begin(other)
+    def repeat(self, name: str) -> None:
+        """Tell of an attempt again, as one that was ordered twice."""
+        self.news[name] = self.records[name]
 
-    def see_begin(self, begun: starting.Begun) -> None:
-        """Record an attempt as running once its program has begun."""
-        try:
-            record = self.starter.see_begin(begun)
-            attempt = spawning.Attempt(begun.order, record)
-            self.live[begun.name] = self.by_pid[attempt.pid] = attempt
-            self.records[begun.name] = self.news[begun.name] = record
-            self.journal.add({"record": record}, sync=False)
-        except starting.NotStartedError as problem:
-            self.end(problem.record, problem.reason, message=str(problem))
-        except Exception as problem:  # those that were begun with it are to be known
-            self.could_not_start(begun.order, problem)
+    def began(self, begun: starting.Begun, record: Record) -> None:
+        """Record an attempt as running: its program has begun."""
+        attempt = spawning.Attempt(begun.order, record)
+        self.live[begun.name] = self.by_pid[attempt.pid] = attempt
+        self.records[begun.name] = self.news[begun.name] = record
+        self.journal.add({"record": record}, sync=False)
+
+    def doomed(self, begun: starting.Begun, reason: str, message: str) -> None:
+        """Kill an attempt that is on its way: from then on it never gets its program, even where
+        it can't go yet. It ends as one that ran does, or when it was waited for long enough."""
+        now = processes.boottime()
+        # without its number: a supervisor that follows this one needn't wait for it
+        record = begun.record | {"state": "Stopping", "pid": 0, "ticks": 0, **begun.kept}
+        attempt = spawning.Attempt(begun.order, record)
+        attempt.pid, attempt.why, attempt.message = begun.child.pid, reason, message
+        attempt.kill_at, attempt.gone_by = now + KILL_AGAIN_S, now + SWEEP_S
+        self.live[begun.name] = self.by_pid[attempt.pid] = attempt
+        self.records[begun.name] = self.news[begun.name] = record
+        self.held.kill(begun.name)
+        processes.kill(attempt.pid)
 
     def could_not_start(self, order: Record, problem: Exception) -> None:
         """A defect, told while it is handled: it costs this attempt alone."""
@@ -290,6 +284,9 @@ class Supervisor:
                 os.waitpid(found.si_pid, 0)
                 self.guardian.start()
                 continue
+            if self.starts.heard_of(found.si_pid):
+                continue
+            self.stuck.discard(found.si_pid)
             self.sweeper.forget_process(found.si_pid)
             _, status, usage = os.wait4(found.si_pid, 0)
             if attempt is not None:
@@ -316,29 +313,44 @@ class Supervisor:
             for attempt in gone
             if attempt.order.get("cleanup") and now < attempt.deadline - SWEEP_S / 2
         }
-        left = self.sweeper.sweep(self.live, {self.guardian.pid}, patient, self.held.strayed)
+        left = self.sweeper.sweep(self.live, self.spared(), patient, self.held.strayed)
         for attempt in gone:
             name = attempt.record["id"]
             stays = self.held.left(name, kill=name not in patient) or name in left
             if stays and now < attempt.deadline:
                 continue
-            del self.live[name]
-            self.sweeper.forget(name)
             crashpoints.reach("exited-not-recorded")
-            try:
-                kernel = self.held.close(name, contained=bool(attempt.order.get("cleanup")))
-            except Exception:  # what it used is not known then; how it ended is
-                complain(f"defect in the end of {name}: {traceback.format_exc()}")
-                kernel = {}
-            record, reason, message = verdicts.of_end(attempt, kernel, stays=stays)
-            self.end(record, reason, message=message)
-            self.tidy_at = self.tidy_at or now + TIDY_S
+            self.conclude(attempt, stays=stays)
+
+    def conclude(self, attempt: spawning.Attempt, *, stays: bool) -> None:
+        """Record the end of an attempt; ``stays``: something of it could not be killed."""
+        name = attempt.record["id"]
+        del self.live[name]
+        self.sweeper.forget(name)
+        try:
+            kernel = self.held.close(name, contained=bool(attempt.order.get("cleanup")))
+        except Exception:  # what it used is not known then; how it ended is
+            complain(f"defect in the end of {name}: {traceback.format_exc()}")
+            kernel = {}
+        record, reason, message = verdicts.of_end(attempt, kernel, stays=stays)
+        self.end(record, reason, message=message)
+        self.tidy_at = self.tidy_at or processes.boottime() + TIDY_S
+
+    def spared(self) -> set[int]:
+        """Children that are no orphans of tasks."""
+        return {self.guardian.pid} | self.starts.way.pids() | self.stuck
 
     def enforce(self) -> None:
-        """Act on leases that have run out and on graces that are over."""
+        """Act on leases that have run out, on graces that are over and on starts that hang."""
         now = processes.boottime()
+        self.starts.enforce(now, self.renewed_at)
         overdue = []
-        for attempt in self.live.values():
+        for attempt in list(self.live.values()):
+            if attempt.gone_by is not None and now >= attempt.gone_by and not attempt.exited:
+                self.stuck.add(attempt.pid)
+                del self.by_pid[attempt.pid]
+                self.conclude(attempt, stays=True)
+                continue
             lease_s = attempt.lease_s
             if lease_s is not None and not attempt.why and now >= self.renewed_at + lease_s:
                 order = attempt.order
@@ -350,20 +362,21 @@ class Supervisor:
         if overdue:
             for attempt in overdue:
                 self.held.kill(attempt.record["id"])
-            self.sweeper.kill_trees(overdue, self.live)
+            self.sweeper.kill_trees(overdue, self.live, self.spared())
 
     def wait_s(self) -> float:
         """Until when nothing has to be done unless something comes in."""
-        if self.starts:
+        if self.starts.queue:
             return 0.0
         moments = [moment for moment in (self.retry_at, self.tidy_at) if moment]
         if self.alone_since is not None:
             moments.append(self.alone_since + ALONE_S)
+        moments += [begun.until_with(self.renewed_at) for begun in self.starts.way]
         for attempt in self.live.values():
             if attempt.exited:
                 moments.append(processes.boottime() + 0.05)
             elif attempt.kill_at is not None:
-                moments.append(attempt.kill_at)
+                moments.append(min(attempt.kill_at, attempt.gone_by or attempt.kill_at))
             elif attempt.lease_s is not None:
                 moments.append(self.renewed_at + attempt.lease_s)
         if not moments:
@@ -417,7 +430,7 @@ class Supervisor:
     def may_leave(self) -> bool:
         """Whether it was told to leave, or is alone, and nothing keeps it: a task that lives, or an
         end that is on no disk yet. For such a one it waits a while only; its agent does as well."""
-        if not self.leaving or self.live:
+        if not self.leaving or self.live or self.starts:
             return False
         if not self.retry_at:
             return True
@@ -432,11 +445,13 @@ class Supervisor:
                 os.read(wakeup, 4096)
             elif handle == listener.fileno():
                 self.clients.accept(listener)
+            elif handle in self.starts.way:
+                self.starts.hear(handle)
             elif handle in self.clients:
                 client, lines = self.clients.attend(handle, event)
                 for line in lines:
                     self.obey(client, line)
-        self.run_starts()
+        self.starts.run()
         self.reap()
         self.enforce()
         self.settle()

@@ -37,9 +37,10 @@ class Sweeper:
     ) -> set[str]:
         """Kill orphans of attempts that have ended; the ids of those that have some left.
 
-        Those of ``patient`` attempts have time to leave by themselves. ``strayed`` tells what is in
-        no group of any task. Where nothing that still runs can have left its own, such an orphan is
-        of one that has ended, whichever it was.
+        Children to ``spare`` are no orphans, and not even looked at. Those of ``patient`` attempts
+        have time to leave by themselves. ``strayed`` tells what is in no group of any task. Where
+        nothing that still runs can have left its own, such an orphan is of one that has ended,
+        whichever it was.
         """
         left: set[str] = set()
         mains = {attempt.pid for attempt in live.values() if not attempt.exited}
@@ -64,11 +65,14 @@ class Sweeper:
         return left
 
     def kill_trees(
-        self, attempts: list[spawning.Attempt], live: Mapping[str, spawning.Attempt]
+        self,
+        attempts: list[spawning.Attempt],
+        live: Mapping[str, spawning.Attempt],
+        spare: set[int],
     ) -> None:
         """Kill attempts with everything below them, whichever group or session it is in."""
         table = processes.processes()
-        mains = {attempt.pid for attempt in live.values()}
+        mains = {attempt.pid for attempt in live.values()} | spare
         for attempt in attempts:
             name: Any = attempt.record["id"]
             roots = {attempt.pid} | {pid for pid, owner in self._owners.items() if owner == name}

@@ -10,6 +10,10 @@ from agents import spawning, sweeping
 
 Record = dict[str, Any]
 
+STAYS = "some of its processes could not be killed"
+#: As a shell tells of a command that it can't run.
+_NEVER_RAN = {"exit_code": 126, "signal": None}
+
 
 def of_end(attempt: spawning.Attempt, kernel: Record, *, stays: bool) -> tuple[Record, str, str]:
     """Record, reason and message of an attempt whose main process is gone.
@@ -20,13 +24,13 @@ def of_end(attempt: spawning.Attempt, kernel: Record, *, stays: bool) -> tuple[R
         stays: some of its processes could not be killed.
     """
     record, order = attempt.record, attempt.order
-    message = "some of its processes could not be killed" if stays else ""
+    message = STAYS if stays else ""
     reason = attempt.why or "Exited"
     if kernel:
         record |= sweeping.used(record, kernel)
     if kernel.get("unheld"):
         reason, message = attempt.why or "StartFailed", kernel["unheld"]
-        record |= {"exit_code": 126, "signal": None}
+        record |= _NEVER_RAN
     if kernel.get("oom_kills"):
         limit = order.get("limits", {}).get("memory_bytes", 0) / 2**20
         killed = kernel["oom_kills"]
@@ -34,4 +38,7 @@ def of_end(attempt: spawning.Attempt, kernel: Record, *, stays: bool) -> tuple[R
         message = f"{killed} of its processes killed for memory: {which}"
         if reason == "Exited" and record.get("exit_code") != 0:
             reason = "OutOfMemory"
+    if attempt.message:
+        message = f"{attempt.message}; {STAYS}" if stays else attempt.message
+        record |= _NEVER_RAN if reason == "StartFailed" else {"exit_code": None, "signal": None}
     return record, reason, message

@@ -125,9 +125,9 @@ def alive(pid: int) -> bool:
 
 
 @contextmanager
-def made_in(folder: Path) -> Iterator[Bed]:
+def made_in(folder: Path, isolation: str = "auto") -> Iterator[Bed]:
     """A bed in a folder that every user can reach."""
-    made = Bed(folder / "root")
+    made = Bed(folder / "root", isolation)
     for above in folder.parents:
         if str(above).startswith("/tmp/") and above.stat().st_uid == os.geteuid():
             above.chmod(above.stat().st_mode | 0o055)

@@ -53,7 +53,7 @@ def test_it_needs_nothing_but_the_standard_library() -> None:
     assert own == {
         "agents", "agents.cgroups", "agents.clients", "agents.confinement", "agents.crashpoints",
         "agents.groups", "agents.guardian",
-        "agents.journal", "agents.processes", "agents.sandbox", "agents.spawning",
+        "agents.journal", "agents.nearby", "agents.processes", "agents.sandbox", "agents.spawning",
         "agents.starting", "agents.supervisor", "agents.sweeping", "agents.verdicts",
     }  # fmt: skip
     roots = {name.split(".")[0] for name in loaded} - {"agents", "__main__"}

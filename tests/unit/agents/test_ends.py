@@ -81,8 +81,8 @@ def test_an_end_that_is_not_on_disk_is_told_to_no_agent(made: supervisor.Supervi
 
 
 def test_a_start_with_a_defect_takes_no_other_along(made: supervisor.Supervisor) -> None:
-    made.starts = [{"id": "a\0"}, {"id": "b"}, {"id": "c"}]
-    made.run_starts()
+    made.starts.queue = [{"id": "a\0"}, {"id": "b"}, {"id": "c"}]
+    made.starts.run()
     ends = {name: (one["state"], one["end_reason"]) for name, one in made.records.items()}
     assert ends == dict.fromkeys(("a\0", "b", "c"), ("Ended", "StartFailed"))
 

@@ -1,0 +1,196 @@
+"""What can't hang for longer than the node itself would: what lies on the system's own disk.
+
+To start a program in the supervisor's own process is the fast way, and holds all that it does for
+as long as a file system does not answer. Here it is told, without asking any other one, whether a
+path leads only over file systems that the supervisor stands on itself. Standard library only.
+"""
+
+# No pathlib here: it would cost the supervisor memory.
+# ruff: noqa: PTH112, PTH115, PTH118
+
+import os
+import re
+import select
+import stat
+import struct
+import time
+from collections.abc import Iterable
+from typing import Any
+
+MOUNTS = "/proc/self/mountinfo"
+#: File systems that have no server and no disk, beside those of the system itself.
+OF_MEMORY = frozenset({"tmpfs", "ramfs"})
+LINKS_MAX = 40
+#: Programs that run programs, one below the other, as the kernel bounds them.
+DEPTH_MAX = 5
+#: For how long it is not looked again where a program leads, unless something is mounted.
+KNOWN_S = 1.0
+KNOWN_MAX = 64
+_HEAD_BYTES = 4096
+#: Of a program's first bytes, by the 64-bit ELF: where its parts are told, how long a line of that
+#: is, and how many there are; then of one part its kind, where it stands and how long it is.
+_PARTS_AT, _PART_AT, _INTERPRETER = struct.Struct("<32xQ14xHH"), struct.Struct("<I4xQ16xQ"), 3
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def far_mounts(table: str, own: Iterable[str]) -> frozenset[str]:
+    """Where file systems are mounted that may hang while the system does not.
+
+    Args:
+        table: as the kernel tells it in ``mountinfo``.
+        own: paths that this process needs anyway: what they stand on is not far.
+    """
+    devices: dict[str, tuple[str, bool]] = {}
+    for line in table.splitlines():
+        told, _, kind = line.partition(" - ")
+        words = told.split(" ")
+        if len(words) > 4:
+            point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), words[4])
+            devices[point] = words[2], kind.split(" ")[0] in OF_MEMORY  # the last one lies on top
+    near = set()
+    for path in own:
+        while path not in devices and path not in {"/", ""}:
+            path = os.path.dirname(path)  # noqa: PLW2901, PTH120 - up to where it is mounted
+        near.add(devices.get(path, ("", False))[0])
+    return frozenset(
+        point for point, (device, memory) in devices.items() if not memory and device not in near
+    )
+
+
+def leads_astray(path: str, far: frozenset[str], start: str = "") -> bool:
+    """Whether who follows an absolute path comes to a far file system.
+
+    A path that leads nowhere does not: whoever follows it hears so at once. ``start`` is a folder
+    at the path's beginning that is known to be near, and no link.
+    """
+    here = start if start and path.startswith(f"{start}/") else ""
+    left = path[len(here) :].split("/")[::-1]
+    links = 0
+    while left:
+        part = left.pop()
+        if part in {"", "."}:
+            continue
+        if part == "..":
+            here = here.rpartition("/")[0]
+            continue
+        here = f"{here}/{part}"
+        if here in far:
+            return True
+        try:
+            if not stat.S_ISLNK(os.lstat(here).st_mode):
+                continue
+            target = os.readlink(here)
+        except (OSError, ValueError):
+            return False
+        links += 1
+        if links > LINKS_MAX:
+            return False
+        here = "" if target.startswith("/") else here.rpartition("/")[0]
+        left += target.split("/")[::-1]
+    return False
+
+
+def interpreter_of(path: str) -> str | None:
+    """What the kernel reads to run a program beside the program: empty where nothing, None where
+    it can't be told."""
+    try:
+        # whatever it is, it is not to wait for somebody at the other end
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as problem:
+        return "" if isinstance(problem, FileNotFoundError) else None
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return ""
+        return _interpreter_in(os.read(handle, _HEAD_BYTES))
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+
+
+def _interpreter_in(head: bytes) -> str | None:
+    """By the first bytes of a program."""
+    if head.startswith(b"#!"):
+        words = head[2:].partition(b"\n")[0].split()
+        return os.fsdecode(words[0]) if words else ""
+    if not head.startswith(b"\x7fELF\x02\x01"):
+        return None
+    try:
+        at, size, count = _PARTS_AT.unpack_from(head)
+        for number in range(count):
+            kind, begins, length = _PART_AT.unpack_from(head, at + number * size)
+            if kind == _INTERPRETER:
+                name = head[begins : begins + length]
+                return os.fsdecode(name.rstrip(b"\0")) if len(name) == length else None
+    except (struct.error, OverflowError):  # further back than any linker would write it
+        return None
+    return ""
+
+
+class Nearby:
+    """What is near, by the mounts there are now."""
+
+    def __init__(self, root: str, own: Iterable[str]) -> None:
+        self._root = f"{root}/attempts"
+        self._own = ["/", root, *map(os.path.realpath, own)]
+        self._far: frozenset[str] = frozenset()
+        self._known: dict[str, float] = {}
+        self._changes = select.poll()
+        try:
+            self._table = os.open(MOUNTS, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._table = -1
+            return
+        self._changes.register(self._table, select.POLLPRI | select.POLLERR)
+        self._look()
+
+    def _look(self) -> None:
+        os.lseek(self._table, 0, os.SEEK_SET)
+        parts = []
+        while part := os.read(self._table, 2**16):
+            parts.append(part)
+        self._far = far_mounts(os.fsdecode(b"".join(parts)), self._own)
+        self._known = {}
+
+    def has(self, order: dict[str, Any]) -> bool:
+        """Whether all that a start touches is near: its folder, its command and where that is
+        looked for, and what the kernel reads to run it."""
+        if self._table < 0:
+            return False
+        if self._changes.poll(0):
+            self._look()
+        cwd, name = order["cwd"], order["argv"][0]
+        if not cwd.startswith("/") or self._strays(cwd):
+            return False
+        if "/" in name:
+            return self._runs(os.path.join(cwd, name))
+        for folder in order["env"].get("PATH", os.defpath).split(":"):
+            candidate = os.path.join(cwd, folder, name)
+            if candidate in self._known and self._runs(candidate):
+                return True
+            if self._strays(candidate):
+                return False
+            if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+                return self._runs(candidate)
+        return True  # it is not there, which is known at once
+
+    def _strays(self, path: str) -> bool:
+        return leads_astray(path, self._far, self._root)
+
+    def _runs(self, program: str, depth: int = DEPTH_MAX) -> bool:
+        """Whether all that is read to run a program is near."""
+        now = time.monotonic()
+        if self._known.get(program, -KNOWN_S) + KNOWN_S > now:
+            return True
+        if depth == 0 or self._strays(program):
+            return False
+        needed = interpreter_of(program)
+        if needed is None or (needed and not needed.startswith("/")):
+            return False
+        if needed and not self._runs(needed, depth - 1):
+            return False
+        if not program.startswith(f"{self._root}/"):  # another attempt's is another file
+            if len(self._known) >= KNOWN_MAX:
+                self._known = {}
+            self._known[program] = now
+        return True
