@@ -249,15 +249,17 @@ class Tree:
     # All of it -------------------------------------------------------------------------------
 
     def recover(self) -> bool:
-        """Kill and remove what an earlier supervisor left; False when something stays."""
+        """Kill and remove what an earlier supervisor left; False when something stays. What not
+        even a kill ends is waited for once, in however many groups it is."""
         clean = True
+        deadline = time.monotonic() + REMOVE_S
         for name, base in self.bases.items():
             for attempt in _children(f"{base}/run"):
                 folder = f"{base}/run/{attempt}"
                 how = self.kills_by if name == self.tracks else ""
-                clean = empty(folder, how, REMOVE_S) and clean
+                clean = empty(folder, how, deadline - time.monotonic()) and clean
         for folder in elsewhere(self.bases.values()):
-            clean = empty(folder, "", REMOVE_S) and clean
+            clean = empty(folder, "", deadline - time.monotonic()) and clean
         return clean
 
     def sweep(self) -> None:
@@ -270,8 +272,8 @@ class Tree:
 
     def leave(self) -> None:
         """Go back to the group that this process came from, and remove all that was made."""
+        self.recover()
         for name in list(self.bases):
-            self.recover()
             self._give_up(name)
 
 
