@@ -3,7 +3,7 @@
 import faulthandler
 import sys
 
-from agents import lineage, memory, settings, shell
+from agents import lineage, memory, room, settings, shell
 from agents.link import LinkError
 from agents.tasks import UnfitError
 
@@ -22,8 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
         return shell.Agent(given).run()
     except (lineage.OccupiedError, UnfitError, LinkError, OSError) as problem:
         why = str(problem)
-        if isinstance(problem, OSError) and problem.filename is not None:
-            why = f"{problem.filename}: {problem.strerror}"
+        if isinstance(problem, OSError):
+            why = room.explained(problem, given.root)
         sys.stderr.write(f"muster-agent {given.name}: {why}\n")
         return 1
 

@@ -28,6 +28,7 @@ from agents import (
     owners,
     ports,
     probe,
+    room,
     samples,
     sandbox,
     settings,
@@ -193,7 +194,9 @@ def folder(root: Path | None) -> Iterator[Finding]:
             Path(made, "f").touch(0o700)
         free = shutil.disk_usage(there).free
     except OSError as problem:
-        yield Finding("folder", FAILED, f"{root}: {problem}", "choose another --root, or mend it")
+        full = problem.errno in room.EXPLAINED
+        do = room.lacking(there, problem.errno) if full else "choose another --root, or mend it"
+        yield Finding("folder", FAILED, f"{root}: {problem.strerror or problem}", do)
         return
     short = free < FREE_BYTES_MIN
     yield Finding(

@@ -19,17 +19,21 @@ from typing import Any
 
 import msgspec
 
-from agents import cgroups, confinement, processes
+from agents import cgroups, confinement, processes, room
 from reconciler.model.records import AttemptReport
 from reconciler.model.states import AttemptState, EndReason
 
 #: Run as a script: importing it here would cost every agent memory for nothing.
 SCRIPT = Path(__file__).resolve().with_name("supervisor.py")
-LOG_BYTES_MAX = 2**20
+LOG_BYTES_MAX, LAST_BYTES = 2**20, 4096
 CONNECT_S = 60.0
 SEND_TIMEOUT_S = 30.0
 #: How much longer than the grace of tasks a supervisor may take to end them.
 SHUTDOWN_S = 15.0
+#: So many supervisors that end as soon as they are started are a reason to say so, and wait.
+FAILED_MAX = 3
+#: What one ends with that finds another: none has failed.
+_ANOTHER = 3
 LINE_BYTES_MAX = 64 * 2**20
 _DECODER = msgspec.json.Decoder(dict[str, Any])
 
@@ -53,6 +57,7 @@ class Keeper:
         #: How what containers may leave is removed, by attempt.
         self.cleanups: dict[str, dict[str, Any]] = {}
         self._started: subprocess.Popen[bytes] | None = None
+        self._failed = 0
         self._inbox = b""
         self._encoder = msgspec.json.Encoder()
 
@@ -60,6 +65,7 @@ class Keeper:
         """Reach the supervisor, starting one where there is none; all it knows."""
         deadline = time.monotonic() + CONNECT_S
         delay_s = 0.01
+        self._failed = 0
         while True:
             link = self._dial()
             if link is not None:
@@ -71,7 +77,7 @@ class Keeper:
             if leaving.wait(delay_s) or time.monotonic() > deadline:
                 raise KeeperError(
                     f"no supervisor answers at {self.root}/supervisor.sock after {CONNECT_S:g} s; "
-                    f"see {self.root}/supervisor.log"
+                    f"{self._last_words()}"
                 )
             delay_s = min(0.5, delay_s * 1.5)
 
@@ -164,15 +170,24 @@ class Keeper:
         return list(latest.values())
 
     def _start(self) -> None:
-        if self._started is not None and self._started.poll() is None:
+        code = None if self._started is None else self._started.poll()
+        if self._started is not None and code is None:
             return
+        if code is not None and code > 0 and code != _ANOTHER:
+            self._started = None
+            self._failed += 1
+            if self._failed >= FAILED_MAX:
+                raise KeeperError(
+                    f"the supervisor ends with status {code} as soon as it is started; "
+                    f"{self._last_words()}"
+                )
         log = self.root / "supervisor.log"
         if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
             log.replace(log.with_suffix(".log.1"))
         command = [*scope(self._isolation, str(self.root)), *self._enter]
         command += [sys.executable, "-I", "-S", str(SCRIPT), str(self.root)]
-        with log.open("ab") as stream:
-            try:
+        try:
+            with log.open("ab") as stream:
                 self._started = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -182,8 +197,22 @@ class Keeper:
                     env={**os.environ, confinement.VARIABLE: self._isolation},
                     start_new_session=True,
                 )
-            except OSError as problem:
-                raise KeeperError(f"the supervisor can't be started: {problem}") from problem
+        except OSError as problem:
+            why = room.explained(problem, self.root)
+            raise KeeperError(f"the supervisor can't be started: {why}") from problem
+
+    def _last_words(self) -> str:
+        """What the log of supervisors ends with, and what is missing where it is."""
+        log = self.root / "supervisor.log"
+        try:
+            with log.open("rb") as stream:
+                stream.seek(max(0, log.stat().st_size - LAST_BYTES))
+                lines = stream.read().decode(errors="replace").split("\n")
+        except OSError:
+            lines = []
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        words = f"{log} ends with: {said}" if said else f"see {log}"
+        return f"{words}; {room.lacking(self.root)}" if room.is_short(self.root) else words
 
     def _reports(self, message: dict[str, Any]) -> list[AttemptReport]:
         reports = []
