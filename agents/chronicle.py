@@ -45,8 +45,22 @@ class Chronicle:
             f"{self._settings.server}; it offers {_amounts(offers)}"
         )
 
-    def supervised(self, known: Iterable[AttemptReport], holding: str) -> None:
+    def left(self, *, dismissed: bool) -> None:
+        """A supervisor has gone, by itself or since it was asked to."""
+        if dismissed:
+            self._says.tell("the outdated supervisor has left: starting one of this edition")
+        else:
+            self._says.say("the supervisor is gone: ending what it left and starting another")
+
+    def supervised(
+        self, known: Iterable[AttemptReport], holding: str, *, outdated: bool = False
+    ) -> None:
         """A supervisor is there, with the tasks that it knows of."""
+        if outdated:
+            self._says.tell(
+                "the supervisor is of another edition than this agent: it is replaced as soon as "
+                "no task is on this node"
+            )
         alive = sum(report.state is not AttemptState.ENDED for report in known)
         going_on = f"; {_tasks(alive)} of an earlier agent run on" if alive else ""
         self._says.tell(f"tasks are held by {holding}{going_on}")

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from agents import cgroups, confinement, processes, room
+from agents import cgroups, confinement, edition, processes, room
 from reconciler.model.records import AttemptReport
 from reconciler.model.states import AttemptState, EndReason
 
@@ -53,6 +53,11 @@ class Keeper:
         self.pid = 0
         #: What the supervisor said of itself, and of all attempts that it has.
         self.hello: dict[str, Any] = {}
+        #: Whether the supervisor is one that an earlier agent started, of another edition than the
+        #: files here; one that is so old that it does not say it is.
+        self.outdated = False
+        #: It was asked to leave, so that another follows.
+        self.dismissed = False
         self.pids: dict[str, int] = {}
         #: How what containers may leave is removed, by attempt.
         self.cleanups: dict[str, dict[str, Any]] = {}
@@ -93,6 +98,13 @@ class Keeper:
                 self.link.shutdown(socket.SHUT_RDWR)
             return False
         return True
+
+    def dismiss(self) -> None:
+        """Have an outdated supervisor leave. Nothing may run, or be about to begin."""
+        self.outdated = False
+        self.dismissed = self.send([
+            {"op": "shutdown", "reason": EndReason.NODE_STOPPED.value, "grace_s": 0}
+        ])  # fmt: skip
 
     def end_all(self, grace_s: float, heard: Callable[[list[AttemptReport]], None]) -> None:
         """Have the supervisor end every task, after ``grace_s`` by force, and leave."""
@@ -164,6 +176,9 @@ class Keeper:
             return None
         self.hello = messages[0]
         self.link, self.pid = link, int(self.hello["hello"])
+        said, here = self.hello.get("edition", "none"), edition.on_disk()
+        # one that this agent has started could be replaced by no newer one
+        self.outdated = self._started is None and bool(said and here) and said != here
         latest: dict[str, AttemptReport] = {}
         for message in messages:
             latest |= {report.id: report for report in self._reports(message)}

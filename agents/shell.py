@@ -207,7 +207,7 @@ class Agent:
                 isolation = self.carrier.supervised(self.keeper.hello)
                 reports = self.carrier.stager.hold(reports, self._end_later)
                 self.senses.hold_by(isolation)
-                self.tells.supervised(reports, isolation.kind)
+                self.tells.supervised(reports, isolation.kind, outdated=self.keeper.outdated)
                 self.carry_out(self.state.supervisor_up(reports))
             return
 
@@ -252,8 +252,9 @@ class Agent:
             return
         if self.leaving.is_set():
             return
-        self.say("the supervisor is gone: ending what it left and starting another")
+        self.tells.left(dismissed=self.keeper.dismissed)
         with self.lock:
+            self.keeper.dismissed = False
             self.state.supervisor_down()
             self.keeper.close()
         self._meet_supervisor()
@@ -470,7 +471,11 @@ class Agent:
             return self.state.running()
 
     def look_at_host(self) -> None:
-        """Notice what has changed of the machine itself."""
+        """Notice what has changed of the machine itself, and whether nobody needs an outdated
+        supervisor any more."""
+        with self.lock:
+            if self.keeper.outdated and not self.state.holders():
+                self.keeper.dismiss()
         self.senses.look_at_host()
 
     def holders(self) -> dict[str, Assignment | None]:

@@ -32,6 +32,7 @@ from agents import (
     clients,
     confinement,
     crashpoints,
+    edition,
     guardian,
     journal,
     processes,
@@ -89,6 +90,7 @@ class Supervisor:
         self.news: dict[str, Record] = {}
         self.clients = clients.Clients()
         self.renewed_at = processes.boottime()
+        self.edition = edition.on_disk()
         self.leaving = False
         self.retry_at = 0.0
         self.alone_since: float | None = processes.boottime()
@@ -142,6 +144,7 @@ class Supervisor:
                 "hello": os.getpid(),
                 "protocol": PROTOCOL,
                 "spares": True,
+                "edition": self.edition,
                 "records": records,
                 "isolation": self.held.facts(),
             },
