@@ -13,6 +13,10 @@ from reconciler.model.quantities import format_cpu, format_memory
 from reconciler.model.records import AttemptReport, Inventory
 from reconciler.model.states import AttemptState
 
+OUTDATED = (
+    "the supervisor is of another edition than this agent: it is replaced as soon as no task is on "
+    "this node"
+)
 #: States of attempts that are news; what comes before them and between is told to the controller.
 _NEWS = frozenset({AttemptState.RUNNING, AttemptState.ENDED})
 
@@ -57,10 +61,7 @@ class Chronicle:
     ) -> None:
         """A supervisor is there, with the tasks that it knows of."""
         if outdated:
-            self._says.tell(
-                "the supervisor is of another edition than this agent: it is replaced as soon as "
-                "no task is on this node"
-            )
+            self._says.tell(OUTDATED)
         alive = sum(report.state is not AttemptState.ENDED for report in known)
         going_on = f"; {_tasks(alive)} of an earlier agent run on" if alive else ""
         self._says.tell(f"tasks are held by {holding}{going_on}")

@@ -18,7 +18,7 @@ class Words:
     """Of one agent; ``shared`` is the folder that all nodes share."""
 
     def __init__(self, root: Path, shared: str) -> None:
-        self._shared = shared
+        self.shared = shared
         self._listener = metricfiles.Listener(root)
         self._watcher = checkpoints.Watcher()
         self._marks = logtimes.Marks(root / "logs")
@@ -54,7 +54,7 @@ class Words:
             assignment = node.assignments.get(name)
             if assignment is not None:
                 template = node.templates.get(assignment.template)
-                found = checkpoints.watched(assignment, template, self._shared)
+                found = checkpoints.watched(assignment, template, self.shared)
                 if found is not None:
                     yield found
 

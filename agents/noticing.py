@@ -89,6 +89,7 @@ class Senses:
         self.volumes = volumes.Volumes(checks.Mounts(), self._know_volumes)
         self.cutter = cutting.Cutter(settings.root, boot_id, node, lock, gpus=settings.gpus)
         self.skew = clocks.Skew()
+        self._notices: dict[str, str] = {}
         self.uses = taskuse.Uses(cgroups.token_of(str(settings.root)))
         self._on_gpus: taskuse.OnGpus = {}
         self._watcher_of_gpus: gpuwatch.Watcher | None = None
@@ -132,10 +133,15 @@ class Senses:
         """This is how tasks are held from now on."""
         self.take_over(msgspec.structs.replace(self.inventory, isolation=isolation))
 
-    def notice(self, text: str) -> None:
-        """What keeps no task from running and yet is to be known; empty: nothing any more."""
+    def notice(self, text: str, of: str = "port") -> None:
+        """What keeps no task from running and yet is to be known of something; empty: nothing any
+        more."""
         with self._lock:
-            self.take_over(msgspec.structs.replace(self.inventory, notice=text))
+            self._notices.pop(of, None)
+            if text:
+                self._notices[of] = text
+            told = "; ".join(self._notices.values())
+            self.take_over(msgspec.structs.replace(self.inventory, notice=told))
 
     def take_over(self, found: Inventory) -> bool:
         """Take over an inventory that says something new, under the lock, and have it told."""

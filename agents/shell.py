@@ -20,6 +20,7 @@ import msgspec
 from agents import (
     carrying,
     chronicle,
+    commons,
     crashpoints,
     ending,
     epochs,
@@ -87,8 +88,8 @@ class Agent:
         for problem in images.end_left(str(self.root)):
             self.say(problem)
         follows = lineage.succeed(self.root, self.incarnation)
-        shared = self.settings.shared or self.root / "shared"
-        shared.mkdir(parents=True, exist_ok=True)
+        ours = commons.Commons(self.settings.shared or self.root / "shared", self.leaving)
+        shared = ours.find()
         for folder in ("attempts", "logs", "trash"):
             (self.root / folder).mkdir(mode=0o711, exist_ok=True)
         self.boot_id = inventory.boot_id_of(self.settings)
@@ -101,7 +102,7 @@ class Agent:
         place = tasks.Place(
             name=self.settings.name,
             root=str(self.root),
-            shared=os.path.realpath(shared),
+            shared=shared,
             gpus=found.gpus,
             as_root=found.runs_as_root,
             podman=self.settings.podman,
@@ -128,6 +129,19 @@ class Agent:
             remedies=self.orders,
             stager=self.carrier.stager,
         )
+
+        if ours.problem:
+            self.say(ours.problem)
+            self.senses.notice(ours.problem, "shared")
+            ours.await_it(self._share)
+
+    def _share(self, folder: str) -> None:
+        """The shared folder answers, which did not when the agent began."""
+        with self.lock:
+            self.carrier.place = msgspec.structs.replace(self.carrier.place, shared=folder)
+            self.words.shared = folder
+            self.senses.notice("", "shared")
+        self.voice.tell(f"shared folder {folder} answers")
 
     def _page_values(self) -> reports.Now | None:
         with self.lock:
@@ -207,6 +221,7 @@ class Agent:
                 isolation = self.carrier.supervised(self.keeper.hello)
                 reports = self.carrier.stager.hold(reports, self._end_later)
                 self.senses.hold_by(isolation)
+                self.senses.notice(chronicle.OUTDATED if self.keeper.outdated else "", "supervisor")
                 self.tells.supervised(reports, isolation.kind, outdated=self.keeper.outdated)
                 self.carry_out(self.state.supervisor_up(reports))
             return

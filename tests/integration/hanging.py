@@ -55,11 +55,17 @@ class Hanging:
         self._answers.set()
         os.write(self._leaves, b"x")
 
+    def die(self) -> None:
+        """Whoever asks, or waits, is told that there is no server any more."""
+        if self._server >= 0:
+            os.write(self._leaves, b"end")
+            self._thread.join(60)
+            os.close(self._server)
+            self._server = -1
+
     def close(self) -> None:
-        """Whoever waits is told that there is no server any more."""
-        os.write(self._leaves, b"end")
-        self._thread.join(60)
-        os.close(self._server)
+        """Nobody waits any more, and nothing is mounted."""
+        self.die()
         _LIBC.umount2(os.fsencode(self.place), _DETACH)
         os.close(self._leave)
         os.close(self._leaves)

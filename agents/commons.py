@@ -1,0 +1,84 @@
+"""The folder that all nodes share, as an agent begins: a server may be away that it is on, and the
+node's tasks, which need an agent, are not to wait for it."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+#: How long an agent waits for the folder before it begins without.
+ANSWER_S = 10.0
+#: How soon it is tried again where whatever holds the folder said that it can't be reached.
+AGAIN_S = 15.0
+#: What file systems say whose server, or disk, is away.
+AWAY = frozenset({
+    errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH,
+    errno.ECONNREFUSED, errno.ECONNABORTED, errno.ECONNRESET,
+})  # fmt: skip
+
+
+class Commons:
+    """One agent's look for it, until that leaves."""
+
+    def __init__(self, path: Path, leaving: threading.Event) -> None:
+        self._path = path
+        self._leaving = leaving
+        self._lock = threading.Lock()
+        self._looked = threading.Event()
+        self._refused: OSError | None = None
+        self._found = ""
+        self._later: Callable[[str], None] | None = None
+        #: Why it is done without for now; empty: it is there.
+        self.problem = ""
+
+    def find(self, limit_s: float = ANSWER_S) -> str:
+        """The folder without links, made where there is none; where it does not answer its path as
+        it was given, and ``problem`` says so.
+
+        Raises:
+            OSError: it can't be made, and nothing says that it is only away.
+        """
+        threading.Thread(target=self._look, daemon=True).start()
+        answered = self._looked.wait(limit_s)
+        with self._lock:
+            if self._found:
+                return self._found
+            if self._refused is not None and self._refused.errno not in AWAY:
+                raise self._refused
+            why = f"did not answer within {limit_s:g} s"
+            if answered and self._refused is not None:
+                why = f"is away: {self._refused.strerror}"
+            self.problem = (
+                f"shared folder {self._path} {why}; this node works without it till then: see "
+                "whether ls there comes back on the node, and what is mounted"
+            )
+        return os.path.abspath(self._path)  # noqa: PTH100 - links may lead to what hangs
+
+    def await_it(self, later: Callable[[str], None]) -> None:
+        """Have ``later`` told of the folder without links, by another thread, once it answers."""
+        with self._lock:
+            if not self._found:
+                self._later = later
+                return
+        later(self._found)
+
+    def _look(self) -> None:
+        while not self._leaving.is_set():
+            try:
+                self._path.mkdir(parents=True, exist_ok=True)
+                found = os.path.realpath(self._path)
+            except OSError as problem:
+                with self._lock:
+                    self._refused = problem
+                self._looked.set()
+                if problem.errno not in AWAY:
+                    return
+                self._leaving.wait(AGAIN_S)
+                continue
+            with self._lock:
+                self._found, later = found, self._later
+            self._looked.set()
+            if later is not None:
+                later(found)
+            return
