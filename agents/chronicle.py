@@ -105,6 +105,8 @@ class Chronicle:
         for report in reports:
             known = newest.get(report.id) or before.known.get(report.id)
             newest[report.id] = report
+            if report.state is AttemptState.STARTING and report.message:
+                self._says.tell(f"task hangs: {report.message}", level="WARNING", attempt=report.id)
             if report.state not in _NEWS or (known and known.state is report.state):
                 continue
             given = before.assignments.get(report.id)

@@ -26,6 +26,8 @@ PATIENCE_S = 0.1
 #: After so long one that has neither begun nor said why not is given up. A server that fails over
 #: to another takes a minute or more. An order may bring its own as ``start_s``.
 START_S = 120.0
+#: After so long it is told that one hangs, and at what.
+TELL_S = 5.0
 NEVER_STARTED = "stopped before it started"
 
 
@@ -42,37 +44,41 @@ class Begun:
     """An attempt whose process is on its way to its program, and what is recorded of it: in any
     case, and if it runs."""
 
-    __slots__ = ("child", "kept", "order", "record", "until")
+    __slots__ = ("child", "kept", "order", "record", "start_s", "told_at", "until")
 
     def __init__(self, order: Record, record: Record, kept: Record, child: spawning.Child) -> None:
         self.order = order
         self.record = record
         self.kept = kept
         self.child = child
-        self.until = processes.boottime() + self._start_s
-
-    @property
-    def _start_s(self) -> float:
-        return float(self.order.get("start_s") or START_S)
+        self.start_s = float(order.get("start_s") or START_S)
+        now = processes.boottime()
+        self.until = now + self.start_s
+        #: When it is to be told that it hangs; None: it was.
+        self.told_at: float | None = now + TELL_S
 
     @property
     def name(self) -> str:
         """Of the attempt."""
         return str(self.record["id"])
 
+    def due(self, renewed_at: float) -> float:
+        """When something is to be done about it, where its lease was renewed at a moment."""
+        ends = self.until_with(renewed_at)
+        return ends if self.told_at is None else min(ends, self.told_at)
+
     def until_with(self, renewed_at: float) -> float:
-        """Until when it may be on its way, where its lease was renewed at a moment."""
+        """Until when it may be on its way, likewise."""
         lease_s = self.order.get("lease_s")
         return self.until if lease_s is None else min(self.until, renewed_at + lease_s)
 
-    @property
-    def silence(self) -> str:
-        """What is told of one that has said nothing for too long."""
+    def silence(self, after_s: float) -> str:
+        """What is told of one that has said nothing for so long."""
         folder, command = self.order["cwd"], self.order["argv"][0]
         return (
-            f"neither working directory {folder} nor command {command} answered within "
-            f"{self._start_s:g} s, or one of them did not: the file system it is on may hang; see "
-            "whether ls on this node comes back there"
+            f"working directory {folder} or command {command} has not answered within "
+            f"{after_s:g} s: the file system it is on may hang; see whether ls on this node comes "
+            "back there"
         )
 
 
@@ -212,6 +218,9 @@ class Host(Protocol):
     def repeat(self, name: str) -> None:
         """Tell of an attempt again that is known already."""
 
+    def hangs(self, name: str, message: str) -> None:
+        """It takes long, and may run yet."""
+
     def began(self, begun: Begun, record: Record) -> None:
         """Its program runs."""
 
@@ -308,12 +317,15 @@ class Starts:
             self._give_up(begun, reason, NEVER_STARTED)
 
     def enforce(self, now: float, renewed_at: float) -> None:
-        """Give up what hangs for too long, or longer than its lease lasts."""
+        """Tell of what hangs; give it up after too long, or when its lease is over."""
         for begun in self.way:
             if now >= begun.until:
-                self._give_up(begun, "StartFailed", begun.silence)
+                self._give_up(begun, "StartFailed", begun.silence(begun.start_s))
             elif now >= begun.until_with(renewed_at):
                 self._give_up(begun, "LeaseExpired", NEVER_STARTED)
+            elif begun.told_at is not None and now >= begun.told_at:
+                begun.told_at = None
+                self._host.hangs(begun.name, begun.silence(TELL_S))
 
     def _give_up(self, begun: Begun, reason: str, message: str) -> None:
         """One that turns out to be through runs, and is like any other."""

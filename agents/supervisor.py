@@ -231,6 +231,10 @@ class Supervisor:
         """Tell of an attempt again, as one that was ordered twice."""
         self.news[name] = self.records[name]
 
+    def hangs(self, name: str, message: str) -> None:
+        """Tell of an attempt that is long on its way to its program."""
+        self.news[name] = {"id": name, "state": "Starting", "pid": 0, "message": message}
+
     def began(self, begun: starting.Begun, record: Record) -> None:
         """Record an attempt as running: its program has begun."""
         attempt = spawning.Attempt(begun.order, record)
@@ -374,7 +378,7 @@ class Supervisor:
         moments = [moment for moment in (self.retry_at, self.tidy_at) if moment]
         if self.alone_since is not None:
             moments.append(self.alone_since + ALONE_S)
-        moments += [begun.until_with(self.renewed_at) for begun in self.starts.way]
+        moments += [begun.due(self.renewed_at) for begun in self.starts.way]
         for attempt in self.live.values():
             if attempt.exited:
                 moments.append(processes.boottime() + 0.05)

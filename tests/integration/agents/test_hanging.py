@@ -160,6 +160,16 @@ def test_one_that_is_not_wanted_any_more_ends(
     assert not ran(bed)
 
 
+def test_one_that_hangs_is_told_before_it_is_given_up(bed: Bed, away: hanging.Hanging) -> None:
+    hangs(bed, away)
+    report = bed.until("h.1", AttemptState.STARTING)
+    told = f"working directory {away.place}/x or command /bin/sh has not answered within 5 s"
+    assert told in report.message
+    away.answer()
+    assert bed.ended("h.1").exit_code == 0
+    assert ran(bed) == 1
+
+
 def test_a_supervisor_that_is_to_leave_does(bed: Bed, away: hanging.Hanging) -> None:
     hangs(bed, away)
     told: list[AttemptReport] = []
