@@ -221,7 +221,12 @@ def _contained(
     task: dict[str, Any],
     given: Given,
 ) -> dict[str, Any]:
-    """The order for a task in a container; ``image`` says what has to be there before."""
+    """The order for a task in a container; ``image`` says what has to be there before.
+
+    The runtime is the node's. Where a job says to look for programs is of no use in its container,
+    and here it would be followed by the agent, which it could lead to a file system that hangs.
+    """
+    task = {**task, "env": {**task["env"], "PATH": node_path(user)}}
     runtime = runtimes.find(template.runtime, place.podman, task["env"]["PATH"])
     if runtime is None:
         raise UnfitError(
@@ -270,6 +275,11 @@ def _contained(
     }
 
 
+def node_path(user: User) -> str:
+    """Where programs are looked for, unless a job says so of its own."""
+    return DEFAULT_PATH if user.switch else os.environ.get("PATH", DEFAULT_PATH)
+
+
 def staged_variable(name: str) -> str:
     """The variable that tells where data is that was copied under a name."""
     return f"MUSTER_STAGED_{name.upper().replace('-', '_')}"
@@ -310,7 +320,7 @@ def environment_of(
 ) -> dict[str, str]:
     """A clean base, what the template adds, and over both what is the system's to say."""
     base = {
-        "PATH": os.environ.get("PATH", DEFAULT_PATH) if not user.switch else DEFAULT_PATH,
+        "PATH": node_path(user),
         "HOME": user.home,
         "USER": user.name,
         "LOGNAME": user.name,

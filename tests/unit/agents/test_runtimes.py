@@ -116,3 +116,25 @@ def test_no_runtime_is_asked_for_a_device_that_is_simulated(
     assert ("--nv" in order["argv"]) is not simulated
     prefix = runtimes.PREFIXES[0]
     assert order["env"][f"{prefix}CUDA_VISIBLE_DEVICES"] == "MIG-1"
+
+
+def test_the_runtime_is_the_nodes_wherever_its_job_looks_for_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("jobs", "nodes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "podman").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "nodes"))
+    template = TaskTemplate(
+        "j", 1, "g", ("true",), runtime="podman", image="x", allow_root=True,
+        environment={"PATH": str(tmp_path / "jobs"), "MY": "own"},
+    )  # fmt: skip
+    place = tasks.Place("n1", "/r", "/s")
+    order = tasks.order_for(Assignment("a.1", "t", "b"), template, place)
+    told = [order["env"], order["cleanup"]["env"], dict(order["image"].environment)]
+    assert {one["PATH"] for one in told} == {str(tmp_path / "nodes")}
+    assert order["env"]["MY"] == "own"
+    assert "--env=PATH" not in order["argv"]
+    (tmp_path / "nodes/podman").unlink()
+    with pytest.raises(tasks.UnfitError, match="podman, which is not installed"):
+        tasks.order_for(Assignment("a.1", "t", "b"), template, place)
