@@ -160,10 +160,13 @@ class Nearby:
         if self._changes.poll(0):
             self._look()
         cwd, name = order["cwd"], order["argv"][0]
-        if not cwd.startswith("/") or self._strays(cwd):
+        # the folder that was made for the attempt a moment ago is where most of them go
+        if cwd != f"{self._root}/{order.get('id')}/work" and (
+            not cwd.startswith("/") or self._strays(cwd)
+        ):
             return False
         if "/" in name:
-            return self._runs(os.path.join(cwd, name))
+            return self._runs(name if name.startswith("/") else os.path.join(cwd, name))
         for folder in order["env"].get("PATH", os.defpath).split(":"):
             candidate = os.path.join(cwd, folder, name)
             if candidate in self._known and self._runs(candidate):
