@@ -270,8 +270,12 @@ class Storm:
             wrong.append(f"the store is damaged: {verdict}")
 
     def _user(self, name: str) -> str:
-        """The Unix user of a job's last attempt."""
-        return (self.bed.cluster.state / "shared" / f"user-{name}").read_text().strip()
+        """The Unix user of a job's last attempt; where it left no word of it, what it said."""
+        path = self.bed.cluster.state / "shared" / f"user-{name}"
+        if path.exists():
+            return path.read_text().strip()
+        said = [one.read_text()[-500:] for one in self.bed.folder.rglob(f"{name}.*/stderr*")]
+        return f"nobody known ({path} is not there; it said {said}; {_story(self.bed.job(name))})"
 
     def _wanted_user(self, name: str) -> str:
         if self.account.owners[name] == OTHER:
