@@ -247,15 +247,21 @@ class Batch:
             text = edit.append_document(before, request.text) if before else request.text
             data = text.encode()
         else:
-            in_the_way = [one for one in self._trees if hidden.in_place_of(one, [path])]
-            if in_the_way:
-                message = (
-                    f"{path} is to be written, and something that is not committed stands in its "
-                    f"place in {in_the_way[0]}: commit it, move it away, or choose another name"
-                )
-                return Result("conflict", path, message=message)
+            self._require_room(path)
         self._moved[key] = (path,)
         return self._change({path: data}, request.author, f"Submit Job/{request.name}")
+
+    def _require_room(self, path: str) -> None:
+        """Raise ConflictError where a new file would take the place of anything."""
+        why = self._index.in_the_way(path)
+        if why:
+            raise requests.ConflictError(f"{why}: choose another name, or move what stands there")
+        for tree in self._trees:
+            if hidden.in_place_of(tree, [path]):
+                raise requests.ConflictError(
+                    f"{path} is to be written, and something that is not committed stands in its "
+                    f"place in {tree}: commit it, move it away, or choose another name"
+                )
 
     def _edit(self, request: EditObject | ReviseObject) -> Result:
         if not request.name:

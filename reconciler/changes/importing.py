@@ -49,8 +49,9 @@ def commits(
     """Make the commits on top of ``head``, one a group; the id of the last.
 
     Raises:
-        GitError: git can't.
+        GitError: git can't, or a file would take the place of what is none.
     """
+    _require_room(repository, head, {path for group in groups for path in group.files})
     # fast-import wants a name for what it makes; it is given up in the same breath, so that
     # nothing is left of it whenever this process ends
     reference = f"{scraps.WRITING}{os.getpid()}-{id(groups)}"
@@ -69,6 +70,22 @@ def commits(
         repository, "fast-import", "--quiet", "--force", "--done", data=b"".join(parts)
     )
     return done.stdout.decode().split()[-1]
+
+
+def _require_room(repository: Path, head: str, paths: set[str]) -> None:
+    """See that no file takes the place of a folder, or of a file that is above it.
+
+    ``git fast-import`` drops whatever is in the way and says nothing.
+    """
+    above = {path[:end] for path in paths for end, one in enumerate(path) if one == "/"}
+    asked = [path for path in sorted(paths | above) if "\n" not in path]
+    data = "".join(f"{head}:{path}\n" for path in asked).encode("utf-8", "surrogateescape")
+    said = gitobjects.run(repository, "cat-file", "--batch-check=%(objecttype)", data=data).stdout
+    for path, kind in zip(asked, said.split(b"\n"), strict=False):
+        if kind == b"blob" and path in above:
+            raise gitobjects.GitError(f"{path} is a file in {head[:12]}, and to be a folder")
+        if kind == b"tree" and path in paths:
+            raise gitobjects.GitError(f"{path} is a folder in {head[:12]}, and to be a file")
 
 
 def _command(reference: str, group: Group, committer: Person, mark: int, now: int) -> bytes:

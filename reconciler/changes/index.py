@@ -28,6 +28,10 @@ class Index:
         #: Where an object stands: its file once for each document, in no order.
         self._paths: dict[tuple[str, str], list[str]] = {}
         self._unreadable: set[str] = set()
+        #: Links and submodules that have the name of a file.
+        self._links: set[str] = set()
+        #: The folder of which it was seen that it is one, and the revision in which.
+        self._folder: tuple[str | None, str] = (None, "")
 
     def advance(self, head: str) -> None:
         """Take up a revision.
@@ -41,8 +45,10 @@ class Index:
             changes = self._source.changes(self.head, head)
         else:
             changes = self._source.files(head)
-            self._files, self._paths, self._unreadable = {}, {}, set()
+            self._files, self._paths, self._unreadable, self._links = {}, {}, set(), set()
         self.head = None
+        self._links -= changes.ignored.keys()
+        self._links.update(path for path, why in changes.ignored.items() if why is not None)
         present = [change for change in changes.files if change.blob is not None]
         blobs = self._source.blobs([change.blob or "" for change in present])
         files: dict[str, bytes | None] = dict.fromkeys(change.path for change in changes.files)
@@ -101,6 +107,28 @@ class Index:
     def has_file(self, path: str) -> bool:
         """Whether there is such a file."""
         return path in self._files
+
+    def in_the_way(self, path: str) -> str:
+        """What stands where a new file is to be, in words; empty: nothing.
+
+        Git gives way to a file without a word: all that stood in a folder of its name is gone.
+
+        Raises:
+            GitError: it can't be told.
+        """
+        folder = path.rpartition("/")[0]
+        if folder and self._folder != (self.head, folder):
+            found = self._source.objects.read(f"{self.head}:{folder}")
+            if found is not None and found[1] != "tree":
+                return f"{folder} is a file in the repository, and not a folder"
+            self._folder = (self.head, folder)
+        if path in self._links:
+            return f"{path} is a link or a submodule in the repository, and not a file"
+        found = self._source.objects.read(f"{self.head}:{path}")
+        if found is None:
+            return ""
+        what = "a folder" if found[1] == "tree" else "something that is not read"
+        return f"{path} is {what} in the repository, and not a file"
 
     def approval(self, digest: str, email: str, held_at: str) -> str | None:
         """The commit by which somebody's approval of a change stands; see ``approvals``.

@@ -4,6 +4,8 @@ import pytest
 
 from reconciler.changes import importing
 from reconciler.changes.requests import Person
+from reconciler.desired.gitobjects import GitError
+from tests.unit.desired.repositories import Repository, git
 
 ALICE = Person("Alice", "alice@example.org")
 
@@ -38,3 +40,20 @@ def test_a_long_list_is_cut_and_says_so() -> None:
     lines = importing.message(importing.Group(ALICE, subjects, {}, [])).splitlines()
     assert lines[0] == "Submit 60 jobs"
     assert lines[-3] == "- and 10 more"
+
+
+@pytest.mark.parametrize(
+    ("there", "made", "told"),
+    [
+        ("jobs/d.yaml/inner.yaml", "jobs/d.yaml", "jobs/d.yaml is a folder in "),
+        ("jobs", "jobs/d.yaml", "jobs is a file in "),
+    ],
+)
+def test_no_commit_drops_what_is_in_the_way(
+    repository: Repository, there: str, made: str, told: str
+) -> None:
+    head = repository.commit({there: "mine"})
+    group = importing.Group(ALICE, ["Submit Job/d"], {made: b"d"}, [])
+    with pytest.raises(GitError, match=told):
+        importing.commits(repository.path, head, [group], ALICE, 1)
+    assert git(repository.path, "show", f"{head}:{there}") == "mine"

@@ -243,6 +243,47 @@ def test_checked_out_branch(repository: Repository, make: Make, tmp_path: Path) 
     assert (clone / "a.yaml").read_text() == "changed"
 
 
+@pytest.mark.parametrize(
+    ("there", "told"),
+    [
+        ({"jobs/d.yaml/inner.yaml": job("inner")}, "jobs/d.yaml is a folder"),
+        ({"jobs/d.yaml/README": "mine"}, "jobs/d.yaml is a folder"),
+        ({"jobs": "mine"}, "jobs is a file"),
+        ({"jobs/d.yaml": "../q.yaml"}, "jobs/d.yaml is a link"),
+    ],
+)
+def test_a_submission_takes_the_place_of_nothing(
+    repository: Repository, make: Make, there: dict[str, str], told: str
+) -> None:
+    modes = {path: "120000" for path, text in there.items() if text.startswith("../")}
+    repository.commit({"q.yaml": queue("q"), **there}, modes=modes)
+    before = git(repository.path, "ls-tree", "-r", "main").splitlines()
+    one = make()
+    results = one.write(
+        [add("d"), EditObject("Queue", "q", ((("spec", "suspend"), True),), ALICE)], now=NOW
+    )
+    assert [result.status for result in results] == ["conflict", "accepted"]
+    assert told in results[0].message
+    assert "choose another name" in results[0].message
+    after = git(repository.path, "ls-tree", "-r", "main").splitlines()
+    kept = [line for line in before if not line.endswith("\tq.yaml")]
+    assert kept == [line for line in after if not line.endswith("\tq.yaml")]
+
+
+def test_what_is_in_the_way_is_looked_for_in_each_revision(
+    repository: Repository, make: Make
+) -> None:
+    repository.commit({"jobs": "mine", "q.yaml": queue("q")})
+    one = make()
+    assert one.write([add("d")], now=NOW)[0].status == "conflict"
+    repository.commit({"jobs": None})
+    assert one.write([add("d")], now=NOW)[0].status == "accepted"
+    repository.commit({"jobs/e.yaml/inner.yaml": job("inner")})
+    assert one.write([add("e")], now=NOW)[0].status == "conflict"
+    repository.commit({"jobs/e.yaml/inner.yaml": None})
+    assert one.write([add("e")], now=NOW)[0].status == "accepted"
+
+
 def test_files_with_strange_names(repository: Repository, make: Make) -> None:
     path = 'team "x"/grüße.yaml'
     repository.commit({f'"{path}"'.replace(' "x"', ' \\"x\\"'): job("a")})
