@@ -47,7 +47,8 @@ class Verdict(msgspec.Struct, frozen=True):
         lines: the number of the last line that is good. last: its hash.
         wrong: what is wrong after it.
         anchor: the line that says that all before the first one there is were dropped.
-        torn: whether the last line is half written, as a crash leaves it.
+        torn: whether the last line is half written, as a crash leaves it: without its line end.
+        marked: the hash of the line that was asked for; empty where it is not there any more.
     """
 
     lines: int
@@ -55,6 +56,7 @@ class Verdict(msgspec.Struct, frozen=True):
     wrong: str = ""
     anchor: Line | None = None
     torn: bool = False
+    marked: str = ""
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -170,11 +172,14 @@ class Log:
         Raises:
             ValueError: one can't be read.
         """
-        for text in itertools.chain(lines_backwards(self.path), self._put_aside()):
+        growing = lines_backwards(self.path, grows=True)
+        for text in itertools.chain(growing, self._put_aside()):
             if not only_dropped or _DROPPED_MARK in text:
                 yield _read(self.path, text)
 
-    def verify(self, first: int = 1, *, pause: Callable[[], None] | None = None) -> Verdict:
+    def verify(
+        self, first: int = 1, *, pause: Callable[[], None] | None = None, mark: int = 0
+    ) -> Verdict:
         """Go along the whole chain, through all files.
 
         It begins with the first line, or behind those of which a later line says that they were
@@ -183,11 +188,12 @@ class Log:
         Args:
             first: the number that it begins with, where what was before has been taken away.
             pause: called after each ``PAUSE_LINES``, for who does it beside other work.
+            mark: a line whose hash is told, for who has seen it before.
 
         Raises:
             OSError: a file can't be read.
         """
-        walk, count = Walk(first), itertools.count(1)
+        walk, count = Walk(first, mark), itertools.count(1)
         for file, is_last in self._files():
             for text in file:
                 walk.step(text, may_be_torn=is_last)
@@ -221,11 +227,13 @@ class Walk:
     says that what is missing was dropped.
 
     Args:
-        first: the number that the chain begins with.
+        first: the number that the chain begins with. mark: a line whose hash is wanted.
     """
 
-    def __init__(self, first: int = 1) -> None:
+    def __init__(self, first: int = 1, mark: int = 0) -> None:
         self._first = first
+        self._mark = mark
+        self._marked = ""
         self._begun = False
         #: The number and the hash of the last line before those that are there.
         self._gap: tuple[int, str] | None = None
@@ -240,26 +248,35 @@ class Walk:
     def step(self, text: bytes, *, may_be_torn: bool = False) -> Line | None:
         """Look at the next line, and return it where the chain is good up to there.
 
-        ``may_be_torn``: a crash may have left it half written.
+        ``may_be_torn``: a crash may have left it half written. All of it but its line end is half
+        too: whoever adds the next one cuts it off.
         """
         if self._wrong:
             self._seek(text)
             return None
+        if may_be_torn and not text.endswith(b"\n"):
+            self._torn = True
+            return None
         try:
             line = _decode(text)
         except msgspec.MsgspecError as error:
-            self._torn = may_be_torn and not text.endswith(b"\n")
-            self._wrong = "" if self._torn else f"it can't be read: {error}"
+            self._wrong = f"it can't be read: {error}"
             return None
         if not self._begun and line.number > self._first:
             self._gap = self.number, self.hash = line.number - 1, line.previous
+            self._look_at_mark()
         self._begun = True
         self._wrong = self._wrong_with(line)
         if self._wrong:
             return None
         self.number, self.hash = line.number, line.hash
+        self._look_at_mark()
         self._look_for_anchor(line)
         return line
+
+    def _look_at_mark(self) -> None:
+        if self.number == self._mark:
+            self._marked = self.hash
 
     def end_file(self) -> None:
         """The next line is in another file."""
@@ -276,7 +293,7 @@ class Walk:
             return Verdict(self._first - 1, "", "; ".join(filter(None, (told, wrong))))
         if not wrong and self.number < self._first and self._first > 1:
             wrong = f"line {self._first}: there is none"
-        return Verdict(self.number, self.hash, wrong, self._anchor, self._torn)
+        return Verdict(self.number, self.hash, wrong, self._anchor, self._torn, self._marked)
 
     def _wrong_with(self, line: Line) -> str:
         if line.number != self.number + 1:
@@ -347,31 +364,36 @@ def _read(path: Path, text: bytes) -> Line:
         raise ValueError(f"{path}: a line can't be read: {error}") from error
 
 
-def lines_backwards(path: Path) -> Iterator[bytes]:
-    """The lines of a file, the last first; of one that is not there: none."""
+def lines_backwards(path: Path, *, grows: bool = False) -> Iterator[bytes]:
+    """The lines of a file, the last first; of one that is not there: none.
+
+    ``grows``: it is the one that is added to, and what lacks its line end is half written.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return
     try:
-        yield from _backwards(descriptor)
+        yield from _backwards(descriptor, grows=grows)
     finally:
         os.close(descriptor)
 
 
-def _backwards(descriptor: int) -> Iterator[bytes]:
-    """Whole lines, the last first."""
+def _backwards(descriptor: int, *, grows: bool = False) -> Iterator[bytes]:
+    """Whole lines, the last first; ``grows`` as :func:`lines_backwards`."""
     at = os.lseek(descriptor, 0, os.SEEK_END)
     rest = b""
+    torn = grows
     while at > 0:
         size = min(_BLOCK, at)
         at -= size
         parts = (os.pread(descriptor, size, at) + rest).split(b"\n")
         rest = parts[0]
         for part in reversed(parts[1:]):
-            if part:
+            if part and not torn:
                 yield part
-    if rest:
+            torn = False
+    if rest and not torn:
         yield rest
 
 

@@ -32,10 +32,14 @@ SEEN_FILE = "audit.seen.json"
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """The last look after which the log was whole: its last line, and when, since the epoch."""
+    """The last look after which the log was whole: its last line, and when, since the epoch.
+
+    ``hash``: of that line; who makes the log anew from some line on changes all that follow.
+    """
 
     lines: int = 0
     at: float = 0.0
+    hash: str = ""
 
 
 _DECODE_SEEN = msgspec.json.Decoder(Seen).decode
@@ -99,20 +103,31 @@ class Watch:
             StoppedError: the server stops.
         """
         log = auditlog.Log(self._service.audit_path)
-        found = await asyncio.to_thread(log.verify, pause=_Pace(self._service, self._sleep))
+        pace, mark = _Pace(self._service, self._sleep), self._seen.lines
+        found = await asyncio.to_thread(log.verify, pause=pace, mark=mark)
         # files may have been put aside and dropped while it went slowly: that is no tampering
         if found.wrong and not self._wrong:
-            found = await asyncio.to_thread(log.verify)
-        wrong = found.wrong
-        if not wrong and found.lines < self._seen.lines:
-            wrong = f"it ends with line {found.lines}, and line {self._seen.lines} was there before"
+            found = await asyncio.to_thread(log.verify, mark=mark)
+        wrong = found.wrong or self._wrong_with(found)
         if wrong:
             _LOG.error("the audit log %s was tampered with: %s", log.path, wrong)
         elif found.lines:
-            await asyncio.to_thread(self._keep, Seen(found.lines, self._clock()))
+            await asyncio.to_thread(self._keep, Seen(found.lines, self._clock(), found.last))
         self._wrong = wrong
         self._service.answers.audit = metrics.AuditLook(intact=not wrong, at=self._clock())
         return wrong
+
+    def _wrong_with(self, found: auditlog.Verdict) -> str:
+        """What is wrong with a whole chain by what was seen of it before; empty: nothing."""
+        seen = self._seen
+        if found.lines < seen.lines:
+            return f"it ends with line {found.lines}, and line {seen.lines} was there before"
+        if seen.hash and found.marked and found.marked != seen.hash:
+            return (
+                f"line {seen.lines} has the hash {found.marked[:12]} and had {seen.hash[:12]} "
+                "before: it, or a line before it, was made anew"
+            )
+        return ""
 
     def _keep(self, seen: Seen) -> None:
         self._seen = seen

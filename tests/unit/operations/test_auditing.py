@@ -78,6 +78,18 @@ def test_what_a_crash_left_half_written_is_dropped(log: auditlog.Log) -> None:
     assert (log.verify().lines, log.verify().wrong) == (6, "")
 
 
+@pytest.mark.parametrize("missing", [1, 30])
+def test_what_lacks_its_line_end_is_not_there_for_anybody(log: auditlog.Log, missing: int) -> None:
+    """No number has two hashes over time: who adds the next line cuts the half one off."""
+    last = log.append(entry("f")).previous
+    log.path.write_bytes(log.path.read_bytes()[:-missing])
+    assert log.verify(mark=5) == auditlog.Verdict(5, last, torn=True, marked=last)
+    assert [line.number for line in log.tail(2)] == [5, 4]
+    log.append(entry("g"))
+    assert [line.entry.revision for line in log.tail(2)] == ["g", "e"]
+    assert (log.verify().lines, log.verify().torn) == (6, False)
+
+
 def test_it_does_not_go_on_after_what_it_can_not_read(log: auditlog.Log) -> None:
     with log.path.open("ab") as file:
         file.write(b"nonsense\n")

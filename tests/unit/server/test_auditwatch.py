@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from reconciler.operations import auditing, auditlog
@@ -61,9 +62,26 @@ def take_a_part(log: auditlog.Log) -> None:
     log.parts()[1].unlink()
 
 
+def make_anew(log: auditlog.Log) -> None:
+    """Another author in each line, and every hash right."""
+    before = auditlog.BEGINNING
+    for path in (*log.parts(), log.path):
+        made = []
+        for text in path.read_bytes().splitlines():
+            line = msgspec.json.decode(text, type=auditlog.Line)
+            entry = msgspec.structs.replace(line.entry, message="nothing to see")
+            line = msgspec.structs.replace(line, previous=before, entry=entry)
+            line = msgspec.structs.replace(line, hash=auditlog.hash_of(line))
+            before = line.hash
+            made.append(msgspec.json.encode(line, order="deterministic") + b"\n")
+        path.write_bytes(b"".join(made))
+    assert log.verify().wrong == ""
+
+
 @pytest.mark.parametrize(
     ("tamper", "said"),
     [
+        (make_anew, "was made anew"),
         (change, "it was changed after it was written"),
         (cut_short, "was there before"),
         (take_a_part, "lines are missing or put in"),
@@ -101,18 +119,33 @@ def test_a_look_waits_nineteen_times_as_long_as_it_works_and_ends_with_the_serve
 
 
 @pytest.mark.parametrize(
-    ("tamper", "said"), [(change, "it was changed"), (cut_short, "was there before")]
+    ("tamper", "said"),
+    [(change, "it was changed"), (cut_short, "was there before"), (make_anew, "was made anew")],
 )
 def test_what_is_lost_while_no_server_runs_is_told(
     service: services.Services, tamper: Callable[[auditlog.Log], None], said: str
 ) -> None:
     log = log_of(service)
     assert watching(service)() == ""
-    before = log.path.read_bytes()
+    before = {path: path.read_bytes() for path in (*log.parts(), log.path)}
     tamper(log)
     for _ in range(2):
         assert said in watching(service)(), "a server that has just started"
-    log.path.write_bytes(before)
+    for path, data in before.items():
+        path.write_bytes(data)
+    assert watching(service)() == ""
+
+
+def test_a_look_goes_on_from_what_was_kept_before_there_were_hashes(
+    service: services.Services,
+) -> None:
+    log = log_of(service)
+    seen = service.audit_path.with_name(auditwatch.SEEN_FILE)
+    seen.write_bytes(b'{"lines":450,"at":1.0}')  # as written before hashes were kept
+    assert watching(service)() == ""
+    assert log.tail(1)[0].hash in seen.read_text()
+    log.append(auditing.Entry(at=1.0, revision="new", result="Synced"))
+    assert watching(service)() == ""
 
 
 def test_who_moves_the_log_away_with_what_is_known_of_it_begins_anew(
