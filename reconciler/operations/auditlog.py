@@ -202,6 +202,19 @@ class Log:
             walk.end_file()
         return walk.verdict()
 
+    def state(self) -> tuple[tuple[str, int, int, int], ...]:
+        """Of each file what changes with it: name, inode, size, time of its last change in ns.
+
+        Raises:
+            OSError: a file can't be looked at.
+        """
+        found = []
+        for path in (*self.parts(), self.path):
+            with contextlib.suppress(FileNotFoundError):
+                of = path.stat()
+                found.append((path.name, of.st_ino, of.st_size, of.st_ctime_ns))
+        return tuple(found)
+
     def _files(self) -> Iterator[tuple[BinaryIO, bool]]:
         """All files, the oldest first, and whether it is the one that grows.
 

@@ -11,6 +11,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 
 from reconciler import __version__
+from reconciler.operations import auditlog
 from reconciler.server import (
     api,
     audits,
@@ -80,6 +81,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
                 "address": address,
                 "replays": explanations.Replays(service.store_url),
                 "plans": plans.Plans(service.store_url),
+                "verifications": audits.Verifications(auditlog.Log(service.audit_path)),
                 "weighing": weighing.Weighing(service),
             }
         ),

@@ -9,11 +9,14 @@ from litestar.datastructures import State
 from litestar.params import Parameter
 
 from reconciler.model import times
-from reconciler.operations import auditing, auditlog, viewforms
-from reconciler.server import failures, lists, services
+from reconciler.operations import auditing, auditlog, auditverifying, viewforms
+from reconciler.server import children, failures, lists, services
 
 #: The most entries of one answer.
 ENTRIES_MAX = 1000
+#: The longest that going along the chain may take; 64 MiB of it take about a second.
+VERIFY_S_MAX = 300.0
+_DECODE_VERDICT = msgspec.json.Decoder(auditlog.Verdict).decode
 
 
 class CommitView(viewforms.View, frozen=True):
@@ -93,6 +96,53 @@ class Verified(viewforms.View, frozen=True):
     torn: bool = False
 
 
+#: The first number, and the files as they were before they were gone along.
+_Question = tuple[int, tuple[tuple[str, int, int, int], ...]]
+
+
+class Verifications(children.Turns):
+    """Goes along the log in a process of its own: once for all who ask while its files stay."""
+
+    def __init__(self, log: auditlog.Log) -> None:
+        super().__init__("", "verifications", VERIFY_S_MAX)
+        self._log = log
+        self._answered: tuple[_Question, auditlog.Verdict] | None = None
+        self._asked: dict[_Question, asyncio.Task[auditlog.Verdict]] = {}
+
+    async def verdict(self, first: int) -> auditlog.Verdict:
+        """What comes of going along the chain from a number on.
+
+        Raises:
+            Failure: too many wait already, it took too long, or the log can't be read.
+        """
+        try:
+            question = (first, await asyncio.to_thread(self._log.state))
+        except OSError as error:
+            raise failures.Failure(503, f"the log can't be read: {error}") from None
+        if self._answered is not None and self._answered[0] == question:
+            return self._answered[1]
+        task = self._asked.get(question)
+        if task is None:
+            task = self._asked[question] = asyncio.create_task(self._verify(question))
+            task.add_done_callback(lambda done: self._done(question, done))
+        return await asyncio.shield(task)  # others wait for it when one of them leaves
+
+    def _done(self, question: _Question, task: asyncio.Task[auditlog.Verdict]) -> None:
+        del self._asked[question]
+        if not task.cancelled() and task.exception() is None:
+            self._answered = (question, task.result())
+
+    async def _verify(self, question: _Question) -> auditlog.Verdict:
+        status, told = await self.run(
+            auditverifying.__name__, "--log", str(self._log.path), "--first", str(question[0])
+        )
+        if status == auditverifying.UNREADABLE:
+            raise failures.Failure(503, told.decode(errors="replace"))
+        if status:
+            raise failures.Failure(500, "going along the log failed; the server's log has it")
+        return _DECODE_VERDICT(told)
+
+
 def _commit_view(of: auditing.CommitEntry) -> CommitView:
     signer = None if of.signer is msgspec.UNSET else of.signer
     return CommitView(of.id, of.author, of.subject, of.submitter, signer)
@@ -152,12 +202,16 @@ async def entries(
 @get(
     "/v1/audit/verify",
     status_code=200,
-    responses=failures.responses(400, 401, 403),
+    responses=failures.responses(400, 401, 403, 429, 500, 503),
     summary="Whether the log of revisions is whole",
 )
 async def verify(state: State, first: Annotated[int, Parameter(ge=1)] = 1) -> Verified:
-    """Goes along the whole chain; ``first``: its first number, where what was before is gone."""
-    found = await asyncio.to_thread(_log(state.services).verify, first)
+    """Goes along the whole chain; ``first``: its first number, where what was before is gone.
+
+    One at a time, and not again while the files of the log are as they were.
+    """
+    verifications: Verifications = state.verifications
+    found = await verifications.verdict(first)
     anchor = None if found.anchor is None else _view(found.anchor)
     return Verified(found.lines, found.last, found.wrong, anchor, found.torn)
 

@@ -14,10 +14,10 @@ WAITING_MAX = 8
 
 
 class Turns:
-    """Runs one module at a time over one store.
+    """Runs one module at a time.
 
     Args:
-        store_url: passed to each module as ``--store``.
+        store_url: passed to each module as ``--store``; empty: it needs none.
         what: what they make, in the plural, for refusals.
         run_s_max: the longest that one may take.
     """
@@ -30,7 +30,7 @@ class Turns:
         self._waiting = 0
 
     async def run(self, module: str, *arguments: str) -> tuple[int, bytes]:
-        """The exit status of a module over the store, and what it wrote.
+        """The exit status of a module, and what it wrote.
 
         Raises:
             Failure: too many wait already, or it took too long.
@@ -47,7 +47,9 @@ class Turns:
 
     async def _run(self, module: str, *arguments: str) -> tuple[int, bytes]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, "--store", self._store_url, *arguments),
+            *(sys.executable, "-m", module),
+            *(("--store", self._store_url) if self._store_url else ()),
+            *arguments,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
         )
