@@ -8,6 +8,7 @@ happens once; what it did to a node ends with it, and so does a suspension: whil
 rest of the cycle goes by a structure in which it is written.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -16,7 +17,9 @@ from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired, records, times
 
-#: The most overrides in force at once.
+#: The most cancels of one owner in force at once whose runs are not over; as many that are over are
+#: kept besides. Drains and suspensions are bounded by what there is, and always have room: nobody
+#: takes the brake away from others.
 OVERRIDES_MAX = 1000
 
 Overrides = dict[tuple[str, str], records.Override]
@@ -51,11 +54,16 @@ def apply(work: desk.Work) -> None:
     structure = work.desired.structure
     pools = {node: structure.pools[name] for node, name in structure.pool_of_node().items()}
     overrides: Overrides = {one.key: one for one in work.observed.overrides}
+    cancels = Counter(one.owner for one in overrides.values() if _still_cancels(work, one))
     for request in work.observed.asked:
         if isinstance(request, records.PutOverride):
-            work.answers[request.id] = _put(work, overrides, request.override, pools)
+            asked = request.override
+            why = _put(work, overrides, asked, pools, cancels[asked.owner])
+            work.answers[request.id] = why
+            cancels[asked.owner] += asked.verb == "cancel" and not why
         else:
             work.answers[request.id] = _clear(work, overrides, request)
+    _forget_oldest(work, overrides)
     for one in list(overrides.values()):
         ended = _ended(work, one, pools.get(one.subject))
         if ended is not None:
@@ -70,6 +78,26 @@ def apply(work: desk.Work) -> None:
     if suspending:
         made = work.recall.part(_Suspended).of(structure, suspending)
         work.desired = msgspec.structs.replace(work.desired, structure=made)
+
+
+def _still_cancels(work: desk.Work, one: records.Override) -> bool:
+    """Whether it is of a run that is not over yet."""
+    record = work.job(one.subject) if one.verb == "cancel" else None
+    return record is not None and not record.finished and record.key == one.run_key
+
+
+def _forget_oldest(work: desk.Work, overrides: Overrides) -> None:
+    """Of each owner's cancels of runs that are over, the newest stay, as drift, until they end."""
+    over: dict[str, list[records.Override]] = {}
+    for one in overrides.values():
+        if one.verb == "cancel" and not _still_cancels(work, one):
+            over.setdefault(one.owner, []).append(one)
+    for owner, all_of_them in over.items():
+        all_of_them.sort(key=lambda one: (one.made_at, one.subject), reverse=True)
+        for one in all_of_them[OVERRIDES_MAX:]:
+            del overrides[one.key]
+            told = f"its run is over, and {owner} has made {OVERRIDES_MAX} others since"
+            _event(work, "OverrideExpired", one, f"{told}; it was {describe(one)}")
 
 
 def suspensions(overrides: Iterable[records.Override]) -> tuple[records.Override, ...]:
@@ -119,16 +147,26 @@ def settled_by(one: records.Override, *, signed: bool) -> str:
 
 
 def _put(
-    work: desk.Work, overrides: Overrides, asked: records.Override, pools: dict[str, desired.Pool]
+    work: desk.Work,
+    overrides: Overrides,
+    asked: records.Override,
+    pools: dict[str, desired.Pool],
+    cancels: int,
 ) -> str:
-    """Put an override into force; why not, or nothing."""
+    """Put an override into force; why not, or nothing.
+
+    Args:
+        work, overrides, asked: what is decided, those in force, and what is asked for.
+        pools: of each node. cancels: how many of the owner's cancel runs that are not over.
+    """
     known = overrides.get(asked.key)
     if asked.expires_at <= work.now:
         return "it would have ended before it could begin"
-    if known is None and len(overrides) >= OVERRIDES_MAX:
+    if asked.verb == "cancel" and known is None and cancels >= OVERRIDES_MAX:
         return (
-            f"{OVERRIDES_MAX} overrides are in force, and no more are possible: commit some of "
-            "them to git, or end some with `muster overrides clear`"
+            f"{asked.owner} cancels {OVERRIDES_MAX} runs by override that are not over yet, and no "
+            "more are possible: wait for some to end, commit some of them to git, or end some with "
+            "`muster overrides clear`"
         )
     if asked.verb == "cancel":
         record = work.job(asked.subject)

@@ -223,11 +223,42 @@ def test_what_git_says_already_needs_no_override(world: World) -> None:
     assert put(world, "cancel", "runs") == "run 1 of it is being cancelled already"
 
 
-def test_their_number_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overrides, "OVERRIDES_MAX", 1)
-    assert put(world, "drain", "n0") == ""
-    assert put(world, "drain", "n1").startswith("1 overrides are in force, and no more")
-    assert put(world, "drain", "n0", for_s=500) == "", "one that is there may be renewed"
+def test_nobody_takes_the_room_of_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each owner so many cancels of runs that go on; drains and suspensions always have room."""
+    monkeypatch.setattr(overrides, "OVERRIDES_MAX", 2)
+    names = ["a", "b", "c", "d"]
+    world.commit(*(job(name, cpu=1) for name in names))
+    world.settle()
+    asked = [
+        records.PutOverride(name, records.Override("cancel", name, "no", "bob", 1.0, 2e9))
+        for name in names
+    ]
+    for one in asked:
+        world.memory.ask(one)
+    answers = world.cycle().answers
+    assert [answers[name] for name in names[:2]] == ["", ""]
+    assert answers["c"] == answers["d"]
+    assert answers["c"].startswith("bob cancels 2 runs by override that are not over yet")
+    assert put(world, "cancel", "c") == "", "somebody else's are counted apart"
+    assert [put(world, "drain", node) for node in ("n0", "n1")] == ["", ""]
+    assert put(world, "suspend", "cluster") == ""
+    assert put(world, "cancel", "a", for_s=500) == "", "one that is there may be renewed"
+
+
+def test_of_cancels_whose_runs_are_over_the_newest_are_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overrides, "OVERRIDES_MAX", 2)
+    names = ["a", "b", "c", "d"]
+    world.commit(*(job(name, cpu=99) for name in names))
+    world.settle()
+    for name in names:
+        assert put(world, "cancel", name) == "", "what never ran is over at once, and counts not"
+        world.settle()
+        world.advance(1)
+    assert [one.subject for one in world.memory.overrides] == ["c", "d"]
+    assert world.events("OverrideExpired") == ["a", "b"]
+    assert {world.state(name) for name in names} == {_J.CANCELLED}
 
 
 def test_the_command_that_commits_it_quotes_the_reason() -> None:
