@@ -12,6 +12,8 @@ import msgspec
 from reconciler.model import desired
 
 _DEFAULT = desired.Settings()
+#: Kinds of which approval is asked for all or nothing.
+_WHOLE = ("Access", "Cluster")
 
 
 def differences(
@@ -83,15 +85,14 @@ def needing_approval(labels: Iterable[str], patterns: Iterable[str]) -> list[str
     """The labels that a pattern names: ``Kind``, ``Kind/name``, or with ``*`` for any text.
 
     What documents of ``Access`` say counts together, by person and not by document: who names one
-    of them means all. There is one ``Cluster``, and a change may bring a new name for it.
+    of them means all. There is one ``Cluster``, and a change may bring a new name for it. So a
+    pattern whose kind is one of these two, written out or by ``*``, means the whole kind.
     """
-    wanted = [
-        pattern
-        if "/" in pattern and not pattern.startswith(("Access/", "Cluster/"))
-        else f"{kind}/*"
-        for pattern in patterns
-        for kind in [pattern.partition("/")[0]]
-    ]
+    wanted = []
+    for pattern in patterns:
+        kind, slash, _ = pattern.partition("/")
+        wanted.append(pattern if slash else f"{kind}/*")
+        wanted += [f"{one}/*" for one in _WHOLE if fnmatch.fnmatchcase(one, kind)]
     return [
         label for label in labels if any(fnmatch.fnmatchcase(label, pattern) for pattern in wanted)
     ]

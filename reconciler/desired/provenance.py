@@ -65,8 +65,8 @@ class Walk(msgspec.Struct, frozen=True):
     ``signers``: as whom each commit counts whose signature was looked at; empty: as nobody.
     ``stops``: what of an object counted, and was then changed by somebody who may not, stays as of
     there: how many commits are fetched at once makes no difference.
-    ``until``: the commit that changes what those behind it are measured by, which has to be taken
-    up before them; empty: all of the line was walked.
+    ``until``: the commit that changes what those behind it are measured by, or before which no more
+    stops are left, which has to be taken up before them; empty: all of the line was walked.
     ``as_written``: what the revision says of people and keys is taken as it is.
     """
 
@@ -152,6 +152,10 @@ class Provenance:
                 if denied & counted and len(stops) < STOPS_MAX:
                     stops.append(earlier)
                     counted.clear()
+                elif denied & counted and not whole:  # the next walk goes on, with new stops
+                    del signers[commit.id], approvals[len(approvals) - len(approved) :]
+                    told = tuple(approvals), signers, tuple(stops)
+                    return Walk(earlier.trust, *told, until=earlier.revision)
                 counted |= changes.keys() - denied
             earlier = Stop(commit.id, trust)
             trusts = (trust.mode, trust.documents) != (parent.mode, parent.documents)

@@ -7,6 +7,7 @@ at. A repository on this machine is read in place, any other is mirrored into a 
 
 import contextlib
 import hashlib
+import itertools
 import logging
 import os
 import re
@@ -237,8 +238,10 @@ class Source:
         found = self.objects.read(commit)
         if found is None:
             raise GitError(f"{commit} is not in {self.address}")
-        head = found[2].split(b"\n\n", 1)[0].split(b"\n")
-        if f"parent {ancestor}".encode() in head:
+        # git looks for parents right behind the tree, and nowhere else
+        lines = found[2].split(b"\n\n", 1)[0].split(b"\n")[1:]
+        parents = itertools.takewhile(lambda line: line.startswith(b"parent "), lines)
+        if f"parent {ancestor}".encode() in parents:
             return True
         if not self.has(ancestor):
             return False

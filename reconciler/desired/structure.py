@@ -5,6 +5,7 @@ agree with each other; out comes a ``normalise.Basis``, or the faults of each do
 or nothing: a structure with one error in it is refused as a whole.
 """
 
+import fnmatch
 import logging
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,11 +29,12 @@ from reconciler.desired.collecting import Faults
 from reconciler.desired.faults import Fault, defect
 from reconciler.desired.normalise import Basis, PriorityClass
 from reconciler.model import access as access_model
-from reconciler.model import desired, hostlists, resources
+from reconciler.model import desired, hostlists, nearest, resources
 from reconciler.model.documents import (
     access,
     cluster,
     fields,
+    kinds,
     nodepool,
     policy,
     queue,
@@ -122,12 +124,12 @@ def _by_themselves(
 ) -> Iterator[tuple[Placed, Fault]]:
     """The faults without those that only come of another document that is wrong, or unreadable."""
     wrong = {item.document.label for item in placed if item.document.part is None}
-    kinds = {label.partition("/")[0] for label in wrong}
+    wrong_kinds = {label.partition("/")[0] for label in wrong}
     for item, fault in made.faults:
         kind, within = _MISSING.get(fault.rule), _MISSING_WITHIN.get(fault.rule)
         if item.document.kind == within:
             within = None  # what a document says of itself
-        follows = f"{kind}/{fault.found}" in wrong or within in kinds
+        follows = f"{kind}/{fault.found}" in wrong or within in wrong_kinds
         if not (follows or (opaque and (kind or within))):
             yield item, fault
 
@@ -376,6 +378,17 @@ def _safety(spec: cluster.SyncSpec, faults: Faults) -> desired.Safety:
             faults.add("bad-schedule", str(error), *path, "schedule", found=one.schedule)
             continue
         windows.append(desired.SyncWindow(one.kind == "allow", schedule, duration_s))
+    for position, pattern in enumerate(spec.approval):
+        kind = pattern.partition("/")[0]
+        if not fnmatch.filter(kinds.STRUCTURAL_KINDS, kind):
+            hint = nearest.hint(kind[:1].upper() + kind[1:], kinds.STRUCTURAL_KINDS)
+            faults.add(
+                "no-such-kind",
+                f"it would guard nothing{hint}",
+                *("spec", "sync", "approval", position),
+                found=pattern,
+                expected=f"{', '.join(sorted(kinds.STRUCTURAL_KINDS))}, or one with `*`",
+            )
     return desired.Safety(
         gpu_share=limits.gpu_share,
         gpus=limits.gpus,

@@ -305,6 +305,8 @@ class Notifier:
             made = messages.request(one.channel, one.notice, secret, self._clock())
             if made is None:
                 return None
+            host = httpx.URL(made.url).netloc.decode("ascii", "replace")
+            secrets.require_host(self._folder, one.channel.secret, one.channel.kind, host)
             status, told, after_s = _post(made)
         except (secrets.SecretError, httpx.HTTPError, httpx.InvalidURL) as error:
             # nothing of the request is told: its headers hold the secret

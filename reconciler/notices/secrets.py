@@ -1,17 +1,26 @@
 """Secrets of channels: files in one folder that nobody else may read, named by channels.
 
 A document in git names a secret and never holds one; the name can't lead out of the folder, and a
-file that others may read, or could have written, is not used.
+file that others may read, or could have written, is not used. Who may write documents can't send a
+secret wherever he likes either: to which hosts it may go is said beside it, in ``NAME.hosts``.
 """
 
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 #: The longest secret.
 BYTES_MAX = 4096
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+#: What follows a secret's name in the name of the file that says where it may go.
+HOSTS = ".hosts"
+#: Where a token may go of which nothing is said, by kind of channel. A webhook's key is not sent.
+_FORGES: Mapping[str, frozenset[str]] = {
+    "github": frozenset({"api.github.com"}),
+    "gitlab": frozenset({"gitlab.com"}),
+}
 
 
 class SecretError(Exception):
@@ -27,6 +36,44 @@ def read(folder: Path, name: str) -> str:
     if NAME.fullmatch(name) is None:
         raise SecretError(f"{name!r} is no name of a secret")
     path = folder / name
+    text = _contents(folder, path).decode("utf-8", "replace").strip()
+    if not text or not text.isprintable() or not text.isascii():
+        raise SecretError(f"{path}: expected one line of printable ASCII characters")
+    return text
+
+
+def require_host(folder: Path, name: str, kind: str, host: str) -> None:
+    """See that a secret may go to a host.
+
+    Args:
+        folder, name: of the secret. kind: of the channel.
+        host: as a URL has it, with the port where it is not the scheme's own.
+
+    Raises:
+        SecretError: it may not, or what says so can't be used.
+    """
+    path = folder / f"{name}{HOSTS}"
+    if os.path.lexists(path):
+        lines = _contents(folder, path).decode("utf-8", "replace").split("\n")
+        wanted = {line.strip().lower() for line in lines if not line.strip().startswith("#")}
+        hosts = frozenset(wanted - {""})
+    elif kind in _FORGES:
+        hosts = _FORGES[kind]
+    else:
+        return
+    if host not in hosts:
+        raise SecretError(
+            f"the secret {name} may go to {', '.join(sorted(hosts)) or 'no host'}, and this is "
+            f"{host}: who keeps the controller writes {host} into {path} where it is to go there"
+        )
+
+
+def _contents(folder: Path, path: Path) -> bytes:
+    """What a file holds that nobody else may read.
+
+    Raises:
+        SecretError: it is not there, or others may read or write it.
+    """
     try:
         _check(folder, folder.stat(follow_symlinks=False), folder=True)
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -41,10 +88,7 @@ def read(folder: Path, name: str) -> str:
         ) from None
     if len(data) > BYTES_MAX:
         raise SecretError(f"{path} has more than {BYTES_MAX} bytes")
-    text = data.decode("utf-8", "replace").strip()
-    if not text or not text.isprintable() or not text.isascii():
-        raise SecretError(f"{path}: expected one line of printable ASCII characters")
-    return text
+    return data
 
 
 def _check(path: Path, found: os.stat_result, *, folder: bool) -> None:

@@ -56,6 +56,9 @@ def statuses(receiver: Receiver, revision: str) -> list[str]:
 def test_what_becomes_of_revisions_is_told(bed: beds.Bed, receiver: Receiver) -> None:
     old = "spec: {{lease: {lease}, nodeSilence: {silence}}}"
     assert old in beds.POOL
+    bound = bed.cluster.state / "notify" / "key.hosts"
+    bound.write_text(receiver.url.removeprefix("http://"))
+    bound.chmod(0o600)
     text = beds.POOL.replace(old, SPEC.format(url=receiver.url))
     four, two = (text.format(nodes=n, cpus=4, gpus=2) for n in (4, 2))
     first = bed.commit({"cluster.yaml": four})

@@ -316,3 +316,21 @@ def test_two_values_make_a_difference(field: str, which: int, tmp_path: Path) ->
 def test_a_window_that_is_no_schedule_is_a_mistake() -> None:
     (cluster, *others) = safe(windows=[{"kind": "deny", "schedule": "0 25 * * *", "duration": 1}])
     assert base.problems((cluster, *others)) == [("bad-schedule", "Cluster/c")]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("Queu", "; did you mean Queue?"),
+        ("cluster", "; did you mean Cluster?"),
+        ("Clusters/main", "; did you mean Cluster?"),
+        ("Job", ""),
+        ("/main", ""),
+    ],
+)
+def test_approval_of_a_kind_that_there_is_not_is_a_mistake(pattern: str, hint: str) -> None:
+    (cluster, *others) = safe(approval=["Q*", pattern])
+    problems = [p for p in base.read((cluster, *others)).status.problems if p.severity == "error"]
+    assert [(p.rule, p.object) for p in problems] == [("no-such-kind", "Cluster/c")]
+    assert f"it would guard nothing{hint}" in problems[0].message
+    assert problems[0].found == pattern

@@ -79,7 +79,8 @@ class IdentitySpec(Part, frozen=True):
         Literal["self", "submitter", "author"],
         doc(
             "As whom a commit counts that is signed with its key: `self`; `submitter`, whom the "
-            "line `Muster-Submitter` names, for jobs below `jobs/` only (the controller's key); "
+            "line `Muster-Submitter` names, for jobs below `jobs/` and for approvals only (the "
+            "controller's key: who has its file approves as anybody who may); "
             "`author`, the commit's author (the key of a forge that merges).",
             example="submitter",
         ),

@@ -374,7 +374,8 @@ class NotificationSpec(Part, frozen=True):
         Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")],
         doc(
             "File in the controller's folder of secrets (`--notify-secrets`): the key that signs "
-            "for a webhook, the token for a forge.",
+            "for a webhook, the token for a forge. A token goes to the public forge alone, unless "
+            "`NAME.hosts` beside it names other hosts.",
             example="chat-key",
         ),
     ]

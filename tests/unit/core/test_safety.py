@@ -372,12 +372,34 @@ def test_without_records_nothing_that_depends_on_them_applies() -> None:
     assert found.until is not None
 
 
-@pytest.mark.parametrize("pattern", ["Access", "Access/people", "Access/roles", "*"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["Access", "Access/people", "Access/roles", "*", "*/*", "*/roles", "Acc*/people", "A*/none"],
+)
 def test_who_names_a_document_of_access_means_all_that_it_says(pattern: str) -> None:
     """A change of a person or a role has no label of the document that it stands in."""
     labels = ["Access/a@example.org", "Access/roles", "Queue/people"]
     found = structural.needing_approval(labels, [pattern])
-    assert found == (labels if pattern == "*" else labels[:2])
+    assert found == (labels if pattern in {"*", "*/*"} else labels[:2])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "named"),
+    [
+        ("Cluster", ["Cluster/other"]),
+        ("Cluster/main", ["Cluster/other"]),
+        ("*/main", ["Access/a@example.org", "Cluster/other", "Queue/main"]),
+        ("Cl*/main", ["Cluster/other"]),
+        ("C*", ["Cluster/other"]),
+        ("Q*/m*", ["Queue/main"]),
+        ("Queue/other", []),
+    ],
+)
+def test_a_star_in_the_kind_means_all_of_the_cluster_and_of_access(
+    pattern: str, named: list[str]
+) -> None:
+    labels = ["Access/a@example.org", "Cluster/other", "Queue/main"]
+    assert structural.needing_approval(labels, [pattern]) == named
 
 
 @pytest.mark.parametrize("name", ["main", "other"])

@@ -103,6 +103,13 @@ def make(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
         one.stop()
 
 
+def may_go(folder: Path, receiver: Receiver) -> None:
+    """Who keeps the controller lets the secret go to a receiver."""
+    host = receiver.url.removeprefix("http://")
+    (folder / "key.hosts").write_text(f"# of our own\ngit.example.org\n\n {host}\n")
+    (folder / "key.hosts").chmod(0o600)
+
+
 def channel(receiver: Receiver, **changes: Any) -> desired.Channel:
     values = {
         "name": "chat",
@@ -174,6 +181,7 @@ def test_a_webhook_is_signed_and_says_what_approves(receiver: Receiver, make: Ma
 def test_a_forge_is_told_the_status_of_the_commit(
     receiver: Receiver,
     make: Make,
+    folder: Path,
     *,
     kind: str,
     path: str,
@@ -181,6 +189,7 @@ def test_a_forge_is_told_the_status_of_the_commit(
     found: dict[str, str],
 ) -> None:
     one = channel(receiver, kind=kind, url=receiver.url, repository="o/r")
+    may_go(folder, receiver)
     notifier = make()
     long = desired.Held(part="structure", message="held: " + "x " * 400, digest="s00j0h0", jobs=())
     notifier.tell([news("OutOfSync", held=(long,))], [one])
@@ -390,6 +399,63 @@ def test_a_secret_that_others_may_get_at_is_not_used(
     with pytest.raises(secrets.SecretError) as refused:
         secrets.read(folder, "key")
     assert "s3cret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["github", "gitlab"])
+def test_a_token_goes_nowhere_because_somebody_wrote_a_document(
+    receiver: Receiver, make: Make, folder: Path, kind: str
+) -> None:
+    one = channel(receiver, kind=kind, url=receiver.url, repository="o/r")
+    notifier = make()
+    notifier.tell([news()], [one])
+    until(notifier.untold)
+    (untold,) = notifier.untold()
+    host = receiver.url.removeprefix("http://")
+    assert f"this is {host}: who keeps the controller writes {host} into" in untold.why
+    assert receiver.got == []
+    may_go(folder, receiver)
+    receiver.wait(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound", "host", "why"),
+    [
+        ("github", None, "api.github.com", ""),
+        ("gitlab", None, "gitlab.com", ""),
+        ("github", None, "gitlab.com", "may go to api.github.com, and this is gitlab.com"),
+        ("gitlab", None, "gitlab.com:8443", "may go to gitlab.com, and"),
+        ("webhook", None, "anywhere.example.org", ""),
+        ("webhook", "chat.example.org\n", "chat.example.org", ""),
+        ("webhook", "chat.example.org\n", "evil.example.org", "may go to chat.example.org, and"),
+        ("github", "Git.Example.org\nh:8443", "git.example.org", ""),
+        ("github", "git.example.org", "git.example.org:8443", "may go to git.example.org, and"),
+        ("github", "git.example.org", "api.github.com", "may go to git.example.org, and"),
+        ("webhook", "# nobody\n", "chat.example.org", "may go to no host"),
+    ],
+)
+def test_a_secret_is_bound_to_hosts(
+    folder: Path, kind: str, bound: str | None, host: str, why: str
+) -> None:
+    if bound is not None:
+        (folder / "key.hosts").write_text(bound)
+        (folder / "key.hosts").chmod(0o600)
+    if not why:
+        secrets.require_host(folder, "key", kind, host)
+        return
+    with pytest.raises(secrets.SecretError, match=why):
+        secrets.require_host(folder, "key", kind, host)
+
+
+def test_what_binds_a_secret_has_to_be_as_safe_as_the_secret(folder: Path) -> None:
+    bound = folder / "key.hosts"
+    bound.symlink_to(folder / "nowhere")
+    with pytest.raises(secrets.SecretError, match=r"key\.hosts"):
+        secrets.require_host(folder, "key", "webhook", "chat.example.org")
+    bound.unlink()
+    bound.write_text("evil.example.org\n")
+    bound.chmod(0o666)
+    with pytest.raises(secrets.SecretError, match="others may get at it"):
+        secrets.require_host(folder, "key", "webhook", "evil.example.org")
 
 
 @pytest.mark.parametrize("name", ["../key", "/etc/passwd", "", ".hidden", "a/b"])

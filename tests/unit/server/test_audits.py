@@ -46,7 +46,9 @@ def test_who_asks_while_the_log_stays_is_answered_by_one_look(log: auditlog.Log)
     log.append(auditing.Entry(at=1.0, revision="new", result="Synced"))
     assert asyncio.run(one.verdict(1)).lines == 13
     part = log.parts()[0]
-    part.write_bytes(part.read_bytes().replace(b'"revision":"0"', b'"revision":"z"'))  # as large as before
+    part.write_bytes(
+        part.read_bytes().replace(b'"revision":"0"', b'"revision":"z"')
+    )  # as large as before
     assert "changed after it was written" in asyncio.run(one.verdict(1)).wrong
     assert "is due" in asyncio.run(one.verdict(3)).wrong
     assert one.runs == 4
