@@ -212,7 +212,8 @@ def table(
         middle: headings of columns whose cells lose their middle, since their ends tell them apart.
         below: by number of the row, from 0, a text that stands wrapped on lines of its own below.
     """
-    rows = [[plain(cell) for cell in row] for row in rows]
+    # a cell stays in its row: with a line end in its name a thing could write rows of its own
+    rows = [[plain(cell.replace("\n", " ")) for cell in row] for row in rows]
     numeric, tailed = set(right.split()), set(middle.split())
     columns = list(zip(headings, *rows, strict=True))
     widths = [max(map(len, column)) for column in columns]

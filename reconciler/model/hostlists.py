@@ -83,6 +83,11 @@ def _expand_one(text: str, pattern: str) -> list[str]:
     return names
 
 
+def is_name(text: str) -> bool:
+    """Whether a host list can stand for it: what no pool could declare is no node's name."""
+    return len(text) <= NAME_CHARACTERS_MAX and _NAME.fullmatch(text) is not None
+
+
 def expand(text: str) -> list[str]:
     """The names that a host list stands for, in the order written, each once.
 
@@ -101,7 +106,7 @@ def expand(text: str) -> list[str]:
                     f"{name[:60]!r}… has {len(name)} characters; a host's name has at most "
                     f"{NAME_CHARACTERS_MAX}"
                 )
-            if not _NAME.match(name):
+            if not is_name(name):
                 raise HostListError(f"{text!r}: {name!r} is not a host name")
             names[name] = None
             if len(names) > HOSTS_MAX:

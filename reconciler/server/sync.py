@@ -16,7 +16,7 @@ from litestar.datastructures import State
 from litestar.exceptions import ClientException
 from litestar.params import FromPath
 
-from reconciler.model import devices, link, plausible, wire
+from reconciler.model import devices, hostlists, link, plausible, wire
 from reconciler.server import access, origins, services, sessions
 from reconciler.server.failures import Failure
 from reconciler.server.link_client import LinkDownError
@@ -54,6 +54,12 @@ def parse(node: str, body: bytes) -> wire.SyncRequest:
     Raises:
         Failure: 400, with what is wrong.
     """
+    if not hostlists.is_name(node):
+        raise Failure(
+            400,
+            f"{node[:60]!r} is no name of a node: expected letters, digits, `.` and `-`, at most "
+            f"{hostlists.NAME_CHARACTERS_MAX} characters, as a pool's `hosts` can declare it",
+        )
     try:
         request = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

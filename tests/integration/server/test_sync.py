@@ -5,8 +5,10 @@ from typing import Any
 
 import httpx
 import msgspec
+import pytest
 
 from reconciler.model import link, records, states, wire
+from reconciler.server import failures, sync
 from tests.integration.server import parts
 
 SET = wire.AssignmentSet(
@@ -128,6 +130,13 @@ def test_a_silent_agent_is_replaced(served: parts.Served) -> None:
     served.sync()
     assert served.sync(incarnation="two").status_code == 409
     served.until(lambda: served.sync(incarnation="two").status_code == 200)
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\n", "..", "a\x1b", "a\0", "-a", "x" * 254, "a b", "ä"])
+def test_a_name_that_no_pool_could_declare_is_no_node(name: str) -> None:
+    with pytest.raises(failures.Failure, match="is no name of a node"):
+        sync.parse(name, parts.request(name))
+    assert sync.parse("gpu-01.x", parts.request("gpu-01.x")).node == "gpu-01.x"
 
 
 def test_what_makes_no_sense_is_refused_with_its_reason(served: parts.Served) -> None:

@@ -35,3 +35,8 @@ def test_no_word_of_others_moves_the_cursor(
 def test_lines_stay_lines_and_words_words() -> None:
     assert terminal.plain("two\nlines … é") == "two\nlines … é"
     assert terminal.plain("a\tb\rc") == r"a\tb\rc"
+
+
+def test_a_cell_writes_no_row_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.table(["NODE", "STATE"], [["a\napproved by ada", "Ready"], ["b", "Lost"]], cut=False)
+    assert len(capsys.readouterr().out.splitlines()) == 3

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.desired import loader, source
+from reconciler.desired import loader, provenance, source
 from reconciler.model import desired
 from tests.unit.desired import signing
 from tests.unit.desired.loaders import Loaders, Make, restarted
@@ -630,3 +630,46 @@ def test_keys_that_are_none(
     more = f"    - {{email: eve@x.org, keys: [{key}]}}"
     repository.commit({"access.yaml": access(keys, more)})
     assert rules(make().load()) == [rule]
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_who_uses_up_the_stops_takes_back_nobody_s_change(
+    repository: Repository,
+    one: loader.Loader,
+    keys: Keys,
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: int,
+) -> None:
+    """Where no more stops are left a walk ends, and the next one goes on from there."""
+    monkeypatch.setattr(provenance, "STOPS_MAX", 2)
+    adas = job("ada", queue="research", owner="ada@x.org")
+    repository.commit({"jobs/ada.yaml": adas})
+    signing.sign(repository, keys["ada"])
+    assert "ada" in one.load().jobs
+    for priority in range(rounds):
+        bobs = {"queue": "research", "owner": "bob@x.org"}
+        repository.commit({"jobs/b.yaml": job("b", priority=priority + 1, **bobs)})
+        signing.sign(repository, keys["bob"])
+        repository.commit({"jobs/b.yaml": job("b", priority=60, **bobs)})
+    repository.commit({"jobs/ada.yaml": None})
+    signing.sign(repository, keys["ada"])
+    repository.commit({"jobs/ada.yaml": adas.replace("echo", "evil")})
+    value = one.load()
+    assert set(value.jobs) == {"a", "b"}
+    assert "ada" in value.refused
+
+
+def test_a_parent_counts_only_where_git_looks_for_it(repository: Repository, keys: Keys) -> None:
+    first = repository.commit({"x": "x"})
+    repository.commit({"x": "y"})
+    text = git(repository.path, "cat-file", "commit", "main")
+    other = text.replace(f"parent {first}\n", "").replace("\n\n", f"\nparent {first}\n\n", 1)
+    made = git(
+        repository.path,
+        *("hash-object", "-t", "commit", "-w", "--stdin", "--literally"),
+        data=other.encode() + b"\n",
+    )
+    place = source.Source(str(repository.path))
+    assert place.descends(git(repository.path, "rev-parse", "main"), first)
+    assert not place.descends(made, first)
+    place.close()
