@@ -256,8 +256,8 @@ def _begun(store: stores.Store, names: Collection[str]) -> dict[str, str]:
     except store_errors.StoreError:
         log.exception("the records can't be read to judge %d jobs", len(names))
         return {}
-    waits = {states.JobState.PENDING, states.JobState.HELD}
-    return {name: key for name, (key, state) in found.items() if state not in waits}
+    waiting = states.WAITING_JOB_STATES
+    return {name: key for name, (key, state) in found.items() if state not in waiting}
 
 
 def _watch(address: str, reading: following.RepositoryThread) -> watch.LocalWatch | None:

@@ -10,10 +10,10 @@ import typer
 from reconciler.cli import context, lazily, terminal
 
 if TYPE_CHECKING:
-    from reconciler.operations import permissions, revisions
+    from reconciler.operations import folders, permissions
 else:
     permissions = lazily.module("reconciler.operations.permissions")
-    revisions = lazily.module("reconciler.operations.revisions")
+    folders = lazily.module("reconciler.operations.folders")
 
 
 def register(app: typer.Typer) -> None:
@@ -46,11 +46,11 @@ def can(
     Example: muster access can alice@example.org change NodePool/h200
     """
     try:
-        structure = permissions.structure_of(revisions.read_folder(folder))
+        structure = permissions.structure_of(folders.read_folder(folder))
         decision = permissions.can(structure, email, verb, subject)
     except permissions.WordsError as error:
         terminal.fail(str(error), terminal.USAGE)
-    except (revisions.RevisionError, permissions.QuestionError) as error:
+    except (folders.RevisionError, permissions.QuestionError) as error:
         terminal.fail(str(error))
     with terminal.verdict():
         if output in (terminal.Output.JSON, terminal.Output.YAML):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from reconciler.desired import reading
     from reconciler.model import desired
     from reconciler.operations import (
+        folders,
         plancomment,
         planning,
         plantext,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         snapshots,
     )
 else:
+    folders = lazily.module("reconciler.operations.folders")
     plancomment = lazily.module("reconciler.operations.plancomment")
     problemforms = lazily.module("reconciler.operations.problemforms")
     planning = lazily.module("reconciler.operations.planning")
@@ -83,11 +85,11 @@ def validate(
     Example: muster validate cluster-state
     """
     try:
-        found, counts = revisions.check_folder(folder, staged=staged)
+        found, counts = folders.check_folder(folder, staged=staged)
     except revisions.RevisionError as error:
         terminal.fail(str(error))
     problems = found.status.problems
-    prefix = "" if staged else revisions.place_of(folder)
+    prefix = "" if staged else folders.place_of(folder)
     with terminal.verdict():
         _show_problems(problems, output, prefix)
     errors = sum(problem.severity == "error" for problem in problems)

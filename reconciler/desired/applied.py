@@ -171,6 +171,10 @@ class Applied:
 
     # --- applying ---------------------------------------------------------------------------
 
+    def admit(self, jobs: Mapping[str, desired.Job]) -> None:
+        """Count these jobs as in force from before, by name."""
+        self._jobs.admit(jobs)
+
     def expire(self) -> bool:
         """Whether a waiver has ended that lets something off: then all is to be judged again."""
         if min(self._jobs.judging.until, self._structure_waived_until) > self.now:

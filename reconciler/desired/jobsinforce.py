@@ -91,6 +91,14 @@ class JobsInForce:
         for job in self.jobs.values():
             self._dependents.renew(job.name, None, job)
 
+    def admit(self, jobs: Mapping[str, desired.Job]) -> None:
+        """Count these as in force from before: the next revision judges them as it finds them."""
+        for name, job in jobs.items():
+            self._dependents.renew(name, self.jobs.get(name), job)
+        self.jobs = {**self.jobs, **jobs}
+        self.bad |= jobs.keys()
+        self._settled = {n: begun for n, begun in self._settled.items() if n not in jobs}
+
     def problems(self) -> Iterable[desired.Problem]:
         """What is wrong with jobs, in no order."""
         for some in self._problems.values():

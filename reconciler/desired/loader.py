@@ -136,6 +136,14 @@ class Loader:
             moments.append(self._undecided.again_at)
         return min((at for at in moments if at is not None), default=None)
 
+    def admit(self, jobs: Mapping[str, desired.Job]) -> None:
+        """Count these as in force before the revision that is read next, by name.
+
+        Of those that are not as they should be there, these versions stay, as with a controller
+        that had them in force; those that are written nowhere leave with it.
+        """
+        self._applied.admit(jobs)
+
     def accept(self, revision: str) -> None:
         """Let the next load take ``revision``, or what begins so, although it is no successor."""
         self._lineage.accept(revision)

@@ -87,6 +87,8 @@ ELEMENT_CODE = {state: code for code, state in enumerate(ELEMENT_CODES)}
 FINISHED_JOB_STATES = frozenset(
     {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT}
 )
+#: A job in one of these has no run that has begun or ended.
+WAITING_JOB_STATES = frozenset({JobState.HELD, JobState.PENDING})
 
 _J = JobState
 #: What may follow what in the life of a job and of an element. A job that waits as a whole has no

@@ -13,6 +13,8 @@ from reconciler.model import access, desired
 from reconciler.operations import wording
 
 Operation = Literal["remove", "change", "add"]
+#: What is told of a job whose document is refused.
+REFUSED = "its document is refused as it stands"
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -34,6 +36,12 @@ class Change(msgspec.Struct, frozen=True):
     def label(self) -> str:
         """``Kind/name``."""
         return f"{self.kind}/{self.name}" if self.name else self.kind
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A job of which no version is known to be in force, since its document is refused."""
+
+    name: str
 
 
 #: Fields of ``Structure`` that map names to objects, with the kind that a document has.
@@ -68,9 +76,18 @@ def objects(state: desired.Desired) -> dict[tuple[str, str], Any]:
     return found
 
 
-def between(before: desired.Desired, after: desired.Desired) -> tuple[Change, ...]:
-    """Removals first, what is needed by others last; then changes, additions; by kind and name."""
+def between(
+    before: desired.Desired, after: desired.Desired, *, runs_known: bool = True
+) -> tuple[Change, ...]:
+    """Removals first, what is needed by others last; then changes, additions; by kind and name.
+
+    ``runs_known``: ``before`` has every job whose run was admitted earlier. Else a refused document
+    may stand for one, so that its removal is a change.
+    """
     old, new = objects(before), objects(after)
+    if not runs_known:
+        gone_refused = before.refused.keys() - before.jobs.keys() - after.refused.keys()
+        old |= {("Job", name): Refused(name) for name in gone_refused - after.jobs.keys()}
     by, by_before = _by(after.structure.queues), _by(before.structure.queues)
     gone = sorted(old.keys() - new.keys(), key=lambda key: _from_leaves(by_before(key)))
     removed = [_whole("remove", *key, old[key]) for key in gone]
@@ -122,7 +139,8 @@ def _differs(before: Any, after: Any) -> bool:
 
 def _whole(operation: Operation, kind: str, name: str, value: Any) -> Change:
     path = getattr(value, "path", "")
-    return Change(operation, kind, name, summary=wording.summary(value), path=path)
+    summary = REFUSED if isinstance(value, Refused) else wording.summary(value)
+    return Change(operation, kind, name, summary=summary, path=path)
 
 
 def fields(before: Any, after: Any) -> dict[str, tuple[str | None, str | None]]:

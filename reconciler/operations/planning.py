@@ -16,7 +16,7 @@ import msgspec
 from reconciler.core import impact as impacts
 from reconciler.core import safety
 from reconciler.desired import holding
-from reconciler.model import desired, hostlists, records
+from reconciler.model import desired, hostlists, records, states
 from reconciler.model.times import format_time
 from reconciler.operations import (
     differences,
@@ -82,7 +82,7 @@ def plan(
         head=found.head_commit,
         merged=found.merged,
         apart=found.apart,
-        changes=[change_view(one, _ignored(one, base, head, snapshot)) for one in found.changes],
+        changes=[change_view(one, _note(one, found, snapshot)) for one in found.changes],
         impact=_impact_view(impacts.find(base, head, observed, at), base, head, observed),
         forecast=ahead,
         no_forecast=reason,
@@ -161,8 +161,8 @@ def _apart(
     jobs = found.base.jobs
     staying = {name: jobs[name] for one in waiting for name in one.jobs}
     head = msgspec.structs.replace(head, jobs={**head.jobs, **staying})
-    changes = differences.between(found.base, head)
     own = [one for one in held if one not in waiting]
+    changes = found.changes_to(head)
     return msgspec.structs.replace(found, head=head, changes=changes), own, waiting
 
 
@@ -222,6 +222,25 @@ def change_view(of: differences.Change, note: str = "") -> planviews.ChangeView:
     return planviews.ChangeView(
         of.operation, of.kind, of.name, of.path, of.summary, of.fields, note
     )
+
+
+def _note(
+    change: differences.Change, found: revisions.Comparison, snapshot: snapshots.Snapshot | None
+) -> str:
+    """Why a change of an object is more, or less, than it looks; empty where it is not."""
+    if change.kind != "Job" or found.runs_known:
+        return _ignored(change, found.base, found.head, snapshot)
+    if change.operation == "remove" and change.name not in found.base.jobs:
+        return (
+            "a run of it that was admitted before is cancelled; whether there is one, only a "
+            "controller knows that has this base in force"
+        )
+    if change.operation == "add" and change.name in found.base.refused:
+        return (
+            "its document was refused as it stood: a run of it that was admitted before goes on, "
+            "and whether there is one, only a controller knows that has this base in force"
+        )
+    return _ignored(change, found.base, found.head, snapshot)
 
 
 def _ignored(
@@ -448,5 +467,14 @@ def in_force(snapshot: snapshots.Snapshot | None) -> revisions.InForce | None:
     if live is None or live.revision is None:
         return None
     jobs = live.observed.jobs
-    staying = {name: jobs[name].spec for name in live.held if name in jobs}
-    return revisions.InForce(live.revision, live.structure_revision, staying)
+    return revisions.InForce(
+        live.revision,
+        live.structure_revision,
+        staying={name: jobs[name].spec for name in live.held if name in jobs},
+        jobs={name: one.spec for name, one in jobs.items() if not one.removed},
+        begun={
+            name: one.key
+            for name, one in jobs.items()
+            if one.state not in states.WAITING_JOB_STATES
+        },
+    )

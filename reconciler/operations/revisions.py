@@ -1,24 +1,21 @@
-"""Reading desired state that is not in force: a folder being edited, or two revisions to compare.
+"""Two revisions beside each other: reading desired state that is not in force, to compare it.
 
-Both go through the same loader as the controller's: a folder is written into a repository of its
-own that nobody sees, revisions are read beside each other through shared objects.
+They go through the same loader as the controller's, beside each other through shared objects.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from reconciler.desired import documents, incumbents, loader, reading, references, source
+from reconciler.desired import documents, jobsinforce, loader, reading, source
 from reconciler.model import desired, judgement, nearest
 from reconciler.operations import differences, planviews, scratch
 
 #: The most names of branches that a wrong one is compared with.
 _NAMES_MAX = 1000
-
-
-_NOTHING = incumbents.Incumbents()
 
 #: A folder or revision can't be read; says why.
 RevisionError = scratch.RevisionError
@@ -31,11 +28,20 @@ class InForce(msgspec.Struct, frozen=True):
         revision: that its jobs are of.
         structure: that its structure is of, where that of ``revision`` is held or refused.
         staying: jobs in force whose documents have left, since their removal is held; by name.
+        jobs: jobs in force, by name, as they run; None where nobody tells. Those may be among them
+            whose documents have left.
+        begun: of jobs, those whose newest run has begun or ended, with its key.
     """
 
     revision: str
     structure: str | None = None
     staying: Mapping[str, desired.Job] = {}
+    jobs: Mapping[str, desired.Job] | None = None
+    begun: Mapping[str, str] = {}
+
+    def has_begun(self, names: Collection[str]) -> Mapping[str, str]:
+        """Those of some jobs whose newest run has begun or ended, with its key."""
+        return {name: self.begun[name] for name in names if name in self.begun}
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -54,6 +60,8 @@ class Comparison(msgspec.Struct, frozen=True):
             held or refused.
         while_held: the second as it stands while the structure is held that was held before it;
             None where nothing was, or the second changes some structure itself.
+        runs_known: jobs that were admitted earlier are in the first, whatever is wrong with their
+            documents.
     """
 
     base: desired.Desired
@@ -68,119 +76,11 @@ class Comparison(msgspec.Struct, frozen=True):
     approvals: tuple[str, ...] = ()
     is_base: bool = False
     while_held: desired.Desired | None = None
+    runs_known: bool = False
 
-
-def read_folder(folder: Path) -> desired.Desired:
-    """The desired state in a folder as it is now, committed or not.
-
-    Raises:
-        RevisionError: the folder can't be read.
-    """
-    return check_folder(folder)[0]
-
-
-def check_folder(
-    folder: Path, *, staged: bool = False
-) -> tuple[desired.Desired, Mapping[str, int]]:
-    """As :func:`read_folder`, with how many objects of each kind are written in it.
-
-    Files that git ignores are left out, as they would be from a commit. Of two objects of one name
-    that one is new which the last commit does not have.
-
-    Args:
-        folder: where the YAML stands.
-        staged: take what is staged for the next commit instead of what is on disk.
-
-    Raises:
-        RevisionError: the folder can't be read.
-    """
-    if not folder.is_dir():
-        raise RevisionError(f"{folder} is no folder")
-    with scratch.repository() as repository:
-        if staged:
-            scratch.share_objects(repository, Path(scratch.git_folder(folder)))
-            tree = scratch.git_in(folder, "write-tree")
-            below = place_of(folder)
-        else:
-            scratch.git(repository, "add", "--all", "--", ".", work_tree=folder.resolve())
-            tree, below = scratch.git(repository, "write-tree"), ""
-        found, counts, _ = _load_tree(repository, tree, below)
-        if any(problem.rule == "duplicate-name" for problem in found.status.problems):
-            before = _before(repository, folder, tree, below, staged=staged)
-            found, counts, _ = _load_tree(repository, tree, below, before)
-        if not counts and not found.status.problems:
-            found = _nothing(found)
-        return found, counts
-
-
-def _nothing(found: desired.Desired) -> desired.Desired:
-    """What was found where there is no YAML at all, with a warning that says so."""
-    told = desired.Problem(
-        "nothing-written",
-        "warning",
-        ".",
-        "this folder holds no YAML (*.yaml, *.yml), so nothing was checked: name the one that the "
-        "controller reads",
-    )
-    status = msgspec.structs.replace(found.status, problems=(told,))
-    return msgspec.structs.replace(found, status=status)
-
-
-def _load_tree(
-    repository: Path, tree: str, below: str, before: incumbents.Incumbents = _NOTHING
-) -> tuple[desired.Desired, Mapping[str, int], incumbents.Incumbents]:
-    """What a loader makes of a tree, how much is written in it, and which object is whose."""
-    commit = scratch.git(repository, "commit-tree", tree, "-m", "as edited")
-    scratch.git(repository, "update-ref", "refs/heads/main", commit)
-    repo = source.Source(str(repository), branch="main", sub_path=below)
-    loading = loader.Loader(repo, before)
-    try:
-        found = loading.load()
-        places = {name: job.path for name, job in found.jobs.items()}
-        kept = incumbents.Incumbents(origins=loading.incumbents().origins, preferred=places)
-        if any(problem.severity == "error" for problem in found.status.problems):
-            found = _with_all_problems(found, repo, commit)
-        return found, loading.counts(), kept
-    finally:
-        loading.close()
-
-
-def _with_all_problems(found: desired.Desired, repo: source.Source, commit: str) -> desired.Desired:
-    """What was found in a commit, with all that its jobs name and is written nowhere."""
-    present = [one for one in repo.files(commit).files if one.blob is not None]
-    blobs = repo.blobs([one.blob or "" for one in present])
-    files = {one.path: data for one, data in zip(present, blobs, strict=True)}
-    problems = references.complete(files, found.status.problems)
-    status = msgspec.structs.replace(found.status, problems=problems)
-    return msgspec.structs.replace(found, status=status)
-
-
-def _before(
-    repository: Path, folder: Path, tree: str, below: str, *, staged: bool
-) -> incumbents.Incumbents:
-    """Which object of a name stood where in the last commit that is other than ``tree``."""
-    if not staged:
-        try:
-            scratch.share_objects(repository, Path(scratch.git_folder(folder)))
-        except RevisionError:
-            return _NOTHING  # a folder that is in no repository
-    inside = "" if staged else place_of(folder)
-    for revision in ("HEAD", "HEAD~1"):
-        try:
-            earlier = scratch.git_in(folder, "rev-parse", "--verify", f"{revision}:{inside}")
-        except RevisionError:
-            break
-        if earlier != tree:
-            return _load_tree(repository, earlier, below)[2]
-    return _NOTHING
-
-
-def place_of(folder: Path) -> str:
-    """The path of a folder below the top of its repository; empty at the top, or without one."""
-    try:
-        return scratch.git_in(folder, "rev-parse", "--show-prefix").rstrip("/")
-    except RevisionError:
-        return ""
+    def changes_to(self, head: desired.Desired) -> tuple[differences.Change, ...]:
+        """What differs from the first to another state than the second."""
+        return differences.between(self.base, head, runs_known=self.runs_known)
 
 
 def compare(
@@ -211,15 +111,19 @@ def compare(
     Raises:
         RevisionError: the repository or a revision can't be read, or the two can't be merged.
     """
-    read = {} if read is None else read
     folder = Path(scratch.git_folder(repository))
     known = _at(folder, base, live)
     kept = scratch.known_commit(folder, known.structure) if known and known.structure else None
+    of_runs = _Known(
+        jobs=known.jobs if known is not None else None,
+        begun=jobsinforce.nothing_begun if live is None else live.has_begun,
+        read={} if read is None else read,
+    )
     if kept is not None and kept != _commit_of(folder, base):
-        found = _from_in_force(folder, sub_path, kept, base, head, read=read)
+        found = _from_in_force(folder, sub_path, kept, (base, head), of_runs)
     else:
         earlier = (live.structure,) if live is not None and live.structure else before
-        found = _between(folder, sub_path, base, head, earlier, read=read)
+        found = _between(folder, sub_path, (base, head), earlier, of_runs)
     return _with_staying(found, known.staying) if known is not None else found
 
 
@@ -237,7 +141,21 @@ def _with_staying(found: Comparison, staying: Mapping[str, desired.Job]) -> Comp
     if not staying.keys() - found.base.jobs.keys():
         return found
     base = msgspec.structs.replace(found.base, jobs={**staying, **found.base.jobs})
-    return msgspec.structs.replace(found, base=base, changes=differences.between(base, found.head))
+    found = msgspec.structs.replace(found, base=base)
+    return msgspec.structs.replace(found, changes=found.changes_to(found.head))
+
+
+class _Known(NamedTuple):
+    """What is known before two revisions are read: the jobs in force at the first, None where
+    nobody knows, whose runs have begun, and what blobs hold."""
+
+    jobs: Mapping[str, desired.Job] | None
+    begun: jobsinforce.Begun
+    read: reading.Read
+
+    def loader(self, copy: source.Source, gate: judgement.Gate | None = None) -> loader.Loader:
+        """A loader that knows it too."""
+        return loader.Loader(copy, gate=gate, read=self.read, begun=self.begun)
 
 
 class _Pair(msgspec.Struct, frozen=True):
@@ -277,7 +195,13 @@ class _Pair(msgspec.Struct, frozen=True):
         return loading.load()
 
     def compared(
-        self, old: desired.Desired, new: desired.Desired, start: str, *, refused: bool
+        self,
+        old: desired.Desired,
+        new: desired.Desired,
+        start: str,
+        *,
+        refused: bool,
+        runs_known: bool,
     ) -> Comparison:
         """Both beside each other; ``start``: the revision that the first structure is of."""
         listed = scratch.git(
@@ -288,12 +212,13 @@ class _Pair(msgspec.Struct, frozen=True):
             head=new,
             base_commit=start,
             head_commit=self.last,
-            changes=differences.between(old, new),
+            changes=differences.between(old, new, runs_known=runs_known),
             merged=self.merge is not None,
             apart=self._apart(),
             paths=frozenset(listed.split("\0")),
             structure_refused=refused,
             is_base=self.goal == self.first,
+            runs_known=runs_known,
         )
 
 
@@ -309,18 +234,17 @@ def _pair(folder: Path, sub_path: str, base: str, head: str) -> Iterator[_Pair]:
 def _between(
     folder: Path,
     sub_path: str,
-    base: str,
-    head: str,
+    both: tuple[str, str],
     before: Sequence[str],
-    *,
-    read: reading.Read,
+    runs: _Known,
 ) -> Comparison:
-    """What changes from ``base`` to ``head``, both as the repository has them."""
-    with _pair(folder, sub_path, base, head) as pair:
+    """What changes from one to the other, both as the repository has them."""
+    with _pair(folder, sub_path, *both) as pair:
         known = (scratch.known_commit(folder, one) for one in before)
         order = [*(one for one in known if one and one != pair.first), pair.first, pair.goal]
         copy = pair.source()
-        loading = loader.Loader(copy, read=read)
+        loading = runs.loader(copy)
+        loading.admit(runs.jobs or {})
         if pair.merge is not None:
             loading.judge_by(pair.merge, pair.last)
         try:
@@ -332,30 +256,37 @@ def _between(
             refused = _is_refused(new, pair.goal) and (
                 not _is_refused(old, pair.first) or _touches_structure(copy, pair.first, pair.goal)
             )
-            found = pair.compared(old, new, pair.first, refused=refused)
+            is_known = runs.jobs is not None
+            found = pair.compared(old, new, pair.first, refused=refused, runs_known=is_known)
         finally:
             loading.close()
     return msgspec.structs.replace(found, approvals=loading.approved)
 
 
 def _from_in_force(
-    folder: Path, sub_path: str, kept: str, newest: str, head: str, *, read: reading.Read
+    folder: Path,
+    sub_path: str,
+    kept: str,
+    both: tuple[str, str],
+    runs: _Known,
 ) -> Comparison:
-    """What changes to ``head`` from the structure of ``kept`` with the jobs of ``newest``."""
-    with _pair(folder, sub_path, newest, head) as pair:
+    """What changes to the second from the structure of ``kept`` with the jobs of the first."""
+    with _pair(folder, sub_path, *both) as pair:
         first, goal = pair.first, pair.goal
         copy = pair.source()
         stays = _StructureStays()
-        as_is = loader.Loader(copy, gate=stays, read=read)
-        free = loader.Loader(pair.source(), read=read)
+        as_is = runs.loader(copy, stays)
+        free = runs.loader(pair.source())
         if pair.merge is not None:
             for one in (as_is, free):
                 one.judge_by(pair.merge, pair.last)
         try:
             applied = pair.load(as_is, kept, kept)
             stays.is_wanted = True
+            as_is.admit(runs.jobs or {})
             old = pair.load(as_is, first, kept)
             pair.load(free, kept, kept)
+            free.admit(runs.jobs or {})
             before = pair.load(free, first, kept)
             approved = free.approved
             new = pair.load(free, goal, kept)
@@ -370,7 +301,8 @@ def _from_in_force(
                 old = msgspec.structs.replace(old, status=applied.status)
             elif old.structure != before.structure == new.structure:
                 while_held = _without_hold(pair.load(as_is, goal, kept))
-            found = pair.compared(old, new, kept, refused=refused)
+            is_known = runs.jobs is not None
+            found = pair.compared(old, new, kept, refused=refused, runs_known=is_known)
         finally:
             as_is.close()
             free.close()

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from reconciler.model import desired, nearest
-from reconciler.operations import revisions
+from reconciler.operations import folders
 from reconciler.simulation import forms, peers, replay, results, situations, workloads
 from reconciler.simulation.agenda import SimulationError
 
@@ -126,8 +126,8 @@ def _of_state(request: Request, settings: desired.Settings) -> Prepared:
         raise SimulateError(f"policy {others[0]} knows traces and made-up jobs only")
     assert request.source is not None  # noqa: S101 - for the type checker
     try:
-        wanted = revisions.read_folder(request.source)
-    except revisions.RevisionError as error:
+        wanted = folders.read_folder(request.source)
+    except folders.RevisionError as error:
         raise SimulateError(str(error)) from error
     errors = [p.text() for p in wanted.status.problems if p.severity == "error"]
     if errors:

@@ -8,7 +8,7 @@ import pytest
 from reconciler.desired import source
 from reconciler.model import desired
 from reconciler.model.documents import kinds
-from reconciler.operations import differences, plancomment, planning, plantext, revisions
+from reconciler.operations import differences, folders, plancomment, planning, plantext, revisions
 from tests.unit.desired import signing
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job, queue
 
@@ -170,20 +170,20 @@ def test_what_is_written_is_counted_whatever_is_wrong_with_it(tmp_path: Path) ->
     )
     broken = queue("r", limit={"gpu": "four"})
     (tmp_path / "c.yaml").write_text(documents(pool, queue("q"), broken, job("j", queue="q")))
-    found, counts = revisions.check_folder(tmp_path)
+    found, counts = folders.check_folder(tmp_path)
     assert not found.structure.pools, "its structure is refused"
     assert counts == {"NodePool": 1, "Queue": 2, "Job": 1}
 
 
 def test_a_folder_without_yaml_is_no_clean_folder(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("nothing yet")
-    found, counts = revisions.check_folder(tmp_path)
+    found, counts = folders.check_folder(tmp_path)
     assert not counts
     (told,) = found.status.problems
     assert (told.severity, told.rule) == ("warning", "nothing-written")
     assert "so nothing was checked" in told.text()
     (tmp_path / "q.yaml").write_text(queue("q"))
-    assert not revisions.check_folder(tmp_path)[0].status.problems
+    assert not folders.check_folder(tmp_path)[0].status.problems
 
 
 REFERENCES = """\
@@ -211,7 +211,7 @@ spec: {queue: taem, comand: ['true'], volumes: [data, more], reservation: june}
 def test_all_that_jobs_name_and_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     """Also of a job that is refused for its fields, and beside a structure that is refused."""
     (tmp_path / "c.yaml").write_text(REFERENCES)
-    found, _ = revisions.check_folder(tmp_path)
+    found, _ = folders.check_folder(tmp_path)
     assert [(one.object, one.field, one.found) for one in found.status.problems] == [
         ("Cluster/c", "spec.leese", ""),
         ("Job/wrong", "spec.queue", "taem"),
@@ -221,12 +221,12 @@ def test_all_that_jobs_name_and_is_not_there_is_told_at_once(tmp_path: Path) -> 
         ("Job/wrong", "spec.reservation", "june"),
     ]
     (tmp_path / "d.yaml").write_text("kind: [")
-    found, _ = revisions.check_folder(tmp_path)
+    found, _ = folders.check_folder(tmp_path)
     assert not any(one.found for one in found.status.problems), "it may be written there"
 
 
 def _blamed(folder: Path, *, staged: bool = False) -> list[tuple[str, str]]:
-    found, _ = revisions.check_folder(folder, staged=staged)
+    found, _ = folders.check_folder(folder, staged=staged)
     return [(one.path, one.object) for one in found.status.problems]
 
 
@@ -256,5 +256,5 @@ def test_of_two_of_one_name_the_new_one_is_blamed(tmp_path: Path) -> None:
     for name in ("a-new.yaml", "old.yaml"):
         (alone / name).write_text(text)
     assert {path for path, _ in _blamed(alone)} == {"old.yaml"}
-    found, _ = revisions.check_folder(alone)
+    found, _ = folders.check_folder(alone)
     assert all("in a-new.yaml:" in one.message for one in found.status.problems)
