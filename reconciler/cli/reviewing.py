@@ -74,18 +74,27 @@ def validate(
     staged: Annotated[
         bool, typer.Option("--staged", help="Check what is staged for the next commit instead.")
     ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="REVISION",
+            help="Only warn of errors that this revision has in documents as they are now.",
+        ),
+    ] = None,
     output: Annotated[
         FindingForm, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
     ] = FindingForm.TABLE,
 ) -> None:
     """Check the YAML of a folder; print every problem.
 
-    `-o sarif` is for code scanning, `-o github` marks the lines of a pull request.
+    With --staged, or --since, what stood before in documents that are left as they are is told as
+    a warning. `-o sarif` is for code scanning, `-o github` marks the lines of a pull request.
 
     Example: muster validate cluster-state
     """
     try:
-        found, counts = folders.check_folder(folder, staged=staged)
+        found, counts = folders.check_folder(folder, staged=staged, since=since)
     except revisions.RevisionError as error:
         terminal.fail(str(error))
     problems = found.status.problems

@@ -20,7 +20,7 @@ LOCAL_TIMEOUT_S = 60.0
 REMOTE_TIMEOUT_S = 120.0
 #: Of a larger object only so much is kept; YAML is refused long before.
 OBJECT_BYTES_MAX = 8 * 2**20
-_MESSAGE_CHARACTERS_MAX = 400
+_MESSAGE_CHARACTERS_MAX = 1000
 #: Commands that sign where a person's configuration says so, with a key that has a passphrase.
 _SIGNING = ("commit", "commit-tree", "merge", "rebase", "cherry-pick", "revert", "tag")
 #: Commands that reach other machines: a person's own ``GIT_SSH_COMMAND`` may ask for a passphrase
@@ -59,6 +59,16 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     }
 
 
+def _ending(printed: bytes) -> str:
+    """The end of what a program has said, from the beginning of a line, with a mark of the cut."""
+    text = printed.decode("utf-8", "replace").strip()
+    if len(text) <= _MESSAGE_CHARACTERS_MAX:
+        return text
+    rest = text[-_MESSAGE_CHARACTERS_MAX:]
+    whole = rest.partition("\n")[2].strip()
+    return f"…\n{whole}" if whole else f"…{rest}"
+
+
 def run(
     folder: Path,
     *arguments: str,
@@ -86,7 +96,7 @@ def run(
     except OSError as error:
         raise GitError(f"git can't be run: {error}") from error
     if done.returncode not in good:
-        said = done.stderr.decode("utf-8", "replace").strip()[-_MESSAGE_CHARACTERS_MAX:]
+        said = _ending(done.stderr)
         raise GitError(f"`git {_verb(arguments)}` failed: {said or f'status {done.returncode}'}")
     return done
 
@@ -110,7 +120,7 @@ def run_program(
     except OSError as error:
         raise GitError(f"{command[0]} can't be run: {error}") from error
     if check and done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip()[-_MESSAGE_CHARACTERS_MAX:]
+        said = _ending(done.stderr)
         raise GitError(f"{command[0]} failed: {said}")
     return done.stdout.decode("utf-8", "replace")
 

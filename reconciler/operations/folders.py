@@ -3,6 +3,7 @@
 It goes through the same loader as the controller's, in a repository of its own that nobody sees.
 """
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import msgspec
 
 from reconciler.desired import incumbents, loader, references, source
 from reconciler.model import desired
-from reconciler.operations import scratch
+from reconciler.operations import broughtby, scratch
 
 _NOTHING = incumbents.Incumbents()
 
@@ -28,7 +29,7 @@ def read_folder(folder: Path) -> desired.Desired:
 
 
 def check_folder(
-    folder: Path, *, staged: bool = False
+    folder: Path, *, staged: bool = False, since: str | None = None
 ) -> tuple[desired.Desired, Mapping[str, int]]:
     """As :func:`read_folder`, with how many objects of each kind are written in it.
 
@@ -37,10 +38,12 @@ def check_folder(
 
     Args:
         folder: where the YAML stands.
-        staged: take what is staged for the next commit instead of what is on disk.
+        staged: take what is staged for the next commit instead of what is on disk. Errors that
+            stood in the last commit, in documents that it leaves, are warnings then.
+        since: the same of this revision, or of where the last commit has parted from it.
 
     Raises:
-        RevisionError: the folder can't be read.
+        RevisionError: the folder, or the revision, can't be read.
     """
     if not folder.is_dir():
         raise RevisionError(f"{folder} is no folder")
@@ -56,9 +59,87 @@ def check_folder(
         if any(problem.rule == "duplicate-name" for problem in found.status.problems):
             before = _before(repository, folder, tree, below, staged=staged)
             found, counts, _ = _load_tree(repository, tree, below, before)
+        if staged or since is not None:
+            found = _since(repository, folder, (tree, below), found, since, staged=staged)
         if not counts and not found.status.problems:
             found = _nothing(found)
         return found, counts
+
+
+def _since(
+    repository: Path,
+    folder: Path,
+    written: tuple[str, str],
+    found: desired.Desired,
+    since: str | None,
+    *,
+    staged: bool,
+) -> desired.Desired:
+    """What was found in a tree, as far as a revision before it does not have it too.
+
+    Args:
+        repository: where ``written``, a tree and the folder of it that is read, is.
+        folder: in the repository of the revision.
+        found: what was found there.
+        since: the revision; None: the last commit, where there is one.
+        staged: ``written`` is of the whole repository.
+    """
+    start = _start(folder, since)
+    if start is None or all(one.severity != "error" for one in found.status.problems):
+        return found
+    tree, below = written
+    if not staged:
+        scratch.share_objects(repository, Path(scratch.git_folder(folder)))
+    try:
+        inside = "" if staged else place_of(folder)
+        earlier = scratch.git_in(folder, "rev-parse", "--verify", f"{start}:{inside}")
+    except RevisionError:
+        return found  # all of the folder is new
+    before = _load_tree(repository, earlier, below)[0]
+    listed = scratch.git(
+        repository, "diff-tree", "-r", "--name-only", "--no-renames", "-z", earlier, tree
+    )
+
+    def read(of: str, path: str) -> bytes | None:
+        try:
+            text = scratch.git(repository, "cat-file", "blob", f"{of}:{path}")
+        except RevisionError:
+            return None
+        return text.encode("utf-8", "surrogateescape")
+
+    problems = broughtby.weakened(
+        found.status.problems,
+        before.status.problems,
+        frozenset(listed.split("\0")),
+        functools.partial(read, earlier),
+        functools.partial(read, tree),
+    )
+    status = msgspec.structs.replace(found.status, problems=problems)
+    return msgspec.structs.replace(found, status=status)
+
+
+def _start(folder: Path, since: str | None) -> str | None:
+    """The commit that what is written is compared with; None: there is none yet.
+
+    Raises:
+        RevisionError: there is no such revision.
+    """
+    repository = Path(scratch.git_folder(folder))
+    head = scratch.known_commit(repository, "HEAD")
+    if since is None:
+        return head
+    start = scratch.known_commit(repository, since)
+    if start is None:
+        raise RevisionError(
+            f"there is no revision {since} in {folder}: name a branch, a tag or a commit that is "
+            "fetched"
+        )
+    if head is None:
+        return start
+    try:
+        return scratch.git(repository, "merge-base", start, head)
+    except RevisionError:
+        return start  # they have no commit in common
 
 
 def _nothing(found: desired.Desired) -> desired.Desired:

@@ -19,6 +19,7 @@ from reconciler.desired import holding
 from reconciler.model import desired, hostlists, records, states
 from reconciler.model.times import format_time
 from reconciler.operations import (
+    broughtby,
     differences,
     planviews,
     revisions,
@@ -406,24 +407,19 @@ def _eviction_view(
 
 def _findings(found: revisions.Comparison) -> list[planviews.FindingView]:
     """What is wrong with the head, what is new first."""
-    before = {_identity(one) for one in found.base.status.problems}
+    before = {broughtby.identity(one) for one in found.base.status.problems}
     rules = found.base.structure.policies | found.head.structure.policies
     shown = [
         _finding_view(
             one,
             rules,
-            is_new=_identity(one) not in before,
+            is_new=broughtby.identity(one) not in before,
             touched=not one.path or one.path in found.paths,
         )
         for one in found.head.status.problems
     ]
     shown.sort(key=lambda one: (not one.is_new, one.severity, one.path, one.line, one.rule))
     return shown
-
-
-def _identity(of: desired.Problem) -> tuple[str, ...]:
-    """What makes a problem the same one in another revision, wherever it stands there."""
-    return (of.rule, of.path, of.object, of.field, of.message, of.found)
 
 
 def _waiver(of: desired.Problem, rules: Mapping[str, desired.Policy]) -> str:

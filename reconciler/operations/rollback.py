@@ -14,8 +14,7 @@ import msgspec
 
 from reconciler.changes import hidden, pushing, turns
 from reconciler.desired import documents, gitobjects
-from reconciler.model import desired
-from reconciler.operations import differences, revisions
+from reconciler.operations import broughtby, differences, revisions
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -89,13 +88,13 @@ def prepare(
         whole = revisions.compare(clone, sub_path, base, commit, live=live) if along else found
     except revisions.RevisionError as error:
         raise RollbackError(str(error)) from error
-    before = {_identity(p) for p in found.base.status.problems}
+    before = {broughtby.identity(p) for p in found.base.status.problems}
     touched = {f"{one.kind}/{one.name}" for one in found.changes}
     problems = [
         p.text()
         for p in found.head.status.problems
         if p.severity == "error"
-        and _identity(p) not in before
+        and broughtby.identity(p) not in before
         # Jobs in force stay as they are, whatever an older policy would say of them.
         and (not p.object.startswith("Job/") or p.object in touched)
     ]
@@ -121,10 +120,6 @@ def _not_pushed(clone: Path, head: str) -> tuple[str, tuple[str, ...]]:
     base = common.decode().strip() or head
     listed = gitobjects.run(clone, "log", "--format=%h %s", f"{base}..{head}").stdout
     return base, tuple(listed.decode("utf-8", "replace").splitlines())
-
-
-def _identity(of: desired.Problem) -> tuple[str, ...]:
-    return (of.rule, of.path, of.object, of.field, of.message, of.found)
 
 
 def publish(clone: Path, made: Rollback, branch: str = "") -> bool:

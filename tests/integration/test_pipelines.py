@@ -253,7 +253,7 @@ def test_the_steps_of_the_workflow_run_as_they_are_written(
         "REPOSITORY": "o/r", "NUMBER": "5", "HOME": str(folder),
     }  # fmt: skip
     for _ in range(2):
-        assert shell(steps["Validate"], clone, {}) == (1 if status else 0)
+        assert shell(steps["Validate"], clone, {"BASE": base}) == (1 if status else 0)
         assert shell(steps["Plan"], clone, plan) == status
         assert (folder / "muster-token").stat().st_mode & 0o777 == 0o600
         assert shell(steps["Comment"], clone, comment) == 0

@@ -182,6 +182,20 @@ def test_a_hook_that_refuses_leaves_no_trace(work: Path) -> None:
     assert git(work, "status", "--porcelain") == ""
 
 
+def test_what_a_hook_says_is_cut_at_the_end_of_a_line(work: Path) -> None:
+    hook = work / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    line = "jobs/old.yaml:5:3: error: Job/hello: spec: say whose job it is"
+    hook.write_text(f"#!/bin/sh\nfor n in $(seq 90); do echo '{line}' >&2; done\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(clone.CloneError) as refused:
+        clone.Clone(work).add_job(job("c"), "c")
+    first, *rest = str(refused.value).splitlines()
+    assert first.endswith("failed: …")
+    assert rest
+    assert all(one.strip() == line for one in rest), rest
+
+
 def test_several_documents_of_a_name_are_left_to_a_person(work: Path) -> None:
     (work / "jobs" / "z.yaml").write_text(job("b", priority=3))
     git(work, "add", ".")
