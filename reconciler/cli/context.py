@@ -43,6 +43,8 @@ def controller(server: str | None, token_file: str | None) -> Iterator[clients.C
     try:
         with clients.Client(endpoint(server, token_file)) as connection:
             yield connection
+    except endpoints.EndpointError as error:  # of the token: it is read as it is used
+        terminal.fail(str(error))
     except clients.ApiError as error:
         code = terminal.REFUSED if error.refused else terminal.ERROR
         terminal.fail(str(error), code, error.problems)
