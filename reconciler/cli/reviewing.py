@@ -209,6 +209,7 @@ def plan(
         no_snapshot=why,
         horizon_s=horizon_s,
         forecast=forecast,
+        not_allowed=why if snapshot is None and live is not None else "",
     )
     with terminal.verdict():
         show(made, output, name)

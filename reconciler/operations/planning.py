@@ -42,6 +42,7 @@ def plan(
     no_snapshot: str = "",
     horizon_s: float = HORIZON_S,
     forecast: bool = True,
+    not_allowed: str = "",
 ) -> planviews.Plan:
     """Put everything together.
 
@@ -52,6 +53,7 @@ def plan(
         no_snapshot: why there is no snapshot.
         horizon_s: how far is looked ahead.
         forecast: whether to look ahead at all.
+        not_allowed: why a controller that is there tells nothing of running work.
     """
     observed = snapshot.live.observed if snapshot else records.Observed()
     at = snapshot.live.at if snapshot else now
@@ -90,6 +92,7 @@ def plan(
         findings=findings,
         snapshot=None if snapshot is None else _snapshot_view(snapshot, now),
         digest=_digest(found, snapshot),
+        not_allowed=not_allowed,
     )
 
 

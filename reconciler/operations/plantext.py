@@ -168,8 +168,9 @@ def held_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line
             yield Line("  or by this line at the end of the message of the merge:")
             yield Line(f"      Muster-Approve: {one.digest}")
             if plan.snapshot is None:
+                known = "by who may not see it" if plan.not_allowed else "without a controller"
                 yield from _paragraph(
-                    "without a controller running work is not counted: if the merge is still held, "
+                    f"{known} running work is not counted: if the merge is still held, "
                     "`muster status` names the digest that covers it"
                 )
         else:
@@ -270,7 +271,13 @@ def impact_lines(plan: Plan) -> Iterator[Line]:
     if plan.forecast is not None:
         yield from _more(len(plan.forecast.evictions))
     if plan.snapshot is None:
-        yield Line("  what it does to running work is not known without a controller")
+        why = "without a controller"
+        if plan.not_allowed:
+            why = f"here: {plan.not_allowed}"
+        yield from _paragraph(f"what it does to running work is not known {why}")
+    elif plan.forecast is None:
+        start = "" if told else "no GPU, guarantee or limit is touched, and no job ended; "
+        yield from _paragraph(f"{start}who is preempted is not known without a forecast")
     elif not told:
         yield Line("  none: no GPU, guarantee, limit or running job is touched")
 

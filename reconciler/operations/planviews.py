@@ -204,6 +204,7 @@ class Plan(viewforms.View, frozen=True):
     makes a part of it wait for approval or for its time. ``waiting`` is held already and goes on
     so, whatever becomes of the revision; it is none of its changes. ``structure_refused``: none of
     its structure applies. ``forecast`` is null where there is none, and ``no_forecast`` says why.
+    ``not_allowed``: why the controller that is there tells nothing of running work to who asks.
     """
 
     verdict: Verdict
@@ -221,6 +222,7 @@ class Plan(viewforms.View, frozen=True):
     snapshot: SnapshotView | None
     digest: str
     apart: Apart = ""
+    not_allowed: str = ""
 
     def count(self, operation: str) -> int:
         """How many objects are added, changed or removed."""

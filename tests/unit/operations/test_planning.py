@@ -219,3 +219,16 @@ def test_what_is_no_snapshot_is_told_apart(data: bytes, told: str, tmp_path: Pat
         snapshots.read(path)
     with pytest.raises(snapshots.SnapshotError, match="No such file"):
         snapshots.read(tmp_path / "missing")
+
+
+def test_what_is_not_looked_at_is_not_called_untouched() -> None:
+    """Who is preempted only a forecast tells; who may not see running work is told that."""
+    snapshot = live()
+    plan = planning.plan(comparison(BASE, HEAD), snapshot, snapshot.live.at, forecast=False)
+    told = " ".join(text(plan).split())
+    assert "none: no GPU, guarantee, limit or running job" not in told
+    assert "who is preempted is not known without a forecast" in told
+    plan = planning.plan(comparison(BASE, HEAD), None, 0.0, not_allowed="no role allows snapshot")
+    told = " ".join(text(plan).split())
+    assert "is not known here: no role allows snapshot" in told
+    assert "without a controller" not in told
