@@ -99,8 +99,6 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
     if not any(one.commit for one in done):
         return done
     verbs = {_verb(change) for change in changes}
-    if verbs == {"approve"}:
-        return done  # it is what lets a change apply
     told = to.standing if to.standing is not None else places.standing(to.endpoint)
     branch = to.clone.pushes_to if to.clone else ""
     made = next(one.commit for one in reversed(done) if one.commit)
@@ -111,6 +109,8 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
 
     def judged(one: Done) -> Done:
         one = msgspec.structs.replace(one, message=asked.placed(one.message, made, learned))
+        if verbs == {"approve"}:  # it is what lets a change apply, whatever else is held
+            return _if_approved(one, learned if is_read else None)
         why = withheld.elsewhere(told, branch)
         why = why or withheld.revision(told, one.commit) or withheld.emptied(told)
         if not why and is_read and not verbs & STRUCTURAL:
@@ -126,6 +126,15 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
         return msgspec.structs.replace(one, message=message, withheld=why, refused=refused)
 
     return [judged(one) for one in done]
+
+
+def _if_approved(one: Done, learned: dict[str, Any] | None) -> Done:
+    """An approval, with why it does not count where it has been read and the change is held on."""
+    why = withheld.approval(learned, one.name)
+    if not why or not one.commit:
+        return one
+    message = one.message.replace(asked.WORDS["approve"], "approval does not count", 1)
+    return msgspec.structs.replace(one, message=message, withheld=why, refused=True)
 
 
 def standing_of(commit: str, server: str | None, token_file: str | None) -> Done:

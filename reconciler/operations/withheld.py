@@ -42,6 +42,16 @@ def job(sync: Json, name: str) -> str:
     return ""
 
 
+def approval(sync: Json, digest: str) -> str:
+    """Why an approval that was read lets nothing apply; empty where nothing is said against it."""
+    if any(one.get("digest") == digest for one in (sync or {}).get("held") or ()):
+        return (
+            f"{digest} is held on: who signed the commit may not approve, by the Access in force "
+            "(`muster access can EMAIL approve` tells)"
+        )
+    return ""
+
+
 def emptied(sync: Json) -> str:
     """Why what brings nothing back does not apply: the newest revision leaves nothing there was."""
     for problem in (sync or {}).get("problems") or ():

@@ -352,3 +352,30 @@ def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed
             return False
 
     signed.bed.until(taken)
+
+
+def test_who_approves_what_he_may_not_is_told_so(
+    signed: Signed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "LEARN_S", 60.0)
+    bed = signed.bed
+    text = (bed.clone / "cluster.yaml").read_text()
+    guarded = text.replace("mode: required}", "mode: required}, sync: {approval: [Quota]}")
+    signed.commit("ada", {"cluster.yaml": guarded})
+    quota = "apiVersion: muster/v1\nkind: Quota\nmetadata: {name: q}\nspec: {subject: {queue: ops}, jobs: {running: 5}}\n"
+    revision = signed.commit("ada", {"quota.yaml": quota})
+
+    def held() -> list[beds.Json]:
+        sync = bed.get("/v1/sync")["sync"]
+        return sync["held"] if sync["attemptedRevision"] == revision else []
+
+    (found,) = bed.until(held)
+    endpoint = endpoints.Endpoint(bed.cluster.url, str(bed.cluster.state / "token"))
+    standing = places.standing(endpoint)
+    there = changing.Target(clone=clone.Clone(bed.clone), endpoint=endpoint, standing=standing)
+    (done,) = changing.carry_out([changing.Act("approve", found["digest"])], there)
+    assert done.message.startswith("approval does not count")
+    assert done.withheld.startswith(f"{found['digest']} is held on: who signed the commit may not")
+    assert done.refused
+    revision = signed.commit("ada", {"quota.yaml": None, "cluster.yaml": text})
+    bed.until(lambda: bed.get("/v1/sync")["sync"]["structureRevision"] == revision or None)

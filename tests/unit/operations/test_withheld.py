@@ -82,3 +82,10 @@ def test_a_problem_without_a_place_begins_with_what_it_is() -> None:
     assert desired.Problem("r", "error", "", "it is so").text() == "error: it is so"
     placed = desired.Problem("r", "error", "a.yaml", "it is so", line=2, column=3)
     assert placed.text() == "a.yaml:2:3: error: it is so"
+
+
+def test_an_approval_that_lets_nothing_apply_is_told() -> None:
+    told = sync(held=[{"digest": "s1", "message": ""}])
+    assert withheld.approval(told, "s1").startswith("s1 is held on: ")
+    assert withheld.approval(told, "s2") == ""
+    assert withheld.approval(None, "s1") == ""
