@@ -362,7 +362,10 @@ def test_who_approves_what_he_may_not_is_told_so(
     text = (bed.clone / "cluster.yaml").read_text()
     guarded = text.replace("mode: required}", "mode: required}, sync: {approval: [Quota]}")
     signed.commit("ada", {"cluster.yaml": guarded})
-    quota = "apiVersion: muster/v1\nkind: Quota\nmetadata: {name: q}\nspec: {subject: {queue: ops}, jobs: {running: 5}}\n"
+    quota = (
+        "apiVersion: muster/v1\nkind: Quota\nmetadata: {name: q}\n"
+        "spec: {subject: {queue: ops}, jobs: {running: 5}}\n"
+    )
     revision = signed.commit("ada", {"quota.yaml": quota})
 
     def held() -> list[beds.Json]:
