@@ -45,8 +45,9 @@ NO_ESTIMATE = {
     "Held": "it waits until it is released",
     "Dependency": "it depends on others that have not ended",
     "ArrayLimit": "elements of its own go first",
-    "OverLimit": "when what it needs under that limit comes back is not worked out",
-    "WaitingForQuota": "when its queue may have more is not worked out",
+    "OverLimit": "nobody knows when what it needs under that limit comes back",
+    "WaitingForQuota": "nobody knows when its queue may have more",
+    "Reserved": "nobody knows when nothing is reserved before it any more",
     "OverBudget": "a budget keeps it back, whatever room there is",
 }
 #: Reasons that have nothing to do with what a queue has, and those that no other queue can end.

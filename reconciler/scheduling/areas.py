@@ -84,6 +84,18 @@ class Area:
         self.free += amount
         self.moment = max(self.moment, at)
 
+    def will_have(self, asked: int) -> bool:
+        """Whether an amount is there one day, as far as is known; if not, it is closed."""
+        self.closed = self.closed or self.free + self.coming < asked
+        return not self.closed
+
+    def take(self, asked: int) -> float:
+        """Take an amount that it will have as soon as it is there; when that is."""
+        while self.free < asked:
+            self.advance()
+        self.free -= asked
+        return self.moment
+
 
 def take(areas: Sequence[Area], asked: int) -> tuple[float, list[tuple[Area, int]]] | None:
     """Take an amount as soon as these areas have it together; when, and how much of each.

@@ -13,21 +13,28 @@ estimate; what nothing bounds gets none.
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import areas, backfill, order
+from reconciler.scheduling import areas, backfill, caps, order
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.decisions import Estimate, Placement
+from reconciler.scheduling.decisions import Estimate, Eviction, Placement
 
 #: Claims that get an estimate, with GPUs and without.
 CLAIMS_MAX = 1000
 
-#: A claim of a line with the elements of it that are left.
-Waiting = tuple[snapshots.Line, snapshots.Claim, int]
+
+class Waiting(NamedTuple):
+    """A claim of a line with the elements of it that are left, and how many may start at once."""
+
+    line: snapshots.Line
+    claim: snapshots.Claim
+    left: int
+    at_once: int
 
 
 def estimates(
@@ -38,12 +45,14 @@ def estimates(
     ledger: ledgers.Ledger,
     *,
     placements: Sequence[Placement],
+    evictions: Sequence[Eviction],
+    promised: Collection[str],
     could_start: Callable[[snapshots.Line], bool],
 ) -> dict[str, Estimate]:
     """Job to the expected start of its next element; none for what could never start.
 
-    ``placements``: what starts in this cycle. ``could_start``: whether a line's claims could start
-    at all.
+    ``placements``, ``evictions``: what starts and leaves in this cycle. ``promised``: for which
+    jobs room is kept. ``could_start``: whether a line's claims could start at all.
 
     Certain is what guarantees cover, or all where nobody has any: whoever is within a guarantee
     voids what others have reserved beyond theirs.
@@ -57,6 +66,8 @@ def estimates(
         certain = not guaranteed or ledger.covered(ask.queue, ask.amounts)
         latest = reservation.starts_at
         found.setdefault(ask.job, Estimate(min(at, latest), certain=certain, latest=latest))
+    if promised:
+        found |= {job: Estimate(at) for job, at in _left_by(situation, evictions, promised)}
     if not columns.elements.any():
         return found
     uses_gpu = np.array([s.least[ledgers.GPU] > 0 for s in situation.shapes])[columns.shape]
@@ -67,9 +78,32 @@ def estimates(
         }
         if streams:
             waiting = itertools.islice(_in_turn(situation, ledger, streams), CLAIMS_MAX)
+            bounds = caps.Caps(situation, ledger, expected.freed)
             pools = _Pools(expected, calendar, _alike(situation, columns, mask), resource)
-            pools.pour(waiting, found)
+            pools.pour(waiting, bounds, found)
     return found
+
+
+def _left_by(
+    situation: snapshots.Snapshot, evictions: Sequence[Eviction], promised: Collection[str]
+) -> Iterator[tuple[str, float]]:
+    """When what leaves for each of some jobs has left, at the latest; a moved one leaves itself."""
+    told = {(one.job, one.element): one.for_job for one in evictions}
+    now, found, last = situation.now, dict.fromkeys(promised, 0.0), situation.now
+    for holding in situation.holdings:
+        whose = told.get((holding.job, holding.element))
+        if holding.leaving:
+            whose, at = holding.leaving_for, holding.leaves_by
+        elif whose is None:
+            continue
+        else:
+            at = now + holding.grace_s
+        last = max(last, at)
+        for job in (whose, holding.job):
+            if job in found:
+                found[job] = max(found[job], at)
+    for job, at in found.items():
+        yield job, max(at, now) if at else last
 
 
 class _Expected:
@@ -85,6 +119,7 @@ class _Expected:
         self._queues = queues
         self._placements = placements
         self._ends: list[tuple[float, snapshots.Holding]] | None = None
+        self._first_ends: dict[str, float] | None = None
 
     def runs_s(self, job: str, limit_s: float) -> float:
         """How long one run of a job takes that has not begun."""
@@ -107,25 +142,53 @@ class _Expected:
             self._ends = found
         return self._ends
 
+    def starting(self) -> Iterator[tuple[float, snapshots.Line, Placement]]:
+        """When what starts in this cycle ends, of what has a limit, with its line."""
+        now, lines = self.situation.now, self.situation.lines
+        line_of = {
+            progress.claim.job: lines[progress.line]
+            for queue in self._queues
+            for progress in queue.progress.values()
+            if progress.started
+        }
+        for placement in self._placements:
+            line = line_of.get(placement.job)
+            runs_s = math.inf if line is None else self.runs_s(placement.job, line.duration_s)
+            if line is not None and runs_s < math.inf:
+                yield now + runs_s, line, placement
+
     def gains(self, resource: int) -> Iterator[tuple[float, int, int]]:
         """When which node gets how much back: of what ran before, and of what starts now."""
         for end, holding in self.ends():
             for held in holding.tasks:
                 if held.amounts[resource]:
                     yield end, held.node, held.amounts[resource]
-        now, lines = self.situation.now, self.situation.lines
-        ends = {
-            progress.claim.job: now
-            + self.runs_s(progress.claim.job, lines[progress.line].duration_s)
-            for queue in self._queues
-            for progress in queue.progress.values()
-            if progress.started
-        }
-        for placement in self._placements:
-            end = ends.get(placement.job, math.inf)
-            for task in placement.tasks if end < math.inf else ():
+        for end, _, placement in self.starting():
+            for task in placement.tasks:
                 if task.amounts[resource]:
                     yield end, task.node, task.amounts[resource]
+
+    def freed(self) -> Iterator[caps.Freed]:
+        """The same by queue."""
+        for end, holding in self.ends():
+            firm = () if holding.preemptible else tuple(t for t in holding.tasks if not t.spare)
+            yield caps.Freed(end, holding.queue, holding.tasks, firm)
+        for end, line, placement in self.starting():
+            tasks = tuple(snapshots.HeldTask(task.node, task.amounts) for task in placement.tasks)
+            firm = tasks if not line.preemptible and placement.action != "grow" else ()
+            yield caps.Freed(end, line.queue, tasks, firm)
+
+    def first_end(self, job: str) -> float:
+        """When the first element of a job ends that runs or starts now; infinity: nobody knows."""
+        if self._first_ends is None:
+            self._first_ends = {}
+            ends = itertools.chain(
+                ((end, holding.job) for end, holding in self.ends()),
+                ((end, placement.job) for end, _, placement in self.starting()),
+            )
+            for end, name in ends:
+                self._first_ends[name] = min(end, self._first_ends.get(name, math.inf))
+        return self._first_ends.get(job, math.inf)
 
     def starts(
         self, calendar: backfill.Calendar, reservations: list[backfill.Reservation]
@@ -226,13 +289,14 @@ def _waiting(
         if claim.missing or situation.shapes[line.shape].unreserved is not None:
             continue  # windows keep it from some nodes: the pool of all says nothing of it
         progress = queues[line.queue].progress.get((index, position))
-        left = len(claim.elements) - (progress.started if progress else 0)
+        begun = progress.started + progress.promised if progress else 0
+        left = len(claim.elements) - begun
         if left <= 0:
             continue
         if index not in startable:
             startable[index] = could_start(line)
         if startable[index]:
-            yield line, claim, left
+            yield Waiting(line, claim, left, min(claim.startable, len(claim.elements)) - begun)
 
 
 def _in_turn(
@@ -255,10 +319,10 @@ def _in_turn(
     for queue in sorted(streams):
         push(queue)
     while heap:
-        _, queue, (line, claim, left) = heapq.heappop(heap)
-        yield line, claim, left
-        least = situation.shapes[line.shape].least
-        cpu, memory, gpu = (amount * left for amount in least)
+        _, queue, following = heapq.heappop(heap)
+        yield following
+        least = situation.shapes[following.line.shape].least
+        cpu, memory, gpu = (amount * following.left for amount in least)
         poured[queue] = ledgers.plus(poured[queue], (cpu, memory, gpu))
         push(queue)
 
@@ -284,31 +348,74 @@ class _Pools:
     ) -> None:
         self.expected, self.calendar, self.resource = expected, calendar, resource
         self.alike = alike
+        #: Of strict queues: nobody starts before this, as who goes first does not.
+        self._floors: dict[int, float] = {}
 
-    def pour(self, waiting: Iterable[Waiting], found: dict[str, Estimate]) -> None:
+    def pour(
+        self, waiting: Iterable[Waiting], bounds: caps.Caps, found: dict[str, Estimate]
+    ) -> None:
         """Give claims what they wait for, one after the other, and note when they have it."""
-        situation = self.expected.situation
         pools: list[areas.Area] | None = None
         of_shape: dict[int, tuple[int, ...]] = {}
-        for line, claim, left in waiting:
+        for one in waiting:
             if pools is None:
                 pools, of_shape = self._filled()
-            usable = [pools[area] for area in of_shape[line.shape]]
-            asked = situation.shapes[line.shape].least[self.resource]
-            first = areas.take(usable, asked)
-            if first is None:
-                if all(area.closed for area in pools):
+            usable = [pools[area] for area in of_shape[one.line.shape]]
+            at = self._start(one, usable, bounds.of(one.line))
+            if at is not None:
+                found.setdefault(one.claim.job, Estimate(at))
+                at = found[one.claim.job].at
+            if self.expected.situation.queues.strict[one.line.queue]:
+                self._floors[one.line.queue] = math.inf if at is None else at
+            if at is None and all(area.closed for area in pools):
+                return
+
+    def _start(
+        self, one: Waiting, usable: list[areas.Area], bounds: list[tuple[areas.Area, int]]
+    ) -> float | None:
+        """When a claim starts, which takes what it needs from then on; None: nobody knows."""
+        asked = self.expected.situation.shapes[one.line.shape].least[self.resource]
+        floor = self._floors.get(one.line.queue, 0.0)
+        if one.at_once <= 0:  # as many as may run at once do
+            floor = max(floor, self.expected.first_end(one.claim.job))
+        if floor == math.inf or not all(area.will_have(amount) for area, amount in bounds):
+            return None
+        first = areas.take(usable, asked)
+        if first is None:
+            return None
+        at, taken = first
+        at = max([at, floor, *[area.take(amount) for area, amount in bounds]])
+        if at <= self.expected.situation.now:
+            at = min((area.ends[0][0] for area in usable if area.ends), default=math.inf)
+        if at == math.inf:  # what has not the right form now may have it whenever something ends
+            for area, amount in (*taken, *bounds):
+                area.free += amount
+            return None
+        self._keep(one, usable, bounds, taken, at)
+        return at
+
+    def _keep(
+        self,
+        one: Waiting,
+        usable: list[areas.Area],
+        bounds: list[tuple[areas.Area, int]],
+        taken: list[tuple[areas.Area, int]],
+        at: float,
+    ) -> None:
+        """What a claim took comes back at its end; its other elements take what is there by now."""
+        asked = self.expected.situation.shapes[one.line.shape].least[self.resource]
+        end = at + self.expected.runs_s(one.claim.job, one.line.duration_s)
+        for number in range(min(one.left, max(1, one.at_once))):
+            if number:
+                taken = areas.take_more(usable, asked)
+                if not taken or any(area.free < amount for area, amount in bounds):
+                    for area, amount in taken:
+                        area.free += amount
                     return
-                continue
-            at, taken = first
-            found.setdefault(claim.job, Estimate(at))
-            end = at + self.expected.runs_s(claim.job, line.duration_s)
-            for number in range(left):
-                taken = taken if number == 0 else areas.take_more(usable, asked)
-                if not taken:
-                    break
-                for area, amount in taken if end < math.inf else ():
-                    area.comes(end, amount)
+                for area, amount in bounds:
+                    area.free -= amount
+            for area, amount in (*taken, *bounds) if end < math.inf else ():
+                area.comes(end, amount)
 
     def _filled(self) -> tuple[list[areas.Area], dict[int, tuple[int, ...]]]:
         """The areas as they are now with all that is known to come back, and those of a shape."""

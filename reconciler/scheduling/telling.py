@@ -71,6 +71,8 @@ def decisions(cycle: Finished) -> Decisions:
             cycle.queues,
             cycle.ledger,
             placements=cycle.placements,
+            evictions=cycle.evictions,
+            promised=cycle.promised,
             could_start=explainer.could_start,
         ),
         shares=shares(cycle.ledger),

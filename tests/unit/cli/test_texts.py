@@ -237,7 +237,7 @@ Queue vision:
   memory           3 GiB           -           -           -    1024 GiB
 
 Place in its queue: 1.
-No start can be estimated: when what it needs under that limit comes back is not worked out.
+No start can be estimated: nobody knows when what it needs under that limit comes back.
 """,
     ),
     "failed": (

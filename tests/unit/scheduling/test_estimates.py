@@ -140,3 +140,84 @@ def test_what_nothing_bounds_in_one_pool_leaves_the_other_told() -> None:
     s.job("a0", "main", gpu=4, pool="a", time_limit_s=100)
     s.job("b0", "main", gpu=4, pool="b", time_limit_s=100)
     assert {job: one.at for job, one in told(s).items()} == {"b0": 60.0}
+
+
+def two_nodes() -> Situation:
+    """Three of four GPUs are taken on each of two nodes, on the second for ten minutes."""
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("main", guaranteed=8)
+    s.policy = dataclasses.replace(s.policy, backfill="none", consolidate=False)
+    s.job("endless", "main", gpu=3, on=("n1",))
+    return s.job("r", "main", gpu=3, on=("n2",), time_limit_s=600)
+
+
+def test_what_does_not_start_now_is_not_expected_now() -> None:
+    """Two GPUs are idle, one on each node: enough, and not together."""
+    s = two_nodes().job("w", "main", gpu=2, time_limit_s=60)
+    found = s.decide()
+    assert found.reasons[found.reason_of_line[0]][0].code == "Fragmented"
+    assert found.estimates["w"].at == 600.0
+
+
+def test_where_nothing_ever_ends_nobody_knows_when_gaps_close() -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("main", guaranteed=8)
+    s.policy = dataclasses.replace(s.policy, consolidate=False)
+    for number in (1, 2):
+        s.job(f"endless{number}", "main", gpu=3, on=(f"n{number}",))
+    s.job("w", "main", gpu=2, time_limit_s=60)
+    assert s.decide().estimates == {}
+
+
+def half_idle(limit: int | None = None) -> Situation:
+    """Eight GPUs of which four are idle, four are in use by a queue for ten minutes more."""
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4)
+    s.queue("above", guaranteed=8).queue("main", "above", guaranteed=4, limit=limit)
+    return s.job("r", "main", gpu=4, on=("n1",), time_limit_s=600, preemptible=False)
+
+
+def test_who_waits_under_a_limit_starts_when_work_under_it_ends() -> None:
+    s = half_idle(limit=4).queue("beside", "above")
+    for number in range(2):
+        s.job(f"w{number}", "main", gpu=4, time_limit_s=100)
+    s.job("free", "beside", gpu=4, time_limit_s=100)
+    s.job("next", "beside", gpu=4, time_limit_s=100)
+    found = {job: one.at for job, one in s.decide().estimates.items()}
+    assert found == {"w0": 600.0, "w1": 700.0, "next": 100.0}
+
+
+def test_a_limit_that_nothing_ever_frees_keeps_nobody_else_from_a_time() -> None:
+    s = half_idle(limit=4).queue("beside", "above")
+    s.jobs["r"].time_limit_s = math.inf
+    s.job("w", "main", gpu=4, time_limit_s=100)
+    s.job("free", "beside", gpu=4, time_limit_s=100)
+    s.job("next", "beside", gpu=4, time_limit_s=100)
+    assert {job: one.at for job, one in s.decide().estimates.items()} == {"next": 100.0}
+
+
+def test_what_may_not_borrow_starts_when_such_work_ends() -> None:
+    s = half_idle().job("w", "main", gpu=4, preemptible=False, time_limit_s=100)
+    assert s.decide().estimates["w"].at == 600.0
+
+
+def test_the_next_of_an_array_starts_when_one_of_it_ends() -> None:
+    s = Situation().node("n", gpu=4).queue("main", guaranteed=4)
+    s.job("a", "main", gpu=1, array=3, parallelism=1, time_limit_s=100)
+    s.job("endless", "main", gpu=1, array=2, parallelism=1)
+    assert {job: one.at for job, one in s.decide().estimates.items()} == {"a": 100.0}
+
+
+def test_behind_the_first_of_a_strict_queue_nobody_is_expected_sooner() -> None:
+    s = Situation().node("n", gpu=4).queue("main", guaranteed=4, strict=True)
+    s.job("r", "main", gpu=1, on=("n",), time_limit_s=600)
+    s.job("first", "main", gpu=4, time_limit_s=100)
+    s.job("second", "main", gpu=1, time_limit_s=100)
+    found = {job: one.at for job, one in s.decide().estimates.items()}
+    assert found == {"first": 600.0, "second": 700.0}
+
+
+def test_who_was_evicted_for_starts_when_they_have_left_at_the_latest() -> None:
+    s = Situation().node("n", gpu=4).queue("a", guaranteed=4).queue("b")
+    s.job("borrows", "b", gpu=4, on=("n",), grace_s=30.0)
+    s.job("w", "a", gpu=4, time_limit_s=100)
+    found = s.decide()
+    assert found.promised == {"w": 1}
+    assert found.estimates["w"].at == 30.0

@@ -1,0 +1,109 @@
+"""Limits as amounts in time, for estimates: what they leave, and when work under them ends.
+
+Whoever waits under a limit, or is firm and waits for its guarantee, starts when that has room too,
+however much is idle. Each such bound of a queue in one resource is an *area* (``areas``) like those
+of nodes; a line comes in, the areas that bind it go out with what one start takes of each.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from reconciler.scheduling import areas, bypool
+from reconciler.scheduling import ledger as ledgers
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.snapshot import UNLIMITED, Charge
+
+#: The queue that stands for all work together.
+ALL = -1
+
+
+class Freed(NamedTuple):
+    """What an element gives back, and when; ``firm``: of its tasks those that may not borrow."""
+
+    at: float
+    queue: int
+    tasks: tuple[snapshots.HeldTask, ...]
+    firm: tuple[snapshots.HeldTask, ...]
+
+
+class _Bound(NamedTuple):
+    """One bound: of a queue, in a resource, for all its work or for what is firm alone."""
+
+    queue: int
+    resource: int
+    firm: bool
+
+
+#: When how much of each resource comes back, with what of it is firm.
+_Returned = tuple[float, Charge, Charge]
+
+
+class Caps:
+    """The bounds of one cycle; each is made when somebody first waits under it."""
+
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        ledger: ledgers.Ledger,
+        freed: Callable[[], Iterable[Freed]],
+    ) -> None:
+        """``freed``: what ends, and when; asked for once, if at all."""
+        self._situation = situation
+        self._ledger = ledger
+        self._freed = freed
+        self._of_queue: dict[int, list[_Returned]] | None = None
+        self._areas: dict[_Bound, areas.Area] = {}
+
+    def of(self, line: snapshots.Line) -> list[tuple[areas.Area, int]]:
+        """What binds a start of a line, with what it takes of each.
+
+        What is said of pools counts only where it may go to no other.
+        """
+        ledger, shape = self._ledger, self._situation.shapes[line.shape]
+        asked = bypool.charge(shape.least, shape.pool, ledger.width)
+        counted = ledgers.RESOURCES if line.others else ledger.resources
+        found = []
+        for resource in counted:
+            if not asked[resource]:
+                continue
+            for member in ledger.paths[line.queue]:
+                bounds = [(ledger.limit[member][resource], _Bound(member, resource, firm=False))]
+                if not line.preemptible:
+                    most = ledger.firm_limit[member][resource]
+                    bounds.append((most, _Bound(member, resource, firm=True)))
+                found += [bound for most, bound in bounds if most < UNLIMITED]
+            if ledger.caps and ledger.caps[resource] < UNLIMITED:
+                found.append(_Bound(ALL, resource, firm=False))
+        return [(self._area(bound), asked[bound.resource]) for bound in found]
+
+    def _area(self, bound: _Bound) -> areas.Area:
+        area = self._areas.get(bound)
+        if area is None:
+            area = self._areas[bound] = areas.Area(self._left(bound), self._situation.now)
+            for queue, returned in self._returned().items():
+                if bound.queue != ALL and bound.queue not in self._ledger.paths[queue]:
+                    continue
+                for at, amounts, firm in returned:
+                    amount = (firm if bound.firm else amounts)[bound.resource]
+                    if amount:
+                        area.comes(at, amount)
+        return area
+
+    def _left(self, bound: _Bound) -> int:
+        """What a bound leaves once all that is leaving has left."""
+        ledger, resource = self._ledger, bound.resource
+        if bound.queue == ALL:
+            return ledger.caps[resource] - ledger.in_all(resource, settled=True)
+        if bound.firm:
+            return ledger.firm_limit[bound.queue][resource] - ledger.firm[bound.queue][resource]
+        return ledger.limit[bound.queue][resource] - ledger.used(bound.queue, resource)
+
+    def _returned(self) -> dict[int, list[_Returned]]:
+        """What comes back of each queue's own work."""
+        if self._of_queue is None:
+            self._of_queue = {}
+            for one in self._freed():
+                whole = bypool.total_of(self._situation, one.tasks)
+                firm = bypool.total_of(self._situation, one.firm)
+                self._of_queue.setdefault(one.queue, []).append((one.at, whole, firm))
+        return self._of_queue
