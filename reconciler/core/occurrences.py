@@ -38,6 +38,13 @@ def of_reservation(one: desired.Reservation, at: float) -> list[tuple[float, flo
     return found
 
 
+def following(one: desired.Reservation, after: float) -> float:
+    """When a reservation that recurs begins the next time after a moment; ``NEVER``: not soon."""
+    if not one.schedule:
+        return NEVER
+    return next(_starts(one.schedule, after + 1, after + LOOK_S), NEVER)
+
+
 def spans(
     schedule: tuple[tuple[int, ...] | None, ...], duration_s: int, at: float
 ) -> list[tuple[float, float]]:

@@ -22,6 +22,7 @@ def all_of(
         mask[[nodes.row_of[name] for name in one.nodes if name in nodes.row_of]] = True
         mask.setflags(write=False)
         others = [window for windows in made.values() for window in windows]
+        spans = occurrences.of_reservation(one, at)
         made[one.name] = [
             columns.Window(
                 one.name,
@@ -29,8 +30,9 @@ def all_of(
                 end,
                 _enough(one.amounts, mask, nodes, others, (begin, end)),
                 one.maintenance,
+                occurrences.NEVER if number < len(spans) else occurrences.following(one, begin),
             )
-            for begin, end in occurrences.of_reservation(one, at)
+            for number, (begin, end) in enumerate(spans, start=1)
         ]
     return tuple(window for name in structure.reservations for window in made.get(name, ()))
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model import reasons, times
+from reconciler.model.devices import INNER_LEVELS
 from reconciler.scheduling import bounds, bypool, funnels, wording
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -216,14 +217,7 @@ class Explainer:
             return None
         shape = self.situation.shapes[index]
         if shape.unreserved is not None:
-            for_good = self.never(shape.unreserved)
-            return for_good or reasons.Reason(
-                reasons.ReasonCode.RESERVED,
-                f"{self._asked(shape)} asked; it could still run when nodes that it needs "
-                "are reserved for others",
-                empty.funnel(index),
-                "the reservations are over, or the time limit is shorter",
-            )
+            return self.never(shape.unreserved) or self._reserved(shape, empty.funnel(index))
         if shape.mountable is not None and self._fits_on(shape, shape.mountable):
             return self._volume_missing(shape, empty.funnel(index))
         short = None
@@ -255,6 +249,20 @@ class Explainer:
             message = f"{asked} do not fit together, were all nodes empty"
         return reasons.Reason(code, message, empty.funnel(index), unblocks)
 
+    def _reserved(
+        self, shape: snapshots.Shape, funnel: tuple[reasons.FunnelStep, ...]
+    ) -> reasons.Reason:
+        """It fits, but for windows that begin before it could end, or have begun."""
+        barred = [self.situation.windows[index] for index in shape.barred]
+        spans, unblocks = wording.reserved(barred, self.situation.now)
+        return reasons.Reason(
+            reasons.ReasonCode.RESERVED,
+            f"{self._asked(shape)} asked; it could still run when nodes that it needs are "
+            f"reserved for others: {spans}",
+            funnel,
+            unblocks,
+        )
+
     @staticmethod
     def _could_hold(nodes: snapshots.NodeColumns, shape: snapshots.Shape) -> snapshots.Mask:
         """(n,) nodes that have enough of everything for a task of each group, were they idle."""
@@ -267,11 +275,26 @@ class Explainer:
         """What would let something start that no node can hold that it may use."""
         able = self._could_hold(self.situation.nodes, shape) if shape.mends else None
         found = [words for words, nodes in shape.mends if able is None or (nodes & able).any()]
-        found = found[: wording.NAMES_MAX]
+        found = found[: wording.NAMES_MAX] + self._layouts(shape)
         some = bool(shape.eligible.any())
         found.append(f"nodes that {'can hold it' if some else 'it may use'} are added")
         found += ["less is asked for"] if some else []
         return ", or ".join(found)
+
+    def _layouts(self, shape: snapshots.Shape) -> list[str]:
+        """What would tell which GPUs are near each other, where only that is not known."""
+        nodes, found = self.situation.nodes, []
+        able = self._could_hold(nodes, shape) & shape.eligible
+        for group in shape.groups:
+            if not needs_inner(group) or group.inner_preferred:
+                continue
+            known: snapshots.Mask = np.zeros(len(able), dtype=np.bool_)
+            if nodes.inner:
+                known = np.logical_or.reduce(nodes.inner[group.inner] >= 0, axis=1)
+            if (able & ~known).any():
+                words = f"their pool declares nodes.gpus.{INNER_LEVELS[group.inner]}"
+                found += [] if words in found else [words]
+        return found
 
     def _fits_on(self, shape: snapshots.Shape, more: snapshots.Mask) -> bool:
         """Whether it would fit on idle nodes if it might go to some more of them."""
@@ -374,12 +397,14 @@ class Explainer:
             )
         one = len(shape.groups) == 1 and group.least == 1
         code = reasons.ReasonCode.INSUFFICIENT_RESOURCES
-        if self._is_fragmented(shape):
-            code = reasons.ReasonCode.FRAGMENTED
-            message = f"enough is free, but not together: {message}"
         free = f"{wording.freed_text(self.situation, group)} come free on one node"
         kept = [funnels.FREED[step.why] for step in funnel if step.why in funnels.FREED]
-        if kept and not any(step.why.startswith("lack ") for step in funnel):
+        if any(step.why.startswith("lack ") for step in funnel):
+            kept = []
+        if not kept and self._is_fragmented(shape):
+            code = reasons.ReasonCode.FRAGMENTED
+            message = f"enough is free, but not together: {message}"
+        if kept:
             free = ", or ".join(kept)
         elif not one and held >= group.least:
             free = f"{asked} have room together"

@@ -181,6 +181,7 @@ class Shape:
         matches: indexes of the selectors in ``Snapshot.presence`` that match this work.
         unreserved: index of the same shape with the nodes on which a window begins too soon;
             None: it is without windows itself.
+        barred: indexes into ``Snapshot.windows`` of those that take its nodes away.
         leaving, evicting: index of the same shape for who starts once what is leaving has left, or
             what could be told to leave: a window may begin too soon for that; None: itself.
         mountable: (n,) nodes that are not eligible only because ``missing`` is not there now;
@@ -205,6 +206,7 @@ class Shape:
     affinities: tuple[JobAffinity, ...] = ()
     matches: tuple[int, ...] = ()
     unreserved: int | None = None
+    barred: tuple[int, ...] = ()
     leaving: int | None = None
     evicting: int | None = None
     mountable: Mask | None = None
@@ -348,6 +350,8 @@ class Window:
         starts_at, ends_at: seconds since the epoch.
         nodes: (n,) what it takes, whole nodes.
         maintenance: whether nobody may use them then.
+        again_at: of the last occurrence that is known, when the one after it begins; infinity
+            where there is none, or it is a window of its own.
     """
 
     name: str
@@ -355,6 +359,7 @@ class Window:
     ends_at: float
     nodes: Mask
     maintenance: bool = False
+    again_at: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

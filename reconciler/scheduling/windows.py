@@ -139,14 +139,13 @@ def _nodes(situation: snapshots.Snapshot, barred: tuple[int, ...]) -> snapshots.
 def _barred(
     situation: snapshots.Snapshot, span: tuple[float, float], usable: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Windows that hold at some time of a span, but those that may be used then."""
+    """Windows that hold at some time of a span, or begin again in it, but those it may use."""
     begins_at, ends_at = span
     return tuple(
         index
         for index, window in enumerate(situation.windows)
-        if window.ends_at > begins_at
-        and window.starts_at < ends_at
-        and (window.maintenance or index not in usable)
+        if (window.starts_at < ends_at and begins_at < window.ends_at) or window.again_at < ends_at
+        if window.maintenance or index not in usable
     )
 
 
@@ -163,6 +162,7 @@ def _windowed(
         eligible=old.eligible & ~taken,
         filtered=(*old.filtered, *((step,) if lost else ())),
         unreserved=shape,
+        barred=barred,
         form="",
     )
 

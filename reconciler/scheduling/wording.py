@@ -1,8 +1,10 @@
 """Amounts, names, shapes and evictions as people write them."""
 
+from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 
-from reconciler.model import quantities
+from reconciler.model import quantities, times
 from reconciler.model.devices import INNER_WORDS
 from reconciler.scheduling import asking, bypool
 from reconciler.scheduling import ledger as ledgers
@@ -53,6 +55,27 @@ def names_text(names: tuple[str, ...]) -> str:
     """Up to three names, and whether there are more."""
     listed = ", ".join(names[:NAMES_MAX])
     return f"{listed} and others" if len(names) > NAMES_MAX else listed
+
+
+def reserved(windows: Sequence[snapshots.Window], now: float) -> tuple[str, str]:
+    """When some windows hold, each reservation once, and what lets work start that they bar."""
+    first: dict[str, snapshots.Window] = {}
+    times_of = Counter(window.name for window in windows)
+    for window in sorted(windows, key=lambda window: (window.starts_at, window.name)):
+        first.setdefault(window.name, window)
+    spans = tuple(
+        f"{name} from {times.format_time(window.starts_at)} to {times.format_time(window.ends_at)}"
+        f"{' and again' if times_of[name] > 1 else ''}"
+        for name, window in first.items()
+    )
+    if len(spans) < len(windows):
+        return names_text(spans), "a time limit by which it ends before them, or between them"
+    several = len(spans) > 1
+    unblocks = "those reservations are over" if several else "that reservation is over"
+    if all(window.starts_at > now for window in windows):
+        begin = "they begin" if several else "it begins"
+        unblocks += f", or a time limit by which it ends before {begin}"
+    return names_text(spans), unblocks
 
 
 def task_text(situation: snapshots.Snapshot, group: snapshots.GroupShape, count: int = 1) -> str:

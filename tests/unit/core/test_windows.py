@@ -1,6 +1,7 @@
 """Occurrences of reservations against a slow reading of crontab(5), minute by minute."""
 
 import datetime as dt
+import math
 
 import msgspec
 import numpy as np
@@ -14,6 +15,7 @@ from reconciler.core import occurrences, windows
 from reconciler.core import work as desk
 from reconciler.desired import cron
 from reconciler.model import desired, records
+from reconciler.scheduling import snapshot as columns
 from tests.unit.core.world import World
 
 NOON = 1_700_000_040.0
@@ -99,16 +101,23 @@ def test_what_is_no_schedule(text: str) -> None:
         cron.parse(text)
 
 
-def kept(world: World, *reservations: desired.Reservation) -> dict[str, list[str]]:
-    """The nodes of the first window of each."""
+def opened(
+    world: World, *reservations: desired.Reservation, at: float | None = None
+) -> tuple[tuple[columns.Window, ...], tuple[str, ...]]:
+    """The windows of reservations, and the names of nodes by row."""
     structure = msgspec.structs.replace(
         world.structure, reservations={one.name: one for one in reservations}
     )
     observed = records.Observed(nodes=dict(world.memory.nodes))
     work = desk.Work(desired.Desired(structure=structure), observed, world.now)
     nodes = tables.nodes(work, tables.Asked(), holders.gather(work))
-    found = windows.all_of(structure, nodes, world.now)
-    return {one.name: [nodes.names[row] for row in np.flatnonzero(one.nodes)] for one in found}
+    return windows.all_of(structure, nodes, world.now if at is None else at), nodes.names
+
+
+def kept(world: World, *reservations: desired.Reservation) -> dict[str, list[str]]:
+    """The nodes of the first window of each."""
+    found, names = opened(world, *reservations)
+    return {one.name: [names[row] for row in np.flatnonzero(one.nodes)] for one in found}
 
 
 def test_amounts_take_as_many_nodes_as_have_them() -> None:
@@ -148,3 +157,16 @@ def test_a_node_that_takes_no_work_is_stood_in_for() -> None:
     world.change_structure(pools={"pool": drained})
     world.settle()
     assert kept(world, one) == {"a": [names[1], names[2]]}
+
+
+def test_what_recurs_says_of_the_last_time_that_is_seen_when_it_begins_again() -> None:
+    world = World(nodes=1)
+    daily = desired.Reservation("d", ("n0",), schedule=cron.parse("0 8 * * *"), duration_s=3600)
+    once = desired.Reservation("o", ("n0",), starts_at=NOON, ends_at=NOON + 60)
+    world.settle()
+    found, _ = opened(world, daily, once, at=NOON)
+    *earlier, last = [window for window in found if window.name == "d"]
+    (alone,) = [window for window in found if window.name == "o"]
+    assert len(earlier) == 6
+    assert {window.again_at for window in (*earlier, alone)} == {math.inf}
+    assert last.again_at == last.starts_at + 86_400

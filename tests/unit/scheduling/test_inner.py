@@ -151,6 +151,23 @@ def test_why_it_waits(numa: tuple[int, ...], near: bool, expected: str, words: s
     assert words in text
 
 
+@pytest.mark.parametrize(
+    ("numa", "gpu", "declaring"),
+    [
+        pytest.param((), 3, True, id="of no node anybody knows"),
+        pytest.param((0, 0, 1, 1), 3, False, id="the halves are known, and too small"),
+        pytest.param((), 5, False, id="no node has so many"),
+    ],
+)
+def test_where_nobody_knows_what_is_near_declaring_it_helps(
+    numa: tuple[int, ...], gpu: int, declaring: bool
+) -> None:
+    now = Situation().queue("main").node("n0", gpu=4, numa=numa).job("near", gpu=gpu, near=True)
+    (told,) = reasons_of(now, now.decide(), "near")
+    assert told.code == "NeverFits"
+    assert ("their pool declares nodes.gpus.numa" in told.unblocks) is declaring
+
+
 #: A GPU of a node: its NUMA node, -1 for unknown, and whether somebody has it.
 GPUS = st.lists(st.tuples(st.integers(-1, 1), st.booleans()), min_size=1, max_size=6)
 

@@ -156,3 +156,16 @@ def test_shares_of_several_gpus_wait_for_each() -> None:
     s = Situation()
     group = GroupShape("main", 1, (0, 0, 1000), devices=2, share=500)
     assert wording.freed_text(s.snapshot(), group) == "0.5 of each of 2 GPUs"
+
+
+def test_what_others_keep_nodes_from_is_not_called_fragmented() -> None:
+    """Two GPUs are idle on a node that somebody has to itself: no packing would help."""
+    s = Situation().queue("main").node("n", gpu=4)
+    s.job("alone", gpu=2, on=("n",), exclusive=True).job("w", gpu=1)
+    (reason,) = situations.reasons_of(s, s.decide(), "w")
+    assert reason.code == "InsufficientResources"
+    assert (
+        reason.message
+        == "1 GPU, 1 CPU, 1Gi memory asked; 1 node: 1 taken exclusively by other work"
+    )
+    assert reason.unblocks == "the work that has a node to itself ends"

@@ -4,6 +4,7 @@ Nobody is told to leave, and no room is kept, for a start that a window would th
 """
 
 import dataclasses
+import math
 
 import pytest
 
@@ -132,3 +133,28 @@ def test_what_no_node_could_ever_hold_is_not_told_of_windows() -> None:
     message = situations.message(s, decisions, "big")
     assert message == "no node that has joined could ever hold a task of 8 GPUs, 1 CPU, 1Gi memory"
     assert situations.code(s, decisions, "fits") == "Reserved"
+
+
+DAY_S = 86_400.0
+
+
+@pytest.mark.parametrize(
+    ("time_limit_s", "expected"),
+    [
+        pytest.param(3600.0, 1800.0, id="between them"),
+        pytest.param(DAY_S, None, id="longer than what is between them"),
+        pytest.param(math.inf, None, id="endless"),
+    ],
+)
+def test_what_recurs_beyond_what_is_known_lets_nothing_start_that_could_not_end(
+    time_limit_s: float, expected: float | None
+) -> None:
+    """Of a daily window of half an hour two occurrences are known, and when the next begins."""
+    s = Situation().node("n", gpu=4).queue("main").job("j", gpu=4, time_limit_s=time_limit_s)
+    s.window("daily", 0, 1800, [True]).window("daily", DAY_S, DAY_S + 1800, [True])
+    s.windows = (s.windows[0], dataclasses.replace(s.windows[1], again_at=2 * DAY_S))
+    s.now = 60.0
+    found = s.decide().estimates
+    assert found.keys() == ({"j"} if expected is not None else set())
+    if expected is not None:
+        assert found["j"].latest == expected
