@@ -238,15 +238,29 @@ def _over_running(account: Account, spec: desired.Job) -> Reason | None:
     many = len(account.jobs) - (spec.name in account.jobs)
     if quota.running is None or many < quota.running:
         return None
+    higher = "a higher spec.jobs.running"
+    if not quota.running:
+        whom = _whom(quota)
+        return Reason(
+            ReasonCode.OVER_LIMIT, f"Quota {quota.name} lets no job of {whom} run", unblocks=higher
+        )
+    several = "s" if quota.running > 1 else ""
     return Reason(
         ReasonCode.OVER_LIMIT,
-        f"Quota {quota.name} lets {quota.running} jobs of {_whom(quota)} run at once",
-        unblocks="the end of one of them, or a higher spec.jobs.running",
+        f"Quota {quota.name} lets {quota.running} job{several} of {_whom(quota)} run at once",
+        unblocks=f"the end of one of them, or {higher}",
     )
 
 
 def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
     text, unit, quota = _FORMATS[index], _UNITS[index], account.quota
+    if asked > cap:
+        return Reason(
+            ReasonCode.OVER_LIMIT,
+            f"{text(asked)} {unit} asked, more than Quota {quota.name} lets {_whom(quota)} have in "
+            f"all, {text(cap)}: it can't start under it",
+            unblocks="less is asked for, or a higher spec.resources",
+        )
     return Reason(
         ReasonCode.OVER_LIMIT,
         f"Quota {quota.name} limits {_whom(quota)} to {text(cap)} {unit}: "
@@ -262,6 +276,13 @@ def _over_budget(account: Account, spec: desired.Job, asked_s: float) -> Reason:
         shorter, charged = "a timeLimit", "the whole window, as it has no timeLimit"
     budget_s = quota.budget_gpu_s or 0.0
     window = quantities.format_duration(quota.window_s)
+    if asked_s > budget_s:
+        return Reason(
+            ReasonCode.OVER_BUDGET,
+            f"{_hours(asked_s)} GPU-hours asked (GPUs times {charged}), more than all that Quota "
+            f"{quota.name} gives {_whom(quota)} in {window}, {_hours(budget_s)}",
+            unblocks=f"{shorter}, fewer GPUs, or a higher spec.budget.gpuHours",
+        )
     return Reason(
         ReasonCode.OVER_BUDGET,
         f"Quota {quota.name} gives {_whom(quota)} {_hours(budget_s)} GPU-hours in {window}: "

@@ -106,8 +106,10 @@ def test_a_budget_says_what_would_be_within_it(
     limit_s: int | None, charged: str, shorter: str
 ) -> None:
     world = World(nodes=1, cpu=4, gpu=2)
-    quota = desired.Quota("b", queue="default", budget_gpu_s=7200.0, window_s=86_400)
+    quota = desired.Quota("b", queue="default", budget_gpu_s=86_400.0, window_s=86_400)
     world.change_structure(quotas={"b": quota})
+    world.commit(job("before", gpu=1, time_limit_s=79_200))
+    world.settle()
     world.commit(job("a", gpu=1, time_limit_s=limit_s))
     world.settle()
     reason = world.memory.reasons[world.memory.jobs["a"].reason_key][0]

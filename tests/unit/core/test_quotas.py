@@ -1,6 +1,7 @@
 """Caps count what room is kept for before anything else that waits."""
 
 import msgspec
+import pytest
 
 from reconciler.core import held as holders
 from reconciler.core import quotas
@@ -87,3 +88,47 @@ def test_what_left_for_another_does_not_take_its_turn_under_their_common_cap() -
     world.commit(job("owed", cpu=2, queue="near", owner=cap.user, priority=10))
     world.settle()
     assert world.states()["owed"] == "Running"
+
+
+GPU_HOUR_S = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("cap", "changes", "told", "helps"),
+    [
+        (
+            desired.Quota("q", user="ada", resources=desired.Amounts(cpu_milli=1000)),
+            {"cpu": 2},
+            "2 CPUs asked, more than Quota q lets ada have in all, 1: it can't start under it",
+            "less is asked for, or a higher spec.resources",
+        ),
+        (
+            desired.Quota("q", user="ada", running=0),
+            {},
+            "Quota q lets no job of ada run",
+            "a higher spec.jobs.running",
+        ),
+        (
+            desired.Quota("q", user="ada", budget_gpu_s=GPU_HOUR_S, window_s=86_400),
+            {"gpu": 2, "time_limit_s": 3600},
+            "2 GPU-hours asked (GPUs times time limit)",
+            "a shorter timeLimit, fewer GPUs, or a higher spec.budget.gpuHours",
+        ),
+        (
+            desired.Quota("q", user="ada", budget_gpu_s=GPU_HOUR_S, window_s=86_400),
+            {"gpu": 1},
+            "24 GPU-hours asked (GPUs times the whole window, as it has no timeLimit)",
+            "a timeLimit, fewer GPUs, or a higher spec.budget.gpuHours",
+        ),
+    ],
+)
+def test_what_no_end_of_other_work_helps_is_not_told_to_wait_for_it(
+    cap: desired.Quota, changes: dict[str, int], told: str, helps: str
+) -> None:
+    asks = job("asks", owner="ada", **changes)
+    tasks = tuple(group.resources for group in asks.groups)
+    count, reason = accounts(cap).admit(asks, 1, tasks)
+    assert count == 0
+    assert reason is not None
+    all_of_it = ", more than all that Quota q gives ada in 1d, 1" if cap.budget_gpu_s else ""
+    assert (reason.message, reason.unblocks) == (told + all_of_it, helps)
