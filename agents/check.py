@@ -28,6 +28,7 @@ from agents import (
     owners,
     ports,
     probe,
+    reached,
     room,
     samples,
     sandbox,
@@ -115,6 +116,7 @@ def findings(
     yield from machine(hosts.read(top))
     yield from shared_memory(top)
     yield from link(given)
+    yield from address(given)
     yield from metrics_port(given)
     yield from secrets(given.secrets)
 
@@ -370,6 +372,22 @@ def link(given: argparse.Namespace) -> Iterator[Finding]:
         )
     else:
         yield Finding("controller", OK, f"{given.server} can be reached")
+
+
+def address(given: argparse.Namespace) -> Iterator[Finding]:
+    """By which address the tasks of other nodes would look for those here."""
+    if given.virtual or given.server is None:
+        return
+    found = given.address
+    if not found:
+        asked = settings.Settings(given.server, given.name or "", given.root or Path("/"))
+        found = reached.address_of(asked)
+    if addresses.is_loopback(found):
+        said = f"{found}, which leads from each node to itself"
+        do = "say --address, or no job finds its tasks that are on other nodes"
+        yield Finding("address", NOTE, said, do)
+    else:
+        yield Finding("address", OK, f"other nodes reach this one at {found}")
 
 
 def metrics_port(given: argparse.Namespace) -> Iterator[Finding]:

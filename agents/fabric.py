@@ -6,6 +6,12 @@ A job's own environment goes over it. Ports slower than the fastest are left to 
 import psutil
 
 from reconciler.model.hosts import Host
+from reconciler.model.records import Inventory
+
+
+def of_node(found: Inventory) -> dict[str, str]:
+    """Variables for a node's gangs, as its ports and links are now."""
+    return settings(found.host, interface_of(found.address))
 
 
 def settings(host: Host | None, interface: str) -> dict[str, str]:

@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from agents import gpus, gpuwatch, hosts
-from agents.settings import Settings, default_address
+from agents import gpus, gpuwatch, hosts, reached
+from agents.settings import Settings
+from reconciler.model import addresses
 from reconciler.model.hosts import Host
 from reconciler.model.records import Inventory, NodeUsage
 from reconciler.model.resources import Resources
@@ -31,10 +32,9 @@ def capacity_of(settings: Settings, gpu_milli: int) -> Resources:
 def inventory_of(settings: Settings) -> Inventory:
     """What the node offers: what the machine has, unless the command line says otherwise."""
     capacity = capacity_of(settings, 1000 * len(settings.gpus))
-    address = "127.0.0.1" if settings.virtual else default_address()
     return Inventory(
         hostname=platform.node(),
-        address=settings.address or address,
+        address=reached.address_of(settings),
         capacity=capacity,
         gpus=settings.gpus,
         labels=settings.labels,
@@ -78,12 +78,19 @@ def boot_id_of(settings: Settings) -> str:
     return f"{machine}-{nonce.read_text(encoding='ascii').strip()}"
 
 
-def with_host(before: Inventory, host: Host, settings: Settings) -> Inventory:
+def with_host(before: Inventory, host: Host, address: str, settings: Settings) -> Inventory:
     """The inventory with the machine as it is now; of a virtual node nothing is the machine's."""
     if before.host is None:
         return before
     capacity = capacity_of(settings, before.capacity.gpu_milli)
-    return msgspec.structs.replace(before, host=host, capacity=capacity)
+    return msgspec.structs.replace(before, host=host, address=address, capacity=capacity)
+
+
+def address_now(before: Inventory, settings: Settings) -> str:
+    """The node's address: what it was, unless that leads back to itself, as on a machine whose
+    network came up after its agent."""
+    lost = addresses.is_loopback(before.address)
+    return reached.address_of(settings) if lost else before.address
 
 
 class Sampler:

@@ -162,9 +162,10 @@ class Senses:
 
     def look_at_host(self) -> None:
         """Notice what has changed of the machine itself."""
-        host = hosts.read()
+        host, settings = hosts.read(), self._settings
+        address = inventory.address_now(self.inventory, settings)
         with self._lock:
-            self.take_over(inventory.with_host(self.inventory, host, self._settings))
+            self.take_over(inventory.with_host(self.inventory, host, address, settings))
 
     def look_at_tasks(self) -> None:
         """Sample what tasks use, and wait until the next time."""

@@ -4,7 +4,6 @@ import argparse
 import os
 import re
 import shlex
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -277,11 +276,3 @@ def listen_of(given: argparse.Namespace) -> Listen | None:
         risk="read what runs here, and whose it is",
     )
     return Listen(host, port, token_file)
-
-
-def default_address() -> str:
-    """The address by which other nodes most likely reach this one."""
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "127.0.0.1"

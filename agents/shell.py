@@ -106,7 +106,7 @@ class Agent:
             gpus=found.gpus,
             as_root=found.runs_as_root,
             podman=self.settings.podman,
-            fabric=fabric.settings(found.host, fabric.interface_of(found.address)),
+            fabric=fabric.of_node(found),
         )
         self.carrier = carrying.Carrier(self.settings, place, self.trash, self.lock)
         self.carrier.volumes, self.carrier.cutter = self.senses.volumes, self.senses.cutter
@@ -492,6 +492,9 @@ class Agent:
             if self.keeper.outdated and not self.state.holders():
                 self.keeper.dismiss()
         self.senses.look_at_host()
+        now = fabric.of_node(self.senses.inventory)
+        with self.lock:
+            self.carrier.place = msgspec.structs.replace(self.carrier.place, fabric=now)
 
     def holders(self) -> dict[str, Assignment | None]:
         """Attempts that have not ended; None: what it was given is not known any more."""
