@@ -4,6 +4,7 @@ Pure but for the driver's own files, which say under which number a GPU's device
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,22 +82,40 @@ def denied_gpus(
 ) -> dict[str, str]:
     """Device files of what a task was not given, with the rule that denies each.
 
+    Those of GPUs that this node does not offer are among them: another node of the machine may.
     Of a GPU of which it has an instance those are the capabilities of the other instances.
     """
     found: dict[str, str] = {}
     mine = {one.uuid for one in instances}
-    for gpu in gpus:
-        if gpu.simulated or gpu.index in given:
+    real = {gpu.pci_address.lower(): gpu for gpu in gpus if not gpu.simulated}
+    for address in dict.fromkeys((*real, *_strangers(real, given, mine, system))):
+        gpu = real.get(address)
+        number = minor_of(address, system / "driver/nvidia/gpus")
+        if number is None or (gpu is not None and gpu.index in given):
             continue
-        number = minor_of(gpu.pci_address, system / "driver/nvidia/gpus")
-        if number is None:
-            continue
-        others = [one for one in gpu.mig if one.uuid not in mine]
-        if len(others) == len(gpu.mig):
+        parts = gpu.mig if gpu is not None else ()
+        others = [one for one in parts if one.uuid not in mine]
+        if len(others) == len(parts):
             found[f"/dev/nvidia{number}"] = f"c {_NVIDIA_MAJOR}:{number} rwm"
         else:
             found |= _denied_parts(number, others, system)
     return found
+
+
+def _strangers(
+    real: Mapping[str, Gpu], given: tuple[int, ...], mine: set[str], system: Path
+) -> list[str]:
+    """PCI addresses of GPUs that the driver knows and the node does not offer. None where one that
+    the task was given is not among what the driver lists: it could be any of them."""
+    try:
+        listed = {path.name.lower() for path in (system / "driver/nvidia/gpus").iterdir()}
+    except OSError:
+        return []
+    for address, gpu in real.items():
+        has = gpu.index in given or any(one.uuid in mine for one in gpu.mig)
+        if has and address not in listed:
+            return []
+    return sorted(listed - real.keys())
 
 
 def _denied_parts(gpu: int, others: list[MigInstance], system: Path) -> dict[str, str]:

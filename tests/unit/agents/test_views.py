@@ -46,6 +46,31 @@ def test_gpus_of_others_are_denied_by_the_drivers_own_numbers(tmp_path: Path) ->
     assert views.minor_of("../../etc", proc) is None
 
 
+def test_gpus_that_the_node_does_not_offer_are_denied_too(tmp_path: Path) -> None:
+    """Several agents may share a machine, each by its own ``--gpus``."""
+    proc = tree(tmp_path, DRIVER)
+    every = {"/dev/nvidia7", "/dev/nvidia6", "/dev/nvidia5"}
+    assert set(views.denied_gpus(GPUS[:1], (0,), system=proc)) == every - {"/dev/nvidia7"}
+    assert set(views.denied_gpus(GPUS[:1], (), system=proc)) == every
+    assert set(views.denied_gpus((), (), system=proc)) == every, "a node without any"
+    virtual = (Gpu(0, "GPU-sim-0", "simulated", simulated=True),)
+    assert set(views.denied_gpus(virtual, (0,), system=proc)) == every
+    split = msgspec.structs.replace(GPUS[0], mig=PARTS)
+    proc = tree(tmp_path / "split", DRIVER | CAPABILITIES)
+    found = set(views.denied_gpus((split,), (), PARTS[1:2], proc))
+    assert {"/dev/nvidia6", "/dev/nvidia5"} < found
+    assert "/dev/nvidia7" not in found
+
+
+def test_no_gpu_is_taken_for_a_strangers_that_may_be_the_tasks_own(tmp_path: Path) -> None:
+    """A driver that tells no PCI address of a device leaves it open which one it is."""
+    proc = tree(tmp_path, DRIVER)
+    nameless = msgspec.structs.replace(GPUS[0], pci_address="")
+    assert views.denied_gpus((nameless,), (0,), system=proc) == {}
+    found = views.denied_gpus((nameless, GPUS[1]), (0,), system=proc)
+    assert set(found) == {"/dev/nvidia6"}
+
+
 PARTS = tuple(MigInstance(f"MIG-{i}", "1g.18gb", 7 + i, 0) for i in range(3))
 CAPABILITIES = {
     "driver/nvidia-caps/mig-minors": "config 1\nmonitor 2\n"
@@ -68,7 +93,8 @@ def test_other_instances_of_a_gpu_that_is_split_are_denied(tmp_path: Path) -> No
     # a task without an instance of it does not get at the device at all
     assert "/dev/nvidia7" in views.denied_gpus((split,), (), (), proc)
     bare = tree(tmp_path / "bare", DRIVER)
-    assert views.denied_gpus((split,), (), PARTS[1:2], bare) == {}, "a driver that tells no numbers"
+    untold = views.denied_gpus((split, *GPUS[1:]), (1, 2), PARTS[1:2], bare)
+    assert untold == {}, "a driver that tells no numbers"
 
 
 @pytest.mark.parametrize(
