@@ -228,6 +228,9 @@ def _state_of(
         if one.verdict == "failed":
             later = flapping.outlook(node, pool)
             return NodeState.UNHEALTHY, f"check {one.name} failed: {one.message}{later}"
+    remedy = work.remedy_on(node.name)
+    if remedy is not None:
+        return NodeState.UNHEALTHY, f"{remedy.verb} is under way: nothing starts before its end"
     if flapping.keeps_out(node, pool):
         work.wake(node.flapping.until)
         return NodeState.UNHEALTHY, flapping.message(node, pool)

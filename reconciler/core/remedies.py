@@ -23,6 +23,8 @@ from reconciler.model.states import AttemptState, EndReason, NodeState
 
 #: A node that has not told of an order after so long never got it, or is away.
 LOST_AFTER_S = 300.0
+#: How much longer it may take where its machine boots: large ones test their memory for long.
+BOOT_S = 1800.0
 #: How long a node waits for another look whether it is its turn.
 TURN_S = 60.0
 #: States of a machine on its way out.
@@ -40,9 +42,9 @@ def apply(work: desk.Work) -> None:
         return
     _take_reports(work)
     for one in list(work.remedies):
-        lost_at = one.at + LOST_AFTER_S + one.timeout_s
+        lost_at = one.at + LOST_AFTER_S + (BOOT_S if one.verb == "reboot" else one.timeout_s)
         if one.open and lost_at <= work.now:
-            work.end_remedy(one, "lost", f"{one.node} has not told what became of it")
+            _end(work, one, "lost", f"{one.node} has not told what became of it")
         elif one.open:
             work.wake(lost_at)
     work.forget_remedies(work.now - limits.REMEMBER_S, limits.REMEDIES_MAX)
@@ -65,7 +67,14 @@ def _take_reports(work: desk.Work) -> None:
             if one is None or one.node != report.node:
                 continue
             state: RemedyState = "done" if told.done else "failed"
-            work.end_remedy(one, state, limits.shorten(told.message))
+            _end(work, one, state, limits.shorten(told.message))
+
+
+def _end(work: desk.Work, one: Remedy, state: RemedyState, message: str) -> None:
+    """A try is over; a node that was kept out by it alone is looked at again."""
+    work.end_remedy(one, state, message)
+    if one.verb in IDLE_VERBS:
+        work.wake(work.now)
 
 
 def _end_process(work: desk.Work, row: Drift) -> None:

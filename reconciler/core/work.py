@@ -78,6 +78,7 @@ class Work:
         #: Tries to make differences right, oldest first; by cause on demand.
         self.remedies: list[drift.Remedy] = list(observed.remedies)
         self._by_cause: dict[str, list[drift.Remedy]] | None = None
+        self._on_node: dict[str, drift.Remedy] | None = None
         self.answers: dict[str, str] = {}
         #: Drains that are in force though git does not say them, by node.
         self.override_drains: dict[str, desired.Drain] = {}
@@ -241,6 +242,14 @@ class Work:
                 self._by_cause.setdefault(one.cause, []).append(one)
         return self._by_cause.get(cause, [])
 
+    def remedy_on(self, node: str) -> drift.Remedy | None:
+        """What is done on a node under which nothing may run there; None: nothing is."""
+        if self._on_node is None:
+            self._on_node = {
+                one.node: one for one in self.remedies if one.open and one.verb in drift.IDLE_VERBS
+            }
+        return self._on_node.get(node)
+
     # -- writing
 
     def add_job(self, spec: desired.Job) -> job_drafts.JobDraft:
@@ -310,13 +319,13 @@ class Work:
     def add_remedy(self, remedy: drift.Remedy) -> None:
         """Remember a try."""
         self.remedies.append(remedy)
-        self._by_cause = None
+        self._by_cause = self._on_node = None
 
     def end_remedy(self, remedy: drift.Remedy, state: drift.RemedyState, message: str) -> None:
         """An order of a node has come to its end; that is an event."""
         ended = msgspec.structs.replace(remedy, state=state, ended_at=self.now, message=message)
         self.remedies = [ended if one.id == remedy.id else one for one in self.remedies]
-        self._by_cause = None
+        self._by_cause = self._on_node = None
         detail = f": {message}" if message else ""
         self.event(
             "RemedyEnded", f"{remedy.cause}: {remedy.verb} {state}{detail}", node=remedy.node
@@ -331,7 +340,7 @@ class Work:
             if one.open or (one.at >= before and position >= excess)
         ]
         if len(kept) < len(self.remedies):
-            self.remedies, self._by_cause = kept, None
+            self.remedies, self._by_cause = kept, None  # of those that are open none goes
 
     def let_node_go(self, name: str) -> None:
         """Know a node no longer."""

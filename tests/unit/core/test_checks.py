@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from reconciler.model import checks, desired
-from reconciler.model.drift import HEALING_VERBS
+from reconciler.model.drift import HEALING_VERBS, IDLE_VERBS
 from reconciler.model.states import NodeState
 from tests.unit.core import test_drift
 from tests.unit.core.world import job
@@ -128,6 +128,60 @@ def test_at_most_so_many_nodes_at_once() -> None:
     for _ in range(700):
         site.round()
     assert {one.node for one in site.memory.remedies} == set(site.pool.nodes)
+
+
+@pytest.mark.parametrize("verb", IDLE_VERBS)
+def test_nothing_starts_on_a_node_before_its_remedy_has_ended(verb: str) -> None:
+    """A check may be well again long before a script has ended, or a machine has gone down."""
+    site = Site(desired.Healing(verb, ("/opt/repair",), 600.0))
+    for name in site.pool.nodes[1:]:
+        site.finds(name, checks.Result("mounts", "failed", "/data is not mounted"))
+    site.node("n0").deaf = True
+    site.finds("n0", ECC)
+    for _ in range(3):
+        site.round()
+    (remedy,) = site.memory.remedies
+    assert remedy.open
+    site.finds("n0")
+    site.commit(job("j", cpu=5))
+    for _ in range(5):
+        site.round()
+    assert site.state("n0") is NodeState.UNHEALTHY
+    said = f"{verb} is under way: nothing starts before its end"
+    assert site.memory.nodes["n0"].message == said
+    assert site.attempts("j") == []
+    site.node("n0").tells(remedy.id)
+    for _ in range(3):
+        site.round()
+    assert site.state("n0") is NodeState.READY
+    assert [one.node for one in site.attempts("j")] == ["n0"]
+
+
+def test_a_node_whose_remedy_is_never_told_of_is_let_in_when_that_is_given_up() -> None:
+    site = Site()
+    site.node("n0").deaf = True
+    site.finds("n0", ECC)
+    for _ in range(3):
+        site.round()
+    site.finds("n0")
+    for _ in range(600):
+        site.round()
+    assert [one.state for one in site.memory.remedies] == ["lost"]
+    assert site.state("n0") is NodeState.READY
+
+
+@pytest.mark.parametrize(("verb", "minutes"), [("run-command", 6), ("reboot", 35)])
+def test_a_machine_that_boots_has_longer_to_tell_of_it(verb: str, minutes: int) -> None:
+    site = Site(desired.Healing(verb, ("/opt/repair",), 60.0), remedies_at_once=1)
+    for name in ("n0", "n1"):
+        site.node(name).deaf = True
+        site.finds(name, ECC)
+    for _ in range(60 * minutes - 10):
+        site.round()
+    assert [(one.node, one.open) for one in site.memory.remedies] == [("n0", True)]
+    for _ in range(100):
+        site.round()
+    assert [one.node for one in site.memory.remedies] == ["n0", "n1"]
 
 
 def test_a_node_that_a_person_drained_is_left_to_that_person() -> None:

@@ -63,6 +63,12 @@ class Node(world.VirtualNode):
             said = self.says if self.obeys else "it does not end"
             self._ended[one.id] = records.RemedyReport(one.id, self.obeys, said)
 
+    def tells(self, order: str) -> None:
+        """One that was deaf has carried out an order."""
+        self.deaf = False
+        self.ordered.append(order)
+        self._ended[order] = records.RemedyReport(order, done=True)
+
     def report(self, now: float) -> records.NodeReport:
         return msgspec.structs.replace(
             super().report(now),
