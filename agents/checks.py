@@ -4,6 +4,7 @@ The built-in ones are pure functions of readings; ``Checker`` reads, runs the ex
 site, each with a deadline and without a shell, and remembers what one look can't tell.
 """
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -49,7 +50,7 @@ Finding = tuple[Verdict, str] | tuple[Verdict, str, int]
 class Readings(msgspec.Struct, frozen=True):
     """What the built-in checks judge.
 
-    ``links_before`` is the most NVLinks each device had since the agent began, by number; ratios
+    ``links_before`` is the most NVLinks each device had since its boot, by number; ratios
     are of what is free; ``clock_synchronised`` None: nobody tells; ``clock_skew`` is in words, and
     ``memory_errors`` are the machine's since its boot: corrected, uncorrected. ``stuck`` is how
     many processes have been unkillable for long; ``mounts`` what is wrong with each path.
@@ -158,6 +159,10 @@ def _gpu_temperature(readings: Readings, plan: Plan) -> Iterator[Finding]:
 
 def _gpu_nvlink(readings: Readings, _: Plan) -> Iterator[Finding]:
     for gpu in readings.gpus:
+        # one without NVLinks, as of a machine that lends out single devices, computes all the same
+        if gpu.state == devices.OK and gpu.fabric_problem and links_of(gpu):
+            said = f"GPU {gpu.index} {gpu.fabric_problem}, and computes nothing till then"
+            yield "failed", f"{said}: see nvidia-fabricmanager", gpu.index
         before, now = readings.links_before.get(gpu.index, 0), links_of(gpu)
         if gpu.state == devices.OK and now < before:
             yield "failed", f"GPU {gpu.index} has {now} NVLinks, it had {before}", gpu.index
@@ -265,13 +270,16 @@ class Mounts:
         stuck = self._hung.get(path)
         if stuck is not None:
             return f"does not answer: process {stuck.pid}, which asked, is stuck there"
-        process = subprocess.Popen(
-            ["stat", "-f", path],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                ["stat", "-f", path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as problem:  # no process can be made: the node is in trouble
+            return f"can't be asked: {problem}"
         try:
             return "" if process.wait(MOUNT_S) == 0 else "can't be read"
         except subprocess.TimeoutExpired:
@@ -281,6 +289,44 @@ class Mounts:
             except subprocess.TimeoutExpired:
                 self._hung[path] = process
             return f"does not answer in {MOUNT_S:g} s"
+
+
+class _KeptLinks(msgspec.Struct, frozen=True):
+    """What the file of ``Links`` holds: the most NVLinks of each device, by its UUID."""
+
+    boot_id: str
+    most: dict[str, int]
+
+
+_DECODE_LINKS = msgspec.json.Decoder(_KeptLinks).decode
+
+
+class Links:
+    """The most NVLinks that each device had in this boot, also before the agent began: a link that
+    went down is down until somebody mends it, whoever starts the agent anew meanwhile."""
+
+    def __init__(self, path: Path, boot_id: str) -> None:
+        self._path = path
+        self._boot_id = boot_id
+        self._most: dict[str, int] = {}
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            kept = _DECODE_LINKS(path.read_bytes())
+            self._most = kept.most if kept.boot_id == boot_id else {}
+
+    def most(self, gpus: Iterable[records.Gpu]) -> dict[int, int]:
+        """The most of each of these devices by number, what they have now counted in."""
+        found, grown = {}, False
+        for gpu in gpus:
+            now = links_of(gpu)
+            if now > self._most.get(gpu.uuid, 0):
+                self._most[gpu.uuid], grown = now, True
+            found[gpu.index] = self._most.get(gpu.uuid, 0)
+        if grown:
+            fresh = self._path.with_suffix(".new")
+            with contextlib.suppress(OSError):  # it costs what this agent alone remembers
+                fresh.write_bytes(msgspec.json.encode(_KeptLinks(self._boot_id, self._most)))
+                fresh.replace(self._path)
+        return found
 
 
 def clock_synchronised() -> bool | None:
@@ -299,9 +345,9 @@ class Checker:
     have failed: on a node that is idle they are made again, so that it can be well again.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, boot_id: str) -> None:
         self._root = root
-        self._links: dict[int, int] = {}
+        self._links = Links(root / "nvlinks.json", boot_id)
         self._unkillable: dict[tuple[int, int], float] = {}
         self._mounts = Mounts()
         self._site = sitechecks.Site()
@@ -344,12 +390,11 @@ class Checker:
         return tuple(found)
 
     def _read(self, plan: Plan, seen: Readings) -> Readings:
-        for gpu in seen.gpus:
-            self._links[gpu.index] = max(self._links.get(gpu.index, 0), links_of(gpu))
+        most = self._links.most(seen.gpus)
         space = os.statvfs(self._root)
         return msgspec.structs.replace(
             seen,
-            links_before=dict(self._links),
+            links_before=most,
             disk_free_ratio=space.f_bavail / space.f_blocks if space.f_blocks else 1.0,
             inodes_free_ratio=space.f_favail / space.f_files if space.f_files else 1.0,
             clock_synchronised=clock_synchronised(),

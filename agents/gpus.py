@@ -132,6 +132,7 @@ def _gpu(index: int, device: samples.DeviceReading, numa_node: int | None) -> re
             for (kind, address), count in sorted(peers.items())
         ),
         fabric=device.fabric,
+        fabric_problem=device.fabric_problem,
         compute_mode=device.compute_mode,
         mig_enabled=device.mig_enabled,
         mig=device.mig,

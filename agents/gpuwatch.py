@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -125,6 +125,11 @@ class Watch:
         """Let go of the driver."""
         self._source.close()
 
+    def forget_events(self, uuids: Iterable[str]) -> None:
+        """Devices were reset: what they told before is over."""
+        gone = set(uuids)
+        self._xids = {uuid: xids for uuid, xids in self._xids.items() if uuid not in gone}
+
     def _load(self) -> tuple[records.Gpu, ...]:
         """The devices of this boot as an earlier agent of the node knew them."""
         try:
@@ -181,13 +186,17 @@ class Watcher:
         self.hurry.clear()
 
     @contextlib.contextmanager
-    def leave_alone(self) -> Iterator[None]:
+    def leave_alone(self, reset: Collection[str] = ()) -> Iterator[None]:
         """Nothing of the agent has a device open meanwhile, or changes one: the driver refuses to
-        reset a device that another program holds, were it only to look at it."""
-        with self._driver:
-            self._watch.close()
-            yield
-        self.hurry.set()
+        reset a device that another program holds, were it only to look at it. Where it ends well
+        the devices of the UUIDs ``reset`` were reset."""
+        try:
+            with self._driver:
+                self._watch.close()
+                yield
+                self._watch.forget_events(reset)
+        finally:
+            self.hurry.set()
 
     def wait_for_first(self) -> None:
         """Wait for the first look; where it takes long, it is said so and nothing more waits."""

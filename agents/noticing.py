@@ -6,7 +6,7 @@ under the agent's lock, and what is new of it is told at once.
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 import msgspec
@@ -85,7 +85,7 @@ class Senses:
         self._node = node
         self._lock = lock
         self._leaving = leaving
-        self._checker = checks.Checker(settings.root)
+        self._checker = checks.Checker(settings.root, boot_id)
         self.volumes = volumes.Volumes(checks.Mounts(), self._know_volumes)
         self.cutter = cutting.Cutter(settings.root, boot_id, node, lock, gpus=settings.gpus)
         self.skew = clocks.Skew()
@@ -118,10 +118,11 @@ class Senses:
             self._watcher_of_gpus.hurry.set()
 
     @contextlib.contextmanager
-    def devices_alone(self) -> Iterator[None]:
-        """Nobody here looks at GPUs meanwhile, or changes them."""
+    def devices_alone(self, reset: Collection[str]) -> Iterator[None]:
+        """Nobody here looks at GPUs meanwhile, or changes them; where it ends well those of these
+        UUIDs were reset."""
         watcher = self._watcher_of_gpus
-        with watcher.leave_alone() if watcher is not None else contextlib.nullcontext():
+        with watcher.leave_alone(reset) if watcher is not None else contextlib.nullcontext():
             yield
 
     def follow(self, plan: Plan | None) -> None:

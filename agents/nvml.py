@@ -42,12 +42,14 @@ MISMATCH = (
     "the driver's library and its kernel module have different versions, as after an upgrade: "
     "reboot, or unload and load the module"
 )
-COMPUTE_MODES = ("default", "exclusive-thread", "prohibited", "exclusive-process")
+COMPUTE_MODES = ("default", "exclusive-thread", devices.PROHIBITED, "exclusive-process")
 LINK_KINDS = {0: "gpu", 2: "switch"}
 LINKS_MAX = 36
 FIELD_MEMORY_TEMPERATURE, FIELD_NVLINK_SENT, FIELD_NVLINK_RECEIVED = 82, 138, 139
 ALL_LINKS = 2**32 - 1
-FABRIC_COMPLETED = 3
+#: How far a device is with its NVSwitch fabric: it has none, or is one of these.
+FABRIC_NONE, FABRIC_COMPLETED = 0, 3
+FABRIC_STATES = {1: "has not begun to", 2: "is about to"}
 EVENT_XID = 8
 EVENT_WAIT_MS = 5000
 #: NVLinks and the fabric are looked at with every so many samples: it takes dozens of calls.
@@ -75,7 +77,7 @@ class Nvml:
         self.events: list[samples.EventReading] = []
         self.lock = threading.Lock()
         self.rounds = 0
-        self.wiring: dict[str, tuple[tuple[samples.LinkReading, ...], str]] = {}
+        self.wiring: dict[str, tuple[tuple[samples.LinkReading, ...], tuple[str, str]]] = {}
 
     def read(self, progress: Callable[[str], None], *, usage: bool) -> samples.Sample:
         """A sample of everything; without ``usage`` only what the inventory needs."""
@@ -132,9 +134,11 @@ class Nvml:
         mode = ask("nvmlDeviceGetComputeMode")
         mig_mode = ask("nvmlDeviceGetMigMode")
         mig_enabled = bool(mig_mode and mig_mode[0])
-        if uuid and (self.rounds % WIRING_EVERY == 0 or uuid not in self.wiring):
+        known = self.wiring.get(uuid)
+        # what is about to join its fabric is looked at each time: it takes no work till then
+        if uuid and (self.rounds % WIRING_EVERY == 0 or known is None or known[1][1]):
             self.wiring[uuid] = read_links(ask), read_fabric(ask)
-        links, fabric = self.wiring.get(uuid, ((), ""))
+        links, (fabric, fabric_problem) = self.wiring.get(uuid, ((), ("", "")))
         return {
             "uuid": uuid,
             "name": str(ask("nvmlDeviceGetName") or ""),
@@ -145,6 +149,7 @@ class Nvml:
             "mig": tuple(nvmlmig.read_mig(ask)) if mig_enabled else (),
             "links": links,
             "fabric": fabric,
+            "fabric_problem": fabric_problem,
             "processes": read_processes(ask),
             "pcie_generation_max": ask("nvmlDeviceGetMaxPcieLinkGeneration"),
             "pcie_width_max": ask("nvmlDeviceGetMaxPcieLinkWidth"),
@@ -235,8 +240,9 @@ def read_links(ask: Caller) -> tuple[samples.LinkReading, ...]:
     return tuple(found)
 
 
-def read_fabric(ask: Caller) -> str:
-    """Which NVSwitch domain the GPU has joined, as ``CLUSTER.CLIQUE``; empty for none."""
+def read_fabric(ask: Caller) -> tuple[str, str]:
+    """Which NVSwitch domain the GPU has joined, as ``CLUSTER.CLIQUE``, and why it has not joined
+    the one that it belongs to; empty where it has, or belongs to none."""
     for name in ("c_nvmlGpuFabricInfo_v2_t", "c_nvmlGpuFabricInfo_t"):
         kind = getattr(ask.library, name, None)
         if kind is None:
@@ -245,10 +251,14 @@ def read_fabric(ask: Caller) -> str:
         function = f"nvmlDeviceGetGpuFabricInfo{'V' if '_v2_' in name else ''}"
         if ask(function, ctypes.byref(info)) is None:
             continue
-        cluster = bytes(info.clusterUuid).hex()
-        joined = info.state == FABRIC_COMPLETED and info.status == 0
-        return f"{cluster}.{info.cliqueId}" if joined else ""
-    return ""
+        if info.state == FABRIC_NONE:
+            return "", ""
+        if info.state != FABRIC_COMPLETED:
+            return "", f"{FABRIC_STATES.get(info.state, 'may never')} join its NVSwitch fabric"
+        if info.status:
+            return "", f"could not join its NVSwitch fabric (NVML error {info.status})"
+        return f"{bytes(info.clusterUuid).hex()}.{info.cliqueId}", ""
+    return "", ""
 
 
 def read_usage(ask: Caller) -> dict[str, Any]:

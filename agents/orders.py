@@ -14,7 +14,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -35,6 +35,8 @@ KEPT_MAX = 256
 STARTED_TOLERANCE_S = 2.0
 #: How long resetting devices, and asking for a reboot, may take.
 RESET_S, REBOOT_S = 120.0, 30.0
+#: How long a machine that was told to boot may take to go down, and this agent with it.
+DOWN_S = 600.0
 #: Orders that an agent does not outlive: that there is another one, or another boot, is their end.
 _RESTART, _REBOOT = "restart-agent.", "reboot."
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -50,17 +52,21 @@ class Node(Protocol):
     def foreign(self) -> tuple[devices.GpuProcess, ...]:
         """Processes on devices that are no task's, as last seen."""
 
-    def running(self) -> list[str]:
-        """Attempts that have not ended."""
+    def occupants(self) -> list[str]:
+        """Attempts that have not ended, those that are only about to begin among them."""
 
     def uuids(self) -> dict[int, str]:
         """UUIDs of the devices by their numbers; of simulated ones none."""
 
-    def devices_alone(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing of this agent has a device open meanwhile, or changes one."""
+    def devices_alone(self, reset: Collection[str]) -> contextlib.AbstractContextManager[None]:
+        """Nothing of this agent has a device open meanwhile, or changes one; where it ends well
+        the devices of these UUIDs were reset."""
 
     def restart(self) -> None:
         """End this agent soon: who keeps it alive starts it again."""
+
+    def leaves_within(self, limit_s: float) -> bool:
+        """Wait until this agent is told to leave, for so long; whether it was."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -277,18 +283,22 @@ def reset_gpu(order: Remedy, node: Node) -> str:
     uuids = [known[number] for number in order.devices if number in known]
     if not uuids:
         raise OrderError("no real device is to be reset")
-    with node.devices_alone():
+    with node.devices_alone(uuids):
         return _run(("nvidia-smi", "--gpu-reset", "-i", ",".join(uuids)), RESET_S)
 
 
 def reboot(_: Remedy, node: Node) -> str:
-    """Boot the machine again.
+    """Boot the machine again. That it was asked for is no end: until the machine is down others
+    are not to follow, and nothing is to start here.
 
     Raises:
-        OrderError: a task runs here, or this process may not.
+        OrderError: a task runs here, this process may not, or the machine does not go down.
     """
     _must_be_idle(node)
-    return _run(("systemctl", "reboot"), REBOOT_S)
+    said = _run(("systemctl", "reboot"), REBOOT_S)
+    if not node.leaves_within(DOWN_S):
+        raise OrderError(f"{said}, and {DOWN_S:g} s later the machine still runs")
+    return f"{said}, and the machine goes down"
 
 
 #: Of this process, as the children that can't be ended are its own.
@@ -296,9 +306,9 @@ _SITE = sitechecks.Site()
 
 
 def _must_be_idle(node: Node) -> None:
-    running = node.running()
-    if running:
-        raise OrderError(f"{len(running)} tasks run here, as {running[0]}: nothing may")
+    here = node.occupants()
+    if here:
+        raise OrderError(f"{len(here)} tasks run or start here, as {here[0]}: nothing may")
 
 
 def _run(command: tuple[str, ...], timeout_s: float) -> str:

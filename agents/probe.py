@@ -31,6 +31,12 @@ FRAME_BYTES_MAX = 16 * 2**20
 #: How long a change of MIG may take: a change of the mode resets the device.
 CUT_S = 180.0
 
+#: It is begun from the files that are there now.
+_NOT_UNDERSTOOD = (
+    "the process that reads GPUs says what this agent does not understand; it may be of another "
+    "version: start the agent anew"
+)
+
 _Answer = samples.Sample | samples.MigOutcome
 _decode = msgspec.msgpack.Decoder(samples.Sample | samples.Progress | samples.MigOutcome).decode
 
@@ -69,6 +75,9 @@ class Probe:
         except OSError as problem:
             self.close()
             return _failed(f"the process that reads GPUs can't be used: {problem}")
+        except msgspec.MsgspecError as problem:
+            self.close()
+            return _failed(f"{_NOT_UNDERSTOOD}: {problem}")
         if not isinstance(found, samples.Sample):
             self.close()
             return _failed("the process that reads GPUs answered what was not asked")
@@ -93,6 +102,8 @@ class Probe:
                 problem = found.message
             except OSError as error:
                 problem = f"the process that asks the driver can't be used: {error}"
+            except msgspec.MsgspecError as error:
+                problem = f"{_NOT_UNDERSTOOD}: {error}"
             self.close()
         return samples.MigOutcome(
             devices.CUT_FAILED, problem, order.mine, order.mode_mine, unknown=True

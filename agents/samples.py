@@ -59,6 +59,7 @@ class DeviceReading(msgspec.Struct, frozen=True, omit_defaults=True):
     instances: tuple[MigUsage, ...] = ()
     links: tuple[LinkReading, ...] = ()
     fabric: str = ""
+    fabric_problem: str = ""
     processes: tuple[ProcessReading, ...] = ()
     gpu_percent: int | None = None
     memory_percent: int | None = None

@@ -12,7 +12,7 @@ import select
 import signal
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -496,6 +496,11 @@ class Agent:
         with self.lock:
             self.carrier.place = msgspec.structs.replace(self.carrier.place, fabric=now)
 
+    def occupants(self) -> list[str]:
+        """Attempts that have not ended, those that are only about to begin among them."""
+        with self.lock:
+            return list(self.state.holders())
+
     def holders(self) -> dict[str, Assignment | None]:
         """Attempts that have not ended; None: what it was given is not known any more."""
         return self.state.holders()
@@ -506,9 +511,9 @@ class Agent:
             gpus = self.senses.inventory.gpus
             return {gpu.index: gpu.uuid for gpu in gpus if not gpu.simulated}
 
-    def devices_alone(self) -> contextlib.AbstractContextManager[None]:
-        """Nothing of this agent has a device open meanwhile, or changes one."""
-        return self.senses.devices_alone()
+    def devices_alone(self, reset: Collection[str]) -> contextlib.AbstractContextManager[None]:
+        """Nothing of this agent has a device open meanwhile; those of these UUIDs are reset."""
+        return self.senses.devices_alone(reset)
 
     def restart(self) -> None:
         """End this agent soon, its tasks left alone: who keeps it alive starts it again."""
@@ -516,6 +521,10 @@ class Agent:
         timer = threading.Timer(RESTART_AFTER_S, self.leave)
         timer.daemon = True
         timer.start()
+
+    def leaves_within(self, limit_s: float) -> bool:
+        """Wait until this agent is told to leave, for so long; whether it was."""
+        return self.leaving.wait(limit_s)
 
     def _has_ended(self, attempt: str) -> bool:
         with self.lock:

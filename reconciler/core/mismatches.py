@@ -122,6 +122,9 @@ def _devices(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Misma
         if gpu.state != devices.OK:
             message = f"{name} is {gpu.state}: {gpu.message}"
             yield Mismatch("gpu-failed", message, devices.OK, gpu.state, f"gpu{gpu.index}")
+        elif gpu.compute_mode == devices.PROHIBITED:
+            message = f"{name} is in compute mode {devices.PROHIBITED}: no task can use it"
+            yield Mismatch("gpu-failed", message, "default", devices.PROHIBITED, f"gpu{gpu.index}")
     memory_bytes = pool.gpu_memory_bytes or 0
     small = [gpu for gpu in inventory.gpus if gpu.memory_bytes < memory_bytes]
     if small:

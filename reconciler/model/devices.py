@@ -23,6 +23,8 @@ MISSING = "missing"
 FAILED = "failed"
 #: The driver does not answer, so that nothing is known of the device now.
 UNRESPONSIVE = "unresponsive"
+#: The compute mode in which nobody may use a device.
+PROHIBITED = "prohibited"
 
 
 class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True):

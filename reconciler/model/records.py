@@ -209,8 +209,9 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``index`` is the node's own number, the same for as long as the node runs. ``state`` is one of
     ``model.devices``, ``message`` why it is no other. ``fabric`` is the NVSwitch domain that it has
-    joined, ``CLUSTER.CLIQUE``. ``mps``: processes share it through an MPS server. ``cut`` is how
-    far it is with the MIG layout of its pool, None where there is nothing to say of that.
+    joined, ``CLUSTER.CLIQUE``, ``fabric_problem`` why it has not joined the one that it belongs to.
+    ``mps``: processes share it through an MPS server. ``cut`` is how far it is with the MIG layout
+    of its pool, None where there is nothing to say of that.
     """
 
     index: int
@@ -224,6 +225,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True):
     numa_node: int | None = None
     nvlinks: tuple[devices.NvLinkPeer, ...] = ()
     fabric: str = ""
+    fabric_problem: str = ""
     compute_mode: str = ""
     mig_enabled: bool = False
     mig: tuple[devices.MigInstance, ...] = ()

@@ -2,11 +2,14 @@
 
 import os
 import signal
+import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
-from agents import gpuwatch, probe
+from agents import gpuwatch, probe, samples
 from agents.settings import Settings
 from reconciler.model import devices
 from tests.integration.nvml.conftest import Scene
@@ -139,3 +142,46 @@ def test_nothing_of_the_agent_has_a_device_open_while_one_is_reset(scene: Scene)
         assert (source.pid, len(looks)) == (0, 1)
     other.join(60)
     assert [gpu.usable for gpu in looks[1].gpus] == [True, True]
+
+
+def test_what_a_device_told_before_it_was_reset_is_over(scene: Scene) -> None:
+    """A device that was reset for an XID would have failed by it for ever."""
+    scene.say([*machine(2), "xid 1 1 79 0", "xid 0 0 79 0"])
+    watch, looks = scene.watch(), list[gpuwatch.Look]()
+    settings = Settings("http://127.0.0.1:1", "n1", scene.folder)
+    leaving = threading.Event()
+    leaving.set()
+    watcher = gpuwatch.Watcher(settings, watch, tasks=dict, take=looks.append, leaving=leaving)
+
+    def told() -> list[list[int]]:
+        watcher.turn()
+        return [[xid.number for xid in one.xids] for one in looks[-1].usage]
+
+    deadline = time.monotonic() + 60
+    while told() != [[79], [79]]:
+        assert time.monotonic() < deadline, looks[-1]
+    scene.say(machine(2))
+    with pytest.raises(OSError, match="refused"), watcher.leave_alone([uuid(1)]):
+        raise OSError("refused")
+    assert told() == [[79], [79]]
+    with watcher.leave_alone([uuid(1)]):
+        pass
+    assert told() == [[79], []]
+
+
+def test_an_answer_of_another_version_is_told_and_nothing_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of an agent may be newer than the agent itself: it is upgraded under its tasks."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nprintf '\\000\\000\\000\\001\\301'\nexec sleep 3600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    source = probe.Probe()
+    found = source.sample(usage=True)
+    assert found.driver == "failed"
+    assert "start the agent anew" in found.message
+    assert source.pid == 0
+    outcome = source.cut(samples.MigOrder("GPU-0", ()))
+    assert outcome.state == devices.CUT_FAILED
+    assert "start the agent anew" in outcome.message

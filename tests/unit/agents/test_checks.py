@@ -57,6 +57,13 @@ TABLE: list[tuple[str, checks.Readings, str, str]] = [
     ),
     ("gpu-nvlink", R(gpus=(gpu(nvlinks=LINKS),), links_before={0: 18}), "failed", "17 NVLinks"),
     ("gpu-nvlink", R(gpus=(gpu(nvlinks=LINKS),), links_before={0: 17}), "healthy", ""),
+    (
+        "gpu-nvlink",
+        R(gpus=(gpu(nvlinks=LINKS, fabric_problem="is about to join its NVSwitch fabric"),)),
+        "failed",
+        "GPU 0 is about to join its NVSwitch fabric, and computes nothing till then",
+    ),
+    ("gpu-nvlink", R(gpus=(gpu(fabric_problem="is about to"),)), "healthy", ""),
     ("gpu-pcie", R(gpus=(gpu(),), usage=(usage(pcie_width=8),)), "degraded", "8 PCIe lanes of 16"),
     ("gpu-pcie", R(gpus=(gpu(),), usage=(usage(pcie_width=16),)), "healthy", ""),
     ("mounts", R(mounts={"/data": "is not mounted"}), "failed", "/data is not mounted"),
@@ -189,7 +196,7 @@ def test_commands_around_jobs_are_made_then_and_until_they_are_well(tmp_path: Pa
     plan = Plan(
         commands=(Command("c", ("sh", "-c", script), 60.0),), before=("c", "clock"), off=("mounts",)
     )
-    checker = checks.Checker(tmp_path)
+    checker = checks.Checker(tmp_path, "boot")
 
     def count() -> int:
         return len(made.read_text().split()) if made.exists() else 0
@@ -214,6 +221,36 @@ def test_mounts_are_looked_at() -> None:
     assert mounts.problem("/proc") == ""
     assert mounts.problem("/proc/self") == "is not mounted"
     assert mounts.problem("/nowhere") == "is not mounted"
+
+
+def test_where_no_process_can_be_made_a_mount_counts_as_not_answering(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node that is in such trouble must not go on saying what it found before."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert checks.Mounts().problem("/proc").startswith("can't be asked: ")
+
+
+def test_nvlinks_are_counted_from_the_boot_on_whoever_starts_the_agent_anew(
+    tmp_path: Path,
+) -> None:
+    plan = Plan(gpus=1)
+    whole, broken = R(gpus=(gpu(nvlinks=LINKS),)), R(gpus=(gpu(),))
+
+    def finds(seen: checks.Readings, boot: str = "boot") -> list[str]:
+        found = checks.unwell(checks.Checker(tmp_path, boot).look(plan, seen))
+        return [one.message for one in found if one.name == "gpu-nvlink"]
+
+    assert finds(broken) == []
+    assert finds(whole) == []
+    for _ in range(2):
+        assert finds(broken) == ["GPU 0 has 0 NVLinks, it had 17"]
+    assert finds(broken, "another") == []
+    other = R(gpus=(gpu(uuid="GPU-9"),))
+    assert finds(whole) == []
+    assert finds(other) == [], "another device in its place"
+    (tmp_path / "nvlinks.json").write_text("{")
+    assert finds(broken) == []
 
 
 def test_a_mount_that_hangs_holds_one_child_only(
@@ -258,7 +295,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def test_a_look_at_this_machine_ends(tmp_path: Path) -> None:
     command = Command("own", (sys.executable, "-c", "raise SystemExit(1)"), 60.0)
     plan = Plan(mounts=("/proc", "/nowhere"), commands=(command,))
-    found = checks.unwell(checks.Checker(tmp_path).look(plan, R()))
+    found = checks.unwell(checks.Checker(tmp_path, "boot").look(plan, R()))
     by_name = {one.name: one.verdict for one in found}
     assert by_name["mounts"] == "failed"
     assert by_name["own"] == "degraded"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +30,37 @@ class Node:
 
     busy: tuple[str, ...] = ()
     restarted = False
+    #: Whether the machine goes down once it is told to.
+    goes_down = True
+    reset: list[str] | None = None
     #: Is there while nothing of the agent has a device open.
     mark: Path | None = None
 
     def foreign(self) -> tuple[devices.GpuProcess, ...]:
         return self.found
 
-    def running(self) -> list[str]:
+    def occupants(self) -> list[str]:
         return list(self.busy)
 
     def uuids(self) -> dict[int, str]:
         return {0: "GPU-0", 1: "GPU-1"}
 
     @contextlib.contextmanager
-    def devices_alone(self) -> Iterator[None]:
+    def devices_alone(self, reset: Collection[str]) -> Iterator[None]:
         assert self.mark is not None
         self.mark.touch()
-        yield
-        self.mark.unlink()
+        try:
+            yield
+            self.reset = list(reset)
+        finally:
+            self.mark.unlink()
 
     def restart(self) -> None:
         self.restarted = True
+
+    def leaves_within(self, limit_s: float) -> bool:
+        assert limit_s > 0
+        return self.goes_down
 
 
 def on_device(pid: int) -> Node:
@@ -178,14 +188,17 @@ def test_nothing_is_reset_or_run_where_a_task_runs() -> None:
     busy = Node()
     busy.busy = ("train.1.a.0.main.0.1",)
     for handler in (orders.run_command, orders.reset_gpu, orders.reboot):
-        with pytest.raises(orders.OrderError, match="1 tasks run here, as train"):
+        with pytest.raises(orders.OrderError, match="1 tasks run or start here, as train"):
             handler(order(command=("true",), timeout_s=1.0, devices=(0,)), busy)
 
 
 def test_devices_are_reset_by_their_uuids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
     # the driver resets no device that the agent itself has open
-    tool.write_text(f'#!/bin/sh\n[ -e {tmp_path}/alone ] && echo "$@" > {tmp_path}/asked\n')
+    tool.write_text(
+        f'#!/bin/sh\n[ -e {tmp_path}/alone ] && echo "$@" > {tmp_path}/asked\n'
+        f"[ ! -e {tmp_path}/refuses ]\n"
+    )
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     node = Node()
@@ -193,10 +206,33 @@ def test_devices_are_reset_by_their_uuids(tmp_path: Path, monkeypatch: pytest.Mo
     orders.reset_gpu(order(devices=(1, 0)), node)
     assert not node.mark.exists()
     assert (tmp_path / "asked").read_text() == "--gpu-reset -i GPU-1,GPU-0\n"
+    assert node.reset == ["GPU-1", "GPU-0"]
+    node.reset = None
+    (tmp_path / "refuses").touch()
+    with pytest.raises(orders.OrderError, match="nvidia-smi: status 1"):
+        orders.reset_gpu(order(devices=(1,)), node)
+    assert node.reset is None, "what such a device has told is not over"
     with pytest.raises(orders.OrderError, match="no real device"):
         orders.reset_gpu(order(devices=(7,)), Node())
     with pytest.raises(orders.OrderError, match="end them first"):
         orders.reset_gpu(order(devices=(0,)), on_device(1))
+
+
+def test_a_reboot_has_not_ended_before_the_machine_goes_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next node of the pool would follow while this one is still on its way."""
+    tool = tmp_path / "systemctl"
+    tool.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    node = Node()
+    said = orders.reboot(order(verb="reboot"), node)
+    assert said == "systemctl has ended with status 0, and the machine goes down"
+    node.goes_down = False
+    with pytest.raises(orders.OrderError, match="600 s later the machine still runs"):
+        orders.reboot(order(verb="reboot"), node)
+    assert (tmp_path / "asked").read_text() == "reboot\n" * 2
 
 
 def test_an_agent_that_starts_anew_has_carried_that_out(tmp_path: Path) -> None:

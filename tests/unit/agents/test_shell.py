@@ -108,3 +108,14 @@ def test_what_follows_a_step_that_fails_is_carried_out(
     with theirs, theirs.makefile("rb") as stream:
         orders = [msgspec.json.decode(line) for line in stream]
     assert ("start", "a.1") in [(one["op"], one.get("id")) for one in orders]
+
+
+def test_a_task_that_is_about_to_begin_keeps_its_node_from_being_reset(agent: shell.Agent) -> None:
+    """The supervisor does not know it before its image, or its data, is there."""
+    assert agent.occupants() == []
+    given = wire.Assignment("a.1", "t", agent.boot_id)
+    agent.state.assignments["a.1"] = given
+    assert agent.running() == []
+    assert agent.occupants() == ["a.1"]
+    agent.state.attempts_changed([AttemptReport("a.1", AttemptState.ENDED)])
+    assert agent.occupants() == []

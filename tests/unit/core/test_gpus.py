@@ -15,10 +15,12 @@ GIB = 2**30
 
 
 def gpu(index: int, *, state: str = devices.OK, message: str = "", mig: bool = False,
-        model: str = "NVIDIA H200", memory: int = 141 * GIB) -> records.Gpu:  # fmt: skip
+        model: str = "NVIDIA H200", memory: int = 141 * GIB,
+        mode: str = "default") -> records.Gpu:  # fmt: skip
     return records.Gpu(
-        index, f"GPU-{index}", model, memory, state=state, message=message, mig_enabled=mig
-    )
+        index, f"GPU-{index}", model, memory, state=state, message=message, mig_enabled=mig,
+        compute_mode=mode,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,12 @@ ROWS = (
     Row("the model as older drivers write it", (gpu(0, model="H200"), gpu(1)), ""),
     Row("too little memory", (gpu(0), gpu(1, memory=80 * GIB)),
         f"{80 * GIB} bytes of memory in GPU 1, {140 * GIB} declared"),
+    Row("one that nobody may compute on", (gpu(0), gpu(1, mode="prohibited")),
+        "GPU 1 (GPU-1) is in compute mode prohibited: no task can use it"),
+    Row("a spare one that nobody may compute on",
+        (gpu(0), gpu(1), gpu(2, mode="prohibited")), ""),
+    Row("one that one process at a time may compute on",
+        (gpu(0), gpu(1, mode="exclusive-process")), ""),
     Row("no driver", (), "0 GPUs, 2 declared; NVIDIA driver absent: not installed",
         driver=devices.GpuDriver("absent", "not installed")),
     Row("a driver without devices", (), "0 GPUs, 2 declared", driver=devices.GpuDriver("ok")),
