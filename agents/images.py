@@ -26,12 +26,14 @@ LOOK_S = 60.0
 ENDING_S = 10.0
 #: How long one that was killed may take to be gone.
 KILLED_S = 2.0
+#: Commands that not even a kill ended, beside which another one is still begun.
+HUNG_MAX = 16
 #: How often it is seen whether anybody still waits for what a runtime fetches.
 WAITED_FOR_EVERY_S = 0.5
 #: Names the folder of the node for which a runtime fetches something, in its environment.
 FETCHES_FOR = "MUSTER_FETCHES_FOR"
 #: A word of each command that looks for an image or fetches one.
-_FETCHING = frozenset({"exists", "pull", "exec"})
+_FETCHING = frozenset({"exists", "pull", "exec", "test"})
 SAID_CHARACTERS_MAX = 400
 #: Called with the reason that the image can't be had, or with nothing when it is there.
 Told = Callable[[str], None]
@@ -127,19 +129,18 @@ class Images:
         Raises:
             UnwantedError: nobody waits for it any more, or it has taken as long as any may.
         """
-        look = wanted.runtime.present(wanted.image)
-        if look is None:
-            there = os.path.exists(wanted.image)  # noqa: PTH110
-            return "" if there else f"image {wanted.image}: no such file on this node"
+        look, pull = wanted.runtime.present(wanted.image), wanted.runtime.pull(wanted.image)
         environment = {**dict(wanted.environment), FETCHES_FOR: self._root}
 
         def is_wanted() -> bool:
             return self._is_wanted(wanted.image, fetch)
 
-        if execute(look, wanted.user, environment, LOOK_S, is_wanted)[0] == 0:
+        status, said = execute(look, wanted.user, environment, LOOK_S, is_wanted)
+        if status == 0:
             return ""
+        if pull is None:
+            return f"image {wanted.image}: {_missing(wanted, status, said)}"
         with self._turns:
-            pull = wanted.runtime.pull(wanted.image)
             with self._lock:
                 fetch.pulled_since = time.monotonic()
             # those who wait say for how long
@@ -169,6 +170,21 @@ class Images:
         return is_wanted
 
 
+def _missing(wanted: Wanted, status: int | None, said: str) -> str:
+    """Why a file can't be an image here; who runs it is the one who looked."""
+    if status is None:
+        return f"the file system it is on has not answered in {LOOK_S:g} s"
+    if status == 1:
+        who = f" that {wanted.user['name']} may read" if wanted.user else ""
+        return f"no such file{who} on this node"
+    return said or f"looking for it ended with status {status}"
+
+
+#: Those that not even a kill ended.
+_HUNG: list[subprocess.Popen[bytes]] = []
+_HUNG_LOCK = threading.Lock()
+
+
 class UnwantedError(Exception):
     """Nobody waits any more for what a command was to do; it has been ended."""
 
@@ -182,6 +198,9 @@ def execute(
 ) -> tuple[int | None, str]:
     """Run a command of a runtime as its user: status, None past its limit, and its last words.
 
+    One that not even a kill ends, as where its storage hangs, is waited for no longer than that;
+    where many of those are left none is begun beside them.
+
     Raises:
         UnwantedError: ``is_wanted``, which is asked again and again, said no before its end.
     """
@@ -190,6 +209,9 @@ def execute(
     as_user: dict[str, Any] = {}
     if user is not None:
         as_user = {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
+    stuck = _stuck()
+    if len(stuck) >= HUNG_MAX:
+        return 126, f"{len(stuck)} commands hang and can't be killed, as process {stuck[0]}"
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -197,15 +219,14 @@ def execute(
         )  # fmt: skip
     except OSError as problem:
         return 127, str(problem)
-    with process:
-        try:
-            told = _communicate(process, limit_s, is_wanted)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            return None, ""
-        except BaseException:
-            _end(process)
-            raise
+    try:
+        told = _communicate(process, limit_s, is_wanted)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return None, ""
+    except BaseException:
+        _end(process)
+        raise
     lines = told.decode(errors="replace").strip().splitlines()
     return process.returncode, (lines[-1] if lines else "")[-SAID_CHARACTERS_MAX:]
 
@@ -275,3 +296,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             # what it says meanwhile is taken, or it could wait for ever to say it
             process.communicate(timeout=ENDING_S)
+    if process.stderr is not None:
+        process.stderr.close()
+    if process.poll() is None:
+        with _HUNG_LOCK:
+            _HUNG.append(process)
+
+
+def _stuck() -> list[int]:
+    """Commands that were killed and have not gone since."""
+    with _HUNG_LOCK:
+        _HUNG[:] = [one for one in _HUNG if one.poll() is None]
+        return [one.pid for one in _HUNG]

@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from agents import commands
+
 PROGRAM = "nvidia-cuda-mps-control"
 ANSWER_S = 20.0
 #: What a socket's path may have, the name of the socket itself left room for.
@@ -62,12 +64,16 @@ def environment(folder: str, share_milli: int, memory_bytes: int) -> dict[str, s
 
 
 class Daemons:
-    """Those of one node. Calls may come from several threads; each waits for the others."""
+    """Those of one node. Calls may come from several threads; those about one daemon wait for each
+    other, and for no other daemon's, which may hang."""
 
     def __init__(self, root: Path, program: str = PROGRAM) -> None:
         self._folder = root / "mps"
         self._program = program
         self._lock = threading.Lock()
+        self._turns: dict[Path, threading.Lock] = {}
+        #: Of each daemon the program that was asked about it and that not even a kill ended.
+        self._stuck: dict[Path, subprocess.Popen[bytes]] = {}
         #: Folder of the daemon that an attempt needs, also of those that began under another agent.
         self._of = {path.name: path.parent.parent for path in self._folder.glob("*/tasks/*")}
 
@@ -77,8 +83,10 @@ class Daemons:
         Raises:
             MpsError: there can be none.
         """
-        with self._lock:
-            folder = self._of[attempt] = self._folder / wanted.name
+        folder = self._folder / wanted.name
+        with self._turn(folder):
+            with self._lock:
+                self._of[attempt] = folder
             try:
                 self._make(folder, wanted)
                 (folder / "tasks" / attempt).touch()
@@ -90,7 +98,9 @@ class Daemons:
 
     def keep(self, alive: Collection[str]) -> None:
         """Those attempts are all that live; the daemons of others go."""
-        for attempt in [name for name in self._of if name not in alive]:
+        with self._lock:
+            gone = [name for name in self._of if name not in alive]
+        for attempt in gone:
             self.leave(attempt)
 
     def leave(self, attempt: str) -> None:
@@ -99,21 +109,28 @@ class Daemons:
             threading.Thread(target=self._leave, args=(attempt,), daemon=True).start()
 
     def _leave(self, attempt: str) -> None:
-        with self._lock:
-            folder = self._drop(attempt)
-            if folder is None:
+        folder = self._of.get(attempt)
+        if folder is None:
+            return
+        with self._turn(folder):
+            if not self._drop(attempt):
                 return
             with contextlib.suppress(MpsError, OSError, msgspec.MsgspecError):
                 wanted = _DECODE_WANTED((folder / "wanted.json").read_bytes())
                 self._run(folder, wanted, [], "quit\n")
 
-    def _drop(self, attempt: str) -> Path | None:
-        """Forget what an attempt needs; the folder of a daemon that nobody needs any more."""
-        folder = self._of.pop(attempt, None)
-        if folder is None:
-            return None
-        (folder / "tasks" / attempt).unlink(missing_ok=True)
-        return None if folder in self._of.values() else folder
+    def _turn(self, folder: Path) -> threading.Lock:
+        with self._lock:
+            return self._turns.setdefault(folder, threading.Lock())
+
+    def _drop(self, attempt: str) -> bool:
+        """Forget what an attempt needs; whether nobody needs its daemon any more."""
+        with self._lock:
+            folder = self._of.pop(attempt, None)
+            if folder is None:
+                return False
+            (folder / "tasks" / attempt).unlink(missing_ok=True)
+            return folder not in self._of.values()
 
     def _make(self, folder: Path, wanted: Wanted) -> None:
         if len(os.fsencode(folder)) > PATH_BYTES_MAX:
@@ -148,14 +165,28 @@ class Daemons:
             "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
             "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log",
         }
+        before = self._stuck.get(folder)
+        if before is not None and before.poll() is None:
+            raise MpsError(f"process {before.pid}, {self._program}, hangs and can't be killed")
+        read, write = os.pipe()
         try:
+            os.write(write, words.encode())
             # no pipe for its output: a daemon would hold it open
-            return subprocess.run(
-                [self._program, *arguments], input=words.encode(), stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL, timeout=ANSWER_S, check=False, env=settings, cwd="/",
-                start_new_session=True, **as_user,
-            ).returncode  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise MpsError(f"{self._program} has not answered after {ANSWER_S:g} s") from None
+            process = subprocess.Popen(
+                [self._program, *arguments], stdin=read, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, env=settings, cwd="/", start_new_session=True, **as_user,
+            )  # fmt: skip
         except FileNotFoundError:
             raise MpsError(f"{self._program} is not installed") from None
+        finally:
+            os.close(read)
+            os.close(write)
+        try:
+            return process.wait(ANSWER_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            try:
+                process.wait(commands.REAP_S)
+            except subprocess.TimeoutExpired:
+                self._stuck[folder] = process
+            raise MpsError(f"{self._program} has not answered after {ANSWER_S:g} s") from None

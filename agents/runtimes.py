@@ -61,11 +61,11 @@ class Box(msgspec.Struct, frozen=True):
 class Runtime(Protocol):
     """What a container runtime is asked to do, as command lines."""
 
-    def present(self, image: str) -> list[str] | None:
-        """Exits with 0 where the image needs no pull; None: look for a file of its name."""
+    def present(self, image: str) -> list[str]:
+        """Exits with 0 where the image needs no pull."""
 
-    def pull(self, image: str) -> list[str]:
-        """Gets the image."""
+    def pull(self, image: str) -> list[str] | None:
+        """Gets the image; None: it is a file, there or not."""
 
     def run(self, box: Box) -> list[str]:
         """Runs the command until it ends, and exits as it did."""
@@ -82,7 +82,7 @@ class Podman(msgspec.Struct, frozen=True):
 
     program: tuple[str, ...] = ("podman",)
 
-    def present(self, image: str) -> list[str] | None:
+    def present(self, image: str) -> list[str]:
         """See :class:`Runtime`."""
         return [*self.program, "image", "exists", image]
 
@@ -125,12 +125,15 @@ class Apptainer(msgspec.Struct, frozen=True):
 
     program: tuple[str, ...] = ("apptainer",)
 
-    def present(self, image: str) -> list[str] | None:
-        """An image is a file; one of a registry is pulled into the user's cache."""
-        return None if not image.startswith(_APPTAINER_SCHEMES) else ["false"]
+    def present(self, image: str) -> list[str]:
+        """An image is a file, which its user has to see: the agent may see less of a file server,
+        or hang there. One of a registry is pulled into the user's cache."""
+        return ["false"] if image.startswith(_APPTAINER_SCHEMES) else ["test", "-r", image]
 
-    def pull(self, image: str) -> list[str]:
+    def pull(self, image: str) -> list[str] | None:
         """To run nothing in it fetches and builds what is not cached."""
+        if not image.startswith(_APPTAINER_SCHEMES):
+            return None
         return [*self.program, "--quiet", "exec", "--contain", image, "true"]
 
     def run(self, box: Box) -> list[str]:

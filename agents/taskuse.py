@@ -152,7 +152,8 @@ class Uses:
     def _groups(self, pid: int, mounts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
         """Folders of the control groups that the node has made for a process's task."""
         found = {}
-        text = processes.read_file(f"{self._top}/proc/{pid}/cgroup", 2**16).decode()
+        # whoever may make groups may give them any name
+        text = os.fsdecode(processes.read_file(f"{self._top}/proc/{pid}/cgroup", 2**16))
         for line in text.splitlines():
             _, listed, path = line.split(":", 2)
             above, made, below = path.partition(f"/{self._token}/run/")

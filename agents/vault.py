@@ -8,11 +8,12 @@ is the secret. Errors name the secret, never what is in it, nor what the command
 import os
 import pwd
 import stat
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
+
+from agents import commands
 
 BYTES_MAX = 64 * 2**10
 COMMAND_S = 30.0
@@ -52,20 +53,16 @@ class Vault(msgspec.Struct, frozen=True):
         raise SecretError(f"secret {name!r} of {user}: {where}")
 
     def _ask(self, user: str, name: str) -> str:
+        what = f"secret {name!r} of {user}"
         try:
-            done = subprocess.run(
-                [*self.command, user, name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, timeout=COMMAND_S, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise SecretError(
-                f"secret {name!r} of {user}: the command took over {COMMAND_S:g} s"
-            ) from None
+            ran = commands.run([*self.command, user, name], COMMAND_S, BYTES_MAX + 1)
         except OSError as problem:
-            raise SecretError(f"secret {name!r} of {user}: command: {problem.strerror}") from None
-        if done.returncode != 0:
-            raise SecretError(f"secret {name!r} of {user}: the command ended {done.returncode}")
-        return _text(done.stdout, name)
+            raise SecretError(f"{what}: command: {problem.strerror}") from None
+        if len(ran.said) <= BYTES_MAX and ran.status is None:
+            raise SecretError(f"{what}: the command took over {COMMAND_S:g} s")
+        if len(ran.said) <= BYTES_MAX and ran.status != 0:
+            raise SecretError(f"{what}: the command ended {ran.status}")
+        return _text(ran.said, name)
 
 
 def problems(folder: Path) -> Iterator[str]:

@@ -29,6 +29,8 @@ from reconciler.model import provisioning
 OUTPUT_BYTES_MAX = 4 * 2**20
 #: How long a script and its group have to leave after SIGTERM.
 GRACE_S = 5.0
+#: How long one that was killed may take to be gone.
+GONE_S = 2.0
 #: How often a script that runs is looked at.
 LOOK_S = 0.05
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -205,7 +207,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, 0)
             time.sleep(LOOK_S)
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    try:
+        process.wait(GONE_S)
+    except subprocess.TimeoutExpired:
+        _LEFT.append(process)  # it does nothing more once the kernel lets go of it
+    _LEFT[:] = [one for one in _LEFT if one.poll() is None]
+
+
+#: Scripts that were killed and wait in the kernel, as for a file server that is away.
+_LEFT: list[subprocess.Popen[bytes]] = []
 
 
 def _last_words(errors: IO[bytes]) -> str:

@@ -78,6 +78,29 @@ def test_who_does_not_end_is_ended_with_all_it_started(
     until_gone(int((tmp_path / "pid").read_text()))
 
 
+def test_one_that_not_even_a_kill_ends_holds_nobody_and_many_of_them_are_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands here are killed in vain, as those are that wait in the kernel for a dead disk."""
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
+    monkeypatch.setattr(images, "ENDING_S", 0.05)
+    monkeypatch.setattr(images, "HUNG_MAX", 2)
+    gone = tmp_path / "gone"
+    script = "echo $$ >> $HERE/begun; until [ -e $HERE/gone ]; do sleep 0.05; done"
+    try:
+        for _ in range(2):
+            assert run(script, tmp_path, 0.2) == (None, "")
+        status, said = run("exit 0", tmp_path)
+        assert status == 126
+        assert said.startswith("2 commands hang and can't be killed, as process ")
+    finally:
+        gone.touch()
+    ends_at = time.monotonic() + 60
+    while run("exit 0", tmp_path)[0] == 126:
+        assert time.monotonic() < ends_at
+        time.sleep(0.01)
+
+
 # Who waits for an image ---------------------------------------------------------------------------
 
 #: Says that it has begun, and goes on until it is asked to end, unless ``done`` is there.
@@ -113,6 +136,39 @@ class Registry(msgspec.Struct, frozen=True):
 
     def remove(self, name: str) -> list[str] | None:
         return ["true", name]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("there.sif", ""),
+        ("none.sif", "image {0}/none.sif: no such file on this node"),
+    ],
+)
+def test_an_image_that_is_a_file_is_there_or_not(tmp_path: Path, name: str, says: str) -> None:
+    (tmp_path / "there.sif").touch()
+    image = f"{tmp_path}/{name}"
+    assert file_image(image, tmp_path) == says.format(tmp_path)
+
+
+def test_an_image_on_a_file_system_that_hangs_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "test"
+    program.write_text("#!/bin/sh\nexec sleep 3600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(images, "LOOK_S", 0.5)
+    monkeypatch.setitem(ENVIRONMENT, "PATH", f"{tmp_path}:{ENVIRONMENT['PATH']}")
+    said = "image /far/x.sif: the file system it is on has not answered in 0.5 s"
+    assert file_image("/far/x.sif", tmp_path) == said
+
+
+def file_image(image: str, folder: Path) -> str:
+    """What is told of an image of Apptainer's that is a file."""
+    told: queue.Queue[str] = queue.Queue()
+    wanted = images.Wanted(runtimes.Apptainer(), image, None, tuple(ENVIRONMENT.items()))
+    images.Images(600.0, str(folder)).want("a.1", wanted, told.put)
+    return told.get(timeout=60)
 
 
 class Bench:

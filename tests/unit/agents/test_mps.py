@@ -107,6 +107,38 @@ def test_what_can_not_be_had_says_why(bench: Bench, tmp_path: Path) -> None:
         mps.Daemons(tmp_path / ("x" * 100), str(bench.program)).want("a", ONE)
 
 
+def test_a_daemon_that_hangs_keeps_those_of_other_devices_from_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mps, "ANSWER_S", 1.0)
+    # killed in vain, as one is that waits in the kernel for its device
+    monkeypatch.setattr("subprocess.Popen.kill", lambda _process: None)
+    gone = bench.folder / "gone"
+    text = bench.program.read_text()
+    waits = f"[ $CUDA_VISIBLE_DEVICES = GPU-b ] && until [ -e {gone} ]; do sleep 0.05; done\n"
+    bench.program.write_text(text.replace("words=$(cat)\n", f"words=$(cat)\n{waits}"))
+    daemons, other = bench.daemons(), mps.Wanted(1, "GPU-b", None)
+    try:
+        with pytest.raises(mps.MpsError, match=r"MPS on GPU 1: .* has not answered after 1 s"):
+            daemons.want("b", other)
+        with pytest.raises(mps.MpsError, match="hangs and can't be killed"):
+            daemons.want("b", other)
+        daemons.want("a", ONE)
+        assert bench.runs()
+    finally:
+        gone.touch()
+
+    def answers() -> bool:
+        try:
+            daemons.want("b", other)
+        except mps.MpsError:
+            return False
+        return True
+
+    until(answers)
+    assert bench.runs(other)
+
+
 GPUS = (
     Gpu(0, "GPU-a", "H200", 80 * 2**30),
     Gpu(1, "GPU-b", "H200", 80 * 2**30),

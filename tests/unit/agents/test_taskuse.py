@@ -121,3 +121,18 @@ def test_what_a_node_says_is_brought_within_reason() -> None:
         "a", 0.0, 0, 0.0, model.AMOUNT_MAX, 0, None, 0, (model.GpuUse(0, 0, 0),)
     )
     assert model.bounded(model.TaskUse("a", 99.0), 50.0).at == 50.0
+
+
+def test_a_group_whose_name_is_no_text_costs_nobody_else_anything(tmp_path: Path) -> None:
+    """A task that may make groups may give them any name."""
+    files = {
+        **process(10, 1, 10, pages=10),
+        **process(20, 1, 20, pages=3),
+        "proc/self/mountinfo": MOUNTS,
+    }
+    top = tree(tmp_path, files)
+    (top / "proc/10/cgroup").write_bytes(b"4:memory:/agent/\xff\n")
+    uses = taskuse.Uses(TOKEN, str(top))
+    uses.look({"a.1": 10, "b.1": 20}, {})
+    told = {one.attempt: one.memory_bytes for one in uses.news() or ()}
+    assert told == {"a.1": 10 * PAGE, "b.1": 3 * PAGE}

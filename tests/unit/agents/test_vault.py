@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,37 @@ def test_a_command_is_asked_where_there_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(vault.SecretError, match="the command ended 1") as caught:
         source.fetch("ada", 0, ["none"])
     assert "ada/none" not in str(caught.value)
+
+
+def test_a_command_that_prints_without_end_is_ended(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    script = f"echo $$ > {started}; exec yes"
+    source = vault.Vault(None, ("sh", "-c", script))
+    with pytest.raises(vault.SecretError, match="'key' is larger than 65536 bytes"):
+        source.fetch("ada", 0, ["key"])
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+
+
+def test_a_command_that_leaves_a_program_behind_has_answered(tmp_path: Path) -> None:
+    """As one does that starts an agent of its own; what it has left goes."""
+    left = tmp_path / "left"
+    script = f"sleep 3600 & echo $! > {left}; echo s3cret"
+    source = vault.Vault(None, ("sh", "-c", script))
+    assert source.fetch("ada", 0, ["key"]) == {"key": "s3cret"}
+    until = time.monotonic() + 60
+    while Path(f"/proc/{left.read_text().strip()}/exe").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_command_that_takes_too_long_is_ended_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vault, "COMMAND_S", 1.0)
+    source = vault.Vault(None, ("sh", "-c", "sleep 3600 & sleep 3600"))
+    with pytest.raises(vault.SecretError, match="took over 1 s"):
+        source.fetch("ada", 0, ["key"])
 
 
 def test_without_either() -> None:

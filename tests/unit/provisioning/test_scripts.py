@@ -127,6 +127,23 @@ def test_a_script_that_hangs_is_ended_with_all_that_it_started(folder: Path) -> 
     until(lambda: not child.exists() or child.read_bytes() == b"")
 
 
+def test_one_that_not_even_a_kill_ends_holds_up_no_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is killed in vain here, as one is that waits in the kernel for a file server."""
+    path = script(folder, "echo $$ > pid\nuntil [ -e gone ]; do sleep 0.1; done")
+    monkeypatch.setattr(os, "killpg", lambda *_: None)
+    monkeypatch.setattr(scripts, "GRACE_S", 0.1)
+    monkeypatch.setattr(scripts, "GONE_S", 0.1)
+    try:
+        with pytest.raises(scripts.ScriptError, match="took longer than 1 s and was ended"):
+            scripts.run(path, msgspec.structs.replace(ORDER, timeout_s=1))
+        assert Path("/proc", (folder / "pid").read_text().strip()).exists()
+    finally:
+        (folder / "gone").touch()
+        until(lambda: all(one.poll() is not None for one in scripts._LEFT))
+
+
 @pytest.mark.parametrize(
     ("timeout_s", "end", "told"),
     [
