@@ -157,13 +157,14 @@ class Maker:
         if len(spec.groups) > 1:
             number = {group.name: index for index, group in enumerate(spec.groups)}
         spare = holders.spare_of(spec, attempts)
-        row_of = self._nodes.row_of
+        row_of, width = self._nodes.row_of, self._nodes.columns.devices.shape[1]
         return tuple(
             [
                 columns.HeldTask(
                     node=row_of[a.node],
                     amounts=a.resources.as_vector(),
-                    devices=a.devices,
+                    # of devices that no pool declares any more nothing comes free
+                    devices=tuple([device for device in a.devices if device < width]),
                     share=a.share_milli or columns.WHOLE,
                     profile=self._nodes.profile_of(a.mig_profile) if a.mig_profile else -1,
                     instances=len(a.instances),
