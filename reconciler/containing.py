@@ -17,14 +17,14 @@ import msgspec
 from reconciler.core import ingest
 from reconciler.core import memory as core_memory
 from reconciler.desired import incumbents, undecided
-from reconciler.model import desired, outcome, provisioning, records
+from reconciler.model import desired, judgement, outcome, provisioning, records
 
 log = logging.getLogger("muster.loop")
 
 #: The words by which a defect is found in the log; whole clusters in tests look for them.
 MARK = desired.DEFECT
 #: The rule of the problem that a refused revision has.
-RULE = "defect"
+RULE = judgement.UNDECIDED
 #: What is told of a node of which no whole report can be decided.
 UNDECIDED = (
     f"{MARK} keeps what it reports from being decided: nothing new goes there until a report can "

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from reconciler.operations import authoring
     from reconciler.operations import changing as operations
     from reconciler.operations import client as clients
+    from reconciler.operations import withheld
 else:
     clients = lazily.module("reconciler.operations.client")
     authoring = lazily.module("reconciler.operations.authoring")
     operations = lazily.module("reconciler.operations.changing")
+    withheld = lazily.module("reconciler.operations.withheld")
 
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; goes into the commit.")]
 Nodes = Annotated[
@@ -413,12 +415,14 @@ def approve(
     to = target(clone, server, token_file)
     act = operations.Act(verb="approve", name=digest, reason=reason)
     figure = _figure_of(act, to, server, token_file)
-    for done in carry_out([act], to, dry_run=dry_run):
+    made = carry_out([act], to, dry_run=dry_run)
+    for done in made:
         _say(done, to, dry_run=dry_run)
         for warning in done.warnings:
             terminal.note(f"warning: {warning}")
     if figure:
         terminal.note(figure)
+    leave_withheld(made)
 
 
 def _figure_of(
@@ -449,7 +453,7 @@ def _figure_of(
     figures = [
         str(one["message"]).removeprefix("held: ").partition("; `muster approve ")[0]
         for one in held
-        if one["digest"] and _change_of(one["digest"]) == _change_of(digest)
+        if one["digest"] and withheld.change_of(one["digest"]) == withheld.change_of(digest)
     ]
     if not figures:
         for done in carry_out([act], to, dry_run=True):
@@ -471,11 +475,6 @@ def _figure_of(
 
 #: How the digest of a plan begins.
 PLAN = "sha256:"
-
-
-def _change_of(digest: str) -> str:
-    """What of a digest names the change; behind it stands how much it may end."""
-    return digest.rpartition("j")[0]
 
 
 def undrain(

@@ -389,7 +389,11 @@ def _of_overrides(work: desk.Work) -> Iterator[Found]:
 
 def _why(status: desired.SyncStatus) -> str:
     """Why the newest revision is not in force, with the first error and how many there are more."""
-    errors = [one.text() for one in status.problems if one.severity == "error"]
+    errors = [
+        one.text()
+        for one in status.problems
+        if one.severity == "error" and one.message != status.message
+    ]
     if not errors:
         return status.message
     more = f"; and {len(errors) - 1} more, by `muster status`" if len(errors) > 1 else ""

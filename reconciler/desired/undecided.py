@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from reconciler.desired import faults
-from reconciler.model import desired
+from reconciler.model import desired, judgement
 
 #: What could not be decided is tried again after so long, and twice as long each time.
 WAIT_S = 60.0
@@ -23,7 +23,7 @@ UNTRIED_S = 30.0
 WRITTEN_MAX = 4
 
 
-RULE = "defect"
+RULE = judgement.UNDECIDED
 #: What is told of a job that waits with one that it depends on.
 BLOCKED = "a job that it depends on could not be decided"
 

@@ -27,6 +27,8 @@ WHOLE = frozenset({"not-a-fast-forward", "history-rewritten", "too-many-commits"
 #: The rule by which a head is not taken that leaves nothing of what is in force; nor is what
 #: follows it, unless that brings something of it back.
 EMPTIED = "became-empty"
+#: The rule by which a revision, or one object of it, is not taken over which Muster fails.
+UNDECIDED = "defect"
 
 
 class Finding(msgspec.Struct, frozen=True):

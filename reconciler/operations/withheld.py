@@ -42,14 +42,30 @@ def job(sync: Json, name: str) -> str:
     return ""
 
 
+def change_of(digest: str) -> str:
+    """What of a digest names the change; behind it stands how much it may end."""
+    return digest.rpartition("j")[0] or digest
+
+
 def approval(sync: Json, digest: str) -> str:
     """Why an approval that was read lets nothing apply; empty where nothing is said against it."""
-    if any(one.get("digest") == digest for one in (sync or {}).get("held") or ()):
+    told = sync or {}
+    held = [str(one.get("digest") or "") for one in told.get("held") or ()]
+    held = [one for one in held if one and change_of(one) == change_of(digest)]
+    if not held:
+        return ""
+    for problem in told.get("problems") or ():
+        if problem["rule"] == judgement.UNDECIDED and not problem["object"]:
+            return f"{digest} is held on: {problem['message']}"
+    if digest not in held:
         return (
-            f"{digest} is held on: who signed the commit may not approve, by the Access in force "
-            "(`muster access can EMAIL approve` tells)"
+            f"the change ends more running work than {digest} covers: `muster approve {held[0]}` "
+            "covers what it ends now"
         )
-    return ""
+    return (
+        f"{digest} is held on: who signed the commit may not approve, by the Access in force "
+        "(`muster access can EMAIL approve` tells)"
+    )
 
 
 def emptied(sync: Json) -> str:

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
 from reconciler.changes import clone
+from reconciler.cli import changing as command
 from reconciler.operations import changing, endpoints, places, snapshots
 from reconciler.operations import client as clients
 from tests.integration import beds
@@ -355,7 +357,7 @@ def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed
 
 
 def test_who_approves_what_he_may_not_is_told_so(
-    signed: Signed, monkeypatch: pytest.MonkeyPatch
+    signed: Signed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(places, "LEARN_S", 60.0)
     bed = signed.bed
@@ -380,5 +382,12 @@ def test_who_approves_what_he_may_not_is_told_so(
     assert done.message.startswith("approval does not count")
     assert done.withheld.startswith(f"{found['digest']} is held on: who signed the commit may not")
     assert done.refused
+    token = str(bed.cluster.state / "token")
+    with pytest.raises(typer.Exit) as left:
+        command.approve(found["digest"], clone=bed.clone, server=bed.cluster.url, token_file=token)
+    assert left.value.exit_code == 3
+    told = " ".join(capsys.readouterr().err.split())
+    assert "approval does not count" in told
+    assert f"{found['digest']} is held on: who signed the commit may not approve" in told
     revision = signed.commit("ada", {"quota.yaml": None, "cluster.yaml": text})
     bed.until(lambda: bed.get("/v1/sync")["sync"]["structureRevision"] == revision or None)

@@ -765,3 +765,11 @@ def test_a_revision_that_is_not_in_force_says_which_error_keeps_it(
     site.status = desired.SyncStatus("OutOfSync", "f" * 40, message="held", problems=found)
     site.round()
     assert site.one("head-not-applied").message == said
+
+
+def test_an_error_that_is_all_there_is_to_say_is_said_once() -> None:
+    site = Site()
+    held = desired.Problem("over-limit", "error", "", "held: 3 GPUs leave service")
+    site.status = desired.SyncStatus("OutOfSync", "f" * 40, message=held.message, problems=(held,))
+    site.round()
+    assert site.one("head-not-applied").message == held.message

@@ -86,6 +86,23 @@ def test_a_problem_without_a_place_begins_with_what_it_is() -> None:
 
 def test_an_approval_that_lets_nothing_apply_is_told() -> None:
     told = sync(held=[{"digest": "s1", "message": ""}])
-    assert withheld.approval(told, "s1").startswith("s1 is held on: ")
+    assert withheld.approval(told, "s1").startswith("s1 is held on: who signed")
     assert withheld.approval(told, "s2") == ""
     assert withheld.approval(None, "s1") == ""
+
+
+def test_an_approval_of_less_than_the_change_ends_by_now_says_what_covers_it() -> None:
+    told = sync(held=[{"digest": "", "message": ""}, {"digest": "sabj4h2", "message": ""}])
+    assert withheld.approval(told, "sabj1h2") == (
+        "the change ends more running work than sabj1h2 covers: `muster approve sabj4h2` covers "
+        "what it ends now"
+    )
+    assert withheld.approval(told, "sacj1h2") == ""
+
+
+def test_an_approval_of_what_muster_fails_over_is_not_called_one_of_who_may_not() -> None:
+    defect = {"rule": "defect", "object": "", "message": "a defect of Muster kept it"}
+    of_job = {**defect, "object": "Job/a"}
+    told = sync(held=[{"digest": "s1", "message": ""}], problems=[of_job, defect])
+    assert withheld.approval(told, "s1") == "s1 is held on: a defect of Muster kept it"
+    assert "who signed" in withheld.approval({**told, "problems": [of_job]}, "s1")
