@@ -16,10 +16,9 @@ from reconciler.model import hostlists
 from reconciler.operations import endpoints
 
 if TYPE_CHECKING:
-    from reconciler.operations import authoring
+    from reconciler.operations import authoring, withheld
     from reconciler.operations import changing as operations
     from reconciler.operations import client as clients
-    from reconciler.operations import withheld
 else:
     clients = lazily.module("reconciler.operations.client")
     authoring = lazily.module("reconciler.operations.authoring")
