@@ -132,6 +132,6 @@ def problem(
         rule=why.rule if why else "",
         severity="error" if mode == "required" else "warning",
         path=path,
-        message=f"commit {commit.id[:12]} changes it, and {why.message}" if why else "",
+        message=desired.unanswered(commit.id, why.message) if why else "",
         object=label,
     )

@@ -265,11 +265,16 @@ def undecided_jobs(sync: desired.SyncStatus) -> dict[str, Reason]:
 
 
 def refused_view(name: str, problem: str, seen_at: float) -> viewtypes.JobView:
-    """A job that is written, and has no run: it is ``Invalid``, or nobody said that it is new."""
+    """A job that is written, and has no run: it is ``Invalid``, who writes it may not, or nobody
+    said that it is new."""
     held = problem == desired.AWAITS_ADOPTION
     why = viewtypes.ReasonView(
         ReasonCode.INVALID, problem, [], "correct its document, and commit it"
     )
+    if desired.is_unanswered(problem):
+        why = viewtypes.ReasonView(
+            ReasonCode.NOT_ALLOWED, problem, [], "a signed commit of it by somebody who may"
+        )
     if problem.startswith(desired.DEFECT):
         why = msgspec.structs.replace(why, unblocks="a report of it, or to write it otherwise")
     if held:

@@ -152,6 +152,7 @@ def test_what_does_not_count_says_why(
     assert said in signed.refusal(revision, f"Job/{name}")[1]
     assert signed.bed.job(name)["state"] in {"Held", "Pending"}
     assert not signed.bed.job(name)["attempts"]
+    assert [one["code"] for one in signed.bed.job(name)["reasons"]] == ["NotAllowed"]
     after = f"after-{who or 'nobody'}"
     signed.commit("bob", job(after))
     signed.bed.until_state(after, "Succeeded")

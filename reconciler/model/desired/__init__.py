@@ -54,6 +54,8 @@ from reconciler.model.desired.revision import (
     Problem,
     Structure,
     SyncStatus,
+    is_unanswered,
+    unanswered,
 )
 from reconciler.model.desired.settings import (
     LOOPBACK,
@@ -122,5 +124,7 @@ __all__ = [
     "Topology",
     "Volume",
     "Waiver",
+    "is_unanswered",
     "merge_levels",
+    "unanswered",
 ]

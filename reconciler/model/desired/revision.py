@@ -1,5 +1,6 @@
 """All that a revision asks for, and what is said of it: problems, holds, how it stands."""
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -98,6 +99,19 @@ AWAITS_ADOPTION = (
 
 #: The words by which a defect of Muster is told and found.
 DEFECT = "a defect of Muster"
+
+_UNANSWERED = "commit {commit} changes it, and {why}"
+_IS_UNANSWERED = re.compile(r"commit [0-9a-f]{12} changes it, and ")
+
+
+def unanswered(commit: str, why: str) -> str:
+    """What is told of an object that a commit changes for which nobody answers who may."""
+    return _UNANSWERED.format(commit=commit[:12], why=why)
+
+
+def is_unanswered(told: str) -> bool:
+    """Whether that is what is told of an object."""
+    return _IS_UNANSWERED.match(told) is not None
 
 
 class Held(msgspec.Struct, frozen=True):

@@ -24,3 +24,11 @@ def test_a_job_that_waits_for_adoption_is_held() -> None:
     assert (waiting.state, why.code, why.unblocks) == ("Held", "Held", "`muster adopt train`")
     broken = views.refused_view("train", "a.yaml:3:1: error: …", 1.0)
     assert (broken.state, broken.reasons[0].code) == ("Pending", "Invalid")
+
+
+def test_a_job_that_nobody_answers_for_who_may_is_not_allowed() -> None:
+    told = desired.unanswered("0123456789ab" * 3, "it bears no signature")
+    refused = views.refused_view("train", told, 1.0)
+    (why,) = refused.reasons
+    assert (refused.state, why.code) == ("Pending", "NotAllowed")
+    assert why.message == "commit 0123456789ab changes it, and it bears no signature"
