@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from reconciler.model import checks, desired, hostlists, quantities, staging, times
+from reconciler.model import access, checks, desired, hostlists, quantities, staging, times
 from reconciler.model.resources import Resources
 
 Texts = dict[str, str]
@@ -95,6 +95,16 @@ def _windows(windows: tuple[desired.SyncWindow, ...]) -> str:
     )
 
 
+def _keys(of: tuple[access.Key, ...]) -> dict[str, dict[str, str]]:
+    """Each by its place, named by its kind as a document names it."""
+    found: dict[str, dict[str, str]] = {}
+    for index, key in enumerate(of):
+        found[str(index)] = {key.kind: key.text}
+        if key.valid_before is not None:
+            found[str(index)]["validBefore"] = times.format_time(key.valid_before)
+    return found
+
+
 def _of_node(has: Resources) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "cpu": quantities.format_cpu(has.cpu_milli),
@@ -141,6 +151,8 @@ Show = Callable[[Any], Any]
 #: (type, field) to the path in the document and how the value is shown there; None: as it is. A
 #: path that begins with a slash is one from the object's ``spec`` on, wherever the field stands.
 RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
+    (access.Identity, "keys"): ("keys", _keys),
+    (access.Role, "rules"): ("allow", None),
     (desired.Pool, "nodes"): ("hosts", _hosts),
     (desired.Pool, "node_resources"): ("nodes", _of_node),
     (desired.Pool, "gpu_model"): ("nodes.gpus.model", None),

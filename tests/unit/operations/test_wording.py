@@ -174,10 +174,23 @@ def test_all_rules_of_a_new_role_and_all_waivers_of_a_new_policy_are_told() -> N
     """Whoever reads a plan finds the one that gives most away also where it comes last."""
     verbs: tuple[access.Verb, ...] = ("submit", "manage", "drain", "approve")
     rules = tuple(access.Rule((verb,)) for verb in verbs)
-    assert "rules.3.verbs: [approve]" in wording.summary(access.Role("r", ("a@x.org",), rules))
+    assert "allow.3.verbs: [approve]" in wording.summary(access.Role("r", ("a@x.org",), rules))
     waivers = tuple(desired.Waiver(f"Job/{name}", "because", 1e9) for name in "ab")
     policy = desired.Policy("p", "m", "{}", kinds=("Job",), queues=("q",), waivers=waivers)
     assert "waivers.Job/b.reason: because" in wording.summary(policy)
+
+
+def test_people_are_told_as_they_are_written() -> None:
+    key = access.Key("ssh", "ssh-ed25519 AAAA", 1_767_225_600.0)
+    one = access.Identity("a@x.org", ("g",), (access.Key("gpg", "armoured\ntext"), key))
+    assert wording.fields(one) == {
+        "email": "a@x.org",
+        "groups": "[g]",
+        "keys.0.gpg": "armoured\ntext",
+        "keys.1.ssh": "ssh-ed25519 AAAA",
+        "keys.1.validBefore": "2026-01-01T00:00:00.000Z",
+        "acts": "self",
+    }
 
 
 def test_what_a_summary_leaves_out_it_counts() -> None:
