@@ -83,16 +83,16 @@ class Holds:
         whole = msgspec.structs.replace(after, jobs={**after.jobs, **stay}) if stay else after
         found = gate.judge(before, whole, approvals)
         self.used += found.used
-        if fresh and found.holds("structure") != found.holds("removal"):
-            # One part applies: the other is judged, and named by its digest, without it.
-            if found.holds("removal"):
-                alone = _without(before, fresh)
-            else:
-                back = {name: before.jobs[name] for name in fresh}
-                alone = msgspec.structs.replace(whole, jobs={**whole.jobs, **back})
-            found = gate.judge(before, alone, approvals)
-        self._note(found, fresh, found.digest)
-        return found
+        held = [part for part in ("structure", "removal") if found.holds(part)]
+        judged = {"structure": _with(whole, before, fresh), "removal": _without(before, fresh)}
+        if not fresh or not held or (len(held) == len(judged) and found.command):
+            self._note(found, fresh, found.digest)
+            return found
+        # One part applies, or can't be approved: each is judged, and named by its digest, alone.
+        each = [gate.judge(before, judged[part], approvals) for part in held]
+        for one in each:
+            self._note(one, fresh, one.digest)
+        return each[0]
 
     def _note(self, found: judgement.Judgement, names: list[str], group: str) -> None:
         """Take up a judgement: what it holds, and what is said of it."""
@@ -140,6 +140,12 @@ def beyond_approval(
         tuple(replace(one, message=told(one.message), digest="") for one in held),
         tuple(replace(one, message=told(one.message)) for one in problems),
     )
+
+
+def _with(state: desired.Desired, before: desired.Desired, names: list[str]) -> desired.Desired:
+    """The state with jobs as they were before."""
+    back = {name: before.jobs[name] for name in names}
+    return msgspec.structs.replace(state, jobs={**state.jobs, **back})
 
 
 def _without(state: desired.Desired, names: list[str]) -> desired.Desired:

@@ -182,6 +182,28 @@ def test_a_job_that_is_never_removed_stays(repository: Repository, make: Make) -
     assert one.load().status.sync == "Synced"
 
 
+def test_what_can_be_approved_is_named_although_something_beside_it_never_is(
+    repository: Repository, make: Make
+) -> None:
+    kept = job("a").replace(
+        "metadata: {name: a}", "metadata: {name: a, annotations: {muster/prune: never}}"
+    )
+    repository.commit({**BASE, "jobs/a.yaml": kept})
+    one = make()
+    one.load()
+    repository.commit({"jobs/a.yaml": None, "pool.yaml": pool(4)})
+    value = one.load()
+    assert [(held.part, bool(held.digest)) for held in value.status.held] == [
+        ("structure", True),
+        ("removal", False),
+    ]
+    repository.commit({}, message=f"Yes\n\nMuster-Approve: {digest(value)}")
+    value = one.load()
+    assert nodes(value) == 4
+    assert "a" in value.jobs
+    assert {problem.rule for problem in value.status.problems} == {"prune-never"}
+
+
 def test_a_wrong_policy_of_removal_is_a_mistake(repository: Repository, make: Make) -> None:
     wrong = job("a").replace("{name: a}", "{name: a, annotations: {muster/prune: nver}}")
     repository.commit({"jobs/a.yaml": wrong})
