@@ -1,14 +1,14 @@
 """Limits as amounts in time, for estimates: what they leave, and when work under them ends.
 
 Whoever waits under a limit, or is firm and waits for its guarantee, starts when that has room too,
-however much is idle. Each such bound of a queue in one resource is an *area* (``areas``) like those
-of nodes; a line comes in, the areas that bind it go out with what one start takes of each.
+however much is idle. Each such bound of a queue in one resource is a row of a ``Timeline`` like
+what nodes have; a line comes in, the rows that bind it go out with what one start takes of each.
 """
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from reconciler.scheduling import areas, bypool
+from reconciler.scheduling import bypool, timelines
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Charge
@@ -52,9 +52,9 @@ class Caps:
         self._ledger = ledger
         self._freed = freed
         self._of_queue: dict[int, list[_Returned]] | None = None
-        self._areas: dict[_Bound, areas.Area] = {}
+        self._rows: dict[tuple[timelines.Timeline, _Bound], int] = {}
 
-    def of(self, line: snapshots.Line) -> list[tuple[areas.Area, int]]:
+    def of(self, line: snapshots.Line, timeline: timelines.Timeline) -> list[timelines.Part]:
         """What binds a start of a line, with what it takes of each.
 
         What is said of pools counts only where it may go to no other.
@@ -74,20 +74,19 @@ class Caps:
                 found += [bound for most, bound in bounds if most < UNLIMITED]
             if ledger.caps and ledger.caps[resource] < UNLIMITED:
                 found.append(_Bound(ALL, resource, firm=False))
-        return [(self._area(bound), asked[bound.resource]) for bound in found]
+        return [((self._row(bound, timeline),), asked[bound.resource]) for bound in found]
 
-    def _area(self, bound: _Bound) -> areas.Area:
-        area = self._areas.get(bound)
-        if area is None:
-            area = self._areas[bound] = areas.Area(self._left(bound), self._situation.now)
-            for queue, returned in self._returned().items():
-                if bound.queue != ALL and bound.queue not in self._ledger.paths[queue]:
-                    continue
-                for at, amounts, firm in returned:
-                    amount = (firm if bound.firm else amounts)[bound.resource]
-                    if amount:
-                        area.comes(at, amount)
-        return area
+    def _row(self, bound: _Bound, timeline: timelines.Timeline) -> int:
+        row = self._rows.get((timeline, bound))
+        if row is None:
+            gains = [
+                (at, (firm if bound.firm else amounts)[bound.resource])
+                for queue, returned in self._returned().items()
+                if bound.queue == ALL or bound.queue in self._ledger.paths[queue]
+                for at, amounts, firm in returned
+            ]
+            row = self._rows[timeline, bound] = timeline.add(self._left(bound), gains)
+        return row
 
     def _left(self, bound: _Bound) -> int:
         """What a bound leaves once all that is leaving has left."""

@@ -19,13 +19,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import areas, backfill, caps, order
+from reconciler.scheduling import areas, backfill, caps, order, timelines
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Estimate, Eviction, Placement
 
 #: Claims that get an estimate, with GPUs and without.
 CLAIMS_MAX = 1000
+#: Elements of one claim that start at other moments than its first are reckoned with so often.
+BATCHES_MAX = 8
+#: What should have ended by now is expected to end so soon, in seconds.
+SOON_S = 1.0
 
 
 class Waiting(NamedTuple):
@@ -138,7 +142,7 @@ class _Expected:
                 if usual_s is not None:
                     ran_s = max(0.0, now - holding.began)
                     end = min(end, holding.began + usual_s(holding.job, ran_s))
-                found.append((max(end, now), holding))
+                found.append((max(end, now + SOON_S), holding))
             self._ends = found
         return self._ends
 
@@ -167,6 +171,11 @@ class _Expected:
             for task in placement.tasks:
                 if task.amounts[resource]:
                     yield end, task.node, task.amounts[resource]
+
+    def moments(self) -> Iterator[float]:
+        """When anything ends."""
+        yield from (end for end, _ in self.ends())
+        yield from (end for end, _, _ in self.starting())
 
     def freed(self) -> Iterator[caps.Freed]:
         """The same by queue."""
@@ -350,81 +359,64 @@ class _Pools:
         self.alike = alike
         #: Of strict queues: nobody starts before this, as who goes first does not.
         self._floors: dict[int, float] = {}
+        #: The rows of nodes that each shape may use.
+        self._rows: dict[int, tuple[int, ...]] = {}
+        self._timeline = timelines.Timeline(expected.situation.now, ())
 
     def pour(
         self, waiting: Iterable[Waiting], bounds: caps.Caps, found: dict[str, Estimate]
     ) -> None:
         """Give claims what they wait for, one after the other, and note when they have it."""
-        pools: list[areas.Area] | None = None
-        of_shape: dict[int, tuple[int, ...]] = {}
+        strict = self.expected.situation.queues.strict
         for one in waiting:
-            if pools is None:
-                pools, of_shape = self._filled()
-            usable = [pools[area] for area in of_shape[one.line.shape]]
-            at = self._start(one, usable, bounds.of(one.line))
-            if at is not None:
-                found.setdefault(one.claim.job, Estimate(at))
-                at = found[one.claim.job].at
-            if self.expected.situation.queues.strict[one.line.queue]:
-                self._floors[one.line.queue] = math.inf if at is None else at
-            if at is None and all(area.closed for area in pools):
-                return
+            if not self._rows:
+                self._fill()
+            at = self._start(one, bounds)
+            if at < math.inf:
+                at = found.setdefault(one.claim.job, Estimate(at)).at
+            if strict[one.line.queue]:
+                self._floors[one.line.queue] = at
 
-    def _start(
-        self, one: Waiting, usable: list[areas.Area], bounds: list[tuple[areas.Area, int]]
-    ) -> float | None:
-        """When a claim starts, which takes what it needs from then on; None: nobody knows."""
+    def _start(self, one: Waiting, bounds: caps.Caps) -> float:
+        """When a claim starts, which takes what it needs from then on; infinity: nobody knows."""
+        rows = self._rows[one.line.shape]
         asked = self.expected.situation.shapes[one.line.shape].least[self.resource]
-        floor = self._floors.get(one.line.queue, 0.0)
+        parts = [(rows, asked), *bounds.of(one.line, self._timeline)]
+        changes = self._timeline.changes
+        soonest = min(changes[row] for some, _ in parts for row in some)
+        after = max(self._floors.get(one.line.queue, 0.0), soonest)
         if one.at_once <= 0:  # as many as may run at once do
-            floor = max(floor, self.expected.first_end(one.claim.job))
-        if floor == math.inf or not all(area.will_have(amount) for area, amount in bounds):
-            return None
-        first = areas.take(usable, asked)
-        if first is None:
-            return None
-        at, taken = first
-        at = max([at, floor, *[area.take(amount) for area, amount in bounds]])
-        if at <= self.expected.situation.now:
-            at = min((area.ends[0][0] for area in usable if area.ends), default=math.inf)
-        if at == math.inf:  # what has not the right form now may have it whenever something ends
-            for area, amount in (*taken, *bounds):
-                area.free += amount
-            return None
-        self._keep(one, usable, bounds, taken, at)
-        return at
+            after = max(after, self.expected.first_end(one.claim.job))
+        if after == math.inf:
+            return math.inf
+        runs_s = self.expected.runs_s(one.claim.job, one.line.duration_s)
+        first, left = math.inf, min(one.left, max(1, one.at_once))
+        for _ in range(BATCHES_MAX):
+            at = self._timeline.first(parts, runs_s, after)
+            first = min(first, at)
+            if at == math.inf:
+                break
+            count, end = 1, at + runs_s
+            if left > 1:
+                count = max(1, min(self._timeline.most(part, at, end, left) for part in parts))
+            self._timeline.take([(some, amount * count) for some, amount in parts], at, end)
+            left -= count
+            after = at
+            if left <= 0:
+                break
+        return first
 
-    def _keep(
-        self,
-        one: Waiting,
-        usable: list[areas.Area],
-        bounds: list[tuple[areas.Area, int]],
-        taken: list[tuple[areas.Area, int]],
-        at: float,
-    ) -> None:
-        """What a claim took comes back at its end; its other elements take what is there by now."""
-        asked = self.expected.situation.shapes[one.line.shape].least[self.resource]
-        end = at + self.expected.runs_s(one.claim.job, one.line.duration_s)
-        for number in range(min(one.left, max(1, one.at_once))):
-            if number:
-                taken = areas.take_more(usable, asked)
-                if not taken or any(area.free < amount for area, amount in bounds):
-                    for area, amount in taken:
-                        area.free += amount
-                    return
-                for area, amount in bounds:
-                    area.free -= amount
-            for area, amount in (*taken, *bounds) if end < math.inf else ():
-                area.comes(end, amount)
-
-    def _filled(self) -> tuple[list[areas.Area], dict[int, tuple[int, ...]]]:
-        """The areas as they are now with all that is known to come back, and those of a shape."""
+    def _fill(self) -> None:
+        """What is free now in each area, and all that is known to come back."""
         situation, resource = self.expected.situation, self.resource
         parts = areas.Areas(situation, self.alike)
+        self._rows = parts.of_shape
         amounts = np.zeros(parts.count, dtype=np.int64)
         np.add.at(amounts, parts.of_node, self.calendar.later.amounts[:, resource])
-        pools = [areas.Area(free, situation.now) for free in amounts.tolist()]
+        gains: list[list[timelines.Gain]] = [[] for _ in range(parts.count)]
         of_node = parts.of_node.tolist()
         for end, node, amount in self.expected.gains(resource):
-            pools[of_node[node]].comes(end, amount)
-        return pools, parts.of_shape
+            gains[of_node[node]].append((end, amount))
+        self._timeline = timelines.Timeline(situation.now, self.expected.moments())
+        for free, some in zip(amounts.tolist(), gains, strict=True):
+            self._timeline.add(free, some)

@@ -221,3 +221,32 @@ def test_who_was_evicted_for_starts_when_they_have_left_at_the_latest() -> None:
     found = s.decide()
     assert found.promised == {"w": 1}
     assert found.estimates["w"].at == 30.0
+
+
+def test_a_limit_gives_back_though_nothing_ends_on_the_nodes_that_wait() -> None:
+    s = Situation().node("a", gpu=4, pool="a").node("b", gpu=4, pool="b")
+    s.queue("main", limit=4).job("r", "main", gpu=4, on=("a",), time_limit_s=600)
+    s.job("w", "main", gpu=4, pool="b", time_limit_s=100)
+    assert s.decide().estimates["w"].at == 600.0
+
+
+def test_who_came_later_is_expected_before_who_waits_for_more() -> None:
+    """What is left until the larger one has all of it is enough for the smaller one."""
+    s = Situation().node("n", gpu=4).queue("main", guaranteed=4)
+    s.policy = dataclasses.replace(s.policy, backfill="none")
+    s.job("r0", "main", gpu=2, on=("n",), time_limit_s=100)
+    s.job("r1", "main", gpu=2, on=("n",), time_limit_s=600)
+    s.job("large", "main", gpu=4, time_limit_s=100)
+    s.job("small", "main", gpu=2, time_limit_s=300)
+    s.job("long", "main", gpu=2, time_limit_s=1000)
+    found = {job: one.at for job, one in s.decide().estimates.items()}
+    assert found == {"large": 600.0, "small": 100.0, "long": 700.0}
+
+
+def test_elements_that_have_no_room_at_once_take_theirs_later() -> None:
+    s = busy()
+    s.policy = dataclasses.replace(s.policy, backfill="none")
+    s.job("array", "main", gpu=2, array=4, time_limit_s=100)
+    s.job("after", "main", gpu=4, time_limit_s=100)
+    found = {job: one.at for job, one in s.decide().estimates.items()}
+    assert found == {"array": 600.0, "after": 800.0}
