@@ -29,6 +29,8 @@ WHOLE = frozenset({"not-a-fast-forward", "history-rewritten", "too-many-commits"
 EMPTIED = "became-empty"
 #: The rule by which a revision, or one object of it, is not taken over which Muster fails.
 UNDECIDED = "defect"
+#: How the rules begin by which somebody's own policies say no.
+POLICY = "policy/"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -89,6 +91,12 @@ class Gate(Protocol):
             approvals: digests that people approved.
         """
         ...
+
+
+def by_policy(rules: Iterable[str]) -> bool:
+    """Whether it is policies alone that say no, by the rules of all that is wrong."""
+    found = list(rules)
+    return bool(found) and all(rule.startswith(POLICY) for rule in found)
 
 
 def unused(approvals: Iterable[str], used: Iterable[Used]) -> tuple[str, ...]:

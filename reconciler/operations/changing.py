@@ -14,7 +14,7 @@ import msgspec
 
 from reconciler.changes import clone as clones
 from reconciler.changes import edit, requests
-from reconciler.model import states
+from reconciler.model import judgement, states
 from reconciler.operations import (
     asked,
     draining,
@@ -268,7 +268,8 @@ def _in_clone(change: Change, clone: clones.Clone, target: Target, *, dry_run: b
         if isinstance(change, Submit):
             problems = submitting.placed(change, submitting.owned(change), problems)
             told = f"{change.place}: {told}" if change.place and not problems else told
-        raise ChangeError(told, problems=problems) from error
+        refused = judgement.by_policy(problem.rule for problem in error.problems)
+        raise ChangeError(told, refused=refused, problems=problems) from error
     except requests.ConflictError as error:
         raise ChangeError(str(error)) from error
     except clones.MissingError as error:

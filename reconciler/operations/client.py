@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from reconciler.model import desired
+from reconciler.model import desired, judgement
 from reconciler.operations import endpoints
 
 Json = Any
@@ -40,6 +40,7 @@ class ApiError(Exception):
     Attributes:
         status: HTTP status, 0 where there was no answer.
         problems: what is wrong with what was sent, one text each.
+        rules: the rules by which it is wrong, one for each of these.
         unreachable: whether there was no controller, or it left in the middle of its answer.
     """
 
@@ -49,17 +50,19 @@ class ApiError(Exception):
         status: int = 0,
         problems: tuple[str, ...] = (),
         *,
+        rules: tuple[str, ...] = (),
         unreachable: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.problems = problems
+        self.rules = rules
         self.unreachable = unreachable
 
     @property
     def refused(self) -> bool:
         """Whether safety, policy or access said no (exit code 3)."""
-        return self.status in (401, 403)
+        return self.status in (401, 403) or judgement.by_policy(self.rules)
 
 
 class Client:
@@ -304,15 +307,18 @@ class Client:
             )
         try:
             told = msgspec.json.decode(content)["error"]
-            problems = tuple(
-                desired.Problem(**problem).text() for problem in told.get("problems", ())
-            )
+            problems = tuple(desired.Problem(**one) for one in told.get("problems", ()))
             message = str(told["message"])
         except (ValueError, KeyError, TypeError, AttributeError):
             return ApiError(f"{self.url}{path}: {answer.status} {answer.reason}", answer.status)
         if answer.status == 401:
             message += "; --token-file or MUSTER_TOKEN_FILE names the file that holds yours"
-        return ApiError(message, answer.status, problems)
+        return ApiError(
+            message,
+            answer.status,
+            tuple(problem.text() for problem in problems),
+            rules=tuple(problem.rule for problem in problems),
+        )
 
 
 def _target(path: str, query: Mapping[str, str]) -> str:

@@ -186,6 +186,23 @@ def test_a_rehearsed_job_is_refused_as_a_submitted_one(work: Path, text: str, me
     assert head(work) == before
 
 
+@pytest.mark.parametrize(("queue", "refused"), [("default", True), ("nowhere", False)])
+def test_who_is_refused_by_a_policy_alone_is_told_so(work: Path, queue: str, refused: bool) -> None:
+    """So that a script tells a rule of the house from a mistake."""
+    (work / "policy.yaml").write_text(
+        "apiVersion: muster/v1\nkind: Policy\nmetadata: {name: owned}\n"
+        "spec: {match: {kinds: [Job]}, message: say where, "
+        "schema: {properties: {spec: {required: [reservation]}}}}\n"
+    )
+    git(work, "add", "policy.yaml")
+    git(work, "commit", "--quiet", "--message", "policy")
+    text = documents(job("new"), job("other", queue=queue))
+    with pytest.raises(changing.ChangeError) as told:
+        changing.carry_out([changing.Submit(text)], find(work))
+    assert any("say where" in problem for problem in told.value.problems)
+    assert told.value.refused is refused
+
+
 def test_a_rehearsed_job_is_not_submitted(work: Path) -> None:
     before = head(work)
     (done,) = changing.carry_out([changing.Submit(job("new"))], find(work), dry_run=True)

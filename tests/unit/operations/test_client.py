@@ -16,6 +16,7 @@ PROBLEM = (
     b'"severity": "error", "path": "jobs/a.yaml", "line": 3, "column": 5, "object": "Job/a", '
     b'"field": "spec.queue", "message": "wrong", "found": "1", "expected": "text"}]}}'
 )
+DENIED = PROBLEM.replace(b'"rule": "schema"', b'"rule": "policy/max-gpus"')
 
 
 class Served:
@@ -62,6 +63,7 @@ class Served:
                     "refused": (403, REFUSAL),
                     "unknown": (401, REFUSAL),
                     "invalid": (422, PROBLEM),
+                    "denied": (400, DENIED),
                     "gateway": (502, b"<html>"),
                     "login": (302, b"<html>"),
                     "text": (200, b"hello"),
@@ -138,6 +140,7 @@ def test_something_else_is_done_while_an_answer_is_made(served: Served) -> None:
         ("refused", 403, True, "bob may not"),
         ("unknown", 401, True, "bob may not; --token-file or MUSTER_TOKEN_FILE names the file"),
         ("invalid", 422, False, "no"),
+        ("denied", 400, True, "no"),
         ("gateway", 502, False, "/v1/gateway: 502 Bad Gateway"),
         ("login", 302, False, "/v1/login: 302, which sends to elsewhere"),
         ("text", 0, False, "/v1/text: the answer is no JSON; is this a Muster controller?"),
