@@ -226,9 +226,7 @@ class Applied:
             self._apply_structure(revision)
         elif not self.structure_refused:
             self.structure_revision = revision
-        if self.basis is not earlier.basis and not self.basis.same_for_jobs(earlier.basis):
-            self._jobs.judge_by(self.basis)
-            touched.update(self.filed.candidates, self.jobs)
+        touched |= self._otherwise(earlier)
         self._jobs.apply(touched, self.now)
         if self.basis is not earlier.basis:
             self._keep_queues_in_use(earlier)
@@ -236,6 +234,16 @@ class Applied:
             self._pass_gate(self._gate, earlier, approvals)
         self._interrupted = False
         return True
+
+    def _otherwise(self, earlier: "_Earlier") -> set[str]:
+        """Jobs of which the structure may make something else than the one before it."""
+        if self.basis is earlier.basis:
+            return set()
+        queues = self.basis.queues_otherwise(earlier.basis)
+        if queues is None:
+            self._jobs.judge_by(self.basis)
+            return {*self.filed.candidates, *self.jobs}
+        return self._jobs.judge_queues_by(self.basis, queues) if queues else set()
 
     # --- structure --------------------------------------------------------------------------
 

@@ -107,8 +107,17 @@ class JobsInForce:
 
     def judge_by(self, basis: normalise.Basis) -> None:
         """Go by another structure from now on; nothing is judged yet."""
-        self.judging = judging.Judge(basis)
+        self.judging = self.judging.by(basis)
         self._settled = {}
+
+    def judge_queues_by(self, basis: normalise.Basis, queues: Collection[str]) -> set[str]:
+        """Go by a structure that is another to jobs of some queues alone; those to judge anew.
+
+        That of which anything is told is among them, since its document may name such a queue.
+        """
+        told = self.bad | self._settled.keys() | self._problems.keys()
+        self.judge_by(basis)
+        return told | {name for name, job in self.jobs.items() if job.queue in queues}
 
     def to_judge(self) -> set[str]:
         """Those with which something is wrong that may be right by now."""

@@ -13,15 +13,22 @@ from reconciler.model.documents import job as job_documents
 class Judge:
     """What documents of jobs are measured by, as long as the structure is ``basis``."""
 
-    def __init__(self, basis: normalise.Basis) -> None:
+    def __init__(self, basis: normalise.Basis, rules: policies.Rules | None = None) -> None:
+        """``rules``: the policies of this structure, where they have judged before."""
         self._basis = basis
         self._fitting = fitting.Fitting(basis.structure)
-        self._rules = policies.Rules(basis.structure.policies)
+        self._rules = rules or policies.Rules(basis.structure.policies)
 
     @property
     def until(self) -> float:
         """When the first waiver ends that lets something off."""
         return self._rules.until
+
+    def by(self, basis: normalise.Basis) -> "Judge":
+        """A judge by another structure; of the same policies it goes on knowing which waivers
+        let something off, whatever of that is judged anew."""
+        same = self._basis.structure.policies == basis.structure.policies
+        return Judge(basis, self._rules if same else None)
 
     def renew(self) -> None:
         """A waiver has ended: rules are applied anew."""

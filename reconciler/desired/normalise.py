@@ -14,7 +14,7 @@ from reconciler.desired import asking, pruning, starting, storage
 from reconciler.desired.collecting import Faults, duration_s
 from reconciler.desired.faults import Fault, defect
 from reconciler.desired.yamlreader import Path
-from reconciler.model import desired, identifiers, times
+from reconciler.model import access, desired, identifiers, times
 from reconciler.model.documents import job as documents
 
 log = logging.getLogger("muster.desired")
@@ -60,17 +60,21 @@ class Basis(msgspec.Struct, frozen=True):
     structure: desired.Structure
     priority_classes: dict[str, PriorityClass] = {}
 
-    def same_for_jobs(self, other: "Basis") -> bool:
-        """Whether jobs come out of both the same."""
-        return (
+    def queues_otherwise(self, other: "Basis") -> set[str] | None:
+        """The queues whose jobs may come out of both otherwise; None: those of all may."""
+        same = (
             self.priority_classes == other.priority_classes
             and self.structure.settings.lease_s == other.structure.settings.lease_s
-            and _bounds_of_jobs(self) == _bounds_of_jobs(other)
             and self.structure.pools == other.structure.pools
             and self.structure.volumes == other.structure.volumes
             and self.structure.policies == other.structure.policies
             and self.structure.reservations.keys() == other.structure.reservations.keys()
         )
+        if not same:
+            return None
+        mine, others = _bounds_of_jobs(self), _bounds_of_jobs(other)
+        found = {name for name in mine.keys() | others.keys() if mine.get(name) != others.get(name)}
+        return found and found.union(*(_below(found, one) for one in (self, other)))
 
 
 def _bounds_of_jobs(basis: Basis) -> dict[str, tuple[object, ...]]:
@@ -84,7 +88,12 @@ def _bounds_of_jobs(basis: Basis) -> dict[str, tuple[object, ...]]:
     }
 
 
-#: What is in force before any structure was accepted: a queue without bounds and no node.
+def _below(queues: set[str], basis: Basis) -> set[str]:
+    """Those that are below some queues."""
+    parents = {name: queue.parent for name, queue in basis.structure.queues.items()}
+    return {name for name in parents if not queues.isdisjoint(access.ancestors(name, parents))}
+
+
 EMPTY = Basis(desired.Structure(queues={"default": desired.Queue("default")}))
 
 
