@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.core import inservice, losses, overfull, quotas
+from reconciler.core import inservice, losses, overfull
 from reconciler.core import work as desk
 from reconciler.model import desired, records
 from reconciler.model.states import AttemptState
@@ -244,6 +244,8 @@ def _unpaid(
     old, new = before.structure.quotas, after.structure.quotas
     if not any(quota.ends and old.get(name) != quota for name, quota in new.items()):
         return set()
+    from reconciler.core import quotas  # noqa: PLC0415 - with numpy, for budgets alone
+
     is_over = quotas.spent_budgets(desk.Work(after, observed, now)).keys()
     return set(is_over - quotas.spent_budgets(desk.Work(before, observed, now)).keys())
 

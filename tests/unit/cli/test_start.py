@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,14 @@ def test_light_commands_load_nothing_heavy(arguments: list[str], also: tuple[str
     loaded = done.stdout.rpartition("LOADED ")[2].partition("OURS ")[0].split()
     assert "typer" in loaded, done
     assert [name for name in (*HEAVY, *also) if name in loaded] == []
+
+
+def test_a_plan_that_does_not_look_ahead_loads_no_scheduler(starter: Path) -> None:
+    done = run("plan", "HEAD", "--base", "HEAD", "--no-forecast", "--repo", str(starter))
+    assert "No changes." in done.stdout, done
+    loaded = done.stdout.rpartition("LOADED ")[2].partition("OURS ")[0].split()
+    assert "yaml" in loaded
+    assert "numpy" not in loaded
 
 
 def test_a_command_loads_no_other_commands_modules() -> None:
