@@ -5,8 +5,8 @@ import contextlib
 import pytest
 import typer
 
-from reconciler.cli import changing, drifting, explaining, joblist, looking, main, terminal, waiting
-from reconciler.operations import standings
+from reconciler.cli import drifting, explaining, joblist, looking, main, terminal, waiting
+from reconciler.operations import standings, withheld
 
 
 def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -457,7 +457,7 @@ def test_what_no_waiting_ends(codes: list[str], expected: str) -> None:
     ],
 )
 def test_what_of_a_digest_names_the_change(digest: str, change: str) -> None:
-    assert changing._change_of(digest) == change
+    assert withheld.change_of(digest) == change
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 pools"), (1, "1 pool"), (2, "2 pools")])
