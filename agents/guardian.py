@@ -10,6 +10,7 @@ Standard library only: the supervisor imports it.
 """
 
 # No pathlib or subprocess here: they would cost the supervisor memory.
+# ruff: noqa: SIM105
 
 import os
 
@@ -116,6 +117,10 @@ class Guardian:
             os.close(null)
 
     def dismiss(self) -> None:
-        """The supervisor leaves in order: nothing is to be killed."""
-        os.write(self._pipe, b"bye\n")
+        """The supervisor leaves in order: nothing is to be killed. Where the shell was killed a
+        moment ago, nobody is there to be told."""
+        try:
+            os.write(self._pipe, b"bye\n")
+        except BrokenPipeError:
+            pass
         os.waitpid(self.pid, 0)

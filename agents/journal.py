@@ -58,6 +58,9 @@ class Journal:
         self.handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
         self.pending: list[bytes] = []
         self.must_sync = False
+        #: Bringing it to disk has failed: the kernel takes what it had of it then for written, and
+        #: may have lost it. Only to be written anew makes it whole.
+        self.doubtful = False
         self.limit = BYTES_MAX
         self.ahead = os.fstat(self.handle).st_blocks * 512
         self.take_room()
@@ -75,7 +78,11 @@ class Journal:
                 data = data[os.write(self.handle, data) :]
             self.pending = []
         if self.must_sync:
-            os.fdatasync(self.handle)
+            try:
+                os.fdatasync(self.handle)
+            except OSError:
+                self.doubtful = True
+                raise
             self.must_sync = False
         self.take_room()
 
@@ -97,9 +104,16 @@ class Journal:
             OSError: it can't be; the journal goes on as it is, and is not tried anew before more
                 has been added.
         """
+        if os.fstat(self.handle).st_size >= self.limit:
+            self.renew(records)
+
+    def renew(self, records: list[Record]) -> None:
+        """Write the journal anew with these records, which have all that is pending in them.
+
+        Raises:
+            OSError: it can't be, or its name can't be brought to disk; the journal goes on.
+        """
         size = os.fstat(self.handle).st_size
-        if size < self.limit:
-            return
         fresh = self.path + ".new"
         handle = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, 0o600)
         lines = [json.dumps({"record": r}, separators=(",", ":")).encode() for r in records]
@@ -115,11 +129,15 @@ class Journal:
             os.close(handle)
             os.unlink(fresh)
             raise
-        folder = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY)
-        os.fsync(folder)
-        os.close(folder)
         os.close(self.handle)
-        self.handle = handle
+        self.handle, self.pending, self.must_sync = handle, [], False
         self.limit = max(BYTES_MAX, 2 * os.fstat(handle).st_size)
         self.ahead = 0
+        self.doubtful = True  # until its name is on disk as well
+        folder = os.open(os.path.dirname(self.path) or ".", os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        self.doubtful = False
         self.take_room()

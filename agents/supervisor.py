@@ -404,6 +404,8 @@ class Supervisor:
     def publish(self) -> None:
         """Make the turn's ends durable, then tell everyone what changed."""
         try:
+            if self.journal.doubtful:
+                self.journal.renew(list(self.records.values()))
             self.journal.flush()
         except OSError as problem:
             complain(f"journal {self.journal.path}: {problem}; trying again in a second")

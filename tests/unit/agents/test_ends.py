@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from agents import (
     clients,
     confinement,
     datacache,
+    guardian,
     journal,
     keeper,
     shell,
@@ -77,6 +79,38 @@ def test_an_end_that_is_not_on_disk_is_told_to_no_agent(made: supervisor.Supervi
     made.journal.handle = good
     made.publish()
     assert agent.hears() == {"a": "Ended"}
+    agent.close()
+
+
+def test_what_could_not_be_brought_to_disk_once_is_written_anew_before_it_is_told(
+    made: supervisor.Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that could not write a page takes it for written: the next call succeeds at once."""
+    made.records["a"] = RUNNING
+    agent = Agent(made)
+    made.on_hello({}, agent.client)
+    assert agent.hears() == {"a": "Running"}
+    synced: list[str] = []
+
+    def broken(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    def note(handle: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{handle}"))  # noqa: PTH115
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", broken)
+        made.end({**RUNNING, "exit_code": 7}, "Exited")
+        made.publish()
+    assert made.retry_at, "it could not be brought to disk"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", note)
+        made.publish()
+    assert synced[:1] == [f"{made.journal.path}.new"]
+    assert journal.read(made.journal.path)["a"]["exit_code"] == 7
+    assert agent.hears() == {"a": "Ended"}
+    made.publish()
+    assert (made.retry_at, made.journal.doubtful) == (0.0, False)
     agent.close()
 
 
@@ -228,3 +262,14 @@ def test_an_older_supervisor_that_names_such_a_one_is_understood(tmp_path: Path)
     assert node.receive() is None
     node.close()
     theirs.close()
+
+
+def test_who_leaves_in_order_does_so_though_its_guardian_was_killed(tmp_path: Path) -> None:
+    one = guardian.Guardian("none.0", str(tmp_path), ("", "", []))
+    one.start()
+    os.kill(one.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)
+    one.dismiss()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(one.pid, os.WNOHANG)
+    os.close(one._pipe)

@@ -238,6 +238,33 @@ def test_a_journal_that_can_not_be_written_anew_goes_on_as_it_is(
     os.close(made.handle)
 
 
+def test_a_journal_whose_new_name_can_not_be_kept_is_written_to_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file before it has no name any more: what went there would be lost."""
+    made = journal.Journal(str(tmp_path / "journal"))
+    real = os.fsync
+
+    def names_fail(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(handle)
+
+    record = {"id": "a", "state": "Running"}
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", names_fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            made.renew([record])
+    doubts = made.doubtful
+    assert doubts
+    made.add({"record": record | {"state": "Ended"}}, sync=True)
+    made.flush()
+    assert journal.read(made.path)["a"]["state"] == "Ended"
+    made.renew([record])
+    assert not made.doubtful
+    os.close(made.handle)
+
+
 @pytest.mark.parametrize("url", ["localhost:80", "ftp://x", "http://"])
 def test_what_is_no_url(url: str) -> None:
     with pytest.raises(LinkError, match="is not a URL"):
