@@ -159,12 +159,13 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
 def _measure(options: argparse.Namespace, within: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     count = options.tasks
-    if options.no_hyperqueue:
+    problem = "left out by --no-hyperqueue" if options.no_hyperqueue else hq.missing()
+    if problem:
         rows += [
             _row(f"tasks_per_s_{count}{name}", ours(count, within, way), "1/s")
             for name, way in WAYS.items()
         ]
-        rows.append({"not_measured": "HyperQueue beside us: left out by --no-hyperqueue"})
+        rows.append({"not_measured": f"HyperQueue beside us: {problem}"})
     else:
         rows += _beside(
             count,

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 #: What Debian's packages ask whether they may start a service.
 POLICY = Path("/usr/sbin/policy-rc.d")
@@ -38,28 +39,35 @@ def missing() -> list[str]:
 
 
 def install() -> int:
-    """Install what is missing as root or through sudo without a password."""
+    """Install what is missing, or say what that costs."""
     absent = missing()
-    if not absent:
-        return 0
+    problem = fetch(absent) if absent else ""
+    return report(missing(), problem) if problem else 0
+
+
+def fetch(absent: list[str], to: TextIO | None = None) -> str:
+    """Install packages as root or through sudo without a password; why that can't be, or nothing.
+
+    What apt-get says goes ``to`` there, else to standard output.
+    """
     prefix: list[str] = []
     if os.geteuid() != 0:
         sudo = shutil.which("sudo")
-        allowed = sudo and subprocess.run([sudo, "-n", "true"], check=False).returncode == 0
-        if not sudo or not allowed:
-            return report(absent, "not root and no sudo without a password")
+        asked = [sudo or "sudo", "-n", "true"]
+        if not sudo or subprocess.run(asked, capture_output=True, check=False).returncode:
+            return "not root and no sudo without a password"
         prefix = [sudo, "-n"]
     if not shutil.which("apt-get"):
-        return report(absent, "no apt-get here")
+        return "no apt-get here"
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     if prefix:
         prefix += ["env", "DEBIAN_FRONTEND=noninteractive"]
     with without_services(prefix):
         for arguments in (["update"], ["install", "-y", "--no-install-recommends", *absent]):
             command = [*prefix, "apt-get", "-qq", *arguments]
-            if subprocess.run(command, env=environment, check=False).returncode != 0:
-                return report(missing(), f"`{' '.join(command)}` failed")
-    return 0
+            if subprocess.run(command, env=environment, stdout=to, check=False).returncode != 0:
+                return f"`{' '.join(command)}` failed"
+    return ""
 
 
 @contextlib.contextmanager

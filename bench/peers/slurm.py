@@ -7,7 +7,6 @@ and saved every few seconds (``StateSaveLocation``): an exit status is durable s
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from agents import processes
 from bench import cluster
+from bench.peers import bringing
 
 DURABILITY = "state saved every few seconds: an exit status is durable later"
 _PROGRAMS = {
@@ -62,14 +62,10 @@ MinJobAge=2
 
 
 def missing() -> str:
-    """What to install before Slurm can be a peer here; nothing where all is there."""
-    search = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
-    absent = {package for name, package in _PROGRAMS.items() if not shutil.which(name, path=search)}
-    if absent:
-        return f"not installed; apt-get install --no-install-recommends {' '.join(sorted(absent))}"
+    """Have it here, installing it where it is missing; why it can't be a peer, or nothing."""
     if os.geteuid():
         return "slurmd wants to be started by root"
-    return ""
+    return bringing.programs(_PROGRAMS)
 
 
 def _ports(count: int) -> list[int]:
