@@ -14,7 +14,6 @@ QUANTITIES = {
     "duration": "duration",
     "bytes": "amount of memory",
     "CPUs": "number of CPUs",
-    "GPUs": "whole number",
 }
 
 
@@ -68,29 +67,49 @@ def _default(field: schema.Schema, below: schema.Schema | None) -> str:
 
 
 def _type(whole: schema.Schema, field: schema.Schema) -> str:
-    unit = field.get("x-unit")
+    unit, branches = field.get("x-unit"), _branches(field)
+    if unit == "GPUs":
+        return "number of GPUs" if _takes_fractions(branches) else "whole number"
     if unit in QUANTITIES:
-        none = any("none" in one.get("pattern", "") for one in _branches(field))
+        none = any("none" in one.get("pattern", "") for one in branches)
         return QUANTITIES[unit] + (" or `none`" if none else "")
-    return " or ".join(dict.fromkeys(_name(whole, one) for one in _branches(field)))
+    return _names(whole, branches)
 
 
-def _name(whole: schema.Schema, one: schema.Schema) -> str:
+def _takes_fractions(branches: list[schema.Schema]) -> bool:
+    return any(one.get("type") == "number" for one in branches)
+
+
+def _names(whole: schema.Schema, branches: list[schema.Schema], *, many: bool = False) -> str:
+    """What one value, or each of ``many``, may be; any number is a whole one as well."""
+    if _takes_fractions(branches):
+        branches = [one for one in branches if one.get("type") != "integer"]
+    return " or ".join(dict.fromkeys(_name(whole, one, many=many) for one in branches))
+
+
+def _name(whole: schema.Schema, one: schema.Schema, *, many: bool = False) -> str:
     if "enum" in one:
         return ", ".join(f"`{value}`" for value in one["enum"])
-    if "$ref" in one:
-        return "mapping"
-    kind = one["type"]
+    plural = "s" if many else ""
+    kind = "object" if "$ref" in one else one.get("type", "")
     if kind == "array":
-        return f"list of {_name(whole, one['items'])}s"
+        return f"list{plural} of {_names(whole, _branches(one['items']), many=True)}"
     if kind == "object":
-        return "mapping of strings"
-    if kind == "integer":
-        low, high = one.get("minimum"), one.get("maximum")
-        if low is None:
-            return "whole number"
-        return f"whole number, {low} to {high}" if high is not None else f"whole number from {low}"
-    return "`true`, `false`" if kind == "boolean" else str(kind)
+        values = one.get("additionalProperties")
+        told = _names(whole, _branches(values), many=True) if isinstance(values, dict) else ""
+        return f"mapping{plural}" + (f" of {told}" if told else "")
+    if kind in {"integer", "number"}:
+        return ("whole number" if kind == "integer" else "number") + plural + _bounds(one)
+    return "`true`, `false`" if kind == "boolean" else f"{kind}{plural}" if kind else ""
+
+
+def _bounds(one: schema.Schema) -> str:
+    low, high, above = (one.get(key) for key in ("minimum", "maximum", "exclusiveMinimum"))
+    if above is not None:
+        return f" above {above:.0f}" + (f", at most {high:.0f}" if high is not None else "")
+    if low is None:
+        return ""
+    return f", {low:.0f} to {high:.0f}" if high is not None else f" from {low:.0f}"
 
 
 def cell(text: str) -> str:

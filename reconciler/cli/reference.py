@@ -32,8 +32,7 @@ editors and other programs is in [`schemas/`](../../schemas/), one JSON Schema a
 
     # yaml-language-server: $schema=PATH/TO/schemas/job.json
 
-A field that is not listed is refused. What the design has and this build has not is refused too,
-with the reason that stands under *Not built yet*.
+A field that is not listed is refused, and one that is listed is honoured.
 
 How amounts are written:
 
