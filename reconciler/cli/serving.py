@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import typer
 import reconciler
 from reconciler.cli import context, lazily, terminal
 from reconciler.model import revisions
-from reconciler.operations import resources
+from reconciler.operations import starting
 
 if TYPE_CHECKING:
     from reconciler.operations import localcluster
@@ -215,18 +214,10 @@ def init(
 
     Example: muster init my-cluster
     """
-    if folder.exists() and any(folder.iterdir()):
-        terminal.fail(f"{folder} is there and not empty; name a new folder")
-    shutil.copytree(resources.starter(), folder, dirs_exist_ok=True)
-    (folder / ".gitignore").write_text(".muster/\n", encoding="utf-8")
-    for command in (
-        ["git", "init", "--quiet", "--initial-branch", "main"],
-        ["git", "add", "--all"],
-        ["git", "commit", "--quiet", "--message", "Start a cluster with Muster"],
-    ):
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode:
-            terminal.fail(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+    try:
+        starting.begin(folder)
+    except starting.StarterError as error:
+        terminal.fail(str(error))
     terminal.out.print(str(folder))
     terminal.note(f"next: cd {folder} && muster up")
 

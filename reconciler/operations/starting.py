@@ -1,0 +1,60 @@
+"""A repository to begin with: files of a small cluster, and one commit of them.
+
+Who is told why it could not be made, as where git does not know who commits, can mend that and say
+the same again: what was made till then is gone.
+"""
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from reconciler.operations import resources
+
+_COMMANDS = (
+    ("git", "init", "--quiet", "--initial-branch", "main"),
+    ("git", "add", "--all"),
+    ("git", "commit", "--quiet", "--message", "Start a cluster with Muster"),
+)
+
+
+class StarterError(Exception):
+    """It can't be made, and nothing of it is left."""
+
+
+def begin(folder: Path) -> None:
+    """Make the repository in a folder that is not there, or empty.
+
+    Raises:
+        StarterError: something is there, or git refuses.
+        OSError: the folder can't be written.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise StarterError(f"{folder} is there and not empty; name a new folder")
+    with _whole(folder):
+        shutil.copytree(resources.starter(), folder, dirs_exist_ok=True)
+        (folder / ".gitignore").write_text(".muster/\n", encoding="utf-8")
+        for command in _COMMANDS:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            if done.returncode:
+                told = done.stderr.strip() or done.stdout.strip()
+                raise StarterError(f"`{' '.join(command)}` failed: {told}")
+
+
+@contextlib.contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """Leave a folder that is not there, or empty, as it was where not all can be done in it."""
+    was_there = folder.exists()
+    try:
+        yield
+    except BaseException:
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        if not was_there:
+            with contextlib.suppress(FileNotFoundError):
+                folder.rmdir()
+        raise

@@ -1,0 +1,63 @@
+"""A repository to begin with is made whole, or not at all."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from reconciler.operations import starting
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Git does not know who commits, nor may it guess."""
+    for name in [name for name in os.environ if name.startswith("GIT_")] + ["EMAIL"]:
+        monkeypatch.delenv(name, raising=False)
+    config = tmp_path / "gitconfig"
+    config.write_text("[user]\n\tuseConfigOnly = true\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["new", "empty"])
+def test_who_could_not_begin_says_the_same_again(
+    there: bool, nobody: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sites" / "mine"
+    if there:
+        folder.mkdir(parents=True)
+    with pytest.raises(starting.StarterError, match=r"^`git commit .*` failed: (.|\n)*user\.email"):
+        starting.begin(folder)
+    assert folder.exists() is there
+    assert (not there) or list(folder.iterdir()) == []
+
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "Ada")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "ada@example.org")
+    starting.begin(folder)
+    assert _git(folder, "status", "--short") == ""
+    assert _git(folder, "log", "--format=%s %D") == "Start a cluster with Muster HEAD -> main"
+    assert [path.name for path in folder.parent.iterdir()] == ["mine"]
+
+
+def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(starting.StarterError, match="is there and not empty; name a new folder"):
+        starting.begin(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+def test_the_folder_one_stands_in_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "Ada")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "ada@example.org")
+    starting.begin(Path())
+    assert _git(Path.cwd(), "status", "--short") == ""
+    assert (tmp_path / "cluster.yaml").is_file()
