@@ -4,11 +4,14 @@ node's tasks, which need an agent, are not to wait for it."""
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 #: How long an agent waits for the folder before it begins without.
 ANSWER_S = 10.0
+#: How soon it is noticed, meanwhile, that the agent was told to leave.
+LEAVE_S = 0.1
 #: How soon it is tried again where whatever holds the folder said that it can't be reached.
 AGAIN_S = 15.0
 #: What file systems say whose server, or disk, is away.
@@ -34,16 +37,18 @@ class Commons:
 
     def find(self, limit_s: float = ANSWER_S) -> str:
         """The folder without links, made where there is none; where it does not answer its path as
-        it was given, and ``problem`` says so.
+        it was given, and ``problem`` says so. An agent that is to leave waits no longer.
 
         Raises:
             OSError: it can't be made, and nothing says that it is only away.
         """
         threading.Thread(target=self._look, daemon=True).start()
-        answered = self._looked.wait(limit_s)
+        answered = self._answers(limit_s)
         with self._lock:
             if self._found:
                 return self._found
+            if self._leaving.is_set():
+                return os.path.abspath(self._path)  # noqa: PTH100 - as below
             if self._refused is not None and self._refused.errno not in AWAY:
                 raise self._refused
             why = f"did not answer within {limit_s:g} s"
@@ -54,6 +59,13 @@ class Commons:
                 "whether ls there comes back on the node, and what is mounted"
             )
         return os.path.abspath(self._path)  # noqa: PTH100 - links may lead to what hangs
+
+    def _answers(self, limit_s: float) -> bool:
+        deadline = time.monotonic() + limit_s
+        while (left_s := deadline - time.monotonic()) > 0 and not self._leaving.is_set():
+            if self._looked.wait(min(left_s, LEAVE_S)):
+                return True
+        return self._looked.is_set()
 
     def await_it(self, later: Callable[[str], None]) -> None:
         """Have ``later`` told of the folder without links, by another thread, once it answers."""

@@ -95,3 +95,26 @@ def test_one_that_is_there_is_told_without_links(tmp_path: Path) -> None:
     found: list[str] = []
     ours.await_it(found.append)
     assert found == [str(tmp_path / "real/shared")]
+
+
+def test_an_agent_that_is_told_to_leave_as_it_begins_does_not_wait_for_it(tmp_path: Path) -> None:
+    leaving = threading.Event()
+    leaving.set()
+    ours = commons.Commons(tmp_path / "shared", leaving)
+    ours.find(0.5)
+    assert ours.problem == ""
+
+
+@needs_root
+def test_who_leaves_waits_for_none_that_hangs(tmp_path: Path) -> None:
+    leaving = threading.Event()
+    with hanging.mounted(tmp_path / "away") as away:
+        ours = commons.Commons(away.place / "shared", leaving)
+        waits = threading.Thread(target=ours.find, args=(3600.0,), daemon=True)
+        waits.start()
+        assert away.asked.wait(60)
+        leaving.set()
+        waits.join(60)
+        left = not waits.is_alive()
+        away.answer()
+    assert left
