@@ -37,6 +37,8 @@ class Stage:
         self.folder = folder.resolve()
         self.clone = self.folder / "clone"
         self._interrupted = interrupted
+        #: Whether the folder is this performance's.
+        self.prepared = False
         self.cluster = localcluster.LocalCluster(
             folder=self.folder,
             repository=str(self.folder / "repository.git"),
@@ -54,18 +56,42 @@ class Stage:
         return self._api
 
     def prepare(self) -> None:
-        """Clear the folder; make the repository and the clone, with everything but the jobs."""
+        """Clear the folder; make the repository and the clone, with everything but the jobs.
+
+        Raises:
+            StoryError: the folder is somebody else's, or a cluster is up in it.
+        """
         if self.folder.exists():
+            if self.cluster.is_up():
+                raise StoryError(
+                    f"a cluster is up in {self.folder}: end that demo first, by Ctrl-C where it "
+                    "runs, or name another folder with --folder"
+                )
             if not (self.folder / ".muster-demo").exists() and any(self.folder.iterdir()):
                 raise StoryError(f"{self.folder} is there and no demo made it; name another")
             shutil.rmtree(self.folder)
         self.folder.mkdir(parents=True)
         (self.folder / ".muster-demo").touch()
+        self.prepared = True
         self.git("init", "--quiet", "--bare", "--initial-branch", "main", "repository.git")
         self.git("clone", "--quiet", "repository.git", "clone")
         for path in sorted(resources.cluster_state().glob("*.yaml")):
             shutil.copy(path, self.clone / path.name)
         self.commit("Describe the cluster: a pool of four nodes, queues, priorities")
+
+    def start(self) -> None:
+        """Start the controller and the nodes.
+
+        Raises:
+            StoryError: it does not come up.
+            Interrupted: somebody pressed Ctrl-C.
+        """
+        try:
+            self.cluster.start(self._interrupted)
+        except localcluster.StoppedError:
+            raise Interrupted from None
+        except localcluster.ClusterError as error:
+            raise StoryError(str(error)) from error
 
     def git(self, *arguments: str, folder: Path | None = None) -> str:
         """Run git with an identity of the demo's own and nobody's configuration."""
@@ -88,6 +114,8 @@ class Stage:
             timeout=60,
             check=False,
         )
+        if self._interrupted():  # Ctrl-C reaches git as well, which may have ended by it
+            raise Interrupted
         if done.returncode:
             raise StoryError(f"`git {' '.join(arguments)}` failed: {done.stderr.strip()}")
         return done.stdout.strip()

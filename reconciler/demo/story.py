@@ -72,7 +72,7 @@ class Story:
         """A repository, a controller, four nodes."""
         self.stage.prepare()
         self.say("made a git repository from the example desired state, and a clone of it")
-        self.stage.cluster.start()
+        self.stage.start()
 
         def ready() -> Json:
             nodes = self.stage.api.get("/v1/nodes")["items"]
@@ -355,7 +355,7 @@ def play(folder: Path, *, keep: bool) -> int:
         code = 1
     finally:
         stage.close()
-        if stage.folder.is_dir():
+        if stage.prepared and stage.folder.is_dir():
             seconds = round(time.monotonic() - began, 2)
             result = {"steps": steps, "ok": code == 0, "seconds": seconds}
             text = msgspec.json.format(msgspec.json.encode(result))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agents import networks, virtual
+from agents import networks, processes, virtual
 from reconciler.desired import gitobjects
 from reconciler.model import desired
 from reconciler.operations import client as clients
@@ -24,6 +24,8 @@ READY_S_MAX = 60.0
 #: How often the processes are looked after, and how often the pools in force.
 LOOK_S = 0.5
 FOLLOW_POOLS_S = 2.0
+#: Held by the cluster of a folder, in its state folder.
+LOCK = "up.lock"
 #: After how long it is told why a controller that answers isn't ready.
 TELL_AFTER_S = 3.0
 
@@ -265,7 +267,7 @@ class LocalCluster:
 
     def _take_folder(self) -> None:
         """One cluster a folder: a second one would take tokens and endpoint from the first."""
-        lock = os.open(self.state / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(self.state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -275,6 +277,10 @@ class LocalCluster:
                 "end that one first, or start this one in another folder"
             ) from None
         self._lock = lock
+
+    def is_up(self) -> bool:
+        """Whether a cluster, this one or another, is up in the folder."""
+        return processes.is_locked(str(self.state / LOCK))
 
     def start_controller(self) -> None:
         """Start the controller process alone."""

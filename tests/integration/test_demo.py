@@ -1,6 +1,9 @@
 """The demo as people run it: all six steps, and nothing left behind, also after Ctrl-C."""
 
+import fcntl
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,10 +23,15 @@ def _processes_of(folder: Path) -> list[list[str]]:
     return found
 
 
-def _demo(folder: Path) -> subprocess.Popen[str]:
+def _demo(folder: Path, path: str | None = None) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "reconciler.cli.main", "demo", "--folder", str(folder)]
     return subprocess.Popen(
-        command, cwd=folder.parent, stdout=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=folder.parent,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | ({"PATH": path} if path else {}),
     )
 
 
@@ -55,3 +63,45 @@ def test_the_demo_cleans_up_when_it_is_interrupted(tmp_path: Path) -> None:
     assert running.returncode == 130
     assert not json.loads((folder / "result.json").read_text())["ok"]
     assert _processes_of(tmp_path) == []
+
+
+def test_ctrl_c_that_ends_git_is_no_failure(tmp_path: Path) -> None:
+    """It reaches every process of the terminal: git may be gone before the demo has heard of it."""
+    tools, git = tmp_path / "bin", shutil.which("git")
+    tools.mkdir()
+    (tools / "git").write_text(
+        f'#!/bin/sh\n[ "$1" = commit ] || exec {git} "$@"\nkill -INT $PPID\nkill -INT $$\n'
+    )
+    (tools / "git").chmod(0o755)
+    folder = tmp_path / "demo"
+    with _demo(folder, f"{tools}:{os.environ['PATH']}") as running:
+        told, _ = running.communicate(timeout=120)
+    assert "interrupted" in told
+    assert running.returncode == 130
+    assert _processes_of(tmp_path) == []
+
+
+def test_a_folder_that_no_demo_made_is_left_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    (folder / "result.json").write_text("mine")
+    with _demo(folder) as running:
+        told, _ = running.communicate(timeout=120)
+    assert running.returncode == 1
+    assert "is there and no demo made it" in " ".join(told.split())
+    assert [path.name for path in folder.iterdir()] == ["result.json"]
+    assert (folder / "result.json").read_text() == "mine"
+
+
+def test_a_demo_that_is_up_is_not_taken_away(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    (folder / ".muster").mkdir(parents=True)
+    (folder / ".muster-demo").touch()
+    lock = os.open(folder / ".muster" / "up.lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with _demo(folder) as running:
+        told, _ = running.communicate(timeout=120)
+    os.close(lock)
+    assert running.returncode == 1
+    assert "a cluster is up in" in " ".join(told.split())
+    assert sorted(path.name for path in folder.iterdir()) == [".muster", ".muster-demo"]
