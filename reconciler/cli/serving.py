@@ -54,7 +54,11 @@ class _Stop:
 
 _Nodes = Annotated[
     int | None,
-    typer.Option("--nodes", help="At most so many virtual nodes of those that the pools declare."),
+    typer.Option(
+        "--nodes",
+        min=0,
+        help="At most so many virtual nodes of those that the pools declare.",
+    ),
 ]
 _Provisioners = Annotated[
     Path | None, typer.Option("--provisioners", help="Folder of scripts that pools may name.")

@@ -21,6 +21,7 @@ from reconciler.operations import (
     endpoints,
     places,
     pusher,
+    ranbefore,
     revisions,
     submission,
     submitting,
@@ -78,8 +79,11 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
     Raises:
         ChangeError: one was refused, and none was made.
     """
+    been: dict[str, ranbefore.Run] = {}
+    if not dry_run and (to.clone is None or to.standing is not None):
+        been = ranbefore.ended(ranbefore.names_of(changes), to.endpoint)
     if to.clone is not None:
-        return _judged(changes, _at_clone(changes, to.clone, to, dry_run=dry_run), to)
+        return _judged(changes, _at_clone(changes, to.clone, to, dry_run=dry_run), to, been)
     if to.endpoint is None:
         raise ChangeError("no place to make the change")
     try:
@@ -91,11 +95,16 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
         return [_left(changes[0], to.endpoint, error)]
     except endpoints.EndpointError as error:
         raise ChangeError(str(error)) from error
-    return _judged(changes, done, to)
+    return _judged(changes, done, to, been)
 
 
-def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Done]:
-    """What was done, with why it does not apply by itself where the controller says so."""
+def _judged(
+    changes: Sequence[Change], done: list[Done], to: Target, been: Mapping[str, ranbefore.Run]
+) -> list[Done]:
+    """What was done, with why it does not apply by itself where the controller says so.
+
+    ``been``: runs that had ended before of what is submitted.
+    """
     if not any(one.commit for one in done):
         return done
     verbs = {_verb(change) for change in changes}
@@ -106,9 +115,12 @@ def _judged(changes: Sequence[Change], done: list[Done], to: Target) -> list[Don
     if told and not withheld.elsewhere(told, branch):
         learned = places.learned(to.endpoint, to.clone, made, told)
     is_read = learned is not told or (told or {}).get("attemptedRevision") == made
+    over = ranbefore.warnings(been, to.endpoint) if is_read else {}
 
     def judged(one: Done) -> Done:
-        one = msgspec.structs.replace(one, message=asked.placed(one.message, made, learned))
+        more = (over[one.name],) if one.commit and one.name in over else ()
+        message = asked.placed(one.message, made, learned)
+        one = msgspec.structs.replace(one, message=message, warnings=one.warnings + more)
         if verbs == {"approve"}:  # it is what lets a change apply, whatever else is held
             return _if_approved(one, learned if is_read else None)
         why = withheld.elsewhere(told, branch)

@@ -27,9 +27,16 @@ def begin(folder: Path) -> None:
     """Make the repository in a folder that is not there, or empty.
 
     Raises:
-        StarterError: something is there, or git refuses.
-        OSError: the folder can't be written.
+        StarterError: something is there, it can't be written, or git refuses.
     """
+    try:
+        _begin(folder)
+    except (OSError, shutil.Error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise StarterError(f"{folder} can't be made: {why}") from error
+
+
+def _begin(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise StarterError(f"{folder} is there and not empty; name a new folder")
     with _whole(folder):

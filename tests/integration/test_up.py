@@ -132,6 +132,24 @@ def test_what_is_committed_where_there_is_no_remote_says_so(up: Up) -> None:
     assert (waited.returncode, waited.stdout) == (0, "here: Succeeded\n"), waited.stderr
 
 
+def test_a_job_that_comes_back_as_it_was_starts_nothing_and_says_so(up: Up) -> None:
+    asked = ("submit", "--name", "back", "--", "sleep", "600")
+    assert muster(up.folder, *asked).returncode == 0
+    assert muster(up.folder, "cancel", "back").returncode == 0
+    assert muster(up.folder, "wait", "back").stdout == "back: Cancelled\n"
+    back = muster(up.folder, *asked)
+    assert back.returncode == 0
+    assert (
+        "warning: back: run 1 of it is Cancelled already, and a run happens once: nothing starts; "
+        "`muster rerun back` starts another"
+    ) in back.stderr.splitlines()
+    other = muster(up.folder, "cancel", "back")
+    assert other.returncode == 0
+    changed = muster(up.folder, "submit", "--name", "back", "--", "true")
+    assert "warning" not in changed.stderr
+    assert muster(up.folder, "wait", "back").stdout == "back: Succeeded\n"
+
+
 def test_the_same_run_again_runs_nothing_and_says_so(up: Up) -> None:
     words = ("run", "--name", "again", "--", "echo", "once")
     first = muster(up.folder, *words)

@@ -45,7 +45,8 @@ def reading() -> Iterator[tuple[dict[str, Any], str]]:
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = json.dumps({"sync": told}).encode()
-            self.send_response(401 if "refused" in told else 200)
+            found = 200 if self.path.startswith("/v1/sync") else 404
+            self.send_response(401 if "refused" in told else found)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

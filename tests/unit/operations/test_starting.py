@@ -53,6 +53,21 @@ def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("/proc/none", "No such file or directory"),
+        ("file", "Not a directory"),
+        ("file/mine", "Not a directory"),
+        ("long" * 100, "File name too long"),
+    ],
+)
+def test_a_place_where_nothing_can_be_made_is_told(name: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(starting.StarterError, match=f"can't be made: {why}$"):
+        starting.begin(tmp_path / name)
+
+
 def test_the_folder_one_stands_in_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("AUTHOR", "COMMITTER"):
