@@ -162,6 +162,42 @@ def test_a_controller_that_is_killed_while_nodes_are_made_makes_none_twice(bed: 
     assert len({one["request"] for one in bed.made()}) == 2
 
 
+def test_the_machine_of_a_failed_check_is_replaced_by_another(bed: ScaledBed) -> None:
+    """The check fails on the machine whose agent's process is in a file, and on no other."""
+    bad = bed.folder / "bad"
+    script = f"! [ -e {bad} ] || [ $(cat {bad}) != $PPID ] || {{ echo burnt; exit 2; }}"
+    command = json.dumps({"name": "fuse", "command": ["sh", "-c", script], "timeout": "30s"})
+    health = f"""  min: 1
+  health:
+    interval: 1s
+    off: [disk-space, inodes, clock, stuck-processes]
+    commands: [{command}]
+    remedies: [{{check: fuse, action: replace}}]
+"""
+    bed.commit({"cluster.yaml": bed.pools() + health})
+    bed.up()
+
+    def ready() -> beds.Json:
+        nodes = [one for one in bed.get("/v1/nodes")["items"] if one["state"] == "Ready"]
+        return bed.made() if len(nodes) == 1 and len(bed.made()) == 1 else None
+
+    (before,) = bed.until(ready, 120)
+    bad.write_text(str(before["pid"]))
+
+    def another() -> beds.Json:
+        found = ready()
+        return found if found and found[0]["request"] != before["request"] else None
+
+    (after,) = bed.until(another, 120)
+    assert after["pid"] != before["pid"]
+    assert any("replace done" in said for said in bed.events("RemedyEnded"))
+    said = "it is replaced: fuse has failed: burnt"
+    assert bed.events("InstanceDraining") == [f"{before['request']}: {said}"]
+    line = Path(f"/proc/{before['pid']}/cmdline")
+    assert not line.exists() or line.read_bytes() == b"", "the first one has gone"
+    bed.until(lambda: not bed.get("/v1/drift")["items"], 120)
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
