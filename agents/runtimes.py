@@ -29,7 +29,8 @@ class Box(msgspec.Struct, frozen=True):
     """What is to run in a container.
 
     ``binds`` are (path, read-only) pairs. ``environment`` is what the task gets. ``cgroup`` is the
-    group that the task stands in, empty where it has none. ``instances`` are UUIDs of MIG devices.
+    group that the task stands in, empty where it has none. ``cpus`` are the cores that it is to
+    stay on, as the kernel lists them, empty for all. ``instances`` are UUIDs of MIG devices.
     """
 
     attempt: str
@@ -45,6 +46,7 @@ class Box(msgspec.Struct, frozen=True):
     pids_max: int = 0
     as_root: bool = False
     cgroup: str = ""
+    cpus: str = ""
     limits: tuple[tuple[str, int, int], ...] = ()
 
     @property
@@ -101,6 +103,7 @@ class Podman(msgspec.Struct, frozen=True):
         made += [f"--ulimit={name}={soft}:{hard}" for name, soft, hard in box.limits]
         if box.as_root:
             made += [f"--memory={box.memory_bytes}"] if box.memory_bytes else []
+            made += [f"--cpuset-cpus={box.cpus}"] if box.cpus else []
             made.append(f"--pids-limit={box.pids_max or -1}")
         else:
             made.append("--userns=keep-id")

@@ -255,8 +255,13 @@ def _contained(
         pids_max=place.holding.pids_max,
         as_root=user.uid == 0,
         cgroup=f"{place.holding.path}/{assignment.attempt}" if place.holding.path else "",
+        cpus=given.cpus,
         limits=runtimes.limits_of_process(),
     )
+    # what root's runtime makes has groups of its own, in which it could not allow what is usual
+    denied = {}
+    if user.uid != 0:
+        denied = views.denied_gpus(place.gpus, assignment.reachable, given.instances)
     switched = switch_to(user) if user.switch else None
     base = {name: task["env"][name] for name in ("PATH", "HOME", "USER", "LOGNAME")}
     remove = runtime.remove(box.name)
@@ -267,7 +272,9 @@ def _contained(
         "env": runtime.environment(box),
         # the runtime starts in a folder that is there, and goes to the task's in the container
         "cwd": f"{folder}/work",
-        "limits": views.limits_of(place.holding, template.cpu_milli, template.memory_bytes, "", {}),
+        "limits": views.limits_of(
+            place.holding, template.cpu_milli, template.memory_bytes, given.cpus, denied
+        ),
         "cleanup": {"argv": remove, "env": base, "user": switched} if remove else None,
         "image": images.Wanted(
             runtime, template.image, switched, tuple(base.items()), template.image_timeout_s

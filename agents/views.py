@@ -78,13 +78,14 @@ def denied_gpus(
     gpus: tuple[Gpu, ...],
     given: tuple[int, ...],
     instances: tuple[MigInstance, ...] = (),
-    system: Path = _PROC,
+    system: Path | None = None,
 ) -> dict[str, str]:
     """Device files of what a task was not given, with the rule that denies each.
 
     Those of GPUs that this node does not offer are among them: another node of the machine may.
     Of a GPU of which it has an instance those are the capabilities of the other instances.
     """
+    system = system or _PROC
     found: dict[str, str] = {}
     mine = {one.uuid for one in instances}
     real = {gpu.pci_address.lower(): gpu for gpu in gpus if not gpu.simulated}

@@ -66,6 +66,29 @@ def test_a_task_in_a_container(contained: Node, controller: Controller) -> None:
     assert (contained.root / "attempts/a.1/work/here").exists()
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core is all there is")
+def test_where_cores_are_given_out_it_stays_on_its_own(
+    node: Node, podman: containers.Podman, controller: Controller
+) -> None:
+    """Else it would run on those that others were given for themselves."""
+    node.start("--podman", " ".join(podman.command), "--pin-cpus")
+    script = "#!/bin/sh\ncat /proc/self/status\nsleep 9999\n"
+    for name in ("a.1", "a.2"):
+        controller.assign(name, template=template(script, cpu_milli=1000))
+
+    def cores() -> list[str]:
+        logs = [node.root / f"logs/{name}.stdout" for name in ("a.1", "a.2")]
+        said = "".join(log.read_text() for log in logs if log.exists()).splitlines()
+        return [line.split()[1] for line in said if line.startswith("Cpus_allowed_list:")]
+
+    controller.wait(lambda: len(cores()) == 2, "both tasks")
+    assert all(core.isdigit() for core in cores()), cores()
+    assert len(set(cores())) == 2
+    for name in ("a.1", "a.2"):
+        controller.stop(name, grace_s=0)
+        controller.ended(name)
+
+
 def test_it_ends_with_all_that_it_has_started(
     contained: Node, controller: Controller, podman: containers.Podman
 ) -> None:

@@ -5,10 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents import runtimes, tasks
+from agents import runtimes, tasks, views
 from reconciler.model.devices import MigInstance
 from reconciler.model.records import Gpu
 from reconciler.model.wire import Assignment, TaskTemplate
+from tests.unit.agents.test_hosts import tree
+from tests.unit.agents.test_views import DRIVER, GPUS
 
 BOX = runtimes.Box(
     attempt="j.1.0.0.main.0.1",
@@ -23,6 +25,7 @@ BOX = runtimes.Box(
     pids_max=100,
     as_root=True,
     cgroup="/muster-1/run/a",
+    cpus="0-1",
     limits=(("nofile", 1024, 4096),),
 )
 
@@ -33,7 +36,8 @@ def test_podman() -> None:
         "podman", "--runtime", "runc", "--cgroup-manager=cgroupfs", "run",
         f"--name={BOX.name}", "--pull=never", "--cgroup-parent=/muster-1/run/a",
         "--log-driver=none", "--network=host", "--workdir=/work", "--shm-size=1073741824",
-        "--ulimit=nofile=1024:4096", "--memory=1073741824", "--pids-limit=100",
+        "--ulimit=nofile=1024:4096", "--memory=1073741824", "--cpuset-cpus=0-1",
+        "--pids-limit=100",
         "--device=nvidia.com/gpu=GPU-aa",
         "--volume=/var/lib/muster/attempts/a:/var/lib/muster/attempts/a:rw",
         "--volume=/data:/data:ro", "--env=MUSTER_JOB", "--env=TOKEN", "--entrypoint=",
@@ -47,7 +51,8 @@ def test_podman_without_root() -> None:
     made = runtimes.Podman().run(msgspec.structs.replace(BOX, as_root=False, gpus=()))
     assert "--cgroups=disabled" in made
     assert "--userns=keep-id" in made
-    assert not [word for word in made if word.startswith(("--memory", "--device", "--pids"))]
+    of_root = ("--memory", "--device", "--pids", "--cpuset")
+    assert not [word for word in made if word.startswith(of_root)], "its groups hold it"
 
 
 def test_podman_where_there_are_no_groups() -> None:
@@ -140,3 +145,29 @@ def test_the_runtime_is_the_nodes_wherever_its_job_looks_for_programs(
     (tmp_path / "nodes/podman").unlink()
     with pytest.raises(tasks.UnfitError, match="podman, which is not installed"):
         tasks.order_for(Assignment("a.1", "t", "b"), template, place)
+
+
+@pytest.mark.parametrize(("user", "denies"), [("nobody", True), ("root", False)])
+@pytest.mark.parametrize("runtime", ["apptainer", "podman"])
+def test_what_an_ordinary_user_runs_is_kept_from_others_gpus_by_its_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str, runtime: str, *, denies: bool
+) -> None:
+    """``--nv`` shows all devices of the machine to a container, whoever they were given to."""
+    (tmp_path / runtime).touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(tasks, "DEFAULT_PATH", str(tmp_path))
+    monkeypatch.setattr(views, "_PROC", tree(tmp_path / "proc", DRIVER))
+    template = TaskTemplate(
+        "j", 1, "g", ("true",), runtime=runtime, image="x", user=user, allow_root=True,
+        cpu_milli=1000,
+    )  # fmt: skip
+    holding = views.Holding("cgroup-v1", ("cpu", "cpuset", "devices"), path="/muster-1/run")
+    place = tasks.Place("n1", "/r", "/s", gpus=GPUS, as_root=True, holding=holding)
+    order = tasks.order_for(
+        Assignment("a.1", "t", "b", devices=(1,)), template, place, tasks.Given(cpus="3")
+    )
+    rules = ["c 195:7 rwm", "c 195:5 rwm"]
+    limits = {"cpu_milli": 1000, "cpus": "3"} | ({"deny_devices": rules} if denies else {})
+    assert order["limits"] == limits
+    of_root = runtime == "podman" and user == "root"
+    assert ("--cpuset-cpus=3" in order["argv"]) is of_root
