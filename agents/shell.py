@@ -9,7 +9,6 @@ out are carried out under it too.
 import contextlib
 import os
 import select
-import signal
 import threading
 import traceback
 from collections.abc import Callable, Collection
@@ -18,6 +17,7 @@ from typing import Any
 import msgspec
 
 from agents import (
+    asked,
     carrying,
     chronicle,
     commons,
@@ -152,8 +152,7 @@ class Agent:
 
     def run(self) -> int:
         """Work until told to leave."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.leave())
+        asked.heed(self.leave)
         self.prepare()
         self.tells.begins(self.senses.inventory)
         self.senses.begin()

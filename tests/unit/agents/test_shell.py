@@ -1,6 +1,8 @@
 """What one bad text costs the agent around it: nothing but itself."""
 
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,3 +121,31 @@ def test_a_task_that_is_about_to_begin_keeps_its_node_from_being_reset(agent: sh
     assert agent.occupants() == ["a.1"]
     agent.state.attempts_changed([AttemptReport("a.1", AttemptState.ENDED)])
     assert agent.occupants() == []
+
+
+#: An agent that is asked to end while its main thread sets the event that there is something to
+#: tell, as it does for each change of a task.
+ASKED = """
+import os, signal, sys
+from pathlib import Path
+from agents import asked, shell
+from agents.settings import Settings
+agent = shell.Agent(Settings(server="http://127.0.0.1:1", name="n", root=Path(sys.argv[1])))
+asked.heed(agent.leave)
+with agent.changed._cond:
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(1000):
+        pass
+assert agent.leaving.wait(60)
+agent.leaving.clear()
+os.kill(os.getpid(), signal.SIGINT)
+assert agent.leaving.wait(60)
+"""
+
+
+def test_an_agent_that_is_asked_to_end_while_it_holds_a_lock_ends(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ASKED, str(tmp_path)]) as process:
+        try:
+            assert process.wait(120) == 0
+        finally:
+            process.kill()
