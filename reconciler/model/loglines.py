@@ -45,7 +45,7 @@ def line(
         level: in capitals, such as ``INFO``.
         fields: what it is of, such as ``job`` and ``node``; those that are empty are left out.
     """
-    told = {name: value for name, value in fields.items() if value not in ("", None)}
+    told = {name: value for name, value in fields.items() if value is not None and value != ""}
     if form == "json":
         head = {"time": times.format_time(at), "level": level, "source": source}
         return _json(head | told | {"message": message})
@@ -56,8 +56,9 @@ def line(
 def _value(value: object) -> str:
     """A value without blanks as it is, any other in quotes."""
     text = str(value)
-    plain = text.isprintable() and not any(sign in text for sign in ' "=')
-    return text if plain else _json(text)
+    if " " in text or '"' in text or "=" in text or not text.isprintable():
+        return _json(text)
+    return text
 
 
 def _json(value: object) -> str:
