@@ -9,7 +9,7 @@ stay. So what was loaded is left out of its walks, and these are made less often
 import gc
 
 #: New objects after which the young ones are looked at; so many such looks are one at older ones.
-COLLECT_EVERY, OLDER_EVERY, OLDEST_EVERY = 50_000, 20, 50
+COLLECT_EVERY, OLDER_EVERY, OLDEST_EVERY = 200_000, 20, 50
 
 
 def settle() -> None:

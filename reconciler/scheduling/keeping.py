@@ -72,7 +72,7 @@ def promises(cycle: Beginning) -> None:
     for index, position, claim in awaiting:
         line = cycle.situation.lines[index]
         found = order.Progress(index, claim)
-        cycle.queues[line.queue].progress[index, position] = found
+        cycle.queues[line.queue].begin(found, position)
         own = leaving.get(claim.job, [])
         cycle.stopping[claim.job] = [f"{h.job}[{h.element}]" for h in own]
         for _ in range(min(claim.promised or len(own), found.left)):

@@ -64,13 +64,15 @@ class Line:
     Lines of which nobody was tried yet are in ``fresh``, in order, from where ``at`` is; the
     others are in a heap. ``every`` has all of them. ``blocked`` lines, of all queues, are passed
     over. ``ranks`` stand for the order of arrival where claims arrived together
-    (``backlog.Backlog``).
+    (``backlog.Backlog``). ``begun`` has a byte for each line, of all queues: whether its first
+    claim had a turn.
     """
 
     situation: snapshots.Snapshot
     columns: snapshots.LineColumns
     blocked: bytearray
     ranks: Mapping[backlog.Entry, int]
+    begun: bytearray
     every: list[int] = field(default_factory=list)
     fresh: list[int] = field(default_factory=list)
     at: int = 0
@@ -93,13 +95,19 @@ class Line:
             if position < 0 or not blocked[index]:
                 found = self.progress.get((index, position))
                 if found is None:
-                    claim = lines[index].claims[position]
-                    found = self.progress[index, position] = Progress(index, claim)
+                    found = self.begin(Progress(index, lines[index].claims[position]), position)
                 if found.left > 0:
                     return found
                 self._pass(place)
             else:
                 heapq.heappop(self.places)
+
+    def begin(self, progress: Progress, position: int) -> Progress:
+        """From now on it is known how far a claim of a line has come."""
+        self.progress[progress.line, position] = progress
+        if not position:
+            self.begun[progress.line] = 1
+        return progress
 
     def _bring(self) -> None:
         """Put fresh lines on the heap as far as they come before all that is there."""
@@ -137,10 +145,34 @@ class Line:
         end = len(self.fresh)
         if places:
             end = bisect.bisect_left(self.fresh, places[0], lo=self.at, key=self._place)
+        return self._untried(min(end, self.at + most))
+
+    def left_over(self) -> tuple[NDArray[np.intp], list[Progress]] | None:
+        """Lines of which nobody was tried yet, and of the others the claim that would come next.
+
+        None where that is not known without going from claim to claim.
+        """
+        if self.explicit:
+            return None
+        begun = []
+        for place in self.places:
+            index, position = place[4], place[5]
+            if position < 0:
+                return None
+            if not self.blocked[index]:
+                claim = self.situation.lines[index].claims[position]
+                progress = self.progress.get((index, position)) or Progress(index, claim)
+                if progress.started or progress.promised or progress.left <= 0:
+                    return None
+                begun.append(progress)
+        return self._untried(len(self.fresh)), begun
+
+    def _untried(self, end: int) -> NDArray[np.intp]:
+        """Of the fresh lines up to one of them those that are not blocked."""
         if self._rows is None:
             self._rows = np.array(self.fresh, dtype=np.intp)
-        found = self._rows[self.at : min(end, self.at + most)]
-        mask = np.frombuffer(blocked, dtype=np.bool_)
+        found = self._rows[self.at : end]
+        mask = np.frombuffer(self.blocked, dtype=np.bool_)
         return found[~mask[found]]
 
     def _place(self, index: int) -> Place:
@@ -199,7 +231,7 @@ class Line:
         """A claim that came up during the cycle: an element that started may grow."""
         self.added += 1
         position = -self.added
-        self.progress[line, position] = Progress(line, claim)
+        self.begin(Progress(line, claim), position)
         priority = self.situation.lines[line].priority
         heapq.heappush(self.places, (True, -priority, 0.0, claim.order, line, position))
 
@@ -212,7 +244,8 @@ def lines_of(
 ) -> list[Line]:
     """One line for each queue."""
     queues = len(situation.queues.names)
-    found = [Line(situation, columns, blocked, ranks) for _ in range(queues)]
+    begun = bytearray(len(situation.lines))
+    found = [Line(situation, columns, blocked, ranks, begun) for _ in range(queues)]
     pressed: set[int] = set()
     for index in np.flatnonzero(columns.special).tolist():
         pending = situation.lines[index]

@@ -35,7 +35,7 @@ from reconciler.scheduling.snapshot import Mask
 #: Nothing is known yet of what comes free.
 NEVER = -1
 #: So many lines are looked at together: more would often be looked at in vain.
-AHEAD_MAX = 128
+AHEAD_MAX = 1024
 
 
 class Turns(Protocol):
@@ -221,6 +221,53 @@ class Passing:
             return False
         return not (policy.reclaim or policy.preempt) or turns.evictor.has_failed(ask)
 
+    def rest(self) -> list[tuple[int, NDArray[np.intp]]] | None:
+        """All lines that are left, by queue, if each has an idle turn as things stand.
+
+        An idle turn changes nothing that another one goes by. So if all are idle it makes no
+        difference who goes first, and nobody has to ask whose turn it is. None: some may not be.
+        """
+        turns = self.turns
+        if turns.calendar.reservations or turns.ledger.lends:
+            return None
+        found: list[tuple[int, NDArray[np.intp]]] = []
+        searched: list[NDArray[np.intp]] = []
+        begun: list[order.Progress] = []
+        for queue, line in enumerate(turns.queues):
+            left = line.left_over()
+            if left is None:
+                return None
+            lines = np.array([*left[0].tolist(), *[one.line for one in left[1]]], dtype=np.intp)
+            if not lines.size:
+                continue
+            if turns.situation.queues.strict[queue] or self._may_reserve(queue):
+                return None
+            if self._hopeless(lines) < len(lines):
+                return None
+            gone, might = self._cannot_evict(queue, lines)
+            if not gone.all():
+                return None
+            fresh = len(left[0])
+            searched.append(left[0][might[:fresh]])
+            # columns know of the first claim of a line alone
+            begun += [one for one, asks in zip(left[1], might[fresh:], strict=True) if asks]
+            found.append((queue, lines))
+        if not self._are_idle(begun):
+            return None
+        for lines in searched:
+            self._note_overdue(lines)
+        return found
+
+    def _are_idle(self, claims: list[order.Progress]) -> bool:
+        """Whether the turns of all these are idle; where not, nothing was noted of any."""
+        evictor = self.turns.evictor
+        before = evictor.overdue_at
+        for progress in claims:
+            if not self.is_idle(self.turns.ask_of(progress)):
+                evictor.overdue_at = before
+                return False
+        return True
+
     def _may_reserve(self, queue: int) -> bool:
         """Whether a line of a queue may get a reservation."""
         turns = self.turns
@@ -308,8 +355,7 @@ class Passing:
     def _unchanged(self, queue: int, lines: NDArray[np.intp]) -> int:
         """For how many of the first lines nothing was done yet, though something might be."""
         turns = self.turns
-        progress = turns.queues[queue].progress
-        stops = np.array([(index, 0) in progress for index in lines.tolist()], dtype=np.bool_)
+        stops = np.frombuffer(turns.queues[queue].begun, dtype=np.bool_)[lines]
         if turns.later is not turns.now and turns.calendar.reservations:
             length_s = self._length_s[turns.columns.shape[lines]]
             # Columns know whole seconds only, rounded up.

@@ -34,6 +34,9 @@ from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Action, Decisions
 
+#: After so many idle turns in a row it is asked whether all that are left are idle; then after
+#: twice as many, and so on, since the question costs about as much as that many turns.
+REST_AFTER = 16
 #: So many times those have another turn whom a reservation kept out that has gone since.
 LOOKS_MAX = 4
 
@@ -61,10 +64,20 @@ def _at_rest(situation: snapshots.Snapshot) -> Decisions:
 class Cycle(ways.Ways):
     """The state of one call: whose turn it is, and what becomes of it."""
 
-    def __init__(self, situation: snapshots.Snapshot, *, one_by_one: bool = False) -> None:
-        """``one_by_one``: every line has its turn, also where it is known to find no room."""
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        *,
+        one_by_one: bool = False,
+        rest_after: int = REST_AFTER,
+    ) -> None:
+        """``one_by_one``: every line has its turn, also where it is known to find no room.
+
+        ``rest_after``: idle turns in a row after which all others may be had at once.
+        """
         super().__init__(situation)
         self.one_by_one = one_by_one
+        self.rest_after = rest_after
         self.tree = trees.Tree(situation, self.ledger)
         self.backlog = backlog.gather(situation, self.columns)
         self.blocked = blocking.Blocked(len(situation.lines))
@@ -97,6 +110,7 @@ class Cycle(ways.Ways):
                 break
             self._turns()
         self.evictions += gangs.broken_up(self.situation, self.placements, self.promised)
+        del self.passing  # a circle with this: all of it would wait for the collector of garbage
         return telling.decisions(self)
 
     def _over(self) -> set[int]:
@@ -159,13 +173,18 @@ class Cycle(ways.Ways):
     def _turns(self) -> None:
         for queue in range(len(self.queues)):
             self._put(queue)
+        idle, rest_after = 0, self.rest_after
         for _ in range(self._turns_at_most()):
             first = self.tree.first()
             if first is None:
                 break
             if len(self.placements) >= self.look_at:
                 self._look_ahead()
-            self._turn(first)
+            idle = idle + 1 if self._turn(first) else 0
+            if idle >= rest_after:
+                if self._rest():
+                    break
+                idle, rest_after = 0, 2 * rest_after
 
     def _look_ahead(self) -> None:
         """Of a backlog that more than fills the cluster, place for what is ahead in it."""
@@ -238,18 +257,19 @@ class Cycle(ways.Ways):
         row = self.rows.get((job, element))
         return None if row is None else self.situation.holdings[row]
 
-    def _turn(self, queue: int) -> None:
+    def _turn(self, queue: int) -> bool:
+        """A queue tries its next claim; whether it was known before that nothing comes of it."""
         ask = self.asks[queue]
         if ask is None or ask.missing:
             # Others' turns may have changed what it stands before.
             progress = self.queues[queue].head()
             if progress is None:
                 self._put(queue)
-                return
+                return False
             ask = self.ask_of(progress)
         if not self.one_by_one and self.passing.is_idle(ask):
             self._idle(ask)
-            return
+            return True
         self.passing.turned(queue)
         kept = not ask.missing and self.calendar.cancel(ask.job)
         if ask.missing and (ask.job, ask.progress.claim.elements[0]) in self.gone:
@@ -261,6 +281,7 @@ class Cycle(ways.Ways):
         if cause is not None:
             self._blocked(ask, cause)
         self._put(queue)
+        return False
 
     def _try(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
         """Start an ask or keep room for it; what stands in its way if neither can be."""
@@ -310,6 +331,19 @@ class Cycle(ways.Ways):
         if self.situation.policy.backfill != "none":
             self.reserved_in[ask.queue] = self.reserved_in.get(ask.queue, 0) + 1
         self._put(ask.queue)
+
+    def _rest(self) -> bool:
+        """Have all turns that are left at once, if all of them come to nothing; whether so."""
+        rest = self.passing.rest()
+        if rest is None:
+            return False
+        cause = explain.Cause("room", ahead=bool(self.takers))
+        for queue, found in rest:
+            self.blocked.put_all(found, cause)
+            if self.situation.policy.backfill != "none":
+                self.reserved_in[queue] = self.reserved_in.get(queue, 0) + 1
+            self._put(queue)
+        return True
 
     def _settles(self, ask: asking.Ask) -> bool:
         """What is leaving gives back enough under a limit: room is kept for it until then."""

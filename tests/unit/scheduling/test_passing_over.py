@@ -1,6 +1,7 @@
 """Lines whose turns are told in advance lose nothing that a whole turn would bring."""
 
 import dataclasses
+import gc
 import math
 import tracemalloc
 from typing import Literal
@@ -52,6 +53,57 @@ def test_a_guarantee_is_kept_behind_a_smaller_job_that_asks_for_nothing_of_it(
 @pytest.mark.parametrize("seed", range(150))
 def test_drawn_stories_go_the_way_in_which_every_line_has_its_turn(seed: int) -> None:
     assert drawn.differing(seed) == (3, [])
+
+
+class Counted(scheduler.Cycle):
+    """A cycle that counts its turns."""
+
+    turns = 0
+
+    def _turn(self, queue: int) -> bool:
+        self.turns += 1
+        return super()._turn(queue)
+
+
+def waiting(backfill: Backfill, *, strict: bool = False) -> Situation:
+    """A full node, and 300 jobs in three queues that ask for more each time, and so take turns."""
+    s = Situation()
+    s.policy = dataclasses.replace(s.policy, backfill=backfill)
+    s.node("n", cpu=512, memory=1024, gpu=128)
+    for name in "abc":
+        s.queue(name, guaranteed=128)
+    s.queue_list[0].strict = strict
+    s.job("full", "a", gpu=128, on=("n",), preemptible=False)
+    for number in range(300):
+        s.job(f"j{number:03d}", "abc"[number % 3], gpu=1 + number // 3)
+    return s
+
+
+@pytest.mark.parametrize("backfill", ["none", "easy", "conservative"])
+def test_turns_that_are_all_idle_are_had_at_once(backfill: Backfill) -> None:
+    given = scheduler.prepared(waiting(backfill).snapshot())
+    soon, never = Counted(given, rest_after=1), Counted(given, rest_after=10_000)
+    assert soon.run() == never.run() == drawn.one_by_one(given)
+    assert soon.turns < never.turns / 5
+
+
+def test_in_a_strict_queue_the_others_wait_for_its_first_and_not_for_room() -> None:
+    given = scheduler.prepared(waiting("none", strict=True).snapshot())
+    decisions = drawn.at_rest_soon(given)
+    assert decisions == drawn.one_by_one(given)
+    codes = [decisions.reasons[key][0].code for key in decisions.reason_of_line if key]
+    assert {"Behind", "InsufficientResources"} <= set(codes)
+
+
+def test_what_a_cycle_used_is_free_when_it_has_ended() -> None:
+    given = waiting("easy").snapshot()
+    gc.collect()
+    gc.disable()
+    try:
+        scheduler.schedule(given)
+        assert gc.collect() == 0, "a circle keeps it until the collector of garbage comes by"
+    finally:
+        gc.enable()
 
 
 def many(queues: int) -> scheduler.Cycle:
