@@ -33,8 +33,9 @@ def can(
     ] = "",
     *,
     folder: Annotated[
-        Path, typer.Option("--folder", help="Folder with the YAML; else where you stand.")
-    ] = Path(),
+        Path | None,
+        typer.Option("--folder", help="Folder with the YAML; else that of the clone around you."),
+    ] = None,
     output: context.Form = terminal.Output.TABLE,
 ) -> None:
     """Tell whether somebody may do something, and which role says so.
@@ -46,7 +47,8 @@ def can(
     Example: muster access can alice@example.org change NodePool/h200
     """
     try:
-        structure = permissions.structure_of(folders.read_folder(folder))
+        where = permissions.folder_around(Path.cwd()) if folder is None else folder
+        structure = permissions.structure_of(folders.read_folder(where))
         decision = permissions.can(structure, email, verb, subject)
     except permissions.WordsError as error:
         terminal.fail(str(error), terminal.USAGE)

@@ -17,6 +17,8 @@ _NOTHING = incumbents.Incumbents()
 
 #: A folder or revision can't be read; says why.
 RevisionError = scratch.RevisionError
+#: The rule by which a folder without any YAML is told.
+NOTHING_WRITTEN = "nothing-written"
 
 
 def read_folder(folder: Path) -> desired.Desired:
@@ -145,7 +147,7 @@ def _start(folder: Path, since: str | None) -> str | None:
 def _nothing(found: desired.Desired) -> desired.Desired:
     """What was found where there is no YAML at all, with a warning that says so."""
     told = desired.Problem(
-        "nothing-written",
+        NOTHING_WRITTEN,
         "warning",
         ".",
         "this folder holds no YAML (*.yaml, *.yml), so nothing was checked: name the one that the "

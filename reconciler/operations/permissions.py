@@ -1,9 +1,12 @@
 """What ``muster access can`` answers: the decision that loader and server would come to."""
 
+from pathlib import Path
 from typing import get_args
 
+from reconciler.changes import clone as clones
 from reconciler.model import access, desired, nearest
 from reconciler.model.documents import kinds
+from reconciler.operations import folders, places
 
 
 class QuestionError(ValueError):
@@ -14,12 +17,29 @@ class WordsError(QuestionError):
     """It is no question at all, whatever objects there are."""
 
 
+def folder_around(here: Path) -> Path:
+    """Where the desired state begins of the cluster that somebody stands in: roles count as a
+    whole, and the folder of the jobs, say, holds none of them.
+
+    Raises:
+        QuestionError: it is in no clone, or in one of several clusters.
+    """
+    try:
+        return places.clone_of(here, None, None).state
+    except clones.CloneError as error:
+        raise QuestionError(f"{error}; or name the folder with --folder") from None
+
+
 def structure_of(found: desired.Desired) -> desired.Structure:
     """The structure that a folder writes, which answers may be given by.
 
     Raises:
-        QuestionError: it is refused: of roles that can't be read nobody knows what they allow.
+        QuestionError: there is none, or it is refused: of roles that can't be read nobody knows
+            what they allow.
     """
+    for one in found.status.problems:
+        if one.rule == folders.NOTHING_WRITTEN:
+            raise QuestionError(f"nobody can tell by what stands here: {one.message}")
     errors = [one for one in found.status.problems if one.severity == "error"]
     if errors and found.status.structure_revision is None:
         raise QuestionError(

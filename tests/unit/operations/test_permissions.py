@@ -111,6 +111,32 @@ def test_the_command_says_yes_or_no_and_exits_so(
     assert capsys.readouterr().out == f"{said}\n"
 
 
+def test_roles_are_those_of_the_cluster_wherever_in_it_somebody_stands(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the folder of its jobs there are none, by which all may do all."""
+    (work / "access.yaml").write_text(ACCESS)
+    asked = ["access", "can", EVE, "submit", "Queue/vision"]
+    application = main.application(asked[0])
+    for folder in (work, work / "jobs"):
+        monkeypatch.chdir(folder)
+        assert application.main(asked, prog_name="muster", standalone_mode=False) == 3
+        assert capsys.readouterr().out.startswith("no: ")
+
+
+def test_where_no_desired_state_is_nobody_may_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ["access", "can", BOB, "submit", "Queue/default"]
+    application = main.application(asked[0])
+    for more in ([], ["--folder", str(tmp_path)]):
+        assert application.main([*asked, *more], prog_name="muster", standalone_mode=False) == 1
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert "--folder" in told.err or "holds no YAML" in told.err
+
+
 @pytest.mark.parametrize(
     ("other", "answers"),
     [
