@@ -1,6 +1,7 @@
 """Gangs in domains: required, preferred, slices, best fit, order of ranks, affinities."""
 
 import dataclasses
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -291,3 +292,46 @@ def test_exclusive_elements_grow_on_their_own_nodes() -> None:
         1: 2,
     }
     assert [row.exclusive for row in space.stock.rows] == [1, 1, 0]
+
+
+def drawn(seed: int) -> tuple[list[Node], GroupShape, dict[str, Any]]:
+    """Up to four racks in two zones, a gang, and how its nodes are chosen."""
+    rng = random.Random(seed)
+    nodes = []
+    for rack in range(rng.randint(2, 4)):
+        zone = rng.randint(0, 1)
+        for _ in range(rng.randint(1, 3)):
+            idle = rng.randint(0, 4)
+            nodes.append(Node(devices=(IDLE,) * idle + (0,) * (4 - idle), path=(zone, rack)))
+    how: dict[str, Any] = {
+        "strategy": rng.choice(["least-fragmentation", "pack", "spread"]),
+        "nodes": len(nodes),
+    }
+    return nodes, group(rng.choice([1, 1, 2]), rng.randint(2, 6)), how
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_preferred_rack_is_had_where_it_can_be_and_else_one_zone(*, whole: bool) -> None:
+    """Where it could be required it is so, whatever else chooses nodes."""
+    levels: list[dict[str, Any]]
+    levels = [{"preferred_level": 1}, {"required_level": 1}, {"required_level": 0}, {}]
+    scattered = 0
+    for seed in range(300):
+        nodes, gang, how = drawn(seed)
+        asked = [
+            shape(gang, **how, **level)
+            if whole
+            else shape(dataclasses.replace(gang, **level), **how)
+            for level in levels
+        ]
+        space = room(nodes, *asked, levels=LEVELS)
+        narrowest = next((depth for depth, one in ((2, 1), (1, 2)) if space.fits(one)), 0)
+        if not narrowest:
+            continue
+        domains = [
+            {nodes[at].path[:narrowest] for at in where(start(space.copy(), number)) or ()}
+            for number in (0, 3)
+        ]
+        assert len(domains[0]) == 1, seed
+        scattered += len(domains[1]) > 1
+    assert scattered > 50, "who prefers nothing is scattered, so that it makes a difference"
