@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from reconciler.core import columns as tables
 from reconciler.core import held as holders
-from reconciler.core import resizing
+from reconciler.core import resizing, runtimes
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model import desired, records
@@ -92,8 +92,7 @@ class Maker:
     ) -> columns.Holding:
         spec = record.spec
         queue = self._work.desired.structure.queues[spec.queue]
-        started = [a.started_at for a in attempts if a.started_at is not None]
-        began = min(started) if started else min(a.assigned_at for a in attempts)
+        began = runtimes.began(attempts)
         saved = [a.saved.at for a in attempts if a.saved is not None]
         minimum_s = queue.min_runtime_s
         if minimum_s is None:
@@ -120,7 +119,7 @@ class Maker:
             since=min(max([began, *saved]), self._at),
             protected_until=self._protected_until(began, minimum_s, record, element),
             movable=movable,
-            ends_at=self._ends_at(spec, began),
+            ends_at=runtimes.ends_at(spec, began, self._expected_s(spec), self._at),
             leaving=leaving,
             leaving_for=evicted[0].by if evicted else "",
             shape=shape,
@@ -144,13 +143,6 @@ class Maker:
         if since is not None:
             until = max(until, since + self._scheduling.stale_gang_s)
         return until
-
-    def _ends_at(self, spec: desired.Job, began: float) -> float:
-        limit_s = columns.ENDLESS if spec.time_limit_s is None else float(spec.time_limit_s)
-        expected_s = self._expected_s(spec)
-        if began + expected_s > self._at:
-            return began + min(expected_s, limit_s)
-        return began + limit_s  # it has run for longer than its like did
 
     def _tasks(self, spec: desired.Job, attempts: holders.Attempts) -> tuple[columns.HeldTask, ...]:
         number: dict[str, int] = {}

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from reconciler.core import drafts, learning, pending, quotas, resizing, waiting, windows
+from reconciler.core import drafts, learning, pending, quotas, resizing, runtimes, waiting, windows
 from reconciler.core import held as holders
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
@@ -241,9 +241,20 @@ class Maker:
                     missing=missing,
                     promised=promised,
                     promise_turn=self._turns.get(spec.name, 0),
+                    whole_s=self._expected_s(spec),
                 )
-                key = self._key(spec, shape, self._expected_s(spec), grows=True)
+                key = self._key(spec, shape, self._left_s(spec, element), grows=True)
                 self._found.setdefault(key, []).append(claim)
+
+    def _left_s(self, spec: desired.Job, element: int) -> float:
+        """How long a task that joins an element holds what it takes: until that ends.
+
+        In whole minutes, rounded up, so that what grows stays alike for a while.
+        """
+        attempts = self._work.attempts_of_element(spec.name, element)
+        began = runtimes.began(attempts)
+        left_s = runtimes.ends_at(spec, began, self._expected_s(spec), self._at) - self._at
+        return left_s if left_s == math.inf else 60.0 * max(0, math.ceil(left_s / 60))
 
     def _admitted(
         self, spec: desired.Job, missing: tuple[tuple[int, int], ...]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from reconciler.core import work as desk
-from reconciler.model import desired
+from reconciler.model import desired, records
 from reconciler.model.recollection import Recollection
 
 #: Run times kept of each owner and stem, how many there must be to go by, and stems kept.
@@ -39,6 +39,24 @@ def stem_of(spec: desired.Job) -> str:
 def _whole_of(owner: str) -> str:
     """Where what is known of all that an owner runs is kept; no stem is empty."""
     return f"{owner}\n"
+
+
+def began(attempts: Iterable[records.AttemptRecord]) -> float:
+    """When an element with these attempts started, or was placed where none of them runs yet."""
+    found = list(attempts)
+    started = [one.started_at for one in found if one.started_at is not None]
+    return min(started) if started else min(one.assigned_at for one in found)
+
+
+def ends_at(spec: desired.Job, began_at: float, expected_s: float, at: float) -> float:
+    """When an element that began then is expected to end at the most, as seen ``at`` a moment.
+
+    ``expected_s``: how long one is expected to run. What has run for longer has its limit.
+    """
+    limit_s = limit_of(spec)
+    if began_at + expected_s > at:
+        return began_at + min(expected_s, limit_s)
+    return began_at + limit_s
 
 
 def limit_of(spec: desired.Job) -> float:

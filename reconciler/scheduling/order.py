@@ -288,7 +288,7 @@ def overdue_at(
     policy = situation.policy
     if not policy.overdue or not claim.submitted_at:
         return 0.0
-    wait_s = policy.overdue * max(line.duration_s, SHORTEST_S)
+    wait_s = policy.overdue * max(claim.whole_s or line.duration_s, SHORTEST_S)
     return claim.submitted_at + min(wait_s, WAIT_MAX_S)
 
 

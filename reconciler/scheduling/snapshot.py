@@ -251,6 +251,8 @@ class Claim:
         held_back: why no more than ``startable`` may start; None: the array's own cap.
         missing: for an elastic element that runs: (group index, task index) of the tasks that
             it could still take; ``elements`` then names this one element.
+        whole_s: for an element that runs, how long it runs in all at the most; 0: as its line says,
+            by which what joins it holds what it takes.
         capped: a cap of its owner leaves room for the minimum of each element alone: what starts
             does not grow in the same cycle.
     """
@@ -267,6 +269,7 @@ class Claim:
     moved: bool = False
     missing: tuple[tuple[int, int], ...] = ()
     held_back: Reason | None = None
+    whole_s: float = 0.0
     capped: bool = False
 
 

@@ -179,3 +179,38 @@ def test_a_job_whose_most_exceeds_a_quota_starts_with_its_least_and_grows_up_to_
     )
     world.settle()
     assert len(indexes(world, "train")) == 6
+
+
+def test_what_joins_holds_its_room_no_longer_than_what_it_joins() -> None:
+    """A gang that ends before nodes are reserved grows though the whole of it would not fit in."""
+    world = World(nodes=1, cpu=4)
+    begins = world.now + 7200
+    window = desired.Reservation("r", ("n0",), begins, begins + 3600, maintenance=True)
+    world.change_structure(reservations={"r": window})
+    world.commit(job("beside", cpu=2, time_limit_s=3600))
+    world.settle()
+    world.commit(elastic("train", 1, 4, time_limit_s=5400))
+    world.settle()
+    assert indexes(world, "train") == [0, 1]
+    world.advance(1900)
+    world.end("beside")
+    world.settle()
+    assert indexes(world, "train") == [0, 1, 2, 3]
+
+
+def test_what_grows_is_not_overdue_because_it_ends_soon() -> None:
+    """For its last minutes it would take by force what others have beyond their guarantees."""
+    world = World(nodes=1, cpu=4)
+    queues = {
+        name: desired.Queue(name, guaranteed=desired.Amounts(cpu_milli=1000)) for name in "ab"
+    }
+    world.change_structure(queues=queues)
+    world.commit(job("other", cpu=1, count=3, queue="b", time_limit_s=7200))
+    world.settle()
+    world.commit(elastic("train", 1, 2, queue="a", time_limit_s=3600))
+    world.settle()
+    assert indexes(world, "train") == [0]
+    world.advance(3000)
+    world.advance(300)
+    assert world.states() == {"other": "Running", "train": "Running"}
+    assert world.events("JobEvicted") == []
