@@ -257,8 +257,8 @@ def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
     if asked > cap:
         return Reason(
             ReasonCode.OVER_LIMIT,
-            f"{text(asked)} {unit} asked, more than Quota {quota.name} lets {_whom(quota)} have in "
-            f"all, {text(cap)}: it can't start under it",
+            f"Quota {quota.name} limits {_whom(quota)} to {text(cap)} {unit}, and one start asks "
+            f"{text(asked)}: it can't start under it",
             unblocks="less is asked for, or a higher spec.resources",
         )
     return Reason(
@@ -279,8 +279,8 @@ def _over_budget(account: Account, spec: desired.Job, asked_s: float) -> Reason:
     if asked_s > budget_s:
         return Reason(
             ReasonCode.OVER_BUDGET,
-            f"{_hours(asked_s)} GPU-hours asked (GPUs times {charged}), more than all that Quota "
-            f"{quota.name} gives {_whom(quota)} in {window}, {_hours(budget_s)}",
+            f"Quota {quota.name} gives {_whom(quota)} {_hours(budget_s)} GPU-hours in {window}, "
+            f"and one start asks {_hours(asked_s)} (GPUs times {charged}): more than all of it",
             unblocks=f"{shorter}, fewer GPUs, or a higher spec.budget.gpuHours",
         )
     return Reason(

@@ -99,7 +99,7 @@ GPU_HOUR_S = 3600.0
         (
             desired.Quota("q", user="ada", resources=desired.Amounts(cpu_milli=1000)),
             {"cpu": 2},
-            "2 CPUs asked, more than Quota q lets ada have in all, 1: it can't start under it",
+            "Quota q limits ada to 1 CPUs, and one start asks 2: it can't start under it",
             "less is asked for, or a higher spec.resources",
         ),
         (
@@ -111,13 +111,13 @@ GPU_HOUR_S = 3600.0
         (
             desired.Quota("q", user="ada", budget_gpu_s=GPU_HOUR_S, window_s=86_400),
             {"gpu": 2, "time_limit_s": 3600},
-            "2 GPU-hours asked (GPUs times time limit)",
+            "2 (GPUs times time limit)",
             "a shorter timeLimit, fewer GPUs, or a higher spec.budget.gpuHours",
         ),
         (
             desired.Quota("q", user="ada", budget_gpu_s=GPU_HOUR_S, window_s=86_400),
             {"gpu": 1},
-            "24 GPU-hours asked (GPUs times the whole window, as it has no timeLimit)",
+            "24 (GPUs times the whole window, as it has no timeLimit)",
             "a timeLimit, fewer GPUs, or a higher spec.budget.gpuHours",
         ),
     ],
@@ -130,5 +130,7 @@ def test_what_no_end_of_other_work_helps_is_not_told_to_wait_for_it(
     count, reason = accounts(cap).admit(asks, 1, tasks)
     assert count == 0
     assert reason is not None
-    all_of_it = ", more than all that Quota q gives ada in 1d, 1" if cap.budget_gpu_s else ""
-    assert (reason.message, reason.unblocks) == (told + all_of_it, helps)
+    if cap.budget_gpu_s:
+        begin = "Quota q gives ada 1 GPU-hours in 1d, and one start asks "
+        told = f"{begin}{told}: more than all of it"
+    assert (reason.message, reason.unblocks) == (told, helps)
