@@ -371,6 +371,8 @@ class _Pools:
         for one in waiting:
             if not self._rows:
                 self._fill()
+                if min(self._timeline.changes, default=math.inf) == math.inf:
+                    return  # nothing is known to come back, under no limit either
             at = self._start(one, bounds)
             if at < math.inf:
                 at = found.setdefault(one.claim.job, Estimate(at)).at
