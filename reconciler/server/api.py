@@ -22,7 +22,6 @@ LIMIT_MAX = 1000
 ALIKE_MAX = 200
 #: How long a reader of events may wait for news.
 FOLLOW_S_MAX = 60.0
-HOOK_BYTES_MAX = 1024 * 1024
 
 Limit = Annotated[int, Parameter(ge=1, le=LIMIT_MAX, description="The most items of one page.")]
 NAME = r"^[A-Za-z0-9._-]{1,253}$"
@@ -345,8 +344,7 @@ class Hooked(msgspec.Struct, frozen=True):
     "/v1/hooks/git",
     opt={access.OPTION: None},
     status_code=202,
-    request_max_body_size=HOOK_BYTES_MAX,
-    responses=failures.responses(413, 503),
+    responses=failures.responses(503),
     summary="The repository may have changed (the body is not read)",
 )
 async def git_hook(state: State) -> Hooked:

@@ -156,8 +156,9 @@ def test_hooks_hint_and_are_not_trusted(served: parts.Served) -> None:
     again = [served.client.post("/v1/hooks/git").json()["told"] for _ in range(3)]
     heard = 1 + sum(again) + (not again[-1])
     served.loop.wait(lambda told: told.count(link.Hint()) >= heard)
-    large = served.client.post("/v1/hooks/git", content=bytes(2 * 2**20))
-    assert large.status_code in {202, 413}
+    # forges send what they like, and none of it is read: a large one is as good a hint
+    large = served.client.post("/v1/hooks/git", content=bytes(8 * 2**20))
+    assert large.status_code == 202
 
 
 def test_metrics_are_served(filled: parts.Served) -> None:
