@@ -195,8 +195,8 @@ def plan(
         ahead.update(readahead.read(repo, path, wanted))
 
     snapshot, live, why = known(against, server, token_file, prepare)
-    first = _base(repo, base, wanted, live)
     try:
+        first = _base(repo, base, wanted, live)
         found = revisions.compare(repo, path, first, wanted, live=live, read=ahead)
     except revisions.RevisionError as error:
         terminal.fail(str(error))

@@ -9,7 +9,8 @@ import pytest
 import typer
 
 from reconciler.cli import main, reporting, submitwords, terminal
-from reconciler.operations import authoring, endpoints
+from reconciler.model import records
+from reconciler.operations import authoring, endpoints, snapshots
 
 
 def _run(*words: str) -> int:
@@ -278,6 +279,24 @@ def test_a_folder_that_can_not_be_is_told_in_a_line(words: tuple[str, ...], star
     (line,) = done.stderr.splitlines()
     assert line.startswith("muster: ")
     assert line.endswith(("Not a directory", "File exists"))
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_plan_where_no_clone_is_says_so_in_a_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_known: bool,
+) -> None:
+    """Also where a controller tells what is in force."""
+    file = tmp_path / "cluster.snapshot"
+    live = snapshots.Live("0", 0.0, "a" * 40, "a" * 40, records.Observed())
+    file.write_bytes(snapshots.pack(live))
+    monkeypatch.chdir(tmp_path)
+    assert _run("plan", *(("--against", str(file)) if is_known else ())) == terminal.ERROR
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.startswith("muster: . is no git repository")
 
 
 def test_a_state_folder_that_can_not_be_made_is_told_in_a_line(tmp_path: Path) -> None:
