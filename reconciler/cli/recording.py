@@ -18,7 +18,12 @@ else:
     auditlog = lazily.module("reconciler.operations.auditlog")
 
 Json = Any
-Limit = Annotated[int, typer.Option("--limit", "-n", help="How many, the newest first.", min=1)]
+#: The most entries that a controller tells at once.
+ENTRIES_MAX = 1000
+Limit = Annotated[
+    int,
+    typer.Option("--limit", "-n", help="How many, the newest first.", min=1, max=ENTRIES_MAX),
+]
 
 
 def register(app: typer.Typer) -> None:

@@ -110,10 +110,11 @@ def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Res
 
 def _parameter_problem(found: dict[Any, Any]) -> viewtypes.ProblemView:
     """What the framework says of one parameter."""
+    source = found.get("source", "")
     problem = desired.Problem(
         rule="parameter",
         severity="error",
-        path=str(found.get("source", "")),
+        path=str(getattr(source, "value", source)),
         message=str(found.get("message", "")),
         field=str(found.get("key", "")),
     )

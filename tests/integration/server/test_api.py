@@ -103,6 +103,8 @@ def test_lists_are_filtered_and_paged(filled: parts.Served) -> None:
         refused = filled.client.get(f"/v1/jobs?{query}")
         assert refused.status_code == 400, query
         assert refused.json()["error"]["code"] == "BadRequest"
+    (problem,) = filled.client.get("/v1/jobs?limit=0").json()["error"]["problems"]
+    assert (problem["path"], problem["field"]) == ("query", "limit")
     assert filled.client.get("/v1/jobs/nobody").status_code == 404
     for path in ("/v1/jobs/tarin", "/v1/jobs/tarin/logs", "/v1/jobs/tarin/explain"):
         assert "did you mean train?" in filled.client.get(path).json()["error"]["message"]

@@ -5,8 +5,18 @@ import contextlib
 import pytest
 import typer
 
-from reconciler.cli import drifting, explaining, joblist, looking, main, terminal, waiting
+from reconciler.cli import (
+    drifting,
+    explaining,
+    joblist,
+    looking,
+    main,
+    recording,
+    terminal,
+    waiting,
+)
 from reconciler.operations import standings, withheld
+from reconciler.server import audits
 
 
 def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -458,6 +468,16 @@ def test_what_no_waiting_ends(codes: list[str], expected: str) -> None:
 )
 def test_what_of_a_digest_names_the_change(digest: str, change: str) -> None:
     assert withheld.change_of(digest) == change
+
+
+@pytest.mark.parametrize("command", ["history", "audit"])
+def test_more_entries_than_a_controller_tells_at_once_are_wrong_usage(command: str) -> None:
+    """So that nobody takes it for one that fails: no controller is asked."""
+    assert recording.ENTRIES_MAX == audits.ENTRIES_MAX
+    with pytest.raises(main.UsageError, match="not in the range"):
+        main.application(command).main(
+            [command, "-n", str(audits.ENTRIES_MAX + 1)], prog_name="muster", standalone_mode=False
+        )
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 pools"), (1, "1 pool"), (2, "2 pools")])
