@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from agents import (
+    accounts,
     cores,
     cutting,
     datacache,
@@ -35,7 +36,8 @@ from agents.settings import Settings
 from reconciler.model.records import AttemptReport, Isolation
 from reconciler.model.states import AttemptState, EndReason
 
-#: How long a start waits for the folder of its checkpoints, and looks that go on together.
+#: How long a start waits for who its user is, and then for the folder of its checkpoints, and looks
+#: for that which go on together.
 LOOK_S = 60.0
 LOOKS_MAX = 1000
 DEFECT = "this attempt can't be started here by a defect of the agent, whose log says more"
@@ -84,6 +86,7 @@ class Carrier:
         #: Attempts whose checkpoints are looked for, by what tells the looks apart.
         self._looking: dict[str, object] = {}
         self._looks = 0
+        self._inquiries = accounts.Inquiries(lock, LOOK_S, accounts.SYSTEM)
         self._settings = settings
         self._spares = spares
         self._takes_spares = False
@@ -164,10 +167,32 @@ class Carrier:
             if problem:
                 later(refusal(name, EndReason.CHECK_FAILED, problem))
                 return
-            for order in self._start_or_look(step, later):
+            for order in self._start_or_ask(step, later):
                 later(order)
 
         if self.gate is not None and self.gate.enter(name, decided):
+            return []
+        return self._start_or_ask(step, later)
+
+    def _start_or_ask(
+        self, step: state.Start, later: Callable[[dict[str, Any]], None]
+    ) -> list[dict[str, Any]]:
+        """Start, once it is known who it runs as."""
+        name = step.assignment.attempt
+        user = tasks.asked_for(step.template, self.place)
+
+        def told(problem: str) -> None:
+            if problem:
+                later(refusal(name, EndReason.START_FAILED, problem))
+                return
+            try:
+                orders = self._start_or_look(step, later)
+            except Exception as defect:  # its end has to be told, whatever it is
+                orders = [refusal(name, EndReason.START_FAILED, f"{DEFECT}: {defect!a}")]
+            for order in orders:
+                later(order)
+
+        if user is not None and self._inquiries.wait(name, user, told):
             return []
         return self._start_or_look(step, later)
 
@@ -335,6 +360,7 @@ class Carrier:
         # whatever is waited for before its image is: its gang is not to think that it is there
         early = {
             **(self.gate.waiting() if self.gate is not None else {}),
+            **self._inquiries.waiting(),
             **dict.fromkeys(self._looking, "looking for its checkpoints"),
             **dict.fromkeys(self._fetching, "getting what it needs"),
         }
@@ -348,6 +374,9 @@ class Carrier:
         if self.gate is not None and self.gate.give_up(step.attempt):
             return refusal(step.attempt, step.reason, "stopped while its node was checked")
         self._released.discard(step.attempt)
+        if self._inquiries.give_up(step.attempt):
+            said = "stopped before it was known who its user is"
+            return refusal(step.attempt, step.reason, said)
         if self._looking.pop(step.attempt, None) is not None:
             said = "stopped while its checkpoints were looked for"
             return refusal(step.attempt, step.reason, said)

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
+from agents import accounts, frameworks, images, mps, runtimes, staging, views
 from agents import checkpoints as saves
-from agents import frameworks, images, mps, runtimes, staging, views
 from reconciler.model import starts
 from reconciler.model.devices import MigInstance
 from reconciler.model.records import Gpu
@@ -41,13 +41,14 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class User(msgspec.Struct, frozen=True):
-    """Whom a task runs as. ``switch``: it isn't who the agent is."""
+    """Whom a task runs as. ``switch``: it isn't who the agent is; then its ``groups`` are known."""
 
     name: str
     uid: int
     gid: int
     home: str
     switch: bool
+    groups: tuple[int, ...] = ()
 
 
 class UnfitError(Exception):
@@ -56,31 +57,43 @@ class UnfitError(Exception):
 
 def find_user(template: TaskTemplate, place: Place) -> User:
     """The user a task runs as: the template's where the agent is root, else the agent's own."""
-    name = template.user if place.as_root else None
-    try:
-        entry = pwd.getpwuid(os.geteuid()) if name is None else pwd.getpwnam(name)
-    except KeyError:
-        if name is not None:
-            raise UnfitError(
-                f"user {name!r} does not exist on node {place.name}; create it there, or change "
-                "the job's user"
-            ) from None
-        uid = os.geteuid()
-        return User(str(uid), uid, os.getegid(), "/", switch=False)
-    if place.as_root and entry.pw_uid == 0 and not template.allow_root:
+    found = _account(template, place)
+    if place.as_root and found.uid == 0 and not template.allow_root:
         raise UnfitError(
             f"job {template.job} would run as root on node {place.name}; give its owner a user, or "
             "allow root in the pool"
         )
-    switch = entry.pw_uid != os.geteuid()
-    return User(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir, switch=switch)
+    return found
+
+
+def _account(template: TaskTemplate, place: Place) -> User:
+    name = asked_for(template, place)
+    if name is None:
+        uid = os.geteuid()
+        try:
+            entry = pwd.getpwuid(uid)
+        except KeyError:
+            return User(str(uid), uid, os.getegid(), "/", switch=False)
+        return User(entry.pw_name, uid, entry.pw_gid, entry.pw_dir, switch=False)
+    found = accounts.SYSTEM.of(name)
+    if found is None:
+        raise UnfitError(
+            f"user {name!r} does not exist on node {place.name}; create it there, or change "
+            "the job's user"
+        )
+    switch = found.uid != os.geteuid()
+    return User(found.name, found.uid, found.gid, found.home, switch=switch, groups=found.groups)
+
+
+def asked_for(template: TaskTemplate, place: Place) -> str | None:
+    """The name of the user that the system is asked for; None: it is the agent's own."""
+    return template.user if place.as_root else None
 
 
 def switch_to(user: User) -> dict[str, Any]:
-    """Whom the supervisor is to become. Its groups are looked up here: a directory service that
-    does not answer may keep the agent waiting, never the supervisor."""
-    groups = os.getgrouplist(user.name, user.gid)
-    return {"name": user.name, "uid": user.uid, "gid": user.gid, "groups": groups}
+    """Whom the supervisor is to become. It looks nobody up: a directory service that does not
+    answer may keep one start waiting, never the supervisor."""
+    return {"name": user.name, "uid": user.uid, "gid": user.gid, "groups": list(user.groups)}
 
 
 class Given(msgspec.Struct, frozen=True):

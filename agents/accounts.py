@@ -1,0 +1,164 @@
+"""Who Unix users are: asked of the system, behind which a directory service may be that is away.
+
+What was heard of a name is kept for a while, so that starts in a row ask once. Nobody who holds a
+lock asks: where a name is not known a thread does, one for all who wait for it, and no other one
+beside it however long that takes.
+"""
+
+import ctypes
+import os
+import pwd
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+#: For how long what was heard of a name counts; that there is none may be mended any moment.
+FRESH_S, NONE_S = 60.0, 5.0
+KEPT_MAX, GROUPS_MAX = 4096, 65_536
+#: Unlike the function of the standard library it lets other threads go on while it waits.
+_GROUPS_OF: Any = ctypes.CDLL(None).getgrouplist
+
+
+class Account(NamedTuple):
+    """One user, with the numbers of all groups that he is in."""
+
+    name: str
+    uid: int
+    gid: int
+    home: str
+    groups: tuple[int, ...]
+
+
+class Accounts:
+    """What is known of names. Its methods may be called by different threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, Account | None]] = {}
+
+    def is_known(self, name: str) -> bool:
+        """Whether it was asked for a name a short while ago."""
+        with self._lock:
+            at, found = self._known.get(name, (-FRESH_S, None))
+        return self._clock() < at + (NONE_S if found is None else FRESH_S)
+
+    def of(self, name: str) -> Account | None:
+        """What was last heard of a name; None: there is no such user. Asked where nothing was."""
+        with self._lock:
+            known = self._known.get(name)
+        return self.ask(name) if known is None else known[1]
+
+    def ask(self, name: str) -> Account | None:
+        """Ask the system, however long that takes; None: there is no such user."""
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            found = None
+        else:
+            groups = groups_of(entry.pw_name, entry.pw_gid)
+            found = Account(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir, groups)
+        with self._lock:
+            self._known.pop(name, None)
+            while len(self._known) >= KEPT_MAX:
+                del self._known[next(iter(self._known))]  # who was asked for longest ago
+            self._known[name] = self._clock(), found
+        return found
+
+
+def groups_of(name: str, gid: int) -> tuple[int, ...]:
+    """Numbers of all groups of a user, that of the account itself among them."""
+    room = 64
+    while room <= GROUPS_MAX:
+        count, groups = ctypes.c_int(room), (ctypes.c_uint32 * room)()
+        told = _GROUPS_OF(os.fsencode(name), ctypes.c_uint32(gid), groups, ctypes.byref(count))
+        if told >= 0:
+            return tuple(groups[: count.value])
+        room *= 4
+    raise OSError(f"user {name} is in more than {GROUPS_MAX // 4} groups")
+
+
+#: Of this process: all of it asks the same system.
+SYSTEM = Accounts()
+
+
+class _Inquiry:
+    """A name that is asked for: who waits for it, by attempt, and until when."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, Callable[[str], None]] = {}
+        self.limit: threading.Timer | None = None
+
+
+class Inquiries:
+    """Attempts of one node that wait until it is known who their user is.
+
+    Args:
+        lock: the agent's; whoever calls holds it, and it is held where anybody is told.
+        limit_s: how long one waits.
+        source: where it is asked.
+    """
+
+    def __init__(self, lock: threading.RLock, limit_s: float, source: Accounts) -> None:
+        self._lock = lock
+        self._limit_s = limit_s
+        self._source = source
+        self._open: dict[str, _Inquiry] = {}
+
+    def wait(self, attempt: str, user: str, told: Callable[[str], None]) -> bool:
+        """Whether an attempt has to wait; then ``told`` is called by another thread, with why
+        nothing is known, or with nothing where it was answered."""
+        if self._source.is_known(user):
+            return False
+        inquiry = self._open.get(user)
+        if inquiry is None:
+            inquiry = self._open[user] = _Inquiry()
+            threading.Thread(target=self._ask, args=(user, inquiry), daemon=True).start()
+        inquiry.waiting[attempt] = told
+        if inquiry.limit is None:
+            inquiry.limit = threading.Timer(self._limit_s, self._give_up_all, (user, inquiry))
+            inquiry.limit.daemon = True
+            inquiry.limit.start()
+        return True
+
+    def give_up(self, attempt: str) -> bool:
+        """An attempt is not to start any more; False when it did not wait."""
+        found = [one.waiting.pop(attempt, None) for one in self._open.values()]
+        return any(found)
+
+    def waiting(self) -> dict[str, str]:
+        """Attempts that wait, with what for."""
+        return {
+            attempt: f"asking who {user} is"
+            for user, inquiry in self._open.items()
+            for attempt in inquiry.waiting
+        }
+
+    def _ask(self, user: str, inquiry: _Inquiry) -> None:
+        problem = ""
+        try:
+            self._source.ask(user)
+        except Exception as failure:  # whatever it is, who waits has to hear of it
+            problem = f"user {user}: {failure}"
+        with self._lock:
+            del self._open[user]
+            if inquiry.limit is not None:
+                inquiry.limit.cancel()
+            for told in inquiry.waiting.values():
+                told(problem)
+
+    def _give_up_all(self, user: str, inquiry: _Inquiry) -> None:
+        """Whoever waits by now has waited long enough, or has come since and is in no better way;
+        whoever comes later waits anew."""
+        said = (
+            f"nothing was told of user {user} in {self._limit_s:g} s: see whether `id {user}` "
+            "comes back on this node, and after the directory service that it asks"
+        )
+        with self._lock:
+            if self._open.get(user) is not inquiry:
+                return
+            inquiry.limit, waiting = None, inquiry.waiting
+            inquiry.waiting = {}
+            for told in waiting.values():
+                told(said)
