@@ -335,13 +335,24 @@ class Evictor:
         self._thrifty -= 1
         every = self._by_node if by_node else self._candidates
         units = list(itertools.islice(every(ask, foreign=True, own=False), thrift.UNITS_MAX))
-        for others in thrift.orders(units, taken):
+        for others in itertools.chain(thrift.orders(units, taken), self._by_devices(ask, units)):
             attempt = gathering.Attempt(self, ask)
             if attempt.gather(iter(others)):
                 gentler = self._gentler(ask, attempt, mover) if by_node else None
                 return gentler or Found("reclaim", attempt.settled())
             attempt.undo()
         return None
+
+    def _by_devices(self, ask: asking.Ask, units: list[pools.Unit]) -> Iterator[list[pools.Unit]]:
+        """Orders of those that hold whole devices where all of a gang takes such devices alone."""
+        shape = self.situation.shapes[ask.shape]
+        group = shape.groups[0]
+        whole = group.devices and group.share >= snapshots.WHOLE and not group.share_bytes
+        if ask.missing or len(shape.groups) > 1 or group.profile >= 0 or not whole:
+            return iter(())
+        idle = self.later.stock.columns().devices
+        usable = shape.eligible & self.situation.nodes.accepts
+        return thrift.by_devices(units, idle, usable, (group.devices, group.least))
 
     def _gentler(
         self, ask: asking.Ask, attempt: gathering.Attempt, mover: consolidation.Mover
