@@ -32,7 +32,8 @@ editors and other programs is in [`schemas/`](../../schemas/), one JSON Schema a
 
     # yaml-language-server: $schema=PATH/TO/schemas/job.json
 
-A field that is not listed is refused, and one that is listed is honoured.
+A field that is not listed is refused, and one that is listed is honoured. What the design has and
+this build has not is refused with its reason, which stands here as *not built yet*.
 
 How amounts are written:
 

@@ -192,6 +192,11 @@ def _missing_fields(error: ValidationError, path: yamlreader.Path) -> Iterator[F
 
 def _wrong_value(error: ValidationError, path: yamlreader.Path, cause: str = "") -> Fault:
     inner: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
+    reason = inner.get("x-not-built-values", {}).get(str(error.instance))
+    if reason:
+        message = f"not built yet: {reason}"
+        found = shown(error.instance)
+        return Fault("not-built", message, path=path, found=found, expected=_expected(inner))
     types = _types(inner)
     rule = {"type": "wrong-type", "minimum": "out-of-range", "maximum": "out-of-range"}.get(
         cause or str(error.validator), "wrong-value"
@@ -230,7 +235,8 @@ def _expected(inner: dict[str, Any]) -> str:
         if whole and (branch.get("minimum"), branch.get("maximum")) in spans:
             continue  # a whole number is a number
         if "enum" in branch:
-            words.append("one of " + ", ".join(map(str, branch["enum"])))
+            several = len(branch["enum"]) > 1
+            words.append("one of " * several + ", ".join(map(str, branch["enum"])))
         elif branch.get("type") in _TYPE_WORDS:
             low, high = branch.get("minimum"), branch.get("maximum")
             span = f" from {low} to {high}" if low is not None and high is not None else ""
@@ -241,7 +247,7 @@ def _expected(inner: dict[str, Any]) -> str:
             words.append("a mapping")
     unit = inner.get("x-unit")
     text = "a duration" if unit == "duration" else " or ".join(dict.fromkeys(words))
-    if "examples" in inner:
+    if "examples" in inner and not any(len(branch.get("enum", "ab")) == 1 for branch in branches):
         text += f" such as {written(inner['examples'][0])}"
     elif "pattern" in inner:
         text += f" matching {inner['pattern']}"

@@ -11,7 +11,7 @@ import referencing
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from reconciler.desired import explain, schema, yamlreader
+from reconciler.desired import documents, explain, schema, yamlreader
 from reconciler.model.documents import kinds
 
 BUILT = [kind for kind in kinds.KINDS if kind not in kinds.KINDS_NOT_BUILT]
@@ -80,6 +80,18 @@ def test_every_field_says_what_it_is(kind: str) -> None:
             if kind not in kinds.KINDS_NOT_BUILT:
                 for example in value["examples"]:
                     jsonschema.Draft202012Validator(resolved(kind, value)).validate(example)
+
+
+def test_a_value_that_is_meant_to_come_is_refused_with_its_reason() -> None:
+    text = "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: c}\nspec: {engine: %s}\n"
+    (slurm,) = documents.validate("c.yaml", (text % "slurm").encode())
+    assert slurm.rule == "not-built"
+    assert slurm.text() == (
+        "c.yaml:4:16: error: Cluster/c: spec.engine: not built yet: work runs on Muster's own "
+        'agents alone; found "slurm"; expected agents'
+    )
+    (other,) = documents.validate("c.yaml", (text % "kubernetes").encode())
+    assert other.rule == "wrong-value"
 
 
 # --- agreement ------------------------------------------------------------------------------

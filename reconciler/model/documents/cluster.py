@@ -428,7 +428,12 @@ class ClusterSpec(Part, frozen=True):
     """Settings of the control loop."""
 
     engine: Annotated[
-        Literal["agents"], doc("Where work runs: Muster's own node agents.", example="agents")
+        Literal["agents"],
+        doc(
+            "Where work runs: Muster's own node agents.",
+            example="agents",
+            not_built={"slurm": "work runs on Muster's own agents alone"},
+        ),
     ] = "agents"
     suspend: Annotated[
         bool,

@@ -4,6 +4,7 @@ A field says in its annotation what it means, in which unit and with an example;
 reference and the error messages come from there and from nowhere else.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -16,7 +17,12 @@ NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(?!\n)$"
 
 
 def doc(
-    description: str, *, example: Any, unit: str | None = None, **constraints: Any
+    description: str,
+    *,
+    example: Any,
+    unit: str | None = None,
+    not_built: Mapping[str, str] | None = None,
+    **constraints: Any,
 ) -> msgspec.Meta:
     """The annotation of a field.
 
@@ -24,11 +30,15 @@ def doc(
         description: what the field means, as a sentence.
         example: a value that is accepted.
         unit: the unit of a number or quantity.
+        not_built: values that the design has and this build refuses, and why.
         constraints: what ``msgspec.Meta`` understands: ``ge``, ``le``, ``pattern``, ``min_length``.
     """
-    extra = {"x-unit": unit} if unit else None
+    extra = {"x-unit": unit, "x-not-built-values": not_built}
     return msgspec.Meta(
-        description=description, examples=[example], extra_json_schema=extra, **constraints
+        description=description,
+        examples=[example],
+        extra_json_schema={key: value for key, value in extra.items() if value} or None,
+        **constraints,
     )
 
 
