@@ -234,6 +234,12 @@ def gpus(sample: samples.Sample | None, top: Path, *, simulated: int = 0) -> Ite
         what = f"{device.uuid} {device.name} {_gib(device.memory_total_bytes or 0)}"
         if device.state != devices.OK:
             yield Finding(name, FAILED, f"{device.state}: {device.message}", "reset or replace it")
+        elif device.compute_mode == devices.PROHIBITED:
+            found = f"{what}: in compute mode {devices.PROHIBITED} no program may use it"
+            yield Finding(name, FAILED, found, "`nvidia-smi --compute-mode=0` ends that")
+        elif device.fabric_problem and device.links:
+            do = "see `systemctl status nvidia-fabricmanager`: till then nothing computes on it"
+            yield Finding(name, FAILED, f"{what}: it {device.fabric_problem}", do)
         elif device.mig_enabled:
             yield Finding(name, OK, f"{what}, {len(device.mig)} MIG instances")
         else:

@@ -19,6 +19,7 @@ from tests.unit.agents.test_hosts import tree
 GPU = samples.DeviceReading(
     0, devices.OK, uuid="GPU-0", name="NVIDIA H200", memory_total_bytes=2**37
 )
+LINKS = (samples.LinkReading(0, "switch", "0000:c0:00.0"),)
 OK_SAMPLE = samples.Sample(1.0, devices.OK, "", "550.54.15", "12.4", devices=(GPU,))
 ABSENT = samples.Sample(1.0, "absent", "libnvidia-ml.so.1 is not installed")
 
@@ -52,6 +53,17 @@ HUNG = samples.Sample(1.0, devices.UNRESPONSIVE, "the NVIDIA driver hangs")
         (OK_SAMPLE, {}, ("gpu 0", "ok", "GPU-0 NVIDIA H200 128 GiB")),
         (OK_SAMPLE, {}, ("cdi", "note", "no description")),
         (replaced(state="lost", message="it fell"), {}, ("gpu 0", "failed", "lost: it fell")),
+        (
+            replaced(compute_mode="prohibited"),
+            {},
+            ("gpu 0", "failed", "in compute mode prohibited no program may use it"),
+        ),
+        (
+            replaced(fabric_problem="is about to join its NVSwitch fabric", links=LINKS),
+            {},
+            ("gpu 0", "failed", "128 GiB: it is about to join its NVSwitch fabric"),
+        ),
+        (replaced(fabric_problem="is about to"), {}, ("gpu 0", "ok", "128 GiB")),
         (replaced(mig_enabled=True), {}, ("gpu 0", "ok", "0 MIG instances")),
         (OK_SAMPLE, {}, ("mig", "note", "no GPU here has it")),
         (replaced(mig_able=True), {}, ("mig", "ok", "1 of 1 GPUs can be cut in instances")),
