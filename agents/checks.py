@@ -159,12 +159,14 @@ def _gpu_temperature(readings: Readings, plan: Plan) -> Iterator[Finding]:
 
 def _gpu_nvlink(readings: Readings, _: Plan) -> Iterator[Finding]:
     for gpu in readings.gpus:
+        if gpu.state != devices.OK or gpu.mig_enabled:
+            continue  # instances use none: whether a driver keeps them up is no matter
         # one without NVLinks, as of a machine that lends out single devices, computes all the same
-        if gpu.state == devices.OK and gpu.fabric_problem and links_of(gpu):
+        if gpu.fabric_problem and links_of(gpu):
             said = f"GPU {gpu.index} {gpu.fabric_problem}, and computes nothing till then"
             yield "failed", f"{said}: see nvidia-fabricmanager", gpu.index
         before, now = readings.links_before.get(gpu.index, 0), links_of(gpu)
-        if gpu.state == devices.OK and now < before:
+        if now < before:
             yield "failed", f"GPU {gpu.index} has {now} NVLinks, it had {before}", gpu.index
 
 

@@ -64,6 +64,8 @@ TABLE: list[tuple[str, checks.Readings, str, str]] = [
         "GPU 0 is about to join its NVSwitch fabric, and computes nothing till then",
     ),
     ("gpu-nvlink", R(gpus=(gpu(fabric_problem="is about to"),)), "healthy", ""),
+    ("gpu-nvlink", R(gpus=(gpu(mig_enabled=True),), links_before={0: 18}), "healthy", ""),
+    ("gpu-nvlink", R(gpus=(gpu(state=devices.LOST),), links_before={0: 18}), "healthy", ""),
     ("gpu-pcie", R(gpus=(gpu(),), usage=(usage(pcie_width=8),)), "degraded", "8 PCIe lanes of 16"),
     ("gpu-pcie", R(gpus=(gpu(),), usage=(usage(pcie_width=16),)), "healthy", ""),
     ("mounts", R(mounts={"/data": "is not mounted"}), "failed", "/data is not mounted"),
