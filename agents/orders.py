@@ -65,6 +65,9 @@ class Node(Protocol):
     def restart(self) -> None:
         """End this agent soon: who keeps it alive starts it again."""
 
+    def is_the_machine(self) -> bool:
+        """Whether no other node is on this machine."""
+
     def leaves_within(self, limit_s: float) -> bool:
         """Wait until this agent is told to leave, for so long; whether it was."""
 
@@ -292,8 +295,11 @@ def reboot(_: Remedy, node: Node) -> str:
     are not to follow, and nothing is to start here.
 
     Raises:
-        OrderError: a task runs here, this process may not, or the machine does not go down.
+        OrderError: a task runs here, others are on the machine, this process may not, or the
+            machine does not go down.
     """
+    if not node.is_the_machine():
+        raise OrderError("this is one of several nodes of its machine, which does not boot for it")
     _must_be_idle(node)
     said = _run(("systemctl", "reboot"), REBOOT_S)
     if not node.leaves_within(DOWN_S):

@@ -521,6 +521,10 @@ class Agent:
         timer.daemon = True
         timer.start()
 
+    def is_the_machine(self) -> bool:
+        """Whether no other node is on this machine."""
+        return not self.settings.virtual
+
     def leaves_within(self, limit_s: float) -> bool:
         """Wait until this agent is told to leave, for so long; whether it was."""
         return self.leaving.wait(limit_s)

@@ -148,6 +148,9 @@ def _remedies(
         if remedy.action == "replace" and not _is_provisioned(spec):
             message = "only a node that a provisioner makes can be replaced: this pool has none"
             faults.add("remedy-without-provisioner", message, *where, "action", found="replace")
+        if remedy.action == "reboot" and spec.provisioner == "virtual":
+            message = "virtual nodes share a machine, which would end all of them by booting"
+            faults.add("remedy-of-the-machine", message, *where, "action", found="reboot")
         timeout_s = faults.duration(remedy.timeout, *where, "timeout")
         found[remedy.check] = desired.Healing(remedy.action, tuple(remedy.command), timeout_s)
     return found

@@ -832,7 +832,10 @@ TABLE: dict[str, Case] = {
         HEALED,
     ),
     "NodePool.spec.health.remedies[].action": Case(
-        ("restart-agent", "reboot"), healed("verb"), (["restart-agent"], ["reboot"]), HEALED_BARE
+        ("restart-agent", "reset-gpu"),
+        healed("verb"),
+        (["restart-agent"], ["reset-gpu"]),
+        HEALED_BARE,
     ),
     "NodePool.spec.health.remedies[].command": Case(
         (["x"], ["y"]), healed("command"), ([("x",)], [("y",)]), HEALED

@@ -32,6 +32,7 @@ class Node:
     restarted = False
     #: Whether the machine goes down once it is told to.
     goes_down = True
+    alone = True
     reset: list[str] | None = None
     #: Is there while nothing of the agent has a device open.
     mark: Path | None = None
@@ -57,6 +58,9 @@ class Node:
 
     def restart(self) -> None:
         self.restarted = True
+
+    def is_the_machine(self) -> bool:
+        return self.alone
 
     def leaves_within(self, limit_s: float) -> bool:
         assert limit_s > 0
@@ -231,6 +235,9 @@ def test_a_reboot_has_not_ended_before_the_machine_goes_down(
     assert said == "systemctl has ended with status 0, and the machine goes down"
     node.goes_down = False
     with pytest.raises(orders.OrderError, match="600 s later the machine still runs"):
+        orders.reboot(order(verb="reboot"), node)
+    node.alone = False
+    with pytest.raises(orders.OrderError, match="one of several nodes of its machine"):
         orders.reboot(order(verb="reboot"), node)
     assert (tmp_path / "asked").read_text() == "reboot\n" * 2
 

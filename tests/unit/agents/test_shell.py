@@ -112,6 +112,13 @@ def test_what_follows_a_step_that_fails_is_carried_out(
     assert ("start", "a.1") in [(one["op"], one.get("id")) for one in orders]
 
 
+def test_a_virtual_node_is_no_machine_that_could_boot(agent: shell.Agent) -> None:
+    """It would take along whatever else runs there: other nodes, a controller, somebody's desk."""
+    assert agent.is_the_machine()
+    agent.settings = msgspec.structs.replace(agent.settings, virtual=True)
+    assert not agent.is_the_machine()
+
+
 def test_a_task_that_is_about_to_begin_keeps_its_node_from_being_reset(agent: shell.Agent) -> None:
     """The supervisor does not know it before its image, or its data, is there."""
     assert agent.occupants() == []
