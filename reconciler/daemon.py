@@ -337,58 +337,79 @@ def run(
     store_url = options.store or f"sqlite:///{options.state / 'store.db'}"
     store = stores.Store.open(store_url)
     with contextlib.closing(store):
-        epoch = store.lead(f"{socket.gethostname()}:{os.getpid()}", time.time())
-        repository = source.Source(
-            options.repo,
-            branch=options.branch,
-            sub_path=options.path,
-            state=options.state,
-        )
-        packed = store.incumbents()
-        before = incumbents.decode(packed) if packed else incumbents.Incumbents()
-        inbox = inboxes.Inbox()
-        notifier = _notifier(options)
-        reading = _reading(options, store, repository, before, inbox=inbox, notifier=notifier)
-        reading.watching = watching = _watch(options.repo, reading)
-        scripts = options.provisioners.resolve() if options.provisioners else None
-        running = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
-        loop = controller.Loop(
-            store=store,
-            epoch=epoch,
-            socket_path=options.state / "loop.sock",
-            inbox=inbox,
-            hint=reading.hint,
-            adopting=_is_adoption(store, repository, known=packed is not None),
-            before=following.rooted(containing.accepted_in(before), allowed=options.allow_root),
-            accepted=packed or b"",
-            provision=running.want,
-            event_lines=lines,
-            told=notifier,
-            happened=functools.partial(happenings.tell, notifier),
-            decide=decide,
-            refuse=reading.refuse,
-            contained=True,
-        )
-        server = ServerProcess(server_command(options, store_url), options.state / "server.log")
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: loop.stop())
-        notifier.start()
-        reading.start()
-        server.start()
-        collecting.settle()
-        _tell_start(epoch, options)
-        try:
-            loop.run()
-        finally:
-            log.info("controller leaves; what runs on nodes runs on")
-            server.stop()
-            reading.stop()
-            reading.join(timeout=STOP_S_MAX)
-            notifier.stop()
-            running.stop()
-            if watching is not None:
-                watching.close()
+        _lead(options, store, store_url, lines, decide)
     return 0
+
+
+def _lead(
+    options: argparse.Namespace,
+    store: stores.Store,
+    store_url: str,
+    lines: logs.EventLines | None,
+    decide: Callable[..., outcome.Outcome],
+) -> None:
+    """Lead a store until told to stop."""
+    epoch = store.lead(f"{socket.gethostname()}:{os.getpid()}", time.time())
+    repository = source.Source(
+        options.repo,
+        branch=options.branch,
+        sub_path=options.path,
+        state=options.state,
+    )
+    packed = store.incumbents()
+    before = incumbents.decode(packed) if packed else incumbents.Incumbents()
+    inbox = inboxes.Inbox()
+    notifier = _notifier(options)
+    reading = _reading(options, store, repository, before, inbox=inbox, notifier=notifier)
+    reading.watching = _watch(options.repo, reading)
+    scripts = options.provisioners.resolve() if options.provisioners else None
+    running = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
+    loop = controller.Loop(
+        store=store,
+        epoch=epoch,
+        socket_path=options.state / "loop.sock",
+        inbox=inbox,
+        hint=reading.hint,
+        adopting=_is_adoption(store, repository, known=packed is not None),
+        before=following.rooted(containing.accepted_in(before), allowed=options.allow_root),
+        accepted=packed or b"",
+        provision=running.want,
+        event_lines=lines,
+        told=notifier,
+        happened=functools.partial(happenings.tell, notifier),
+        decide=decide,
+        refuse=reading.refuse,
+        contained=True,
+    )
+    server = ServerProcess(server_command(options, store_url), options.state / "server.log")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: loop.stop())
+    notifier.start()
+    reading.start()
+    server.start()
+    collecting.settle()
+    _tell_start(epoch, options)
+    try:
+        loop.run()
+    finally:
+        _end(server, reading, notifier, running)
+
+
+def _end(
+    server: ServerProcess,
+    reading: following.RepositoryThread,
+    notifier: delivery.Notifier,
+    running: runner.Runner,
+) -> None:
+    """Have all leave that works beside the loop."""
+    log.info("controller leaves; what runs on nodes runs on")
+    server.stop()
+    reading.stop()
+    reading.join(timeout=STOP_S_MAX)
+    notifier.stop()
+    running.stop()
+    if reading.watching is not None:
+        reading.watching.close()
 
 
 def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
