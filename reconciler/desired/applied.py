@@ -232,6 +232,8 @@ class Applied:
             self._keep_queues_in_use(earlier)
         if self._gate is not None:
             self._pass_gate(self._gate, earlier, approvals)
+            if self.basis is not earlier.basis:
+                self._holds.look_again(self.now)
         self._interrupted = False
         return True
 

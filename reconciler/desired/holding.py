@@ -94,6 +94,14 @@ class Holds:
             self._note(one, fresh, one.digest)
         return each[0]
 
+    def look_again(self, now: float) -> None:
+        """Have removals that stay held judged once more: other rules are in force since.
+
+        Else they would go by those of before until the next revision, or a restart.
+        """
+        if self.jobs:
+            self.until = now if self.until is None else min(self.until, now)
+
     def _note(self, found: judgement.Judgement, names: list[str], group: str) -> None:
         """Take up a judgement: what it holds, and what is said of it."""
         if found.until is not None and found.findings:

@@ -204,6 +204,28 @@ def test_what_can_be_approved_is_named_although_something_beside_it_never_is(
     assert {problem.rule for problem in value.status.problems} == {"prune-never"}
 
 
+def test_a_removal_that_new_rules_allow_applies_at_the_next_look_and_not_by_a_restart(
+    repository: Repository, make: Make
+) -> None:
+    never, auto = (
+        documents(pool(8), cluster(f"{{prune: {{Job: {word}}}}}")) for word in ("never", "auto")
+    )
+    repository.commit({"pool.yaml": never, "jobs/a.yaml": job("a"), "jobs/b.yaml": job("b")})
+    one = make()
+    one.load()
+    repository.commit({"jobs/a.yaml": None})
+    assert "a" in one.load().jobs
+    assert "a" in one.load().jobs
+    head = repository.commit({"pool.yaml": auto})
+    value = one.load()
+    assert "a" in value.jobs, "a revision is judged by the rules before it"
+    assert value.status.structure_revision == head
+    assert set(one.load().jobs) == {"b"}
+    assert one.load().status.sync == "Synced"
+    assert one.judge_again_at is None
+    assert set(restarted(make, one).load().jobs) == {"b"}
+
+
 def test_a_wrong_policy_of_removal_is_a_mistake(repository: Repository, make: Make) -> None:
     wrong = job("a").replace("{name: a}", "{name: a, annotations: {muster/prune: nver}}")
     repository.commit({"jobs/a.yaml": wrong})
