@@ -249,11 +249,22 @@ def _expected(inner: dict[str, Any]) -> str:
     text = "a duration" if unit == "duration" else " or ".join(dict.fromkeys(words))
     if "examples" in inner and not any(len(branch.get("enum", "ab")) == 1 for branch in branches):
         text += f" such as {written(inner['examples'][0])}"
+    elif needed := _needed(inner):
+        text += f" such as {written(needed)}"
     elif "pattern" in inner:
         text += f" matching {inner['pattern']}"
     patterns = [branch.get("pattern") for branch in (inner, *branches)]
     said = [_PATTERN_WORDS[one] for one in patterns if one in _PATTERN_WORDS]
     return f"{text}: {said[0]}" if said else text
+
+
+def _needed(inner: dict[str, Any]) -> dict[str, Any]:
+    """Of a mapping the fields that it needs, with their examples."""
+    properties: dict[str, dict[str, Any]] = inner.get("properties", {})
+    examples = {
+        name: properties.get(name, {}).get("examples") for name in inner.get("required", ())
+    }
+    return {name: some[0] for name, some in examples.items() if some}
 
 
 def _what(value: float) -> str:  # a bool is an int is a float, as far as types go

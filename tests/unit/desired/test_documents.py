@@ -20,6 +20,10 @@ TABLE = [
     (HEAD + "  owner: 5\n", "wrong-type", "spec.owner", 6, 10, "in quotes"),
     (HEAD + "  resources: {gpu: half}\n", "wrong-value", "spec.resources.gpu", 6, 20, "half"),
     (HEAD + "  groups: [{count: 1}]\n", "missing-field", "spec.groups[0].name", 6, 12, "`name`"),
+    (
+        *(HEAD + "  dependsOn: [train]\n", "wrong-type", "spec.dependsOn[0]", 6, 15),
+        'a mapping such as {job: "preprocess"}',
+    ),
     (HEAD.replace("[echo]", "[true]"), "wrong-type", "spec.command[0]", 5, 13, "in quotes"),
     (HEAD.replace("name: a", "name: A_b"), "wrong-value", "metadata.name", 3, 18, "team-a"),
     (HEAD.replace("Job", "Jobb"), "unknown-kind", "kind", 2, 7, "did you mean Job?"),
