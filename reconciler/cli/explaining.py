@@ -358,7 +358,8 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
         _say(f"No start can be estimated: {_unbounded(codes)}.")
         return
     left = f" (in {terminal.duration(at - now)})" if at > now else ""
-    _say(f"Estimated start: {terminal.clock(job['estimatedStart'])}{left}.")
+    unless = "" if job.get("estimatedCertain") else ", unless others take that room back first"
+    _say(f"Estimated start: {terminal.clock(job['estimatedStart'])}{left}{unless}.")
 
 
 def _unbounded(codes: list[str]) -> str:

@@ -183,6 +183,7 @@ def job_view(
         estimated_start=viewforms.time_or_none(expected.at)
         if waits and expected is not None
         else None,
+        estimated_certain=waits and expected is not None and expected.certain,
         attempts=[
             attemptviews.attempt_view(
                 attempt,

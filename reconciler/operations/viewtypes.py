@@ -122,7 +122,8 @@ class JobView(viewforms.View, frozen=True):
     """A job's run. ``place`` counts from 1 among those that wait in its queue.
 
     ``elements`` counts elements by state; ``attempts`` holds a bounded number of them;
-    ``dependsOn`` names the jobs that it waits for, or waited for.
+    ``dependsOn`` names the jobs that it waits for, or waited for. ``estimatedCertain``: it starts
+    by then as long as what runs keeps to its limits; else others may take that room back first.
     """
 
     name: str
@@ -146,6 +147,7 @@ class JobView(viewforms.View, frozen=True):
     removed: bool
     path: str
     depends_on: list[str]
+    estimated_certain: bool = False
 
 
 class NodeUsageView(viewforms.View, frozen=True):

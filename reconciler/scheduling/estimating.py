@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import areas, backfill, caps, order, timelines
+from reconciler.scheduling import areas, asking, backfill, caps, order, timelines
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Estimate, Eviction, Placement
@@ -58,16 +58,16 @@ def estimates(
     ``placements``, ``evictions``: what starts and leaves in this cycle. ``promised``: for which
     jobs room is kept. ``could_start``: whether a line's claims could start at all.
 
-    Certain is what guarantees cover, or all where nobody has any: whoever is within a guarantee
-    voids what others have reserved beyond theirs.
+    Certain is what guarantees cover, or all where no queue takes anything back from another:
+    whoever is within a guarantee voids what others have reserved beyond theirs, and whoever has
+    waited long enough takes a share of the surplus by force.
     """
     found: dict[str, Estimate] = {}
-    guaranteed = any(any(amounts) for amounts in ledger.guaranteed)
     expected = _Expected(situation, queues, placements)
     waited_for = [one for one in calendar.reservations if one.ask.progress.left > 0]
     for reservation, at in zip(waited_for, expected.starts(calendar, waited_for), strict=True):
         ask = reservation.ask
-        certain = not guaranteed or ledger.covered(ask.queue, ask.amounts)
+        certain = ledger.covered(ask.queue, ask.amounts) or not _has_rivals(situation, ledger, ask)
         latest = reservation.starts_at
         found.setdefault(ask.job, Estimate(min(at, latest), certain=certain, latest=latest))
     if promised:
@@ -86,6 +86,16 @@ def estimates(
             pools = _Pools(expected, calendar, _alike(situation, columns, mask), resource)
             pools.pour(waiting, bounds, found)
     return found
+
+
+def _has_rivals(situation: snapshots.Snapshot, ledger: ledgers.Ledger, ask: asking.Ask) -> bool:
+    """Whether a queue beside that of an ask may take its room back by a guarantee or a share."""
+    own, reclaims = ledger.paths[ask.queue], situation.policy.reclaim
+    return any(
+        any(ledger.rationed[queue]) and (reclaims or any(ledger.guaranteed[queue]))
+        for queue, path in enumerate(ledger.paths)
+        if queue not in own and ask.queue not in path
+    )
 
 
 def _left_by(

@@ -83,6 +83,21 @@ def _job(**fields: object) -> dict[str, object]:
 
 
 EXPLAINED = {
+    "starts for certain": (
+        {
+            "job": _job(estimatedStart="1970-01-01T02:00:00Z", estimatedCertain=True),
+            "reasons": [{"code": "InsufficientResources", "message": "m"}],
+            "queue": None,
+            "borrowers": [],
+        },
+        """\
+j is Pending.
+
+InsufficientResources: m
+
+Estimated start: 1970-01-01 02:00 (in 1h00m).
+""",
+    ),
     "waits": (
         {
             "job": _job(place=2, estimatedStart="1970-01-01T02:00:00Z"),
@@ -106,7 +121,7 @@ Queue vision:
 Over what is guaranteed to them: speech (12 GPUs, 1 CPU).
 
 Place in its queue: 2.
-Estimated start: 1970-01-01 02:00 (in 1h00m).
+Estimated start: 1970-01-01 02:00 (in 1h00m), unless others take that room back first.
 """,
     ),
     "backs off": (
