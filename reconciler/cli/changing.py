@@ -452,7 +452,7 @@ def _figure_of(
     figures = [
         str(one["message"]).removeprefix("held: ").partition("; `muster approve ")[0]
         for one in held
-        if one["digest"] and withheld.change_of(one["digest"]) == withheld.change_of(digest)
+        if withheld.is_of(digest, one["digest"])
     ]
     if not figures:
         for done in carry_out([act], to, dry_run=True):
@@ -469,7 +469,7 @@ def _figure_of(
             details=[f"held now: {one['message'].removeprefix('held: ')}" for one in held]
             or [nothing],
         )
-    return figures[0]
+    return "; ".join(figures)
 
 
 #: How the digest of a plan begins.

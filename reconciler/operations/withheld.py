@@ -7,6 +7,7 @@ what was asked for happens before somebody lets it.
 
 from typing import Any
 
+from reconciler.core import digests
 from reconciler.model import judgement
 
 Json = Any
@@ -42,30 +43,44 @@ def job(sync: Json, name: str) -> str:
     return ""
 
 
-def change_of(digest: str) -> str:
-    """What of a digest names the change; behind it stands how much it may end."""
-    return digest.rpartition("j")[0] or digest
+def is_of(digest: str, other: str) -> bool:
+    """Whether two digests name the same change, or one that names two parts the other's as well.
+
+    How much may end stands behind, and makes no difference. What is held as a whole is told part by
+    part once another revision has come.
+    """
+    one, two = (digests.parse_digest(text) or digests.Digest() for text in (digest, other))
+    same = one.structure and one.structure == two.structure
+    return bool(same or (one.removals and one.removals == two.removals))
 
 
 def approval(sync: Json, digest: str) -> str:
     """Why an approval that was read lets nothing apply; empty where nothing is said against it."""
     told = sync or {}
     held = [str(one.get("digest") or "") for one in told.get("held") or ()]
-    held = [one for one in held if one and change_of(one) == change_of(digest)]
+    held = [one for one in held if is_of(digest, one)]
     if not held:
         return ""
     for problem in told.get("problems") or ():
         if problem["rule"] == judgement.UNDECIDED and not problem["object"]:
             return f"{digest} is held on: {problem['message']}"
-    if digest not in held:
+    if digest in held or not _ends_more(held[0], digest):
         return (
-            f"the change ends more running work than {digest} covers: `muster approve {held[0]}` "
-            "covers what it ends now"
+            f"{digest} is held on: who signed the commit may not approve, by the Access in force "
+            "(`muster access can EMAIL approve` tells)"
         )
     return (
-        f"{digest} is held on: who signed the commit may not approve, by the Access in force "
-        "(`muster access can EMAIL approve` tells)"
+        f"the change ends more running work than {digest} covers: `muster approve {held[0]}` "
+        "covers what it ends now"
     )
+
+
+def _ends_more(digest: str, than: str) -> bool:
+    """Whether the change of one digest ends more running work than another covers."""
+    one, other = digests.parse_digest(digest), digests.parse_digest(than)
+    if one is None or other is None:
+        return False
+    return one.jobs_ended > other.jobs_ended or one.gpu_hours_lost > other.gpu_hours_lost
 
 
 def emptied(sync: Json) -> str:

@@ -15,7 +15,7 @@ from reconciler.cli import (
     terminal,
     waiting,
 )
-from reconciler.operations import standings, withheld
+from reconciler.operations import standings
 from reconciler.server import audits
 
 
@@ -471,18 +471,6 @@ def test_a_state_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_no_waiting_ends(codes: list[str], expected: str) -> None:
     job = {"reasons": [{"code": code, "message": "m"} for code in codes]}
     assert waiting._hopeless(job) == expected
-
-
-@pytest.mark.parametrize(
-    ("digest", "change"),
-    [
-        ("sdramovcrs6en5cgkcqgp3by4s6j2h15", "sdramovcrs6en5cgkcqgp3by4s6"),
-        ("r8e1cj0h0", "r8e1c"),
-        ("", ""),
-    ],
-)
-def test_what_of_a_digest_names_the_change(digest: str, change: str) -> None:
-    assert withheld.change_of(digest) == change
 
 
 @pytest.mark.parametrize("command", ["history", "audit"])

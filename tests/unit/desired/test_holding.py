@@ -9,6 +9,7 @@ from reconciler.core import safety
 from reconciler.desired import loader, source, undecided
 from reconciler.model import desired, records
 from reconciler.notices import messages
+from reconciler.operations import withheld
 from tests.unit.desired.loaders import Loaders, Make, restarted
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
@@ -202,6 +203,26 @@ def test_what_can_be_approved_is_named_although_something_beside_it_never_is(
     assert nodes(value) == 4
     assert "a" in value.jobs
     assert {problem.rule for problem in value.status.problems} == {"prune-never"}
+
+
+def test_what_was_held_as_a_whole_is_approved_as_such_whatever_came_since(
+    repository: Repository, make: Make
+) -> None:
+    """By then it is told part by part, each with a digest of its own."""
+    confirm = documents(pool(8), cluster("{prune: {Job: confirm}}"))
+    repository.commit({"pool.yaml": confirm, "jobs/a.yaml": job("a")})
+    one = make()
+    one.load()
+    small = documents(pool(4), cluster("{prune: {Job: confirm}}"))
+    repository.commit({"pool.yaml": small, "jobs/a.yaml": None})
+    (whole,) = {held.digest for held in one.load().status.held}
+    repository.commit({"jobs/b.yaml": job("b")})
+    parts = {held.digest for held in one.load().status.held}
+    assert whole not in parts
+    assert [withheld.is_of(whole, part) for part in parts] == [True, True]
+    repository.commit({}, message=f"Yes\n\nMuster-Approve: {whole}")
+    value = one.load()
+    assert (nodes(value), set(value.jobs), value.status.held) == (4, {"b"}, ())
 
 
 def test_a_removal_that_new_rules_allow_applies_at_the_next_look_and_not_by_a_restart(

@@ -84,25 +84,46 @@ def test_a_problem_without_a_place_begins_with_what_it_is() -> None:
     assert placed.text() == "a.yaml:2:3: error: it is so"
 
 
+S, R, OTHER = "s" + "a" * 26, "r" + "b" * 26, "s" + "c" * 26
+
+
+@pytest.mark.parametrize(
+    ("digest", "held", "same"),
+    [
+        (f"{S}j0h0", f"{S}j2h15", True),
+        (f"{S}{R}j0h0", f"{S}j0h0", True),
+        (f"{S}{R}j0h0", f"{R}j1h0", True),
+        (f"{R}j0h0", f"{S}{R}j0h0", True),
+        (f"{S}j0h0", f"{OTHER}j0h0", False),
+        (f"{S}j0h0", f"{R}j0h0", False),
+        (f"{S}j0h0", "", False),
+        ("", "", False),
+    ],
+)
+def test_what_of_a_digest_names_the_change(digest: str, held: str, same: bool) -> None:
+    assert withheld.is_of(digest, held) is same
+
+
 def test_an_approval_that_lets_nothing_apply_is_told() -> None:
-    told = sync(held=[{"digest": "s1", "message": ""}])
-    assert withheld.approval(told, "s1").startswith("s1 is held on: who signed")
-    assert withheld.approval(told, "s2") == ""
-    assert withheld.approval(None, "s1") == ""
+    told = sync(held=[{"digest": f"{S}j0h0", "message": ""}])
+    for digest in (f"{S}j0h0", f"{S}j3h0", f"{S}{R}j0h0"):
+        assert withheld.approval(told, digest).startswith(f"{digest} is held on: who signed")
+    assert withheld.approval(told, f"{OTHER}j0h0") == ""
+    assert withheld.approval(None, f"{S}j0h0") == ""
 
 
 def test_an_approval_of_less_than_the_change_ends_by_now_says_what_covers_it() -> None:
-    told = sync(held=[{"digest": "", "message": ""}, {"digest": "sabj4h2", "message": ""}])
-    assert withheld.approval(told, "sabj1h2") == (
-        "the change ends more running work than sabj1h2 covers: `muster approve sabj4h2` covers "
+    told = sync(held=[{"digest": "", "message": ""}, {"digest": f"{S}j4h2", "message": ""}])
+    assert withheld.approval(told, f"{S}j1h2") == (
+        f"the change ends more running work than {S}j1h2 covers: `muster approve {S}j4h2` covers "
         "what it ends now"
     )
-    assert withheld.approval(told, "sacj1h2") == ""
 
 
 def test_an_approval_of_what_muster_fails_over_is_not_called_one_of_who_may_not() -> None:
+    digest = f"{S}j0h0"
     defect = {"rule": "defect", "object": "", "message": "a defect of Muster kept it"}
     of_job = {**defect, "object": "Job/a"}
-    told = sync(held=[{"digest": "s1", "message": ""}], problems=[of_job, defect])
-    assert withheld.approval(told, "s1") == "s1 is held on: a defect of Muster kept it"
-    assert "who signed" in withheld.approval({**told, "problems": [of_job]}, "s1")
+    told = sync(held=[{"digest": digest, "message": ""}], problems=[of_job, defect])
+    assert withheld.approval(told, digest) == f"{digest} is held on: a defect of Muster kept it"
+    assert "who signed" in withheld.approval({**told, "problems": [of_job]}, digest)
