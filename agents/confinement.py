@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import time
-from typing import Any
+from typing import Any, Literal
 
 from agents import cgroups, groups, guardian, nearby, processes, sandbox, spawning
 
@@ -24,8 +24,11 @@ PROCESS_GROUP = "process-group"
 FILE = "cgroups.json"
 #: A supervisor that has started nothing for so long pays for a fork rather than for going to the
 #: groups of version 2: the kernel waits for all processors when the first process of a while goes
-#: there (10 ms and more), not for those right behind it.
+#: there (10 ms and more), not for those right behind it. Where there are such, one waits anyway.
 QUIET_S = 0.03
+#: ``alone``; ``among`` others that start with it; ``beside`` others that are on their way to their
+#: programs, and share the supervisor's memory till then.
+Company = Literal["alone", "among", "beside"]
 
 
 class Confinement:
@@ -94,11 +97,11 @@ class Confinement:
         return facts
 
     def start(
-        self, order: dict[str, Any], standard: tuple[int, int, int], *, beside: bool = False
+        self, order: dict[str, Any], standard: tuple[int, int, int], company: Company = "alone"
     ) -> spawning.Child:
         """Start a task in groups and a view of its own; :meth:`see_begin` waits for its program.
 
-        ``beside``: others are on their way to theirs, and share the supervisor's memory till then.
+        ``company``: of others that start.
 
         One that runs before it turns out that it can't be held as it should be is killed, and is
         the caller's like any other: it has ended when nothing of it is left, and :meth:`close`
@@ -109,13 +112,13 @@ class Confinement:
         """
         name, limits = order["id"], order.get("limits", {})
         if not self.tree.bases:
-            return self._spawn(order, standard, None, beside=beside)
+            return self._spawn(order, standard, None, company)
         try:
             group = self._pool.take(name, limits, keep=may_keep(order))
         except OSError as problem:
             raise spawning.refused(problem, "control group of the task") from None
         try:
-            child = self._spawn(order, standard, group, beside=beside)
+            child = self._spawn(order, standard, group, company)
         except Exception:
             self._pool.remove(group)
             raise
@@ -142,14 +145,13 @@ class Confinement:
         order: dict[str, Any],
         standard: tuple[int, int, int],
         group: groups.Group | None,
-        *,
-        beside: bool,
+        company: Company,
     ) -> spawning.Child:
         """In the view that an order asks for, where views are to be had."""
         view = order.get("private")
         if not view or self.sandbox is None or not self.sandbox.usable:
             self._furnish(order)
-            return self._spawn_in(order, standard, group, beside=beside)
+            return self._spawn_in(order, standard, group, company)
         if order.get("secrets"):
             view = {**view, "memory": f"{self._root}/attempts/{order['id']}/secrets"}
         try:
@@ -158,7 +160,7 @@ class Confinement:
             raise spawning.refused(problem, problem.strerror or "the task's own folders") from None
         try:
             self._furnish(order)
-            return self._spawn_in(order, standard, group, beside=beside)
+            return self._spawn_in(order, standard, group, company)
         finally:
             _come_home(self.sandbox)
 
@@ -175,8 +177,7 @@ class Confinement:
         order: dict[str, Any],
         standard: tuple[int, int, int],
         group: groups.Group | None,
-        *,
-        beside: bool,
+        company: Company,
     ) -> spawning.Child:
         """In groups. What might hang is forked: that holds the child alone. A child that is forked
         goes to its groups by itself, before it is anybody else: what the supervisor's own pages
@@ -190,7 +191,7 @@ class Confinement:
         now = time.monotonic()
         quiet, self._started_at = now - self._started_at >= QUIET_S, now
         born_in = group.folders.get(self._born_in, "")
-        if forks or beside or (born_in and quiet):
+        if forks or company == "beside" or (born_in and quiet and company == "alone"):
             try:
                 group.bound(order.get("limits", {}))
             except Exception as problem:

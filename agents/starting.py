@@ -151,8 +151,8 @@ class Starter:
         self._guardian = guardian_name
         self._null = null
 
-    def begin(self, order: Record, *, beside: bool = False) -> Begun:
-        """Make an attempt's folder and its process; others may be on their way ``beside`` it.
+    def begin(self, order: Record, company: confinement.Company = "alone") -> Begun:
+        """Make an attempt's folder and its process, in the ``company`` of others that start.
 
         Raises:
             NotStartedError: it could not be; nothing of it runs.
@@ -178,7 +178,7 @@ class Starter:
                 spawning.open_log(self._root, order, stream) for stream in ("stdout", "stderr")
             ]
             files = standard[0], standard[1], standard[2]
-            child = self._held.start(order, files, beside=beside)
+            child = self._held.start(order, files, company)
         except Exception as problem:  # whatever an order holds, it is one attempt's trouble
             raise _not_started(record, problem) from None
         finally:
@@ -268,13 +268,19 @@ class Starts:
             if name in self.way.names():
                 continue
             try:
-                begun.append(self._starter.begin(order, beside=bool(self.way)))
+                begun.append(self._starter.begin(order, self._company(chosen)))
             except NotStartedError as problem:
                 self._host.end(problem.record, problem.reason, message=str(problem))
             except Exception as problem:  # those that wait behind it are to start
                 self._host.could_not_start(order, problem)
         for other in begun:
             self._await(other)
+
+    def _company(self, chosen: list[Record]) -> confinement.Company:
+        """Of an attempt that begins among others."""
+        if self.way:
+            return "beside"
+        return "alone" if len(chosen) == 1 else "among"
 
     def _await(self, begun: Begun) -> None:
         """See an attempt's program begin, or leave the attempt on its way to it."""
