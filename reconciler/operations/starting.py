@@ -33,7 +33,7 @@ def begin(folder: Path) -> None:
         _begin(folder)
     except (OSError, shutil.Error) as error:
         why = getattr(error, "strerror", None) or error
-        raise StarterError(f"{folder} can't be made: {why}") from error
+        raise StarterError(f"{folder}: {why}") from error
 
 
 def _begin(folder: Path) -> None:
