@@ -93,6 +93,8 @@ class Evictor:
         self.failures = failures.Failures(situation)
         #: Who was promised room, in that order, with what was planned for them.
         self._promised: list[tuple[asking.Ask, tuple[TaskPlacement, ...]]] = []
+        #: Whether some of them want devices near each other.
+        self._some_near = False
         #: Rows of holdings that got a task more in this cycle.
         self._grown: set[int] = set()
 
@@ -114,6 +116,7 @@ class Evictor:
     def promised(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
         """Room is kept for an ask until others have left."""
         self._promised.append((ask, tasks))
+        self._some_near = self._some_near or self._is_near(ask)
 
     @property
     def wake_at(self) -> float:
@@ -278,8 +281,7 @@ class Evictor:
         the first of them. Where devices have to be near each other that makes a difference: which
         of them the first takes decides whether the next has some.
         """
-        near = [one for one, _ in self._promised if self._is_near(one)]
-        if not self._promised or not (near or self._is_near(ask)):
+        if not self._promised or not (self._some_near or self._is_near(ask)):
             return True
         later = self.later
         mark = later.mark()
