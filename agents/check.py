@@ -33,6 +33,7 @@ from agents import (
     samples,
     sandbox,
     settings,
+    shares,
     tasks,
     vault,
 )
@@ -141,12 +142,18 @@ def secrets(folder: Path | None) -> Iterator[Finding]:
 
 
 def _unknown_gpus(sample: samples.Sample, chosen: frozenset[str] | None) -> Iterator[Finding]:
-    """GPUs that the node is to offer and does not have."""
-    has = sorted(device.uuid for device in sample.devices if device.uuid)
-    for uuid in sorted((chosen or frozenset()).difference(has)):
-        there = ", ".join(has) or "none"
-        yield Finding("gpus", FAILED, f"--gpus {uuid}: there is no such GPU here, of {there}",
-                      "name those that it has, by UUID, or use --gpus all")  # fmt: skip
+    """What the node is to offer and does not have, or has twice; what it has parts of."""
+    for said in shares.lacking(chosen, sample.devices):
+        yield Finding("gpus", FAILED, said, "name those that it has, by UUID, or use --gpus all")
+    both = list(shares.conflicts(chosen, sample.devices))
+    for said in both:
+        yield Finding("gpus", FAILED, said, "name the GPU, or the instances that it is to offer")
+    parted = [one for one in sample.devices if shares.is_parted(one, shares.parts(chosen))]
+    for one in parted if not both else ():
+        mine = sum(part.uuid in (chosen or ()) for part in one.mig)
+        found = f"{mine} of {len(one.mig)} MIG instances of {one.uuid} are this node's"
+        do = "its layout is never changed from here, nor is it reset: do that by hand"
+        yield Finding("gpus", NOTE, found, do)
 
 
 def system(top: Path) -> Iterator[Finding]:

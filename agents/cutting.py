@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from agents import miglayout, samples, simulated
+from agents import miglayout, samples, shares, simulated
 from reconciler.model import desired, devices, records
 from reconciler.model.wire import Assignment
 
@@ -81,7 +81,11 @@ _DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
 
 
 class Cutter:
-    """One node's. Its file is written under the agent's lock."""
+    """One node's. Its file is written under the agent's lock.
+
+    ``given``: UUIDs of instances that the node was given of devices which are not its own: the
+    layout of those is left as it is.
+    """
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class Cutter:
         clock: Callable[[], float] = time.monotonic,
         *,
         gpus: tuple[records.Gpu, ...] = (),
+        given: frozenset[str] = frozenset(),
     ) -> None:
         self._path = root / "mig.json"
         self._boot_id = boot_id
@@ -100,6 +105,7 @@ class Cutter:
         self._clock = clock
         self._plan: desired.MigPlan | None = None
         self._gpus = gpus
+        self._given = given
         self._tries: dict[str, _Try] = {}
         #: The device that is being changed, until it was looked at since.
         self._claimed = ""
@@ -299,6 +305,8 @@ class Cutter:
         pending = not wanted and not gpu.mig_enabled and self._made.get(gpu.uuid, _Made()).mode
         if gpu.simulated or gpu.state != devices.OK:
             return None, False
+        if shares.is_parted(gpu, self._given):
+            return _of_another(gpu, wanted), False
         if fits(gpu, wanted) and not pending:
             self._tries.pop(gpu.uuid, None)
             return (devices.MigCut(devices.FITS) if wanted else None), False
@@ -379,6 +387,15 @@ def fits(gpu: records.Gpu, wanted: miglayout.Wanted) -> bool:
         return not gpu.mig_enabled
     is_cut = gpu.mig_enabled or gpu.simulated
     return is_cut and Counter(one.profile for one in gpu.mig) == Counter(dict(wanted))
+
+
+def _of_another(gpu: records.Gpu, wanted: miglayout.Wanted) -> devices.MigCut:
+    """How far a device is of which the node was given instances alone."""
+    if fits(gpu, wanted):
+        return devices.MigCut(devices.FITS)
+    has = miglayout.told(Counter(one.profile for one in gpu.mig).items())
+    said = f"--gpus gives this node {has} of it, and its layout is not the node's to change"
+    return devices.MigCut(devices.BLOCKED, f"{said}: declare just these")
 
 
 def _state_of(gpu: records.Gpu, wanted: tuple[tuple[str, int], ...]) -> object:

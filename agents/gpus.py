@@ -53,20 +53,6 @@ def driver_of(sample: samples.Sample) -> devices.GpuDriver:
     )
 
 
-def chosen(sample: samples.Sample, uuids: frozenset[str] | None) -> samples.Sample:
-    """The sample with only those devices that the node is to offer; None: all."""
-    if uuids is None:
-        return sample
-    # one that does not say who it is may be one of ours: it counts while one of ours is not seen
-    kept = tuple(d for d in sample.devices if d.uuid in uuids or not d.uuid)
-    return msgspec.structs.replace(sample, devices=kept)
-
-
-def only(known: tuple[records.Gpu, ...], uuids: frozenset[str] | None) -> tuple[records.Gpu, ...]:
-    """Those GPUs that the node is to offer; None: all."""
-    return known if uuids is None else tuple(gpu for gpu in known if gpu.uuid in uuids)
-
-
 def merge(
     known: tuple[records.Gpu, ...],
     sample: samples.Sample,
@@ -176,6 +162,8 @@ def attribute(
                 continue
             if facts is not None and facts.name in SERVERS:
                 continue
+            if device.parted and process.instance is None:
+                continue  # it may be on an instance of another node
             ticks = facts.ticks if facts is not None else 0
             key = (device.uuid, process.pid)
             earlier = before.get(key)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from agents import cutting, gpus, hosts, owners, processes, samples
+from agents import cutting, gpus, hosts, owners, processes, samples, shares
 from agents.settings import Settings
 from reconciler.model import devices, records, taskuse
 
@@ -44,6 +44,8 @@ class Look(msgspec.Struct, frozen=True):
     ``tasks``: what attempts have on devices.
 
     ``again``: a device was changed since, and is to be looked at.
+
+    ``lacking``: what the node is to offer and does not have, in words.
     """
 
     gpus: tuple[records.Gpu, ...]
@@ -52,6 +54,7 @@ class Look(msgspec.Struct, frozen=True):
     usage: tuple[devices.GpuUsage, ...] = ()
     again: bool = False
     tasks: Mapping[str, tuple[taskuse.GpuUse, ...]] = {}
+    lacking: tuple[str, ...] = ()
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -88,9 +91,10 @@ class Watch:
 
     def look(self, tasks: Mapping[str, int]) -> Look:
         """What the devices are and do now; ``tasks`` maps live attempts to main processes."""
-        sample = gpus.chosen(self._source.sample(usage=self._usage), self._chosen)
+        sample = self._source.sample(usage=self._usage)
+        sample = shares.chosen(sample, self._chosen, self.known)
         known = gpus.merge(self.known, sample, hosts.numa_of_pci)
-        known = gpus.only(known, self._chosen)
+        known = shares.only(known, self._chosen)
         again = False
         if self._cutter is not None and sample.driver == devices.OK:
             known, again = self._cutter.turn(sample, known, self._source)
@@ -114,12 +118,13 @@ class Watch:
         )
         self._xids = gpus.count_events(self._xids, sample.events)
         foreign = gpus.told(self._seen)
+        lacking = tuple(shares.lacking(self._chosen, known))
         if not self._usage:
-            return Look(known, driver, foreign, again=again, tasks=owned)
+            return Look(known, driver, foreign, again=again, tasks=owned, lacking=lacking)
         found = gpus.usage_of(sample, known, owned=owned, foreign=foreign, xids=self._xids)
         if self._cutter is not None:
             found = self._cutter.with_attempts(found)
-        return Look(known, driver, foreign, found, again, owned)
+        return Look(known, driver, foreign, found, again, owned, lacking)
 
     def close(self) -> None:
         """Let go of the driver."""
@@ -136,7 +141,7 @@ class Watch:
             kept = _DECODE_KEPT((self._root / "gpus.json").read_bytes())
         except (OSError, msgspec.MsgspecError):
             return ()
-        return gpus.only(kept.gpus, self._chosen) if kept.boot_id == self._boot_id else ()
+        return shares.only(kept.gpus, self._chosen) if kept.boot_id == self._boot_id else ()
 
     def _save(self, known: tuple[records.Gpu, ...]) -> None:
         """Losing this costs numbers that stay the same, and only when the agent starts anew."""
@@ -212,6 +217,7 @@ def complaints(look: Look) -> Iterator[str]:
     """What of a look the operator of the node has to know."""
     if look.driver.state not in {devices.OK, "absent"}:
         yield look.driver.message
+    yield from look.lacking
     for gpu in look.gpus:
         if gpu.state != devices.OK:
             yield f"GPU {gpu.index} ({gpu.uuid}) is {gpu.state}: {gpu.message}"

@@ -20,6 +20,7 @@ from agents import (
     hosts,
     inventory,
     probe,
+    shares,
     simulated,
     taskuse,
     volumes,
@@ -87,7 +88,10 @@ class Senses:
         self._leaving = leaving
         self._checker = checks.Checker(settings.root, boot_id)
         self.volumes = volumes.Volumes(checks.Mounts(), self._know_volumes)
-        self.cutter = cutting.Cutter(settings.root, boot_id, node, lock, gpus=settings.gpus)
+        self._given = shares.parts(settings.gpu_uuids)
+        self.cutter = cutting.Cutter(
+            settings.root, boot_id, node, lock, gpus=settings.gpus, given=self._given
+        )
         self.skew = clocks.Skew()
         self._notices: dict[str, str] = {}
         self.uses = taskuse.Uses(cgroups.token_of(str(settings.root)))
@@ -116,6 +120,12 @@ class Senses:
         self.cutter.follow(plan)
         if self._watcher_of_gpus is not None:
             self._watcher_of_gpus.hurry.set()
+
+    def parted(self) -> frozenset[str]:
+        """UUIDs of devices of which the node was given MIG instances alone; asked under the
+        lock."""
+        gpus = self.inventory.gpus
+        return frozenset(gpu.uuid for gpu in gpus if shares.is_parted(gpu, self._given))
 
     @contextlib.contextmanager
     def devices_alone(self, reset: Collection[str]) -> Iterator[None]:

@@ -47,6 +47,8 @@ LINK_KINDS = {0: "gpu", 2: "switch"}
 LINKS_MAX = 36
 FIELD_MEMORY_TEMPERATURE, FIELD_NVLINK_SENT, FIELD_NVLINK_RECEIVED = 82, 138, 139
 ALL_LINKS = 2**32 - 1
+#: What NVML says where a process is on no MIG instance, or it may not tell.
+NO_INSTANCE = 2**32 - 1
 #: How far a device is with its NVSwitch fabric: it has none, or is one of these.
 FABRIC_NONE, FABRIC_COMPLETED = 0, 3
 FABRIC_STATES = {1: "has not begun to", 2: "is about to"}
@@ -222,8 +224,16 @@ def read_processes(ask: Caller) -> tuple[samples.ProcessReading, ...]:
             (f"nvmlDeviceGet{name}RunningProcesses_v2",),
         )
         for one in (listed or [])[: samples.PROCESSES_MAX]:
-            found[one.pid] = samples.ProcessReading(one.pid, one.usedGpuMemory, mps=mps)
+            found[one.pid] = samples.ProcessReading(
+                one.pid, one.usedGpuMemory, mps=mps, instance=instance_of(one)
+            )
     return tuple(found[pid] for pid in sorted(found))
+
+
+def instance_of(process: Any) -> tuple[int, int] | None:
+    """Ids of the GPU and the compute instance that a process is on; None: the driver tells none."""
+    ids = process.gpuInstanceId, process.computeInstanceId
+    return None if NO_INSTANCE in ids else ids
 
 
 def read_links(ask: Caller) -> tuple[samples.LinkReading, ...]:

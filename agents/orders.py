@@ -58,6 +58,9 @@ class Node(Protocol):
     def uuids(self) -> dict[int, str]:
         """UUIDs of the devices by their numbers; of simulated ones none."""
 
+    def parted(self) -> Collection[str]:
+        """UUIDs of devices of which the node was given MIG instances alone."""
+
     def devices_alone(self, reset: Collection[str]) -> contextlib.AbstractContextManager[None]:
         """Nothing of this agent has a device open meanwhile, or changes one; where it ends well
         the devices of these UUIDs were reset."""
@@ -277,13 +280,19 @@ def reset_gpu(order: Remedy, node: Node) -> str:
     """Reset devices that nobody uses, by nvidia-smi.
 
     Raises:
-        OrderError: a task runs here, or the driver refuses.
+        OrderError: a task runs here, a device is not this node's alone, or the driver refuses.
     """
+    known, parted = node.uuids(), node.parted()
+    uuids = [known[number] for number in order.devices if number in known]
+    others = [uuid for uuid in uuids if uuid in parted]
+    if others:
+        raise OrderError(
+            f"{', '.join(others)} is not this node's to reset, which --gpus gives MIG instances of "
+            "it alone: others may be at work there; drain them, and reset it by hand"
+        )
     _must_be_idle(node)
     if node.foreign():
         raise OrderError("processes that are no task's hold devices: end them first")
-    known = node.uuids()
-    uuids = [known[number] for number in order.devices if number in known]
     if not uuids:
         raise OrderError("no real device is to be reset")
     with node.devices_alone(uuids):

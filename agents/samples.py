@@ -21,11 +21,13 @@ class LinkReading(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProcessReading(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process that has a context on a device. ``mps``: through an MPS server."""
+    """A process that has a context on a device. ``mps``: through an MPS server. ``instance``: ids
+    of the GPU and the compute instance that it is on; None: the driver tells none."""
 
     pid: int
     memory_bytes: int | None = None
     mps: bool = False
+    instance: tuple[int, int] | None = None
 
 
 class EventReading(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,12 +40,14 @@ class EventReading(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class DeviceReading(msgspec.Struct, frozen=True, omit_defaults=True):
     """One device. ``state`` is one of ``reconciler.model.devices``; ``errors`` maps functions that
-    failed for another reason than not being supported to NVML's error code."""
+    failed for another reason than not being supported to NVML's error code. ``parted``: the node
+    was given MIG instances of it alone, and ``mig`` are those."""
 
     index: int
     state: str
     message: str = ""
     simulated: bool = False
+    parted: bool = False
     errors: dict[str, int] = {}
     uuid: str = ""
     name: str = ""

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -42,7 +43,7 @@ class Settings(msgspec.Struct, frozen=True):
 
     ``task_pids_max``: 0 for no limit.
     ``gpus`` are simulated ones. ``watch_gpus``: real ones are looked for, of them only
-    ``gpu_uuids`` where that is not None.
+    ``gpu_uuids`` where that is not None, which may be of MIG instances.
     """
 
     server: str
@@ -108,7 +109,8 @@ def parser(*, required: bool = True) -> Parser:
     add("--cpus", metavar="N", help="CPUs to offer instead of all")
     add("--memory", metavar="AMOUNT", help="memory to offer instead of all, like 4Gi")
     add("--gpus", default="auto", metavar="WHICH", help="real GPUs to offer: all, none, or UUIDs "
-        "with commas; auto: all, but none on a virtual node or beside simulated ones")  # fmt: skip
+        "of GPUs or of MIG instances, with commas; auto: all, but none on a virtual node or beside "
+        "simulated ones")  # fmt: skip
     add("--no-gpu-usage", action="store_true", help="report no usage of GPUs, as where "
         "dcgm-exporter does; what they are, and who is on them, is reported")  # fmt: skip
     add("--gpu-interval", type=float, default=15.0, metavar="S", help="time between looks at GPUs")
@@ -183,6 +185,9 @@ def problems(given: argparse.Namespace) -> Iterator[str]:
         )
     if given.simulated_gpus and given.gpus not in {"auto", "none"}:
         yield "--gpus and --simulated-gpus: a node offers real GPUs or simulated ones"
+    twice = [one for one, count in Counter(given.gpus.split(",")).items() if one and count > 1]
+    if twice:
+        yield f"--gpus: {', '.join(twice)} is named more than once: name each once"
     if any("=" not in label for label in given.label):
         yield f"--label {given.label}: each has to be KEY=VALUE"
     amounts: tuple[tuple[str, str | None, Callable[[str], int]], ...] = (
@@ -202,7 +207,7 @@ def problems(given: argparse.Namespace) -> Iterator[str]:
 
 
 def chosen_gpus(given: argparse.Namespace) -> frozenset[str] | None:
-    """UUIDs of the GPUs that a node is to offer; None: it names none."""
+    """UUIDs of the GPUs and MIG instances that a node is to offer; None: it names none."""
     if given.gpus in {"auto", "all", "none"}:
         return None
     return frozenset(filter(None, given.gpus.split(",")))

@@ -510,6 +510,11 @@ class Agent:
             gpus = self.senses.inventory.gpus
             return {gpu.index: gpu.uuid for gpu in gpus if not gpu.simulated}
 
+    def parted(self) -> frozenset[str]:
+        """UUIDs of devices of which the node was given MIG instances alone."""
+        with self.lock:
+            return self.senses.parted()
+
     def devices_alone(self, reset: Collection[str]) -> contextlib.AbstractContextManager[None]:
         """Nothing of this agent has a device open meanwhile; those of these UUIDs are reset."""
         return self.senses.devices_alone(reset)

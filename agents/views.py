@@ -83,7 +83,8 @@ def denied_gpus(
     """Device files of what a task was not given, with the rule that denies each.
 
     Those of GPUs that this node does not offer are among them: another node of the machine may.
-    Of a GPU of which it has an instance those are the capabilities of the other instances.
+    Of a GPU of which it has an instance those are the capabilities of the other instances, whether
+    the node offers them or another one does.
     """
     system = system or _PROC
     found: dict[str, str] = {}
@@ -95,11 +96,11 @@ def denied_gpus(
         if number is None or (gpu is not None and gpu.index in given):
             continue
         parts = gpu.mig if gpu is not None else ()
-        others = [one for one in parts if one.uuid not in mine]
-        if len(others) == len(parts):
+        own = [one for one in parts if one.uuid in mine]
+        if not own:
             found[f"/dev/nvidia{number}"] = f"c {_NVIDIA_MAJOR}:{number} rwm"
         else:
-            found |= _denied_parts(number, others, system)
+            found |= _denied_parts(number, parts, own, system)
     return found
 
 
@@ -119,8 +120,11 @@ def _strangers(
     return sorted(listed - real.keys())
 
 
-def _denied_parts(gpu: int, others: list[MigInstance], system: Path) -> dict[str, str]:
-    """Capabilities of instances of the GPU with this minor number."""
+def _denied_parts(
+    gpu: int, known: tuple[MigInstance, ...], own: list[MigInstance], system: Path
+) -> dict[str, str]:
+    """Capabilities of all instances of the GPU with this minor number but a task's own: of those
+    that are known, and of those that the driver lists."""
     try:
         text = (system / "driver/nvidia-caps/mig-minors").read_text(encoding="ascii")
         numbers = (system / "devices").read_text(encoding="ascii")
@@ -130,14 +134,22 @@ def _denied_parts(gpu: int, others: list[MigInstance], system: Path) -> dict[str
     if major is None:
         return {}
     minors = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
-    found = {}
-    for one in others:
-        part = f"gpu{gpu}/gi{one.gpu_instance}"
-        for name in (f"{part}/access", f"{part}/ci{one.compute_instance}/access"):
-            if name in minors:
-                path = f"/dev/nvidia-caps/nvidia-cap{minors[name]}"
-                found[path] = f"c {major[1]}:{minors[name]} rwm"
-    return found
+    listed = system / f"driver/nvidia/capabilities/gpu{gpu}/mig"
+    there = {f"gpu{gpu}/{path.relative_to(listed)}" for path in listed.glob("gi*/**/access")}
+    for one in known:
+        there |= _capabilities(gpu, one)
+    for one in own:
+        there -= _capabilities(gpu, one)
+    return {
+        f"/dev/nvidia-caps/nvidia-cap{minors[name]}": f"c {major[1]}:{minors[name]} rwm"
+        for name in sorted(there & minors.keys())
+    }
+
+
+def _capabilities(gpu: int, of: MigInstance) -> set[str]:
+    """What an instance is opened by: its GPU instance, which others may be in, and itself."""
+    part = f"gpu{gpu}/gi{of.gpu_instance}"
+    return {f"{part}/access", f"{part}/ci{of.compute_instance}/access"}
 
 
 def minor_of(pci_address: str, driver: Path = _PROC / "driver/nvidia/gpus") -> int | None:

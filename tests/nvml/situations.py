@@ -177,7 +177,7 @@ LOSSES = (
     fails("nvmlDeviceGetMemoryInfo_v2", 999, "only the older memory call answers",
           gpus__0__state="ok", usage__0__memory_reserved_bytes=None),
     Row("only one device is the node's", (machine(3),), {
-        "gpus.0.uuid": uuid(2), "gpus.0.index": 2, "gpus.1": None, "usage.1": None,
+        "gpus.0.uuid": uuid(2), "gpus.0.index": 0, "gpus.1": None, "usage.1": None,
     }, settings={"gpu_uuids": frozenset({uuid(2)})}),
     Row("the node's only device is lost", (machine(2), [f"return:* 1 {GONE}", *machine(2)]), {
         "gpus.0.uuid": uuid(1), "gpus.0.state": "lost", "gpus.1": None,

@@ -376,24 +376,27 @@ int nvmlDeviceGetRemappedRows(void *h, unsigned *corr, unsigned *unc, unsigned *
     return OK;
 }
 
-/* Processes: lines "KEY DEVICE PID BYTES", as many as there are. ---------------------------------- */
+/* Processes: lines "KEY DEVICE PID BYTES [GPU_INSTANCE COMPUTE_INSTANCE]", as many as there are. */
 
 static int processes(const char *key, int device, unsigned *count, Process *to)
 {
     char line[LINE], name[64], where[32];
     const char *path = getenv("MUSTER_NVML_SITUATION");
     FILE *file = path ? fopen(path, "r") : NULL;
-    unsigned found = 0, room = *count, pid;
+    unsigned found = 0, room = *count, pid, instance, compute;
     unsigned long long used;
     if (!file)
         return NOT_SUPPORTED;
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "%63s %31s %u %llu", name, where, &pid, &used) == 4 && !strcmp(name, key) &&
-            atoi(where) == device) {
-            if (to && found < room)
-                to[found] = (Process){pid, used, ~0u, ~0u};
-            found++;
-        }
+    while (fgets(line, sizeof line, file)) {
+        int values = sscanf(line, "%63s %31s %u %llu %u %u", name, where, &pid, &used, &instance,
+                            &compute);
+        if (values < 4 || strcmp(name, key) || atoi(where) != device)
+            continue;
+        if (to && found < room)
+            to[found] = values == 6 ? (Process){pid, used, instance, compute}
+                                    : (Process){pid, used, ~0u, ~0u};
+        found++;
+    }
     fclose(file);
     *count = found;
     return found > room || (!to && found) ? INSUFFICIENT_SIZE : OK;

@@ -167,7 +167,7 @@ def test_a_node_offers_only_the_devices_it_is_told_to(
     scene = Machine(node, controller, libraries[False])
     node.start("--virtual", "--gpus", uuid(1), "--no-gpu-usage", *OPTIONS)
     found = scene.until(lambda _found: True, "an inventory")
-    assert [(gpu.index, gpu.uuid) for gpu in found.gpus] == [(1, uuid(1))]
+    assert [(gpu.index, gpu.uuid) for gpu in found.gpus] == [(0, uuid(1))]
     assert found.capacity.gpu_milli == 1000
 
 

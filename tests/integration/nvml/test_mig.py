@@ -41,11 +41,15 @@ class Bench:
     def holders(self) -> Mapping[str, Assignment | None]:
         return self.held
 
-    def begin(self, boot_id: str = "boot", *, old: bool = False) -> None:
-        """A new agent."""
+    def begin(
+        self, boot_id: str = "boot", *, old: bool = False, given: frozenset[str] = frozenset()
+    ) -> None:
+        """A new agent; of devices of which it is given instances it has no more than those."""
         folder = self.scene.folder
-        self.cutter = cutting.Cutter(folder, boot_id, self, threading.RLock(), lambda: self.now)
-        settings = Settings("http://127.0.0.1:1", "n1", folder)
+        self.cutter = cutting.Cutter(
+            folder, boot_id, self, threading.RLock(), lambda: self.now, given=given
+        )
+        settings = Settings("http://127.0.0.1:1", "n1", folder, gpu_uuids=given or None)
         source = self.scene.probe(old=old)
         self.watch = gpuwatch.Watch(folder, boot_id, source, settings, self.cutter)
 
@@ -384,3 +388,54 @@ def test_usage_says_who_has_an_instance_and_what_it_takes(bench: Bench) -> None:
 def test_the_devices_are_those_of_the_situation(bench: Bench) -> None:
     assert [gpu.uuid for gpu in bench.settle()] == [uuid(0), uuid(1)]
     assert not Path(bench.scene.folder / "mig.json").exists(), "nothing was done"
+
+
+# Instances of a device that is not the node's ----------------------------------------------------
+
+SHARED = ("mode 1 1 1 0 0", "gi 1 1 19 0 1", "ci 1 1 0 0 0", "gi 1 2 19 1 1", "ci 1 2 0 0 0")
+MINE = f"MIG-00000000-0000-0002-0000-{1:012d}"
+DECLARED: list[tuple[str, desired.MigPlan, tuple[str, str]]] = [
+    ("as given", plan(d0={"1g.18gb": 1}), ("fits", "")),
+    ("more of it", plan(d0={"1g.18gb": 2}), ("blocked", "gives this node 1 x 1g.18gb of it")),
+    ("cut otherwise", plan(d0=MIXED), ("blocked", "not the node's to change")),
+    ("nothing", plan(), ("blocked", "declare just these")),
+    ("taken over", plan(True), ("blocked", "declare just these")),
+]
+
+
+@pytest.mark.parametrize("row", DECLARED, ids=lambda row: row[0].replace(" ", "-"))
+def test_the_layout_of_a_device_that_is_shared_out_is_never_changed(bench: Bench, row: Any) -> None:
+    _, declared, (state, says) = row
+    bench.others_made(*SHARED)
+    bench.begin(given=frozenset({MINE}))
+    bench.cutter.follow(declared)
+    (gpu,) = bench.settle()
+    assert (gpu.index, gpu.uuid, [one.uuid for one in gpu.mig]) == (0, uuid(1), [MINE])
+    assert cut(gpu)[0] == state
+    assert says in cut(gpu)[1]
+    assert bench.made() == list(SHARED)
+    if state == "fits":
+        assert [one.uuid for one in bench.cutter.allot(wants("a", 0))] == [MINE]
+        with pytest.raises(cutting.NotReadyError, match="of 1 that are there none is free"):
+            bench.cutter.allot(wants("b", 0))
+    with pytest.raises(cutting.NotReadyError, match="is split by MIG"):
+        bench.cutter.allot(Assignment("c", "t", "b", devices=(0,)))
+
+
+def test_an_instance_that_goes_is_given_to_nobody_until_it_is_back(bench: Bench) -> None:
+    bench.others_made(*SHARED)
+    bench.begin(given=frozenset({MINE}))
+    bench.cutter.follow(plan(d0={"1g.18gb": 1}))
+    bench.settle()
+    bench.others_made(*SHARED[:3])
+    for _ in range(2):  # a new agent of the node knows it, too
+        (gpu,) = bench.settle()
+        assert (gpu.state, gpu.usable) == (devices.MISSING, False)
+        assert gpu.message == f"{MINE}, which --gpus names, is not there any more"
+        with pytest.raises(cutting.NotReadyError, match="of 0 that are there"):
+            bench.cutter.allot(wants("a", 0))
+        bench.begin(given=frozenset({MINE}))
+        bench.cutter.follow(plan(d0={"1g.18gb": 1}))
+    bench.others_made(*SHARED)
+    assert [gpu.state for gpu in bench.settle()] == ["ok"]
+    assert bench.cutter.allot(wants("a", 0))

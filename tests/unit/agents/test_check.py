@@ -203,6 +203,7 @@ def test_the_exit_code_and_both_forms(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--memory", "much"], "--memory much: "),
         (["--label", "rack"], "each has to be KEY=VALUE"),
         (["--simulated-gpus", "-1"], "--simulated-gpus -1: 0 to"),
+        (["--gpus", "MIG-1,GPU-0,MIG-1"], "--gpus: MIG-1 is named more than once"),
     ],
 )
 def test_what_an_agent_would_not_start_with_is_told(
@@ -220,6 +221,26 @@ def test_gpus_that_are_not_there_are_told() -> None:
     assert one.found == "--gpus GPU-9: there is no such GPU here, of GPU-0"
     given = settings.parser(required=False).parse_args([])
     assert not list(check._unknown_gpus(OK_SAMPLE, settings.chosen_gpus(given)))
+
+
+PARTS = tuple(devices.MigInstance(f"MIG-{i}", "1g.18gb", i, 0) for i in range(3))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "level", "says"),
+    [
+        ("MIG-9", "failed", "there is no such MIG instance here, of MIG-0, MIG-1, MIG-2"),
+        ("GPU-0,MIG-1", "failed", "--gpus names GPU-0, and MIG-1 of it: name either"),
+        ("MIG-1,MIG-2", "note", "2 of 3 MIG instances of GPU-0 are this node's"),
+    ],
+)
+def test_instances_that_a_node_is_given_are_told(chosen: str, level: str, says: str) -> None:
+    given = settings.parser(required=False).parse_args(["--gpus", chosen])
+    seen = replaced(mig_enabled=True, mig=PARTS)
+    (one,) = check._unknown_gpus(seen, settings.chosen_gpus(given))
+    assert one.level == level
+    assert says in one.found
+    assert ("never changed from here, nor is it reset" in one.do) == (level == "note")
 
 
 def test_secrets_that_others_could_read_are_told_without_what_is_in_them(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class Node:
     goes_down = True
     alone = True
     reset: list[str] | None = None
+    parts: frozenset[str] = frozenset()
     #: Is there while nothing of the agent has a device open.
     mark: Path | None = None
 
@@ -45,6 +46,9 @@ class Node:
 
     def uuids(self) -> dict[int, str]:
         return {0: "GPU-0", 1: "GPU-1"}
+
+    def parted(self) -> frozenset[str]:
+        return self.parts
 
     @contextlib.contextmanager
     def devices_alone(self, reset: Collection[str]) -> Iterator[None]:
@@ -220,6 +224,16 @@ def test_devices_are_reset_by_their_uuids(tmp_path: Path, monkeypatch: pytest.Mo
         orders.reset_gpu(order(devices=(7,)), Node())
     with pytest.raises(orders.OrderError, match="end them first"):
         orders.reset_gpu(order(devices=(0,)), on_device(1))
+
+
+def test_a_device_that_is_not_the_nodes_alone_is_not_reset() -> None:
+    node = Node()
+    node.parts = frozenset({"GPU-1"})
+    node.busy = ("train.1.a.0.main.0.1",)  # what is told does not depend on it
+    for numbers in ((1,), (0, 1)):
+        with pytest.raises(orders.OrderError, match="GPU-1 is not this node's to reset"):
+            orders.reset_gpu(order(devices=numbers), node)
+    assert node.reset is None
 
 
 def test_a_reboot_has_not_ended_before_the_machine_goes_down(

@@ -72,11 +72,11 @@ def test_no_gpu_is_taken_for_a_strangers_that_may_be_the_tasks_own(tmp_path: Pat
 
 
 PARTS = tuple(MigInstance(f"MIG-{i}", "1g.18gb", 7 + i, 0) for i in range(3))
+MINORS = "config 1\nmonitor 2\n" + "".join(
+    f"gpu7/gi{7 + i}/access {30 + i}\ngpu7/gi{7 + i}/ci0/access {40 + i}\n" for i in range(3)
+)
 CAPABILITIES = {
-    "driver/nvidia-caps/mig-minors": "config 1\nmonitor 2\n"
-    + "".join(
-        f"gpu7/gi{7 + i}/access {30 + i}\ngpu7/gi{7 + i}/ci0/access {40 + i}\n" for i in range(3)
-    ),
+    "driver/nvidia-caps/mig-minors": MINORS,
     "devices": "Character devices:\n195 nvidia\n236 nvidia-caps\n\nBlock devices:\n  8 sd\n",
 }
 
@@ -90,6 +90,17 @@ def test_other_instances_of_a_gpu_that_is_split_are_denied(tmp_path: Path) -> No
         "/dev/nvidia6": "c 195:6 rwm",
         "/dev/nvidia5": "c 195:5 rwm",
     }
+    # those of other nodes, and others in the same GPU instance, which the driver alone lists
+    listed = {
+        f"driver/nvidia/capabilities/gpu7/mig/{name}/access": "DeviceFileMinor: 1\n"
+        for name in ("gi7", "gi7/ci0", "gi8", "gi8/ci0", "gi8/ci1", "gi9", "gi9/ci0")
+    }
+    more = {"driver/nvidia-caps/mig-minors": f"{MINORS}gpu7/gi8/ci1/access 51\n"}
+    proc = tree(tmp_path / "listed", DRIVER | CAPABILITIES | listed | more)
+    alone = msgspec.structs.replace(GPUS[0], mig=PARTS[1:2])
+    found = views.denied_gpus((alone,), (), PARTS[1:2], proc)
+    caps = {path.rpartition("cap")[2] for path in found if "caps" in path}
+    assert caps == {"30", "40", "51", "32", "42"}
     # a task without an instance of it does not get at the device at all
     assert "/dev/nvidia7" in views.denied_gpus((split,), (), (), proc)
     bare = tree(tmp_path / "bare", DRIVER)
