@@ -31,6 +31,10 @@ spec:
     cpu: 1
     memory: 100Mi
     gpus: {count: 1, model: NVIDIA H200, memory: 140Gi, mig: [{devices: [0], instances: {LAYOUT}}]}
+  health:
+    interval: 1s
+    off: [disk-space, inodes, clock, stuck-processes]
+    remedies: [{check: gpu-xid, action: reset-gpu}]
 """
 JOB = """\
   pools: [parts]
@@ -86,6 +90,12 @@ class Site:
         rows = [row for row in self.bed.get("/v1/drift")["items"] if row["kind"] == "node-mig"]
         return sorted(row["node"] for row in rows if says in row["message"])
 
+    def refusals(self, kind: str, says: str) -> list[str]:
+        """Nodes on which what is done about a difference was refused for the reason that is
+        said."""
+        rows = [row for row in self.bed.get("/v1/drift")["items"] if row["kind"] == kind]
+        return sorted(row["node"] for row in rows if says in row["remedy"])
+
     def made(self) -> list[str]:
         """What is on the devices, as they keep it."""
         return self.situation.with_suffix(".mig").read_text().splitlines()
@@ -133,6 +143,10 @@ def test_two_nodes_share_a_device_by_its_instances(site: Site) -> None:
         number = int(one["node"].removeprefix("part"))
         assert bed.output(name) == f"{instance(number)}\n"
     assert site.made() == list(MADE)
+    # what is wrong with the device is told by both, and none of them resets it
+    standin.write(site.situation, ["xid 1 0 79 0", *machine(2)])
+    refused = f"{uuid(1)} is not this node's to reset"
+    bed.until(lambda: site.refusals("node-check-failed", refused) == ["part1", "part2"], 120)
 
 
 def test_who_is_on_another_instance_is_no_stranger_to_a_node(scene: Scene) -> None:
