@@ -230,3 +230,5 @@ def test_lines_are_told_apart_by_when_they_were_written(bed: beds.Bed) -> None:
     before = muster(bed, "logs", "clock", "--until", until).stdout.splitlines()
     assert "early 1" in before
     assert "late" not in before
+    bed.commit({"clock.yaml": None})  # what it has is another test's, in whatever order they come
+    bed.until_state("clock", "Cancelled", timeout_s=120)
