@@ -90,6 +90,7 @@ def situation(
         usage=np.zeros(1),
         suspended=np.zeros(1, dtype=np.bool_),
         strict=np.zeros(1, dtype=np.bool_),
+        min_runtime_s=np.zeros(1),
     )
     return snapshots.Snapshot(nodes, queues, asked, lines, (), mix=arrives, turn=turn)
 

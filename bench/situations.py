@@ -86,6 +86,7 @@ def queues(members: Sequence[Queue]) -> QueueColumns:
         usage=np.zeros(count),
         suspended=np.zeros(count, dtype=np.bool_),
         strict=np.zeros(count, dtype=np.bool_),
+        min_runtime_s=np.zeros(count),
     )
 
 

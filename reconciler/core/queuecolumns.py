@@ -30,7 +30,7 @@ class _Tree(recalls.Part):
         """The columns, without what is taken."""
         if self._structure is not structure:
             self._structure = structure
-            self._made = _tree(structure.queues)
+            self._made = _tree(structure.queues, structure.settings.scheduling.min_runtime_s)
         return self._made
 
 
@@ -63,7 +63,8 @@ def queues(
     )
 
 
-def _tree(tree: Mapping[str, desired.Queue]) -> columns.QueueColumns:
+def _tree(tree: Mapping[str, desired.Queue], min_runtime_s: int = 0) -> columns.QueueColumns:
+    """The columns; ``min_runtime_s``: of queues that say nothing of it."""
     names = tuple(tree)
     index = {name: row for row, name in enumerate(names)}
     parent = np.array(
@@ -74,6 +75,8 @@ def _tree(tree: Mapping[str, desired.Queue]) -> columns.QueueColumns:
     rationed = _rationed(tree, guaranteed)
     somebody = (guaranteed > 0).any(axis=0)
     nothing = np.zeros_like(guaranteed)
+    said_s = [queue.min_runtime_s for queue in tree.values()]
+    runtimes_s = [min_runtime_s if own_s is None else own_s for own_s in said_s]
     columns_of = {
         "guaranteed": guaranteed,
         "firm_limit": np.where(somebody & rationed, guaranteed, UNLIMITED),
@@ -87,6 +90,7 @@ def _tree(tree: Mapping[str, desired.Queue]) -> columns.QueueColumns:
         "usage": np.zeros(len(names)),
         "suspended": np.array([q.suspend for q in tree.values()], dtype=np.bool_),
         "strict": np.array([q.strict for q in tree.values()], dtype=np.bool_),
+        "min_runtime_s": np.array(runtimes_s, dtype=np.float64),
     }
     for array in (parent, *columns_of.values()):
         array.setflags(write=False)

@@ -12,7 +12,7 @@ import dataclasses
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -272,27 +272,42 @@ class Calendar:
         mine = [r for r in self.reservations if r.ask.job == job]
         if not mine:
             return False
-        self._give_up(mine)
+        self.give_up(mine)
         return True
 
     def void(self, keep: Callable[[Reservation], bool]) -> bool:
         """Give up reservations that are not to be kept; whether there were any."""
         voided = [r for r in self.reservations if not keep(r)]
-        self._give_up(voided)
+        self.give_up(voided)
         return bool(voided)
 
-    def _give_up(self, given_up: list[Reservation]) -> None:
+    def has_room(self, ask: asking.Ask, without: Collection[Reservation]) -> bool:
+        """Whether an ask would have room now if some reservations were given up."""
+        room = self.now.copy()
+        for reservation in self.reservations[: self._reach(ask.line.duration_s)]:
+            if reservation in without:
+                continue
+            then = reservation.room.copy()
+            for other in without:
+                if other.starts_at <= reservation.starts_at < other.ends_at:
+                    self._release(then, other)
+            room.clamp(then)
+        return ask.fits(room)
+
+    def _release(self, room: Room, reservation: Reservation) -> None:
+        shape = self.situation.shapes[reservation.ask.shape]
+        room.release(reservation.tasks, exclusive=shape.exclusive, matches=shape.matches)
+
+    def give_up(self, given_up: list[Reservation]) -> None:
+        """Keep these no longer."""
         self.given_up += bool(given_up)
         self.dropped += given_up
         self.reservations = [r for r in self.reservations if r not in given_up]
         self._combined.clear()
         for reservation in given_up:
-            shape = self.situation.shapes[reservation.ask.shape]
             for other in self.reservations:
                 if reservation.starts_at <= other.starts_at < reservation.ends_at:
-                    other.room.release(
-                        reservation.tasks, exclusive=shape.exclusive, matches=shape.matches
-                    )
+                    self._release(other.room, reservation)
 
     def _earliest(
         self, ask: asking.Ask, *, within: snapshots.Mask | None = None, until: float = math.inf

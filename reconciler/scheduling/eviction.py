@@ -29,9 +29,9 @@ from reconciler.scheduling import (
     blocking,
     consolidation,
     failures,
+    forcing,
     gathering,
     nodewise,
-    order,
     reclaiming,
     thrift,
 )
@@ -77,6 +77,7 @@ class Evictor:
     ) -> None:
         """``later`` is the room once all that is leaving has left."""
         self.prospects = prospects
+        self.forcing = forcing.Forcing(situation, prospects)
         self._asked = False
         self.situation = situation
         self.ledger = ledger
@@ -178,12 +179,12 @@ class Evictor:
 
     def is_forced(self, ask: asking.Ask) -> bool:
         """Whether an ask has waited long enough for its length to take surplus by force."""
-        return self._forces_at(ask) <= self.situation.now
+        return self.forcing.at(ask) <= self.situation.now
 
     def _grounds(self, ask: asking.Ask) -> list[tuple[Ground, bool, bool]]:
         """On which grounds to look for victims: (ground, in other queues, in its own)."""
         policy = self.situation.policy
-        reclaims = policy.reclaim and self._may_reclaim(ask)
+        reclaims = policy.reclaim and self.may_reclaim(ask)
         preempts = policy.preempt and self._has_lower(ask)
         grounds: list[tuple[Ground, bool, bool]] = []
         if reclaims:
@@ -214,7 +215,11 @@ class Evictor:
 
     # Who may take from whom
 
-    def _may_reclaim(self, ask: asking.Ask) -> bool:
+    def may_reclaim(self, ask: asking.Ask, *, endless: bool = False) -> bool:
+        """Whether an ask may take anything from other queues.
+
+        ``endless``: also from what says no time limit where nothing of that kind runs yet.
+        """
         ledger = self.ledger
         rationed = ledger.rationed[ask.queue]
         if not any(rationed[resource] for resource in ledger.concerned(ask.amounts)):
@@ -223,16 +228,12 @@ class Evictor:
             return False
         if ask.firm and ledger.over_guarantee(ask.queue, ask.amounts):
             return False
-        at = self._forces_at(ask)
+        at = self.forcing.at(ask)
         if at <= self.situation.now or ledger.covered(ask.queue, ask.amounts):
             return True
         self.overdue_at = min(self.overdue_at, at)
         owed = any(ledger.owed(member, ask.amounts) for member in ledger.paths[ask.queue])
-        return owed or self._some_endless
-
-    def _forces_at(self, ask: asking.Ask) -> float:
-        """When a claim on surplus has waited long enough for its length to evict for it."""
-        return order.overdue_at(self.situation, ask.line, ask.progress.claim)
+        return owed or endless or self._some_endless
 
     def _has_lower(self, ask: asking.Ask) -> bool:
         if not self.prospects.lower(ask.queue, ask.line.priority):
@@ -454,13 +455,15 @@ class Evictor:
         """Whether a unit may be taken at this moment of the search."""
         if unit.holding.queue == ask.queue:
             return unit.holding.priority < ask.line.priority
-        return self.rules.may_lose(ask, unit.holding.queue, unit.total) and self._is_due(ask, unit)
+        holding = unit.holding
+        loses = self.rules.may_lose(ask, holding.queue, unit.total)
+        return loses and self.is_due(ask, holding.queue, holding.ends_at)
 
-    def _is_due(self, ask: asking.Ask, unit: pools.Unit) -> bool:
-        """Whether an ask need not wait any longer for another queue's unit to end by itself."""
-        if unit.holding.ends_at >= snapshots.ENDLESS or self.is_forced(ask):
+    def is_due(self, ask: asking.Ask, queue: int, ends_at: float) -> bool:
+        """Whether an ask need not wait any longer for another queue's work to end by itself."""
+        if ends_at >= snapshots.ENDLESS or self.is_forced(ask):
             return True
-        taker, _ = self.rules.branches(ask.queue, unit.holding.queue)
+        taker, _ = self.rules.branches(ask.queue, queue)
         return bool(self.ledger.owed(taker[-1], ask.amounts))
 
     def may_start(

@@ -36,6 +36,7 @@ class QueueColumns:
             given, 0 where usage does not count.
         suspended: (q,) whether nothing new starts from it; holds for all below it too.
         strict: (q,) whether all of its own lines wait behind the first that can't start.
+        min_runtime_s: (q,) for how long what has started is not evicted.
         suspended_by: of queues that people suspended behind git who, until when, and why.
         pool_weight: (q, k) instead of ``weight`` in each of ``Snapshot.pools``; None: the same.
 
@@ -56,6 +57,7 @@ class QueueColumns:
     usage: NDArray[np.float64]
     suspended: Mask
     strict: Mask
+    min_runtime_s: NDArray[np.float64]
     pool_weight: NDArray[np.float64] | None = None
     suspended_by: Mapping[str, str] = field(default_factory=dict)
 

@@ -29,6 +29,7 @@ from reconciler.scheduling import (
     trees,
     ways,
     windows,
+    yielding,
 )
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -225,9 +226,30 @@ class Cycle(ways.Ways):
     # One turn
 
     def _put(self, queue: int) -> None:
-        head = self.queues[queue].head()
-        ask = self.asks[queue] = None if head is None else self.ask_of(head)
+        ask = self._next_of(queue)
+        self.asks[queue] = ask
         self.tree.put(queue, None if ask is None else ask.amounts)
+
+    def _next_of(self, queue: int) -> asking.Ask | None:
+        """What a queue tries next, past what no guarantee holds.
+
+        Whose turn it is goes by that: for firm work that can't start, a queue would be asked too
+        late for what it is owed, and take it back from who went before it.
+        """
+        while True:
+            head = self.queues[queue].head()
+            if head is None:
+                return None
+            ask = self.ask_of(head)
+            if not ask.firm or ask.line.others:
+                return ask
+            cause = self.gate(ask)
+            if cause is None or cause.kind != "quota":
+                return ask
+            self.passing.turned(queue)
+            if not ask.missing:
+                self.calendar.cancel(ask.job)
+            self._blocked(ask, cause)
 
     def ask_of(self, progress: order.Progress) -> asking.Ask:
         claim = progress.claim
@@ -392,10 +414,28 @@ class Cycle(ways.Ways):
         return explain.Cause("kept", subject=delayed.ask.job, at=delayed.starts_at, until=until)
 
     def _outranks(self, ask: asking.Ask) -> bool:
-        """A claim within its guarantees voids reservations of those that borrow."""
-        if not self.ledger.covered(ask.queue, ask.amounts):
+        """A claim within its guarantees voids reservations of those that borrow.
+
+        So does, of what may start now, one that could evict it at once, if that gives it room:
+        else work would start only to leave again.
+        """
+        covered = self.ledger.covered
+        if covered(ask.queue, ask.amounts) and self.calendar.void(
+            lambda r: covered(r.ask.queue, r.ask.amounts)
+        ):
+            return True
+        now, there = self.situation.now, self.calendar.reservations
+        due = [r.ask for r in there if r.starts_at <= now]
+        holders = yielding.yielding(self.evictor, ask, due) if due else []
+        if not holders:
             return False
-        return self.calendar.void(lambda r: self.ledger.covered(r.ask.queue, r.ask.amounts))
+        given_up = [r for r in there if r.ask in holders]
+        # who evicts goes before what is reserved for later as well
+        for without in (given_up, given_up + [r for r in there if r.starts_at > now]):
+            if self.calendar.has_room(ask, without):
+                self.calendar.give_up(without)
+                return True
+        return False
 
     def _blocked(self, ask: asking.Ask, cause: explain.Cause) -> None:
         """Note why a claim waits; where the same holds for its whole line, block the line."""

@@ -126,6 +126,7 @@ def snapshot(nodes: Sequence[Node], shapes: Sequence[Shape], **more: Any) -> Sna
         usage=zero,
         suspended=nothing > 0,
         strict=nothing > 0,
+        min_runtime_s=zero,
     )
     return Snapshot(columns(nodes), queues, tuple(shapes), (), more.pop("holdings", ()), **more)
 

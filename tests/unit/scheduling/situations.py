@@ -101,6 +101,7 @@ class Queue:
     explicit: bool = False
     strict: bool = False
     flavors: tuple[desired.Flavor, ...] = ()
+    min_runtime_s: float = 0.0
 
 
 @dataclasses.dataclass
@@ -202,6 +203,7 @@ class Situation:
         unbound: bool = False,
         strict: bool = False,
         flavors: tuple[desired.Flavor, ...] = (),
+        min_runtime_s: float = 0.0,
     ) -> Situation:
         """Add a queue with amounts of GPUs and CPUs; ``unbound``: guaranteed whatever there is."""
         guaranteed = guaranteed or sum(f.guaranteed.gpu_milli or 0 for f in flavors) // WHOLE
@@ -225,6 +227,7 @@ class Situation:
                 unbound,
                 strict=strict,
                 flavors=flavors,
+                min_runtime_s=min_runtime_s,
             )
         )
         return self
@@ -600,6 +603,7 @@ class Situation:
             usage=np.zeros(count, dtype=np.float64),
             suspended=np.array([queue.suspended for queue in self.queue_list], dtype=np.bool_),
             strict=np.array([queue.strict for queue in self.queue_list], dtype=np.bool_),
+            min_runtime_s=np.array([queue.min_runtime_s for queue in self.queue_list]),
         )
 
     def decide(self) -> Decisions:

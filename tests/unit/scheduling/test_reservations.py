@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 
 from reconciler.scheduling import schedule as scheduler
 from reconciler.scheduling.decisions import Decisions, Estimate
@@ -303,3 +304,19 @@ def test_who_waits_behind_the_first_of_a_strict_queue_starts_with_it_in_the_same
     s.job("long", "b", gpu=1, time_limit_s=1000, pool="gpu")
     s.job("next", "b", gpu=1, cpu=2, time_limit_s=1000, pool="gpu")
     assert started(decide(s)) == ["long", "next"]
+
+
+@pytest.mark.parametrize(
+    ("min_runtime_s", "preempts", "found"),
+    [(0.0, True, ["high"]), (600.0, True, ["low"]), (0.0, False, ["low"])],
+)
+def test_who_may_start_now_gives_way_to_whoever_could_evict_it_then(
+    min_runtime_s: float, preempts: bool, found: list[str]
+) -> None:
+    s = Situation().node("n1", gpu=4).queue("a", min_runtime_s=min_runtime_s)
+    s.job("run", "a", gpu=3, on=("n1",), time_limit_s=100, preemptible=False)
+    s.job("low", "a", gpu=4, priority=10, time_limit_s=600)
+    s.apply(s.decide())
+    s.held, s.now = [], 100.0
+    s.job("high", "a", gpu=1, priority=90, time_limit_s=100)
+    assert started(decide(s, Policy(preempt=preempts))) == found
