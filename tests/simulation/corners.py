@@ -194,3 +194,13 @@ def _flaky(chance: random.Random) -> list[Step]:
         held_at = ends_at - 40
         found.append(Step(held_at, "change", job.name, fields=(("suspend", True),)))
     return found
+
+
+def fewer_gpus(chance: random.Random) -> list[Step]:
+    """At times half of the GPUs are declared no more for a while, whatever runs on them."""
+    found: list[Step] = []
+    for _ in range(chance.choice([0, 0, 1, 2])):
+        at = chance.uniform(30, 0.8 * plans.STORM_S)
+        found += [_set(at, "thinned", True)]
+        found += [_set(at + chance.uniform(5, 200), "thinned", False)]
+    return found

@@ -74,13 +74,17 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What commits have made of the first structure; the plain value changes nothing."""
+    """What commits have made of the first structure; the plain value changes nothing.
+
+    ``swollen``: more CPU is declared than there is. ``thinned``: half of the GPUs are.
+    """
 
     drained: str = ""
     gone: str = ""
     undeclared: str = ""
     suspended: bool = False
     swollen: bool = False
+    thinned: bool = False
     limit: int | None = None
     closed: str = ""
 
@@ -121,6 +125,8 @@ def structure_with(first: desired.Structure, changes: Changes) -> desired.Struct
         has = pool.node_resources
         if changes.swollen:
             has = replace(has, cpu_milli=2 * has.cpu_milli)
+        if changes.thinned:
+            has = replace(has, gpu_milli=has.gpu_milli // 2000 * 1000)
         pools[pool.name] = replace(pool, drains=drains, nodes=nodes, node_resources=has)
     queues = dict(first.queues)
     if changes.limit is not None:

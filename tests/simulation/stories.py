@@ -34,12 +34,13 @@ def draw(seed: int, size: sizes.Size | None = None) -> Plan:
     rare = random.Random(f"{seed} rare")
     corner = [*corners.draw(rare, nodes, [s.subject for s in steps if s.job])]
     images = random.Random(f"{seed} images")
-    imaged = corners.images_on_the_way(images, nodes) if images.random() < 0.4 else []
-    lacking = sizes.STEPS_MIN - len(steps) - len(corner) - len(imaged)
+    later = corners.images_on_the_way(images, nodes) if images.random() < 0.4 else []
+    later += corners.fewer_gpus(random.Random(f"{seed} fewer"))
+    lacking = sizes.STEPS_MIN - len(steps) - len(corner) - len(later)
     steps += _more(random.Random(f"{seed} more"), nodes, steps, lacking)
     grid_s = random.Random(f"{seed} grid").choice(size.grids_s)
     steps = [_on_grid(step, grid_s) for step in steps] if grid_s else steps
-    steps = [_with_image(seed, step) for step in [*steps, *corner]] + imaged
+    steps = [_with_image(seed, step) for step in [*steps, *corner]] + later
     if structure.pools["gpu"].numa:
         steps = [_near(seed, step) for step in steps]
     steps.sort(key=lambda step: step.at)
