@@ -5,8 +5,7 @@ runs, takes over fields that may change under a live one, and marks what git no 
 """
 
 import itertools
-import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -15,6 +14,9 @@ from reconciler.core import work as desk
 from reconciler.model import desired, outcome
 from reconciler.model.states import JobState
 
+#: What is wanted, documents by name, and what they are to be renewed by once it is so.
+_Next = tuple[desired.Desired, dict[str, desired.Job], dict[str, desired.Job]]
+
 
 class _Compared(recalls.Part):
     """The documents that records were compared with, as of the last outcome that was absorbed."""
@@ -22,7 +24,8 @@ class _Compared(recalls.Part):
     def __init__(self, recall: recalls.Recall) -> None:
         super().__init__(recall)
         self._last = desired.Desired(generation=-1)
-        self._next = self._last
+        self._jobs: dict[str, desired.Job] = {}
+        self._next: _Next = (self._last, self._jobs, {})
 
     def look(self, work: desk.Work) -> tuple[Iterator[str], Iterable[str]]:
         """Names to look at, for what changed since then: of documents, in order, and of jobs.
@@ -30,24 +33,49 @@ class _Compared(recalls.Part):
         Documents are looked at that are other objects, or whose record is; active jobs, where some
         may be without a document that were not before.
         """
-        jobs, before, active = work.desired.jobs, self._last.jobs, work.observed.active
-        differ: Iterator[bool]
-        if len(before) <= len(jobs) and all(map(operator.eq, before, jobs)):  # some may be new
-            same = map(operator.is_, before.values(), jobs.values())
-            differ = itertools.chain(map(operator.not_, same), itertools.repeat(True))
+        jobs, before, active = work.desired.jobs, self._jobs, work.observed.active
+        differ = _differing(before, jobs)
+        if differ is None:
+            changed = [name for name, spec in jobs.items() if before.get(name) is not spec]
+            self._next = (work.desired, dict(jobs), {})
+        else:
+            changed = [spec.name for spec in differ]
+            self._next = (work.desired, before, dict(zip(changed, differ, strict=True)))
             if self._last.generation >= 0 and work.desired.refused == self._last.refused:
                 active = frozenset()
-        else:
-            differ = map(operator.is_not, jobs.values(), map(before.get, jobs))
-        look = set(itertools.compress(jobs, differ))
-        look |= self.take_jobs(work.touched_jobs())
-        self._next = msgspec.structs.replace(work.desired, jobs=dict(jobs))
-        return filter(look.__contains__, jobs), itertools.filterfalse(jobs.__contains__, active)
+        without = itertools.filterfalse(jobs.__contains__, active)
+        known = work.observed.jobs
+        touched = {
+            name
+            for name in self.take_jobs(work.touched_jobs())
+            if name in jobs and (name not in known or known[name].spec is not jobs[name])
+        }
+        if touched <= set(changed):
+            return iter(changed), without
+        return filter(touched.union(changed).__contains__, jobs), without
 
     def absorb(self, result: outcome.Outcome) -> None:
         """What was compared is so now."""
-        if self._next.generation == result.desired_generation:
-            self._last = self._next
+        wanted, jobs, news = self._next
+        if wanted.generation == result.desired_generation:
+            jobs.update(news)
+            self._last, self._jobs = msgspec.structs.replace(wanted, jobs={}), jobs
+
+
+def _differing(
+    before: Mapping[str, desired.Job], jobs: Mapping[str, desired.Job]
+) -> list[desired.Job] | None:
+    """Documents that are others than before, in order, the new ones last.
+
+    None: some have gone, or the order is another one.
+    """
+    if len(jobs) < len(before):
+        return None
+    kept = zip(before.values(), jobs.values(), strict=False)
+    other = [pair for pair in kept if pair[0] is not pair[1]]
+    if any(old.name != new.name for old, new in other):
+        return None
+    return [*[new for _, new in other], *itertools.islice(jobs.values(), len(before), None)]
 
 
 def admit(work: desk.Work) -> None:

@@ -5,6 +5,7 @@ looked at again when its job or one of its attempts is another record than befor
 """
 
 import bisect
+import operator
 from collections.abc import Iterator
 
 import msgspec
@@ -17,15 +18,20 @@ from reconciler.model.states import AttemptState
 from reconciler.scheduling import snapshot as columns
 
 Attempts = list[records.AttemptRecord]
+#: By element what a job has of it that has not ended, and the GPU-seconds of what has.
+Parts = dict[int, tuple[Attempts, float]]
 #: Structure, names of nodes, and MIG profiles that holdings were made for.
 Frame = tuple[desired.Structure, tuple[str, ...], tuple[str, ...]]
+
+#: So many jobs that are others are put in their place one by one.
+FEW_MAX = 1000
 
 
 class Entry:
     """What one element holds, and what its queue is charged for that.
 
     Attributes:
-        record: of its job, as of which this was found.
+        record: of its job, as of which this was found; of later ones spec and order are the same.
         attempts: that have not ended, in order of group and index.
         used_gpu_s: GPU-seconds of its tasks that have ended while others go on, which no account of
             a try that is over has yet.
@@ -68,6 +74,8 @@ class Held(recalls.Part):
         #: Keys in order of name and element, and the entries in the same order.
         self._ordered: list[tuple[str, int]] = []
         self._in_order: list[Entry] = []
+        #: Whether both follow each change, and not all changes at once.
+        self._sorted = True
         self.allocated: dict[str, list[int]] = {}
         self.firm: dict[str, list[int]] = {}
         self.running: dict[str, dict[str, int]] = {}
@@ -95,29 +103,66 @@ class Held(recalls.Part):
 
     def renew(self, work: desk.Work) -> None:
         """Look again at jobs that may have changed."""
+        several: list[tuple[records.JobRecord | None, str, Parts]] = []
         for job in sorted(self.take_jobs(work.changed_jobs())):
-            for element in self._of_job.pop(job, ()):
-                self._count(self.entries.pop((job, element)), -1)
-                at = bisect.bisect_left(self._ordered, (job, element))
-                del self._ordered[at], self._in_order[at]
-                self.unmade.discard((job, element))
-            record = record_of(work, job) or _aside(work, job)
-            if record is None:
+            if job not in self._of_job and not work.has_attempts(job):
                 continue
-            elements = []
-            for element in work.elements_with_attempts(job):
-                attempts, used_gpu_s = _parted(work.attempts_of_element(job, element))
-                if attempts:
-                    elements.append(element)
-                    entry = Entry(record, element, attempts, used_gpu_s)
-                    self.entries[job, element] = entry
-                    at = bisect.bisect_left(self._ordered, (job, element))
-                    self._ordered.insert(at, (job, element))
-                    self._in_order.insert(at, entry)
-                    self.unmade.add((job, element))
-                    self._count(entry, 1)
-            if elements:
-                self._of_job[job] = tuple(elements)
+            record = record_of(work, job) or _aside(work, job)
+            parts = {} if record is None else _parts(work, job)
+            if not self._is_known(job, record, parts):
+                several.append((record, job, parts))
+        if len(several) > FEW_MAX:
+            self._sorted = False
+        for record, job, parts in several:
+            self._drop(job)
+            if record is not None and parts:
+                self._put(record, parts)
+        if not self._sorted:
+            self._ordered = sorted(self.entries)
+            self._in_order = [self.entries[key] for key in self._ordered]
+            self._sorted = True
+
+    def _is_known(self, job: str, record: records.JobRecord | None, parts: Parts) -> bool:
+        """Whether a job holds what is known of it already.
+
+        Most of what changes is looked at twice, since an outcome may be lost.
+        """
+        if self._of_job.get(job, ()) != tuple(parts):
+            return False
+        for element, (attempts, used_gpu_s) in parts.items():
+            entry = self.entries[job, element]
+            if (
+                record is None
+                or entry.record.spec is not record.spec
+                or entry.record.order != record.order
+                or entry.used_gpu_s != used_gpu_s
+                or len(entry.attempts) != len(attempts)
+                or not all(map(operator.is_, entry.attempts, attempts))
+            ):
+                return False
+        return True
+
+    def _drop(self, job: str) -> None:
+        for element in self._of_job.pop(job, ()):
+            key = (job, element)
+            self._count(self.entries.pop(key), -1)
+            self.unmade.discard(key)
+            if self._sorted:
+                at = bisect.bisect_left(self._ordered, key)
+                del self._ordered[at], self._in_order[at]
+
+    def _put(self, record: records.JobRecord, parts: Parts) -> None:
+        job = record.name
+        self._of_job[job] = tuple(parts)
+        for element, (attempts, used_gpu_s) in parts.items():
+            key, entry = (job, element), Entry(record, element, attempts, used_gpu_s)
+            self.entries[key] = entry
+            self.unmade.add(key)
+            self._count(entry, 1)
+            if self._sorted:
+                at = bisect.bisect_left(self._ordered, key)
+                self._ordered.insert(at, key)
+                self._in_order.insert(at, entry)
 
     def _count(self, entry: Entry, sign: int) -> None:
         (self.come if sign > 0 else self.gone).append(entry)
@@ -142,6 +187,16 @@ def gather(work: desk.Work) -> Held:
 
 
 _NOTHING = (0, 0, 0)
+
+
+def _parts(work: desk.Work, job: str) -> Parts:
+    """What a job holds, by element, ascending."""
+    found: Parts = {}
+    for element in work.elements_with_attempts(job):
+        attempts, used_gpu_s = _parted(work.attempts_of_element(job, element))
+        if attempts:
+            found[element] = (attempts, used_gpu_s)
+    return found
 
 
 def _parted(attempts: Attempts) -> tuple[Attempts, float]:

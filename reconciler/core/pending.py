@@ -94,6 +94,8 @@ class Pending(recalls.Part):
         self.changed: set[str] = set()
         self.others: set[str] = set()
         self.group_of: dict[str, Group] = {}
+        #: Of plain jobs the records that their claims were made of.
+        self._record_of: dict[str, records.JobRecord] = {}
         self.counts: dict[str, int] = {}
         self._structure: desired.Structure | None = None
         self._some_plain = False
@@ -111,6 +113,7 @@ class Pending(recalls.Part):
         """Nothing is known of any job."""
         self.others.clear()
         self.group_of.clear()
+        self._record_of.clear()
         self.counts.clear()
         self._groups.clear()
         self._forms.clear()
@@ -146,9 +149,11 @@ class Pending(recalls.Part):
         draft = work.drafts.get
         known = work.observed.jobs
         for name in changed:
-            self._drop(name)
             one = draft(name)
             record = one.record() if one is not None else known.get(name)
+            if record is not None and self._is_known(name, record):
+                continue
+            self._drop(name)
             if record is not None and not record.finished:
                 self._put(record, shapes)
         self.changed = changed
@@ -172,6 +177,22 @@ class Pending(recalls.Part):
         """Forget everything; the names of jobs to look at then."""
         self._forget()
         return set(self._recall.waiting.known)
+
+    def _is_known(self, name: str, record: records.JobRecord) -> bool:
+        """Whether a plain job is the same claim as before: mostly it waits for another reason."""
+        before = self._record_of.get(name)
+        return before is not None and (
+            before is record
+            or (
+                before.spec is record.spec
+                and before.state is record.state
+                and before.elements == record.elements
+                and before.order == record.order
+                and before.submitted_at == record.submitted_at
+                and not record.notes
+                and name not in self._promised
+            )
+        )
 
     def _put(self, record: records.JobRecord, shapes: forms.Shapes) -> None:
         spec, elements = record.spec, record.elements
@@ -202,6 +223,7 @@ class Pending(recalls.Part):
             submitted_at=record.submitted_at,
         )
         self.group_of[spec.name] = group
+        self._record_of[spec.name] = record
         self.counts[spec.queue] = self.counts.get(spec.queue, 0) + 1
         self._stale.add(group)
 
@@ -243,7 +265,7 @@ class Pending(recalls.Part):
         self.others.discard(name)
         group = self.group_of.pop(name, None)
         if group is not None:
-            del group.claims[name]
+            del group.claims[name], self._record_of[name]
             self.counts[group.spec.queue] -= 1
             self._stale.add(group)
 

@@ -270,7 +270,10 @@ class Recall:
 
 def is_particular(spec: desired.Job) -> bool:
     """Whether it asks for more of GPUs than how many: MIG profiles, or that they are near."""
-    return any(group.mig_profile or group.inner for group in spec.groups)
+    for group in spec.groups:  # noqa: SIM110 - asked of every job that changes
+        if group.mig_profile or group.inner:
+            return True
+    return False
 
 
 def is_waiting(record: records.JobRecord) -> bool:
