@@ -19,6 +19,7 @@ in this order, up to the GPUs that are free (``Backlog.mix``).
 
 import itertools
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +42,10 @@ CLAIMS_MAX = 20_000
 Entry = tuple[int, int]
 #: Milli-GPUs, milli-CPUs, bytes.
 Size = tuple[int, int, int]
+
+#: The span of the ages of claims, in claims, up to which they are put in order by their places.
+SPAN_MAX = 8
+_ages = operator.attrgetter("ages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,8 @@ def _moments(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> l
     if not waits.size:
         return []
     counts = columns.claims[waits]
-    ages = b"".join([lines[index].ages for index in waits.tolist()])
+    some = lines if len(waits) == len(lines) else [lines[index] for index in waits.tolist()]
+    ages = b"".join(map(_ages, some))
     known = np.frombuffer(ages, dtype=snapshots.AGE)
     age, moment = np.ascontiguousarray(known["order"]), np.ascontiguousarray(known["moment"])
     of = np.repeat(waits, counts)
@@ -173,7 +179,7 @@ def _moments(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> l
 
 def _together(age: NDArray[np.int64], moment: NDArray[np.float64]) -> NDArray[np.intp]:
     """Claims that may have come at one moment with others; all where ages and moments disagree."""
-    ranked = np.argsort(age, kind="stable")
+    ranked = _by_age(age)
     steps = np.diff(moment[ranked])
     if (steps < 0).any() or (steps[np.diff(age[ranked]) == 0] != 0).any():
         return np.arange(len(age))
@@ -185,6 +191,20 @@ def _together(age: NDArray[np.int64], moment: NDArray[np.float64]) -> NDArray[np
     return found
 
 
+def _by_age(age: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Claims by age, those of one age in any order; ages are mostly numbers that follow closely."""
+    first = int(age.min())
+    span = int(age.max()) - first + 1
+    if span > SPAN_MAX * len(age):
+        return np.argsort(age)
+    position = np.arange(len(age))
+    place = np.full(span, -1, dtype=np.intp)
+    place[age - first] = position
+    if (place[age - first] != position).any():  # some are of one age
+        return np.argsort(age)
+    return place[place >= 0]
+
+
 def _peers(
     columns: snapshots.LineColumns,
     waits: NDArray[np.intp],
@@ -192,7 +212,10 @@ def _peers(
     priority: NDArray[np.int64],
 ) -> NDArray[np.float64]:
     """How many claims of lines that wait are of some queues, each with a priority."""
-    kinds, kind = np.unique(columns.priority[waits], return_inverse=True)
+    kinds = np.unique(priority)
+    kind = np.searchsorted(kinds, columns.priority[waits])
+    known = kinds[np.minimum(kind, len(kinds) - 1)] == columns.priority[waits]
+    waits, kind = waits[known], kind[known]
     counts = np.bincount(columns.queue[waits] * len(kinds) + kind, columns.claims[waits])
     found: NDArray[np.float64] = counts[queue * len(kinds) + np.searchsorted(kinds, priority)]
     return found

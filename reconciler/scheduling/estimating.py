@@ -72,8 +72,8 @@ def estimates(
         found.setdefault(ask.job, Estimate(min(at, latest), certain=certain, latest=latest))
     if promised:
         found |= {job: Estimate(at) for job, at in _left_by(situation, evictions, promised)}
-    if not columns.elements.any():
-        return found
+    if not columns.elements.any() or next(expected.moments(), None) is None:
+        return found  # nothing is known to come back
     uses_gpu = np.array([s.least[ledgers.GPU] > 0 for s in situation.shapes])[columns.shape]
     for resource, mask in ((ledgers.GPU, uses_gpu), (0, ~uses_gpu)):
         streams = {
@@ -104,7 +104,8 @@ def _left_by(
     """When what leaves for each of some jobs has left, at the latest; a moved one leaves itself."""
     told = {(one.job, one.element): one.for_job for one in evictions}
     now, found, last = situation.now, dict.fromkeys(promised, 0.0), situation.now
-    for holding in situation.holdings:
+    jobs = {one.job for one in evictions}
+    for holding in [one for one in situation.holdings if one.leaving or one.job in jobs]:
         whose = told.get((holding.job, holding.element))
         if holding.leaving:
             whose, at = holding.leaving_for, holding.leaves_by
@@ -144,11 +145,10 @@ class _Expected:
         """When running work ends, of what has a limit and was not told to leave."""
         if self._ends is None:
             now, usual_s = self.situation.now, self.situation.usual_s
-            found = []
-            for holding in self.situation.holdings:
+            found, running = [], self.situation.running
+            for row in np.flatnonzero((running.ends_at < math.inf) & ~running.leaving).tolist():
+                holding = self.situation.holdings[row]
                 end = holding.ends_at
-                if end == math.inf or holding.leaving:
-                    continue
                 if usual_s is not None:
                     ran_s = max(0.0, now - holding.began)
                     end = min(end, holding.began + usual_s(holding.job, ran_s))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from reconciler.model import reasons, times
 from reconciler.model.devices import INNER_LEVELS
-from reconciler.scheduling import bounds, bypool, funnels, wording
+from reconciler.scheduling import bounds, bypool, funnels, plainly, wording
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import needs_inner
@@ -79,6 +79,9 @@ class Explainer:
         self._shut_of: dict[int, NDArray[np.intp]] = {}
         #: What there is on the nodes of a mask, each kind of node once, by the mask's identity.
         self._kinds: dict[int, snapshots.Amounts] = {}
+        #: (s,) plain shapes that fit on some idle node, and that had room when the cycle began.
+        self._alone: snapshots.Mask | None = None
+        self._plain: snapshots.Mask | None = None
         self._never: dict[int, reasons.Reason | None] = {}
         self._room: dict[tuple[int, bool], reasons.Reason] = {}
 
@@ -320,12 +323,18 @@ class Explainer:
 
     def _fits_alone(self, index: int) -> bool:
         """Whether one plain task fits on some idle node for certain, told from amounts alone."""
-        shape = self.situation.shapes[index]
+        nodes, shapes = self.situation.nodes, self.situation.shapes
+        shape = shapes[index]
+        if self._alone is None:
+            sizes = self.now.sizes
+            self._alone = plainly.fitting(sizes, lambda one: _kinds(nodes, shapes[one].eligible))
+        if self._alone[index]:
+            return True
         if not _is_plain(shape):
             return False
         kinds = self._kinds.get(id(shape.eligible))
         if kinds is None:
-            kinds = self._kinds[id(shape.eligible)] = _kinds(self.situation.nodes, shape.eligible)
+            kinds = self._kinds[id(shape.eligible)] = _kinds(nodes, shape.eligible)
         cpu, memory, _ = shape.groups[0].amounts
         asked = np.array((cpu, memory, shape.groups[0].devices))
         return bool((kinds >= asked).all(axis=1).any())
@@ -351,7 +360,9 @@ class Explainer:
 
     def _behind(self, index: int) -> reasons.Reason | None:
         """It had room when the cycle began, and others took it."""
-        if not self._first.fits(index):
+        if self._plain is None:
+            self._plain = self._first.plain()
+        if not (self._plain[index] or self._first.fits(index)):
             return None
         shape = self.situation.shapes[index]
         names = wording.names_text(self._ahead(shape.eligible))

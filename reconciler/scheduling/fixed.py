@@ -4,15 +4,18 @@ Shapes come in; what their tasks ask of nodes, and which of them are so plain th
 tell where they fit, goes out, once for a cycle.
 """
 
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from reconciler.scheduling import rankings, tallies, topology
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import Ask
-from reconciler.scheduling.snapshot import WHOLE, Amounts, Snapshot
+from reconciler.scheduling.snapshot import WHOLE, Amounts, Mask, Snapshot
 
 #: Which nodes it may go to (a number of the mask), milli-CPUs, bytes, whole devices.
 Size = tuple[int, int, int, int]
@@ -61,24 +64,93 @@ class Fixed:
     sizes: Amounts
     network: topology.Topology
     classes: rankings.Classes
+    _no_less: dict[int, Mask] = field(default_factory=dict)
 
     @classmethod
     def of(cls, situation: Snapshot) -> "Fixed":
-        shapes = situation.shapes
-        asks = tuple(
-            tuple(Ask(group, situation.nodes) for group in shape.groups) for shape in shapes
+        """What is fixed; mostly the shapes are those of the snapshot before."""
+        global _last  # noqa: PLW0603 - replaced as a whole, so that threads don't disturb each other
+        last = _last
+        if last is None or not last.are_of(situation):
+            last = _last = _Shapes.of(situation)
+        return cls(
+            last.asks,
+            last.singly,
+            last.gangs,
+            last.plain,
+            last.sizes,
+            topology.Topology(situation.nodes.domains),
+            rankings.Classes(situation),
+            last.no_less,
         )
+
+    def no_less(self, shape: int) -> Mask:
+        """(s,) shapes that ask no less than a plain one of no other nodes; any other is alone.
+
+        Not to be changed by the caller.
+        """
+        found = self._no_less.get(shape)
+        if found is None:
+            sizes = self.sizes
+            nodes, cpu, memory, devices = sizes[shape].tolist()
+            if nodes < 0:
+                found = np.zeros(len(sizes), dtype=np.bool_)
+                found[shape] = True
+            else:
+                found = (sizes[:, 0] == nodes) & (sizes[:, 1] >= cpu)
+                found &= (sizes[:, 2] >= memory) & (sizes[:, 3] >= devices)
+            self._no_less[shape] = found
+        return found
+
+
+class _Shapes(NamedTuple):
+    """What follows from shapes, and of nodes from what is shared of their devices alone."""
+
+    shapes: tuple[snapshots.Shape, ...]
+    shareable: Mask
+    device_memory: NDArray[np.int64]
+    inner: bool
+    asks: tuple[tuple[Ask, ...], ...]
+    singly: tuple[bool, ...]
+    gangs: tuple[bool, ...]
+    plain: tuple[Size | None, ...]
+    sizes: Amounts
+    no_less: dict[int, Mask]
+
+    @classmethod
+    def of(cls, situation: Snapshot) -> "_Shapes":
+        """Made anew."""
+        shapes, nodes = situation.shapes, situation.nodes
+        asks = tuple(tuple(Ask(group, nodes) for group in shape.groups) for shape in shapes)
         singly = tuple(rankings.is_singly(shape) for shape in shapes)
         plain = tuple(
-            _size_of(nodes, ask[0]) if single else None
-            for nodes, ask, single in zip(_numbers(shapes), asks, singly, strict=True)
+            _size_of(number, ask[0]) if single else None
+            for number, ask, single in zip(_numbers(shapes), asks, singly, strict=True)
         )
         return cls(
+            shapes,
+            nodes.shareable,
+            nodes.device_memory,
+            any(ask.inner is not None or ask.rather is not None for each in asks for ask in each),
             asks,
             singly,
             tuple([tallies.is_plain_gang(shape) for shape in shapes]),
             plain,
             _sizes(plain),
-            topology.Topology(situation.nodes.domains),
-            rankings.Classes(situation),
+            {},
         )
+
+    def are_of(self, situation: Snapshot) -> bool:
+        """Whether a snapshot has the very same shapes, on nodes of which the same is shared."""
+        nodes, shapes = situation.nodes, situation.shapes
+        return (
+            not self.inner
+            and nodes.shareable is self.shareable
+            and nodes.device_memory is self.device_memory
+            and len(shapes) == len(self.shapes)
+            and all(map(operator.is_, shapes, self.shapes))
+        )
+
+
+#: What was made last: the same shapes wait from cycle to cycle.
+_last: _Shapes | None = None

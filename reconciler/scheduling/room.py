@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.reasons import FunnelStep
-from reconciler.scheduling import elements, fixed, funnels, growing, rankings, states, tallies
+from reconciler.scheduling import elements, fixed, funnels, growing, plainly, rankings, states
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.elements import Part, Plan
 from reconciler.scheduling.inventory import Inventory, Row, Task, all_idle, free_now
 from reconciler.scheduling.snapshot import WHOLE, Amounts, Mask, Snapshot
+from reconciler.scheduling.tallies import Tally
 
 __all__ = ["Part", "Plan", "Room"]
 
@@ -72,10 +73,9 @@ class Room:
         self._amounts: tuple[int, Amounts] | None = None
         self._plans: dict[int, tuple[int, Plan]] = {}
         #: How many tasks of plain gangs nodes have room for.
-        self._tallies: dict[int, tallies.Tally] = {}
-        #: Nodes that may be used and have so many idle devices, as of a version.
-        self._wide: dict[tuple[int, int], NDArray[np.intp]] = {}
-        self._wide_at = -1
+        self._tallies: dict[int, Tally] = {}
+        #: Nodes that may be used and had so many idle devices at a version; none has more since.
+        self._wide: dict[tuple[int, int], tuple[int, NDArray[np.intp]]] = {}
         self._ladder: tuple[int, funnels.Ladder] | None = None
 
     @classmethod
@@ -143,6 +143,7 @@ class Room:
         if not self.stock.rollback(mark):
             return
         self.version += 1
+        self._wide.clear()
         self._unfit = {shape: at for shape, at in self._unfit.items() if at <= mark}
         for nodes, sizes in self._too_much.items():
             self._too_much[nodes] = [size for size in sizes if size[3] <= mark]
@@ -194,14 +195,23 @@ class Room:
 
     def no_less(self, shape: int) -> Mask:
         """(s,) shapes that have no room for certain where this one has none, itself included."""
-        sizes = self._fixed.sizes
-        own = sizes[shape]
-        if own[0] < 0:
-            found = np.zeros(len(sizes), dtype=np.bool_)
-            found[shape] = True
-            return found
-        asks_more: Mask = (sizes[:, 0] == own[0]) & (sizes[:, 1:] >= own[1:]).all(axis=1)
-        return asks_more
+        return self._fixed.no_less(shape)
+
+    def plain(self) -> Mask:
+        """(s,) shapes of one plain task for which some node has room: ``fits`` of all at once."""
+        stock, columns = self.stock, self.stock.columns()
+        opened = stock.opened_mask & (columns.exclusive == 0)
+
+        def nodes(shape: int) -> Amounts:
+            rows = np.flatnonzero(opened & self.situation.shapes[shape].eligible)
+            return np.column_stack([columns.cpu[rows], columns.memory[rows], columns.idle[rows]])
+
+        return plainly.fitting(self._fixed.sizes, nodes)
+
+    @property
+    def sizes(self) -> Amounts:
+        """(s, 4) what shapes of one plain task take (``fixed.Fixed``)."""
+        return self._fixed.sizes
 
     def _has_none(self, shape: int) -> None:
         """Note that no node has room for a shape, until something is released."""
@@ -252,7 +262,7 @@ class Room:
         else:
             asked = self.situation.shapes[shape]
             need = asked.groups[0].least
-            tally = tallies.Tally.of(self.stock, ask, need, asked.eligible, within)
+            tally = Tally.of(self.stock, ask, need, asked.eligible, within)
             self._tallies[shape] = tally
         return tally.total >= tally.need
 
@@ -297,13 +307,14 @@ class Room:
         """A node that has room for a task of this size; none: no node has."""
         nodes, cpu, memory, devices = size
         columns = self.stock.columns()
-        if self._wide_at != self.version:
-            self._wide, self._wide_at = {}, self.version
-        rows = self._wide.get((nodes, devices))
+        at, rows = self._wide.get((nodes, devices), (-1, None))
         if rows is None:
             enough = self.situation.shapes[shape].eligible & self.stock.opened_mask
             enough &= (columns.exclusive == 0) & (columns.idle >= devices)
-            rows = self._wide[nodes, devices] = np.flatnonzero(enough)
+            rows = np.flatnonzero(enough)
+        elif at != self.version:  # since then there has only been less
+            rows = rows[(columns.exclusive[rows] == 0) & (columns.idle[rows] >= devices)]
+        self._wide[nodes, devices] = (self.version, rows)
         if cpu:
             rows = rows[columns.cpu[rows] >= cpu]
         if memory:
@@ -450,6 +461,7 @@ class Room:
         for task in tasks:
             self.stock.appear(matches, task.node, -1)
         self.version += 1
+        self._wide.clear()
         self._unfit.clear()
         self._too_much.clear()
 
