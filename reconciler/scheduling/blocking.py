@@ -77,10 +77,11 @@ class Prospects:
         self.situation = situation
         self.ledger = ledger
         queues = situation.queues
-        #: (s, w) what one start of each shape is charged.
+        #: (s, w) what one start of each shape is charged, and the same as (w, s).
         width, shapes = ledger.width, situation.shapes
         least = [bypool.charge(shape.least, shape.pool, width) for shape in shapes]
         self.least = np.array(least, dtype=np.int64).reshape(-1, width)
+        self.least_columns = np.ascontiguousarray(self.least.T)
         depth = max((len(path) for path in ledger.paths), default=1)
         #: (q, depth) rows from each queue up to its root, the root repeated.
         self.paths = np.array(
@@ -94,8 +95,10 @@ class Prospects:
         self.evictable = np.zeros(len(ledger.paths), dtype=np.bool_)
         for queue in np.flatnonzero(self.lowest < NOBODY).tolist():
             self.evictable[list(ledger.paths[queue])] = True
-        self._free: Mask = ~np.logical_or.reduce(self.rationed, axis=1)
+        self._measured: Mask = np.logical_or.reduce(self.rationed, axis=1)
+        self._free: Mask = ~self._measured
         self._leaves: Mask = self.lowest < NOBODY
+        self._limited = bool((np.asarray(queues.limit) < UNLIMITED).any())
         #: Guarantees where they are measured; nobody has more than the others.
         self._bounds = np.where(self.rationed, self.guaranteed, np.iinfo(np.int64).max)
         #: Each with the version of the ledger that it is of.
@@ -146,7 +149,7 @@ class Prospects:
 
         ``asked``: (n, w) amounts, ``queue``: (n,) whose start each would be.
         """
-        may: Mask = (self.losers() & self.rationed.any(axis=1))[queue]
+        may: Mask = (self.losers() & self._measured)[queue]
         if not may.any():
             return may
         amounts = self.ledger.columns()
@@ -160,9 +163,9 @@ class Prospects:
         if self.ledger.lends or self.ledger.caps:
             return np.ones(len(asked), dtype=np.bool_)
         found: Mask = np.zeros(len(asked), dtype=np.bool_)
-        bounds = np.asarray(self.situation.queues.limit)
-        if (bounds >= UNLIMITED).all():
+        if not self._limited:
             return found
+        bounds = np.asarray(self.situation.queues.limit)
         charged = self.ledger.columns().charged
         for members in self.paths[queue].T:
             bound = bounds[members]

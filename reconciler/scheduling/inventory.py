@@ -63,6 +63,10 @@ class Columns(NamedTuple):
     gpu: NDArray[np.int64]
 
 
+#: Up to so many rows that are others are renewed one by one.
+FEW = 4
+
+
 class Inventory:
     """Rows, presence of selectors, and the log.
 
@@ -142,7 +146,10 @@ class Inventory:
         """All rows as columns, up to date; not to be changed by the caller."""
         if self._columns is None:
             self._columns = _columns_of(self.rows)
-        elif self._stale:
+        elif len(self._stale) <= FEW:
+            for node in self._stale:
+                _renew(self._columns, node, self.rows[node])
+        else:
             nodes = list(self._stale)
             fresh = _columns_of([self.rows[node] for node in nodes])
             for column, values in zip(self._columns, fresh, strict=True):
@@ -308,6 +315,18 @@ def all_idle(situation: snapshots.Snapshot) -> Inventory:
     columns = _table(nodes.capacity, devices, instances, nobody, nobody)
     presence = None if situation.presence is None else np.zeros_like(situation.presence)
     return Inventory(_rows(columns), [True] * len(nodes.names), presence, columns)
+
+
+def _renew(columns: Columns, node: int, row: Row) -> None:
+    """One row of the columns; for a few much faster than arrays of them."""
+    columns.cpu[node], columns.memory[node] = row.cpu, row.memory
+    if row.devices:
+        columns.devices[node] = row.devices
+    if row.instances:
+        columns.instances[node] = row.instances
+    columns.occupied[node], columns.exclusive[node] = row.occupied, row.exclusive
+    columns.idle[node] = row.devices.count(WHOLE)
+    columns.gpu[node] = sum([amount for amount in row.devices if amount > 0])
 
 
 def _columns_of(rows: Sequence[Row]) -> Columns:

@@ -9,12 +9,11 @@ their own, rows have three more resources for each (``bypool``).
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import bypool, fairshare
+from reconciler.scheduling import bypool, fairshare, written
 from reconciler.scheduling import demand as demands
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Charge, Vector
@@ -102,17 +101,17 @@ class Ledger:
         self._beyond = self.resources[bypool.BASE :]
         self.nothing: Charge = (0,) * self.width
         self._concerned: dict[int, tuple[int, ...]] = {}
-        written = _written(queues)
-        self.parents, self.paths, self.children = written.parents, written.paths, written.children
-        self.guaranteed, self.limit = written.guaranteed, written.limit
-        self._limited = written.limited
-        self.firm_limit, self.rationed = written.firm_limit, written.rationed
-        self.charged = [list(row) for row in _vectors(queues.allocated)]
-        self.firm = [list(row) for row in _vectors(queues.firm)]
+        found = written.of(queues)
+        self.parents, self.paths, self.children = found.parents, found.paths, found.children
+        self.guaranteed, self.limit = found.guaranteed, found.limit
+        self._limited = found.limited
+        self.firm_limit, self.rationed = found.firm_limit, found.rationed
+        self.charged = [list(row) for row in written.vectors(queues.allocated)]
+        self.firm = [list(row) for row in written.vectors(queues.firm)]
         self.going = [[0] * self.width for _ in self.parents]
         self.capacity = bypool.capacity(situation)
         self.caps = bypool.caps(situation)
-        self.lends, self.lending = written.lends, written.lending
+        self.lends, self.lending = found.lends, found.lending
         self._versions = itertools.count(1)
         self.version = 0
         self._columns: QueueAmounts | None = None
@@ -411,21 +410,40 @@ class Ledger:
                 highest = amount / bound
         return highest
 
-    def measured(self, queue: int, then: snapshots.Amounts) -> NDArray[np.float64]:
-        """(n,) ``dominant_share`` with (n, 3) amounts instead of what it has.
+    def dominant_shares(
+        self, queue: int, more: Charge, resources: tuple[int, ...]
+    ) -> tuple[float, float]:
+        """``dominant_share`` of what it has, and with ``more``."""
+        row, measure = self.charged[queue], self._measure[queue]
+        before = after = 0.0
+        for resource in resources:
+            amount, bound = row[resource], measure[resource]
+            if bound > 0:
+                if amount > 0 and amount / bound > before:
+                    before = amount / bound
+                amount += more[resource]
+                if amount > 0 and amount / bound > after:
+                    after = amount / bound
+        return before, after
+
+    def measured(self, queue: int, then: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
+        """(n,) ``dominant_share`` with (3, n) amounts instead of what it has.
 
         The very same number as long as amounts are below 2**53.
         """
-        measure = np.array(self._measure[queue][: bypool.BASE], dtype=np.float64)
-        by = np.where(measure > 0, measure, np.inf)
-        found: NDArray[np.float64] = (then / by).max(axis=1)
+        found = np.zeros(len(then[0]))
+        for amounts, measure in zip(then, self._measure[queue], strict=False):
+            if measure > 0:
+                np.maximum(found, amounts / measure, out=found)
         return found
 
-    def lacking(self, queue: int, then: snapshots.Amounts) -> snapshots.Mask:
-        """(n,) ``lacks_share`` with (n, 3) amounts instead of what it has."""
-        found: snapshots.Mask = np.zeros(len(then), dtype=np.bool_)
+    def lacking(self, queue: int, then: Sequence[NDArray[np.int64]]) -> snapshots.Mask | None:
+        """(n,) ``lacks_share`` with (3, n) amounts instead of what it has; None: none of them."""
+        if not self._undue[queue]:
+            return None
+        found: snapshots.Mask = np.zeros(len(then[0]), dtype=np.bool_)
         for resource in self._undue[queue]:
-            found |= then[:, resource] > 0
+            found |= then[resource] > 0
         return found
 
     def lacks_share(self, queue: int, more: Charge, resources: tuple[int, ...] = RESOURCES) -> bool:
@@ -435,67 +453,3 @@ class Ledger:
         """
         row = self.charged[queue]
         return any(row[r] + more[r] > 0 for r in self._undue[queue] if r in resources)
-
-
-class _Written(NamedTuple):
-    """What is written of queues, as the ledger reads it; nobody changes it.
-
-    Attributes:
-        children: queues directly below each; those without a parent are below -1.
-        limited: of each path the queues that have a limit at all.
-        lends: whether anybody keeps some of a guarantee back.
-    """
-
-    parents: list[int]
-    paths: list[tuple[int, ...]]
-    children: dict[int, list[int]]
-    guaranteed: list[Charge]
-    limit: list[Charge]
-    limited: list[tuple[int, ...]]
-    firm_limit: list[Charge]
-    rationed: list[tuple[bool, ...]]
-    lends: bool
-    lending: list[Charge]
-
-
-#: What was made last, and of what: the same queues are asked for from cycle to cycle.
-_last: tuple[tuple[bytes, ...], _Written] | None = None
-
-
-def _written(queues: snapshots.QueueColumns) -> _Written:
-    """What is written of queues; made anew only where it is another than the last time."""
-    global _last  # noqa: PLW0603 - replaced as a whole, so that threads don't disturb each other
-    arrays = (queues.parent, queues.guaranteed, queues.limit, queues.firm_limit)
-    key = tuple([a.tobytes() for a in (*arrays, queues.rationed, queues.lending)])
-    last = _last
-    if last is not None and last[0] == key:
-        return last[1]
-    parents = [int(parent) for parent in queues.parent]
-    paths, limit = _paths(parents), _vectors(queues.limit)
-    found = _Written(
-        parents=parents,
-        paths=paths,
-        children=fairshare.children_of(parents),
-        guaranteed=fairshare.guarantees(queues),
-        limit=limit,
-        limited=[
-            tuple([member for member in path if min(limit[member]) < UNLIMITED]) for path in paths
-        ],
-        firm_limit=_vectors(queues.firm_limit),
-        rationed=[tuple(row) for row in queues.rationed.tolist()],
-        lends=bool((queues.lending < UNLIMITED).any()),
-        lending=_vectors(queues.lending),
-    )
-    _last = (key, found)
-    return found
-
-
-def _vectors(rows: snapshots.Amounts) -> list[Charge]:
-    return [tuple(row) for row in rows.tolist()]
-
-
-def _paths(parents: list[int]) -> list[tuple[int, ...]]:
-    paths: list[tuple[int, ...]] = []
-    for queue, parent in enumerate(parents):
-        paths.append((queue,) if parent < 0 else (queue, *paths[parent]))
-    return paths

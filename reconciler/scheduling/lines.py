@@ -25,18 +25,21 @@ def columns_of(lines: Sequence[Line]) -> LineColumns:
 
 def from_table(whole: NDArray[np.int64]) -> LineColumns:
     """The columns of (n, ``WIDTH``) what ``row_of`` says of each line."""
+    table = np.ascontiguousarray(whole.T)  # each column is read as a whole many times
+    queue, shape, priority, preemptible, order, grows, elements, *others = table
+    claims, special, duration, since = others
     return LineColumns(
-        queue=whole[:, 0],
-        shape=whole[:, 1],
-        priority=whole[:, 2],
-        preemptible=whole[:, 3] > 0,
-        order=whole[:, 4],
-        grows=whole[:, 5] > 0,
-        elements=whole[:, 6],
-        claims=whole[:, 7],
-        special=whole[:, 8] > 0,
-        duration=whole[:, 9],
-        since=whole[:, 10],
+        queue=queue,
+        shape=shape,
+        priority=priority,
+        preemptible=preemptible > 0,
+        order=order,
+        grows=grows > 0,
+        elements=elements,
+        claims=claims,
+        special=special > 0,
+        duration=duration,
+        since=since,
     )
 
 

@@ -130,18 +130,19 @@ def _keys(
     entries: _Entries,
 ) -> list[NDArray[Any]]:
     """What nodes are compared by, what counts most first."""
-    lacks = np.array(wanted.amounts, dtype=np.int64) - wanted.free[entries.nodes]
+    lacks = [amount - wanted.free[entries.nodes, r] for r, amount in enumerate(wanted.amounts)]
     count, place = len(entries.nodes), entries.place
-    freed = np.cumsum(entries.amounts, axis=0)
-    before = freed - entries.amounts
-    before -= before[entries.first][place]
-    counts = (lacks[place] > before).any(axis=1)
+    counts = np.zeros(len(place), dtype=np.bool_)
     counts[entries.first] = True  # the first of a node is looked at in any case
+    for resource, lack in enumerate(lacks):
+        freed = entries.amounts[:, resource]
+        before = np.cumsum(freed) - freed
+        # what was freed before the node's own entries counts for nothing
+        counts |= (lack + before[entries.first])[place] > before
     place, unit = place[counts], entries.unit[counts]
-    amounts = np.column_stack(
-        [np.bincount(place, entries.amounts[counts, r], count) for r in ledgers.RESOURCES]
-    )
-    short = (lacks > amounts).any(axis=1)
+    short = np.zeros(count, dtype=np.bool_)
+    for resource, lack in enumerate(lacks):
+        short |= lack > np.bincount(place, entries.amounts[counts, resource], count)
     begins = np.flatnonzero(np.diff(place, prepend=-1))
     priority = np.maximum(np.maximum.reduceat(entries.priority[unit], begins), _LOWEST)
     oldest = np.minimum.reduceat(entries.order[unit], begins)

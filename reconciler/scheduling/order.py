@@ -31,6 +31,8 @@ SHORTEST_S = 60.0
 #: What has waited so long, in seconds, is overdue whatever its length, and then age alone decides:
 #: only what came earlier, or has a higher priority, still goes before it.
 WAIT_MAX_S = 3 * 86_400.0
+#: So many blocked lines are passed one by one before all that follow are looked at together.
+FEW = 8
 
 
 @dataclass(slots=True)
@@ -81,6 +83,8 @@ class Line:
     explicit: bool = False
     added: int = 0
     _next: Place | None = None
+    #: Places of first claims, as far as anybody asked.
+    _known: dict[int, Place] = field(default_factory=dict)
     _rows: NDArray[np.intp] | None = None
 
     def head(self) -> Progress | None:
@@ -111,13 +115,7 @@ class Line:
 
     def _bring(self) -> None:
         """Put fresh lines on the heap as far as they come before all that is there."""
-        fresh, blocked = self.fresh, self.blocked
-        while self.at < len(fresh):
-            index = fresh[self.at]
-            if blocked[index]:
-                self.at += 1
-                self._next = None
-                continue
+        while (index := self.upcoming()) >= 0:
             if self._next is None:
                 self._next = self._place(index)
             if self.places and self.places[0] < self._next:
@@ -128,11 +126,16 @@ class Line:
 
     def upcoming(self) -> int:
         """The next line of which nobody was tried yet, -1: there is none."""
-        fresh, blocked = self.fresh, self.blocked
-        while self.at < len(fresh) and blocked[fresh[self.at]]:
-            self.at += 1
-            self._next = None
-        return fresh[self.at] if self.at < len(fresh) else -1
+        fresh, blocked, at = self.fresh, self.blocked, self.at
+        count = len(fresh)
+        if at < count and blocked[fresh[at]]:
+            self._next, few = None, min(count, at + FEW)
+            while at < few and blocked[fresh[at]]:
+                at += 1
+            if at == few:  # thousands are blocked together
+                at = self._next_open(at)
+            self.at = at
+        return fresh[at] if at < count else -1
 
     def following(self, most: int) -> NDArray[np.intp]:
         """Lines that come next and of which nobody was tried yet: of so many those not blocked."""
@@ -143,7 +146,7 @@ class Line:
             heapq.heappop(places)
         self.upcoming()
         end = len(self.fresh)
-        if places:
+        if places and self.at < end and not self._place(self.fresh[-1]) < places[0]:
             end = bisect.bisect_left(self.fresh, places[0], lo=self.at, key=self._place)
         return self._untried(min(end, self.at + most))
 
@@ -169,13 +172,29 @@ class Line:
 
     def _untried(self, end: int) -> NDArray[np.intp]:
         """Of the fresh lines up to one of them those that are not blocked."""
+        found, blocked = self._fresh_rows(self.at, end)
+        return found[~blocked]
+
+    def _next_open(self, at: int) -> int:
+        """Where the first fresh line is from one on that is not blocked; their number: nowhere."""
+        _, blocked = self._fresh_rows(at, len(self.fresh))
+        first = int(blocked.argmin()) if len(blocked) else 0
+        return at + (first if len(blocked) and not blocked[first] else len(blocked))
+
+    def _fresh_rows(self, begin: int, end: int) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Some of the fresh lines, and whether each is blocked."""
         if self._rows is None:
             self._rows = np.array(self.fresh, dtype=np.intp)
-        found = self._rows[self.at : end]
-        mask = np.frombuffer(self.blocked, dtype=np.bool_)
-        return found[~mask[found]]
+        found = self._rows[begin:end]
+        return found, np.frombuffer(self.blocked, dtype=np.bool_)[found]
 
     def _place(self, index: int) -> Place:
+        found = self._known.get(index)
+        if found is None:
+            found = self._known[index] = self._placed(index)
+        return found
+
+    def _placed(self, index: int) -> Place:
         line = self.situation.lines[index]
         first = line.claims[0]
         arrival = self.ranks.get((index, 0), first.order)

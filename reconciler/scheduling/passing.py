@@ -178,8 +178,10 @@ class Passing:
         """(n,) whether the same of what shapes ask for is measured by guarantees."""
         prospects = self.turns.prospects
         measured = prospects.rationed[prospects.paths[ask.queue]].any(axis=0)
-        mine, others = prospects.least[ask.shape] > 0, prospects.least[shapes] > 0
-        found: Mask = ((others == mine) | ~measured).all(axis=1)
+        found: Mask = np.ones(len(shapes), dtype=np.bool_)
+        for resource in np.flatnonzero(measured).tolist():
+            least = prospects.least_columns[resource]
+            found &= (least[shapes] > 0) == (least[ask.shape] > 0)
         return found
 
     def _standing(self, queue: int) -> object:
@@ -367,7 +369,8 @@ class Passing:
 
     def _staying(self, ask: asking.Ask, lines: NDArray[np.intp]) -> int:
         """During how many of the next turns their queue stays the one whose turn it is."""
-        asked = self.turns.prospects.least[self.turns.columns.shape[lines]]
+        shapes = self.turns.columns.shape[lines]
+        asked = np.take(self.turns.prospects.least_columns, shapes, axis=1)
         return _leading(self.turns.tree.staying(ask.queue, ask.amounts, asked))
 
     def _note_overdue(self, lines: NDArray[np.intp]) -> None:

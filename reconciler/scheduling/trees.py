@@ -75,13 +75,14 @@ class Tree:
                 is_measured = True
                 over = over or row[resource] > fair[resource]
                 uncovered = uncovered or row[resource] + asked[resource] > bounds[resource]
+        before, after = ledger.dominant_shares(queue, asked, resources)
         return (
             over,
             uncovered or not is_measured,
             -self.priority[queue],
             ledger.lacks_share(queue, asked, resources),
-            ledger.dominant_share(queue, asked, resources=resources),
-            ledger.dominant_share(queue, resources=resources),
+            after,
+            before,
             queue,
         )
 
@@ -98,10 +99,11 @@ class Tree:
         )
 
     def staying(self, queue: int, before: Charge, asked: snapshots.Amounts) -> snapshots.Mask:
-        """(n,) ``stays`` for each of (n, w) amounts."""
-        less = asked <= np.array(before, dtype=np.int64)
-        found: snapshots.Mask = np.logical_and.reduce(less, axis=1)
-        if not found.all() and self.ledger.width == bypool.BASE:
+        """(n,) ``stays`` for each of (w, n) amounts."""
+        found: snapshots.Mask = asked[0] <= before[0]
+        for resource in range(1, len(before)):
+            found &= asked[resource] <= before[resource]
+        if self.ledger.width == bypool.BASE and not found.all():
             own, *above = self.ledger.paths[queue]
             keeps = self._no_later(own, before, asked)
             for member in above:
@@ -116,18 +118,22 @@ class Tree:
         """
         ledger = self.ledger
         _, uncovered, _, lacks, share, _, _ = self.key(queue, before)
-        then = asked + np.array(ledger.charged[queue], dtype=np.int64)
-        rationed = ledger.rationed[queue]
-        bounds = np.array(ledger.guaranteed[queue], dtype=np.int64)
-        covered = (then <= bounds)[:, rationed].all(axis=1) & any(rationed)
-        lacking = ledger.lacking(queue, then)
-        surely = 0.0 if then.max() < EXACT_MAX else EPSILON
-        measured = ledger.measured(queue, then) <= share * (1 - surely)
-        same = ~covered == uncovered
-        found: NDArray[np.bool_] = (~covered < uncovered) | (
-            same & ((lacking < lacks) | ((lacking == lacks) & measured))
+        charged, bounds, rationed = (
+            ledger.charged[queue],
+            ledger.guaranteed[queue],
+            ledger.rationed[queue],
         )
-        return found
+        then = [asked[resource] + charged[resource] for resource in range(bypool.BASE)]
+        covered: snapshots.Mask = np.full(asked.shape[1], any(rationed))
+        for resource, amounts in enumerate(then):
+            if rationed[resource]:
+                covered &= amounts <= bounds[resource]
+        surely = 0.0 if int(asked.max()) + max(charged) < EXACT_MAX else EPSILON
+        measured = ledger.measured(queue, then) <= share * (1 - surely)
+        lacking = ledger.lacking(queue, then)
+        if lacking is not None:
+            measured = (lacking < lacks) | ((lacking == lacks) & measured)
+        return covered | measured if uncovered else covered & measured
 
     def _top(self, parent: int) -> int | None:
         heap = self.heaps[parent]

@@ -1,0 +1,76 @@
+"""What is written of queues, as the ledger reads it: their tree, guarantees and limits.
+
+The queues of a snapshot come in; rows of plain integers go out, made anew only where something of
+it is another than the last time.
+"""
+
+from typing import NamedTuple
+
+from reconciler.scheduling import fairshare
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.snapshot import UNLIMITED, Charge
+
+
+class Written(NamedTuple):
+    """What is written of queues, as the ledger reads it; nobody changes it.
+
+    Attributes:
+        children: queues directly below each; those without a parent are below -1.
+        limited: of each path the queues that have a limit at all.
+        lends: whether anybody keeps some of a guarantee back.
+    """
+
+    parents: list[int]
+    paths: list[tuple[int, ...]]
+    children: dict[int, list[int]]
+    guaranteed: list[Charge]
+    limit: list[Charge]
+    limited: list[tuple[int, ...]]
+    firm_limit: list[Charge]
+    rationed: list[tuple[bool, ...]]
+    lends: bool
+    lending: list[Charge]
+
+
+#: What was made last, and of what: the same queues are asked for from cycle to cycle.
+_last: tuple[tuple[bytes, ...], Written] | None = None
+
+
+def of(queues: snapshots.QueueColumns) -> Written:
+    """What is written of queues; made anew only where it is another than the last time."""
+    global _last  # noqa: PLW0603 - replaced as a whole, so that threads don't disturb each other
+    arrays = (queues.parent, queues.guaranteed, queues.limit, queues.firm_limit)
+    key = tuple([a.tobytes() for a in (*arrays, queues.rationed, queues.lending)])
+    last = _last
+    if last is not None and last[0] == key:
+        return last[1]
+    parents = [int(parent) for parent in queues.parent]
+    paths, limit = _paths(parents), vectors(queues.limit)
+    found = Written(
+        parents=parents,
+        paths=paths,
+        children=fairshare.children_of(parents),
+        guaranteed=fairshare.guarantees(queues),
+        limit=limit,
+        limited=[
+            tuple([member for member in path if min(limit[member]) < UNLIMITED]) for path in paths
+        ],
+        firm_limit=vectors(queues.firm_limit),
+        rationed=[tuple(row) for row in queues.rationed.tolist()],
+        lends=bool((queues.lending < UNLIMITED).any()),
+        lending=vectors(queues.lending),
+    )
+    _last = (key, found)
+    return found
+
+
+def vectors(rows: snapshots.Amounts) -> list[Charge]:
+    """Rows of plain integers."""
+    return [tuple(row) for row in rows.tolist()]
+
+
+def _paths(parents: list[int]) -> list[tuple[int, ...]]:
+    paths: list[tuple[int, ...]] = []
+    for queue, parent in enumerate(parents):
+        paths.append((queue,) if parent < 0 else (queue, *paths[parent]))
+    return paths
