@@ -25,7 +25,9 @@ def test_all_plain_shapes_fit_where_each_does(seed: int) -> None:
         if plan is not None:
             room.take(shape, plan)
             plain = room.plain()
-            assert all(plain[s] == room.fits(s) for s in np.flatnonzero(room.sizes[:, 0] >= 0))
+            assert all(
+                plain[s] == room.fits(s) for s in np.flatnonzero(room.sizes[:, 0] >= 0).tolist()
+            )
 
 
 def test_nothing_is_asked_of_nodes_that_are_not_there() -> None:
