@@ -90,7 +90,9 @@ class Prospects:
         self.fair = np.array(ledger.fair, dtype=np.int64).reshape(-1, width)
         self.guaranteed = np.asarray(queues.guaranteed)
         self.rationed = np.asarray(queues.rationed)
-        self.lowest = _lowest(situation)
+        self.lowest, self.lowest_spare = _lowest(situation)
+        #: Whether any elastic gang has tasks that it can spare.
+        self.some_spare = bool((self.lowest_spare < NOBODY).any())
         #: Whether something below a queue, or in it, could be evicted.
         self.evictable = np.zeros(len(ledger.paths), dtype=np.bool_)
         for queue in np.flatnonzero(self.lowest < NOBODY).tolist():
@@ -110,6 +112,10 @@ class Prospects:
     def lower(self, queue: int, priority: int) -> bool:
         """Whether a queue may have something of a lower priority that could be evicted."""
         return bool(self.lowest[queue] < priority)
+
+    def has_spare(self, queue: int) -> bool:
+        """Whether a queue has tasks that elastic gangs can spare."""
+        return bool(self.lowest_spare[queue] < NOBODY)
 
     def losers(self) -> Mask:
         """(q,) queues for each of which another may be above its guarantee and lose something."""
@@ -174,10 +180,12 @@ class Prospects:
         return found
 
 
-def _lowest(situation: snapshots.Snapshot) -> NDArray[np.int64]:
-    """(q,) the lowest priority of what could be evicted in each queue."""
-    found = np.full(len(situation.queues.names), NOBODY, dtype=np.int64)
+def _lowest(situation: snapshots.Snapshot) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(q,) the lowest priority of what could be evicted in each queue, and of spare tasks alone."""
+    found = np.full((2, len(situation.queues.names)), NOBODY, dtype=np.int64)
     running = situation.running
-    some = (running.queue >= 0) & (running.preemptible | (running.spares > 0))
-    np.minimum.at(found, running.queue[some], running.priority[some])
-    return found
+    spare = (running.queue >= 0) & (running.spares > 0)
+    some = spare | ((running.queue >= 0) & running.preemptible)
+    for lowest, which in zip(found, (some, spare), strict=True):
+        np.minimum.at(lowest, running.queue[which], running.priority[which])
+    return found[0], found[1]

@@ -22,16 +22,14 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from reconciler.scheduling import (
     asking,
     blocking,
+    candidates,
     consolidation,
     failures,
     forcing,
     gathering,
-    nodewise,
     reclaiming,
     thrift,
 )
@@ -139,11 +137,11 @@ class Evictor:
         excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=True)
         if excess is not None and not self._relieves(ask, excess):
             return None
-        for ground, foreign, own in self._grounds(ask):
-            key = self._key(ask, foreign=foreign, own=own)
+        for scope in self._scopes(ask):
+            key = self._key(ask, scope)
             if self.budget <= 0 or self.failures.has(key, ask):
                 continue
-            found = self._search(ask, ground, mover, foreign=foreign, own=own)
+            found = self._search(ask, scope, mover)
             if found is not None:
                 for unit in found.units:
                     self.pool.take(unit)
@@ -173,29 +171,22 @@ class Evictor:
         if not self.may_find(ask):
             return True
         return all(
-            self.budget <= 0 or self.failures.has(self._key(ask, foreign=foreign, own=own), ask)
-            for _, foreign, own in self._grounds(ask)
+            self.budget <= 0 or self.failures.has(self._key(ask, scope), ask)
+            for scope in self._scopes(ask)
         )
 
     def is_forced(self, ask: asking.Ask) -> bool:
         """Whether an ask has waited long enough for its length to take surplus by force."""
         return self.forcing.at(ask) <= self.situation.now
 
-    def _grounds(self, ask: asking.Ask) -> list[tuple[Ground, bool, bool]]:
-        """On which grounds to look for victims: (ground, in other queues, in its own)."""
+    def _scopes(self, ask: asking.Ask) -> list[candidates.Scope]:
+        """Where to look for victims, and on which grounds."""
         policy = self.situation.policy
         reclaims = policy.reclaim and self.may_reclaim(ask)
         preempts = policy.preempt and self._has_lower(ask)
-        grounds: list[tuple[Ground, bool, bool]] = []
-        if reclaims:
-            grounds.append(("reclaim", True, False))
-        if preempts:
-            grounds.append(("preempt", False, True))
-        if reclaims and preempts:
-            grounds.append(("reclaim", True, True))
-        return grounds
+        return candidates.scopes(self, reclaims=reclaims, preempts=preempts)
 
-    def _key(self, ask: asking.Ask, *, foreign: bool, own: bool) -> object:
+    def _key(self, ask: asking.Ask, scope: candidates.Scope) -> object:
         """What two asks have in common of which the larger fails where the smaller did.
 
         Guarantees are measured by what is asked for of what they name (``Ledger.owed``): who asks
@@ -203,7 +194,7 @@ class Evictor:
         """
         forced, measured = self.is_forced(ask), self._measured(ask)
         who = (ask.queue, ask.line.priority, ask.firm, forced, measured)
-        return (foreign, own, who, self.failures.kind(ask))
+        return (scope, who, self.failures.kind(ask))
 
     def _measured(self, ask: asking.Ask) -> tuple[bool, ...]:
         """Of which resources an ask wants some that a queue on its path measures."""
@@ -238,10 +229,10 @@ class Evictor:
     def _has_lower(self, ask: asking.Ask) -> bool:
         if not self.prospects.lower(ask.queue, ask.line.priority):
             return False
-        lowest = self.pool.lowest_priority(ask.queue)
-        return lowest is not None and lowest < ask.line.priority
+        units = self.pool.units(ask.queue)
+        return bool(units.yielding(ask.line.priority).any())
 
-    def _losers(self, ask: asking.Ask) -> list[int]:
+    def losers(self, ask: asking.Ask) -> list[int]:
         """Queues that may lose something to an ask as things stand."""
         return [queue for queue in self.prospects.leaves_above() if self._loses(ask, queue)]
 
@@ -300,13 +291,7 @@ class Evictor:
     # The search
 
     def _search(
-        self,
-        ask: asking.Ask,
-        ground: Ground,
-        mover: consolidation.Mover,
-        *,
-        foreign: bool,
-        own: bool,
+        self, ask: asking.Ask, scope: candidates.Scope, mover: consolidation.Mover
     ) -> Found | None:
         shape = self.situation.shapes[ask.shape]
         group = shape.groups[0]
@@ -314,17 +299,21 @@ class Evictor:
         taken: set[tuple[int, int]] = set()
         for by_node in (False,) if simple else (True, False):
             attempt = gathering.Attempt(self, ask)
-            units = self._by_node if by_node else self._candidates
-            if attempt.gather(units(ask, foreign=foreign, own=own)):
-                gentler = None if own or simple else self._gentler(ask, attempt, mover)
-                return gentler or Found(ground, attempt.settled())
+            units = candidates.by_node if by_node else candidates.cheapest
+            if attempt.gather(units(self, ask, scope)):
+                as_found = scope.own or scope.spare or simple
+                gentler = None if as_found else self._gentler(ask, attempt, mover)
+                return gentler or Found(scope.ground, attempt.settled())
             taken = set(attempt.chosen)
             attempt.undo()
-        return None if own else self._otherwise(ask, taken, mover, by_node=not simple)
+        if scope.own or scope.spare:
+            return None
+        return self._otherwise(ask, scope, taken, mover, by_node=not simple)
 
     def _otherwise(
         self,
         ask: asking.Ask,
+        scope: candidates.Scope,
         taken: set[tuple[int, int]],
         mover: consolidation.Mover,
         *,
@@ -336,8 +325,8 @@ class Evictor:
         if not self._thrifty or not taken or not owed:
             return None
         self._thrifty -= 1
-        every = self._by_node if by_node else self._candidates
-        units = list(itertools.islice(every(ask, foreign=True, own=False), thrift.UNITS_MAX))
+        every = candidates.by_node if by_node else candidates.cheapest
+        units = list(itertools.islice(every(self, ask, scope), thrift.UNITS_MAX))
         for others in itertools.chain(thrift.orders(units, taken), self._by_devices(ask, units)):
             attempt = gathering.Attempt(self, ask)
             if attempt.gather(iter(others)):
@@ -372,11 +361,11 @@ class Evictor:
             return None
         self._gentle -= 1
         attempt.undo()
-        every = self._candidates(ask, foreign=True, own=False)
-        candidates = list(itertools.islice(every, GENTLER_MAX))
-        for start in range(min(STARTS_MAX, len(candidates))):
+        every = candidates.cheapest(self, ask, candidates.Scope("reclaim", foreign=True, own=False))
+        others = list(itertools.islice(every, GENTLER_MAX))
+        for start in range(min(STARTS_MAX, len(others))):
             other = gathering.Attempt(self, ask)
-            if not other.free(iter(candidates[start:]), lambda: mover.has_enough(ask)):
+            if not other.free(iter(others[start:]), lambda: mover.has_enough(ask)):
                 other.undo()
                 break
             if not any(pools.wants_back(ledger, q) for q in losers.union(+other.losing)):
@@ -386,70 +375,6 @@ class Evictor:
             other.undo()
         attempt.again(units)
         return None
-
-    def _by_node(self, ask: asking.Ask, *, foreign: bool, own: bool) -> Iterator[pools.Unit]:
-        """The same as ``_candidates`` node by node, the cheapest node first."""
-        shape, ledger = self.situation.shapes[ask.shape], self.ledger
-        queues: list[int] = []
-        counts = ledger.concerned(ask.amounts)
-        if foreign:
-            losers = self._losers(ask)
-            queues = sorted(
-                losers, key=lambda queue: (pools.standing(ledger, queue, counts), -queue)
-            )
-        sources = [self.pool.ordered(ledger, queue) for queue in queues]
-        if own:
-            queues.append(ask.queue)
-            units = self.pool.units(ask.queue)
-            sources.append(pools.Ordered.of(units, self._own(ask)))
-        group = shape.groups[ask.missing[0][0] if ask.missing else 0]
-        wanted = nodewise.Wanted(
-            ask.queue,
-            group.amounts,
-            self.later.amounts,
-            shape.eligible,
-            shape.eligible & self.situation.nodes.accepts,
-            counts,
-        )
-        return nodewise.taken(ledger, queues, sources, wanted)
-
-    def _own(self, ask: asking.Ask) -> pools.Places:
-        """Places of units of the ask's own queue that give way to it, cheapest first."""
-        units, holdings = self.pool.units(ask.queue), self.situation.holdings
-        lower = np.flatnonzero(units.there & (units.priority < ask.line.priority))
-        rows = units.row[lower].tolist()
-        others = [holdings[row].job != ask.job for row in rows]
-        return lower[np.array(others, dtype=np.bool_)]
-
-    def _candidates(self, ask: asking.Ask, *, foreign: bool, own: bool) -> Iterator[pools.Unit]:
-        """Units that free something the ask could use, cheapest first.
-
-        Where a limit stands in its way that is also what is freed under it, on whatever nodes.
-        """
-        usable = self.situation.shapes[ask.shape].eligible & self.situation.nodes.accepts
-        short = list(self.ledger.over_limits(ask.queue, ask.amounts, settled=True))
-
-        def helps(unit: pools.Unit) -> bool:
-            path = self.ledger.paths[unit.holding.queue]
-            if any(one.is_over(path) and unit.total[one.resource] for one in short):
-                return True
-            return any(usable[task.node] for task in unit.tasks)
-
-        if foreign:
-            losers = self._losers(ask)
-            for unit in self.pool.by_saturation(
-                self.ledger,
-                losers,
-                lambda queue: self.rules.may_still_lose(ask, queue),
-                self.ledger.concerned(ask.amounts),
-            ):
-                if usable[unit.tasks[0].node] or helps(unit):
-                    yield unit
-        if own:
-            units = self.pool.units(ask.queue)
-            for unit in map(units.unit, self._own(ask).tolist()):
-                if helps(unit):
-                    yield unit
 
     def allowed(self, ask: asking.Ask, unit: pools.Unit) -> bool:
         """Whether a unit may be taken at this moment of the search."""

@@ -25,6 +25,10 @@ class Search(Protocol):
     later: Room
     budget: int
 
+    @property
+    def pool(self) -> pools.Pool:
+        """The units."""
+
     def allowed(self, ask: asking.Ask, unit: pools.Unit) -> bool:
         """Whether a unit may be taken at this moment of the search."""
 
@@ -58,9 +62,8 @@ class Attempt:
             if evictor.budget <= 0:
                 return False
             evictor.budget -= 1
-            if not evictor.allowed(self.ask, unit):
+            if not self._takes(unit):
                 continue
-            self._add(unit)
             since_test += 1
             if since_test >= step:
                 if self._would_start():
@@ -86,13 +89,27 @@ class Attempt:
             if evictor.budget <= 0:
                 return False
             evictor.budget -= 1
-            if not evictor.allowed(self.ask, unit):
+            if not self._takes(unit):
                 continue
-            self._add(unit)
             if would():
                 self._let_go(would)
                 return True
         return False
+
+    def _takes(self, unit: pools.Unit) -> bool:
+        """Add a unit where it may be taken, after all that can't stay without it."""
+        if unit.key in self.chosen or not self.evictor.allowed(self.ask, unit):
+            return False
+        units = self.evictor.pool.units(unit.holding.queue)
+        spare = [one for one in units.beside(unit) if one.key not in self.chosen]
+        for one in spare:
+            self._add(one)
+        if spare and not self.evictor.allowed(self.ask, unit):
+            for one in reversed(spare):
+                self._drop(one)
+            return False
+        self._add(unit)
+        return True
 
     def again(self, units: Iterable[pools.Unit]) -> None:
         """Take units that were let go."""

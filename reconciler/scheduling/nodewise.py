@@ -117,10 +117,28 @@ def taken(
     for place in ascending(keys, np.arange(len(entries.nodes))):
         fresh = [unit for unit in entries.members(place) if unit.key not in seen]
         seen.update(unit.key for unit in fresh)
-        yield from pools.furthest_first(
+        yield from _furthest_first(
             ledger, [unit for unit in fresh if unit.holding.queue != own], wanted.resources
         )
         yield from (unit for unit in fresh if unit.holding.queue == own)
+
+
+def _furthest_first(
+    ledger: ledgers.Ledger,
+    units: list[pools.Unit],
+    resources: tuple[int, ...] = ledgers.RESOURCES,
+) -> Iterator[pools.Unit]:
+    """Units in their order, but always from the queue furthest above its share at the moment."""
+    queues: dict[int, list[pools.Unit]] = {}
+    for unit in reversed(units):
+        queues.setdefault(unit.holding.queue, []).append(unit)
+    while len(queues) > 1:
+        queue = min(queues, key=lambda q: (pools.standing(ledger, q, resources), -q))
+        yield queues[queue].pop()
+        if not queues[queue]:
+            del queues[queue]
+    for rest in queues.values():
+        yield from reversed(rest)
 
 
 def _keys(

@@ -81,6 +81,7 @@ class Units:
         row, cost, priority, order, node: as of the holding; ``node`` is -1 where there are several.
         total: (u, w) what each frees in all; ``largest``: the most of each resource.
         spares: how many of them are spare; these come first.
+        lowest_whole: the lowest priority of the others.
         there: which were not taken yet.
     """
 
@@ -111,6 +112,8 @@ class Units:
         if situation.pools is not None:  # gangs count in the pools where their tasks are
             for place in np.flatnonzero(running.tasks[self.row] > 1).tolist():
                 self.total[place] = self.unit(place).total
+        whole_ones = self.priority[self.spares :]
+        self.lowest_whole = int(whole_ones[0]) if whole_ones.size else snapshots.UNLIMITED
         self.largest: Charge = tuple(self.total.max(axis=0, initial=0).tolist())
 
     def _spare(self, rows: Rows) -> list[Unit]:
@@ -139,6 +142,11 @@ class Units:
         name = np.unique(names, return_inverse=True)[1]
         return np.lexsort((-running.element[rows], name, *keys))
 
+    def yielding(self, priority: int) -> snapshots.Mask:
+        """(u,) which are there and have a lower priority."""
+        found: snapshots.Mask = (self.priority < priority) & self.there
+        return found
+
     def unit(self, place: int) -> Unit:
         """One of them."""
         found = self._made[place]
@@ -155,6 +163,13 @@ class Units:
             rank = _rank(holding, 0, float(self.cost[place]))
             found = self._made[place] = Unit(row, holding, tasks, total, False, rank, place)
         return found
+
+    def beside(self, unit: Unit) -> list[Unit]:
+        """Spare tasks that leave with what stays together of their gang."""
+        if unit.spare or not self._situation.running.spares[unit.row]:
+            return []
+        there = self.there[: self.spares] & (self.row[: self.spares] == unit.row)
+        return [self.unit(place) for place in np.flatnonzero(there).tolist()]
 
     def __iter__(self) -> Iterator[Unit]:
         """Those that are still there."""
@@ -205,19 +220,16 @@ class Pool:
         units.there[units.row == row] = False
         self._taken[queue] = self._taken.get(queue, 0) + 1
 
-    def lowest_priority(self, queue: int) -> int | None:
-        """The lowest priority among a queue's units."""
-        units = self.units(queue)
-        left = units.priority[units.there]
-        return int(left.min()) if left.size else None
-
     def is_empty(self, queue: int) -> bool:
         """Whether a queue has nothing that could leave."""
         return not np.count_nonzero(self.units(queue).there)
 
-    def ordered(self, ledger: ledgers.Ledger, queue: int) -> "Ordered":
+    def ordered(self, ledger: ledgers.Ledger, queue: int, *, spare: bool = False) -> "Ordered":
         """A queue's units as ``by_saturation`` takes them while nothing else changes."""
         places = self._places(ledger, queue)
+        if spare:
+            units = self.units(queue)
+            return Ordered.of(units, places[places < units.spares])
         made_of, _, found = self._ordered[queue]
         if found is None:
             found = Ordered.of(self.units(queue), places)
@@ -233,10 +245,12 @@ class Pool:
             known = self._ordered[queue] = (made_of, places, None)
         return known[1]
 
-    def _source(self, ledger: ledgers.Ledger, queue: int) -> Iterator[Unit]:
+    def _source(self, ledger: ledgers.Ledger, queue: int, *, spare: bool) -> Iterator[Unit]:
         """A queue's units in their order, which follows the ledger between two of them."""
         units = self.units(queue)
         places, used, version = self._places(ledger, queue), _used(ledger, queue), ledger.version
+        if spare:
+            places = places[places < units.spares]
         given: set[int] = set()
         for place in _few_by_few(places):
             if ledger.version != version:
@@ -247,7 +261,8 @@ class Pool:
             yield units.unit(place)
         else:
             return
-        yield from _fitting(ledger, queue, (unit for unit in units if unit.place not in given))
+        others = itertools.takewhile(lambda unit: unit.spare or not spare, units)
+        yield from _fitting(ledger, queue, (unit for unit in others if unit.place not in given))
 
     def by_saturation(
         self,
@@ -255,13 +270,16 @@ class Pool:
         queues: list[int],
         may: Callable[[int], bool],
         resources: tuple[int, ...] = ledgers.RESOURCES,
+        *,
+        spare: bool = False,
     ) -> Iterator[Unit]:
         """Units of several queues, always from the queue furthest above its share at the moment.
 
         The order follows the ledger as it changes between two units. A queue that ``may`` not
         lose anything any more is left out from then on. Shares count of ``resources`` alone.
+        ``spare``: only what elastic gangs can spare.
         """
-        sources = {queue: self._source(ledger, queue) for queue in queues}
+        sources = {queue: self._source(ledger, queue, spare=spare) for queue in queues}
         version = ledger.version
         heap = [(standing(ledger, queue, resources), -queue) for queue in queues]
         heapq.heapify(heap)
@@ -448,24 +466,6 @@ def _fitting(ledger: ledgers.Ledger, queue: int, units: Iterator[Unit]) -> Itera
         best = shorts.index(min(shorts))
         del shorts[best]
         yield ahead.pop(best)
-
-
-def furthest_first(
-    ledger: ledgers.Ledger,
-    units: list[Unit],
-    resources: tuple[int, ...] = ledgers.RESOURCES,
-) -> Iterator[Unit]:
-    """Units in their order, but always from the queue furthest above its share at the moment."""
-    queues: dict[int, list[Unit]] = {}
-    for unit in reversed(units):
-        queues.setdefault(unit.holding.queue, []).append(unit)
-    while len(queues) > 1:
-        queue = min(queues, key=lambda q: (standing(ledger, q, resources), -q))
-        yield queues[queue].pop()
-        if not queues[queue]:
-            del queues[queue]
-    for rest in queues.values():
-        yield from reversed(rest)
 
 
 def standing(
