@@ -387,9 +387,35 @@ def _explain_queue(queue: Json, borrowers: list[Json]) -> None:
     width = max(len(title) for title, _ in [*rows, (" " * 10, ())])
     for title, row in [("", heads), *rows]:
         _row(title, row, width)
+    for words in _shrunk(queue):
+        _say(words)
     if borrowers:
         parts = [f"{one['name']} ({_over(one['over'])})" for one in borrowers]
         _say(f"Over what is guaranteed to them: {', '.join(parts)}.")
+
+
+def _shrunk(queue: Json) -> list[str]:
+    """Of what is guaranteed to a root queue how much counts, where that is less than is written.
+
+    It has its guarantee as far as it asks for it, unless more is guaranteed than is in service.
+    """
+    if queue.get("parent") is not None:
+        return []
+    found = []
+    for each, noun in (("gpu", "GPUs"), ("cpu", "CPUs"), ("memory", "of memory")):
+        owed, counted, *bounds = [
+            (queue.get(kind) or {}).get(each)
+            for kind in ("guaranteed", "fairShare", "demand", "limit")
+        ]
+        if owed is None or counted is None:
+            continue
+        if counted < min(owed, *(bound for bound in bounds if bound is not None)):
+            whole, part = _amount(queue, "guaranteed", each), _amount(queue, "fairShare", each)
+            found.append(
+                f"Of the {whole} {noun} guaranteed to it {part} count now: less is in service than "
+                "is guaranteed in all."
+            )
+    return found
 
 
 def _row(title: str, cells: Sequence[str], width: int) -> None:

@@ -1,12 +1,16 @@
 """Reasons that are amounts: what a start would pass, with what is in use and what is asked.
 
-The excess that the ledger found comes in, the reason with its arithmetic goes out.
+The excess that the ledger found comes in, the reason with its arithmetic goes out. Where nodes are
+away, guarantees count for less than is written; who waits for room for that is told so too.
 """
+
+import numpy as np
 
 from reconciler.model import reasons
 from reconciler.scheduling import bypool, wording
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.snapshot import UNLIMITED
 
 
 class Bounds:
@@ -15,6 +19,58 @@ class Bounds:
     def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
         self.situation = situation
         self.ledger = ledger
+        short = {
+            root
+            for root in ledger.children[-1]
+            if any(self._falls_short(root, resource) for resource in ledger.resources)
+        }
+        #: (q,) whether what is guaranteed to a queue, or to its root, counts for less than written.
+        self.shrunk: snapshots.Mask = np.array(
+            [path[-1] in short for path in ledger.paths], dtype=np.bool_
+        )
+
+    def _falls_short(self, root: int, resource: int) -> bool:
+        """Whether of what is guaranteed and asked for less counts, as less is in service."""
+        ledger = self.ledger
+        bound = min(ledger.guaranteed[root][resource], ledger.limit[root][resource])
+        if not ledger.rationed[root][resource] or (
+            ledger.caps and ledger.caps[resource] < UNLIMITED
+        ):
+            return False
+        return ledger.fair[root][resource] < min(bound, ledger.demand[root][resource])
+
+    def as_shrunk(self, line: snapshots.Line, reason: reasons.Reason) -> reasons.Reason:
+        """The same, and that what is guaranteed to it as written is not as things stand, if so."""
+        ledger, shape = self.ledger, self.situation.shapes[line.shape]
+        if not self.shrunk[line.queue]:
+            return reason
+        asked = bypool.charge(shape.least, shape.pool, ledger.width)
+        root = ledger.paths[line.queue][-1]
+        for resource in (ledgers.GPU, 0, 1, *ledger.resources[bypool.BASE :]):
+            owed, counted = ledger.guaranteed[root][resource], ledger.fair[root][resource]
+            then = ledger.used(root, resource) + asked[resource]
+            if asked[resource] and self._falls_short(root, resource) and counted < then <= owed:
+                message = f"{reason.message}; {self._shrunk_text(root, resource)}"
+                return reasons.Reason(reason.code, message, reason.funnel, reason.unblocks)
+        return reason
+
+    def _shrunk_text(self, root: int, resource: int) -> str:
+        """What of a guarantee counts, and why not all of it."""
+        ledger, name = self.ledger, self.situation.queues.names[root]
+        given = sum(ledger.guaranteed[queue][resource] for queue in ledger.children[-1])
+        owed, counted, whole, there = (
+            wording.quota_text(self.situation, resource, amount, of=of)
+            for amount, of in (
+                (ledger.guaranteed[root][resource], True),
+                (ledger.fair[root][resource], False),
+                (given, False),
+                (ledger.capacity[resource], False),
+            )
+        )
+        return (
+            f"queue {name} is guaranteed {owed}, of which {counted} count now: {whole} are "
+            f"guaranteed in all, and {there} are in service"
+        )
 
     def over_limit(self, excess: ledgers.Excess) -> reasons.Reason:
         if excess.queue < 0:

@@ -34,15 +34,17 @@ class Reasons:
         """The reason of each line's claims, empty where none was blocked as a whole.
 
         Lines whose work is preemptible share a key over all queues: what is said of them does
-        not depend on their own.
+        not depend on their own, unless what is guaranteed to it counts for less.
         """
         situation = self.explainer.situation
         keys = np.full(len(situation.lines), "", dtype=object)
         told = np.flatnonzero(blocked.cause_of >= 0)
-        queue = np.where(columns.preemptible, -1, columns.queue)[told] + 1
-        width = len(situation.queues.names) + 1
+        shared = columns.preemptible & ~self.explainer.bounds.shrunk[columns.queue]
+        queue = np.where(shared, -1, columns.queue)[told] + 1
+        whose = 2 * queue + columns.preemptible[told]
+        width = 2 * (len(situation.queues.names) + 1)
         alike = blocked.cause_of[told] * len(situation.shapes) + columns.shape[told]
-        _, first, place = np.unique(alike * width + queue, return_index=True, return_inverse=True)
+        _, first, place = np.unique(alike * width + whose, return_index=True, return_inverse=True)
         found = [
             self._key(situation.lines[index], blocked.causes[blocked.cause_of[index]])
             for index in told[first].tolist()
@@ -59,7 +61,9 @@ class Reasons:
 
         ``own``: of a claim that differs from its line, as one of which something has started.
         """
-        alike = (-1 if line.preemptible else line.queue, line.shape, cause, own)
+        shrunk = bool(self.explainer.bounds.shrunk[line.queue])
+        whose = line.queue if shrunk or not line.preemptible else -1
+        alike = (whose, line.preemptible, line.shape, cause, own)
         key = self._keys.get(alike)
         if key is None:
             told = self.explainer.told(line, cause)
@@ -69,6 +73,8 @@ class Reasons:
                 parts.append("own")
             if not line.preemptible:
                 parts += ["firm", self.explainer.situation.queues.names[line.queue]]
+            elif shrunk:
+                parts += ["short", self.explainer.situation.queues.names[line.queue]]
             if cause.subject:
                 parts.append(cause.subject)
             if cause.until is not None:

@@ -60,6 +60,13 @@ QUEUE = {
     "limit": {"cpu": None, "memory": None, "gpu": None},
     "demand": {"cpu": 5.5, "memory": 2**40, "gpu": 60.0},
 }
+#: Six of its eight GPUs are in service.
+SHRUNK = {
+    **QUEUE,
+    "parent": None,
+    "fairShare": {"cpu": None, "memory": None, "gpu": 6.0},
+    "demand": AMOUNTS | {"gpu": 60.0},
+}
 BORROWER = {"name": "speech", "over": {"cpu": 1.0, "memory": 0, "gpu": 12.0}}
 
 
@@ -122,6 +129,49 @@ Over what is guaranteed to them: speech (12 GPUs, 1 CPU).
 
 Place in its queue: 2.
 Estimated start: 1970-01-01 02:00 (in 1h00m), unless others take that room back first.
+""",
+    ),
+    "waits in a queue whose guarantee shrank": (
+        {
+            "job": _job(estimatedStart="1970-01-01T02:00:00Z", estimatedCertain=True),
+            "reasons": [{"code": "InsufficientResources", "message": "m"}],
+            "queue": SHRUNK,
+            "borrowers": [],
+        },
+        """\
+j is Pending.
+
+InsufficientResources: m
+
+Queue vision:
+                     HAS  GUARANTEED  FAIR SHARE       LIMIT    ASKS FOR
+  GPUs                 6           8           6           -          60
+  CPUs                 4           -           -           -           4
+  memory           3 GiB           -           -           -       3 GiB
+Of the 8 GPUs guaranteed to it 6 count now: less is in service than is guaranteed in all.
+
+Estimated start: 1970-01-01 02:00 (in 1h00m).
+""",
+    ),
+    "waits for less than its guarantee": (
+        {
+            "job": _job(estimatedStart="1970-01-01T02:00:00Z", estimatedCertain=True),
+            "reasons": [{"code": "InsufficientResources", "message": "m"}],
+            "queue": SHRUNK | {"demand": AMOUNTS},
+            "borrowers": [],
+        },
+        """\
+j is Pending.
+
+InsufficientResources: m
+
+Queue vision:
+                     HAS  GUARANTEED  FAIR SHARE       LIMIT    ASKS FOR
+  GPUs                 6           8           6           -           6
+  CPUs                 4           -           -           -           4
+  memory           3 GiB           -           -           -       3 GiB
+
+Estimated start: 1970-01-01 02:00 (in 1h00m).
 """,
     ),
     "backs off": (

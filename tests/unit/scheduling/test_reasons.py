@@ -169,3 +169,51 @@ def test_what_others_keep_nodes_from_is_not_called_fragmented() -> None:
         == "1 GPU, 1 CPU, 1Gi memory asked; 1 node: 1 taken exclusively by other work"
     )
     assert reason.unblocks == "the work that has a node to itself ends"
+
+
+def half_away(*, back: bool = False) -> Situation:
+    """Two queues are guaranteed eight GPUs each, eight are in service and in use by halves."""
+    s = Situation().node("n1", gpu=8).node("n2", gpu=8, accepts=back)
+    s.queue("a", guaranteed=8).queue("b", guaranteed=8).queue("team", "b", guaranteed=8)
+    s.job("ra", "a", gpu=4, on=("n1",)).job("rb", "team", gpu=4, on=("n1",))
+    return s.job("more", "team", gpu=4)
+
+
+SHRUNK = (
+    "is guaranteed 8 GPUs, of which 4 GPUs count now: 16 GPUs are guaranteed in all, "
+    "and 8 GPUs are in service"
+)
+
+
+def test_who_waits_for_room_is_told_that_its_guarantee_counts_for_less_than_is_written() -> None:
+    s = half_away().job("j", "a", gpu=4).job("firm", "a", gpu=4, preemptible=False)
+    decisions = s.decide()
+    for job, queue in (("j", "a"), ("firm", "a"), ("more", "b")):
+        assert code(s, decisions, job) == "InsufficientResources"
+        assert message(s, decisions, job).endswith(f"; queue {queue} {SHRUNK}")
+
+
+def test_who_has_room_reserved_is_told_so_too() -> None:
+    s = half_away().job("j", "a", gpu=4).job("short", "a", gpu=1, priority=10)
+    s.jobs["rb"].time_limit_s = 600.0
+    decisions = s.decide()
+    assert "; room is reserved for it from" in message(s, decisions, "j")
+    assert message(s, decisions, "j").endswith(SHRUNK)
+
+
+@pytest.mark.parametrize(
+    ("job", "gpu"),
+    [
+        pytest.param("beyond", 5, id="more than is guaranteed as written"),
+        pytest.param("cpus", 0, id="of something else"),
+    ],
+)
+def test_nothing_is_told_of_a_guarantee_that_would_not_cover_it(job: str, gpu: int) -> None:
+    s = half_away().job("j", "a", gpu=1).job(job, "a", gpu=gpu, cpu=64, pool="gpu")
+    assert SHRUNK not in message(s, s.decide(), job)
+
+
+def test_nothing_is_told_of_guarantees_where_all_is_in_service() -> None:
+    s = half_away(back=True).job("j", "a", gpu=4).job("k", "a", gpu=4, priority=10)
+    decisions = s.decide()
+    assert "guaranteed" not in "".join(r.message for one in decisions.reasons.values() for r in one)
