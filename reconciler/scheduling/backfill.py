@@ -210,9 +210,12 @@ class Calendar:
 
     # When somebody could start
 
-    def reserve(self, ask: asking.Ask) -> Reservation | None:
-        """Keep room for an ask at the earliest moment at which it fits until its end."""
-        if self._kind(ask) in self._hopeless or not self.has_moments():
+    def reserve(self, ask: asking.Ask, *, again: bool = False) -> Reservation | None:
+        """Keep room for an ask at the earliest moment at which it fits until its end.
+
+        ``again``: it had some until now, which may be what made those like it hopeless.
+        """
+        if (self._kind(ask) in self._hopeless and not again) or not self.has_moments():
             return None
         found = self._earliest(ask)
         if found is None:
@@ -232,26 +235,52 @@ class Calendar:
         return best
 
     def renew(self, ask: asking.Ask, kept: snapshots.Kept) -> Reservation | None:
-        """Keep what an earlier cycle reserved, from now on where it is there already.
+        """Keep what an earlier cycle reserved on its nodes, from now on where it is there already.
 
-        It stays on its nodes where they are free in time, so that it takes nothing from what
-        others have reserved; else it gets the earliest room.
+        None: they are not free in time.
         """
-        room = self.room_for(ask.line.duration_s)
-        if ask.fits(room):
-            tasks = ask.place(room.copy())
-            if tasks is None:  # pragma: no cover - it has just been seen to fit
-                raise AssertionError(f"{ask.job}: no room where it was seen to fit")
-            shape = self.situation.shapes[ask.shape]
-            walk = self.now.copy()
-            walk.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
-            return self._add(ask, self.situation.now, tasks, walk)
-        if not self.has_moments():
-            return None
         nodes = np.zeros(len(self.situation.nodes.names), dtype=np.bool_)
         nodes[list(kept.nodes)] = True
+        room = self.room_for(ask.line.duration_s)
+        if ask.fits(room, within=nodes):
+            return self._from_now(ask, room, within=nodes)
+        if not self.has_moments():
+            return None
         same = self._earliest(ask, within=nodes, until=kept.starts_at)
-        return self.reserve(ask) if same is None else self._add(ask, *same)
+        return None if same is None else self._add(ask, *same)
+
+    def hasten(self, ask: asking.Ask) -> None:
+        """Keep room from now on for who has it reserved in time, where that delays nobody else.
+
+        Who could not be given it on its nodes gets the earliest room that others leave.
+        """
+        ends_at = self.situation.now + ask.line.duration_s
+        mine = [r for r in self.reservations if r.ask.job == ask.job]
+        if any(r.starts_at <= self.situation.now for r in mine):
+            return
+        if ask.fits(self.now):
+            room = self.now.copy()
+            for other in self.reservations:
+                if other.starts_at < ends_at and other not in mine:
+                    room.clamp(other.room)
+            if ask.fits(room):
+                self.give_up(mine)
+                self._from_now(ask, room)
+                return
+        if not mine:
+            self.reserve(ask)
+
+    def _from_now(
+        self, ask: asking.Ask, room: Room, *, within: snapshots.Mask | None = None
+    ) -> Reservation:
+        """Keep room that is there already."""
+        tasks = ask.place(room.copy(), within=within)
+        if tasks is None:  # pragma: no cover - it has just been seen to fit
+            raise AssertionError(f"{ask.job}: no room where it was seen to fit")
+        shape = self.situation.shapes[ask.shape]
+        walk = self.now.copy()
+        walk.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
+        return self._add(ask, self.situation.now, tasks, walk)
 
     def _add(
         self, ask: asking.Ask, starts_at: float, tasks: tuple[TaskPlacement, ...], room: Room

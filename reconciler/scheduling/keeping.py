@@ -89,7 +89,10 @@ def promises(cycle: Beginning) -> None:
 
 
 def reservations(cycle: Beginning) -> None:
-    """Who had room reserved keeps that turn against everyone who came since."""
+    """Who had room reserved keeps that turn against everyone who came since.
+
+    First each gets its nodes in time, then what is better for it as long as no other is delayed.
+    """
     kept = {entry.job: entry for entry in reversed(cycle.situation.kept)}
     if not kept or cycle.situation.policy.backfill == "none":
         return
@@ -100,6 +103,7 @@ def reservations(cycle: Beginning) -> None:
         for position, claim in enumerate(line.claims):
             if claim.job in kept and not claim.missing:
                 found.append((kept[claim.job].starts_at, claim.order, index, position))
+    asks = []
     for _, _, index, position in sorted(found)[: backfill.RESERVATIONS_MAX]:
         line = cycle.situation.lines[index]
         progress = cycle.queues[line.queue].progress.setdefault(
@@ -110,6 +114,9 @@ def reservations(cycle: Beginning) -> None:
         ask = _where(cycle, cycle.ask_of(progress), kept[line.claims[position].job])
         if cycle.gate(ask) is None:
             cycle.calendar.renew(ask, kept[ask.job])
+            asks.append(ask)
+    for ask in asks:
+        cycle.calendar.hasten(ask)
 
 
 def _where(cycle: Beginning, ask: asking.Ask, kept: snapshots.Kept) -> asking.Ask:

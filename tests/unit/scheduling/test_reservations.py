@@ -320,3 +320,32 @@ def test_who_may_start_now_gives_way_to_whoever_could_evict_it_then(
     s.held, s.now = [], 100.0
     s.job("high", "a", gpu=1, priority=90, time_limit_s=100)
     assert started(decide(s, Policy(preempt=preempts))) == found
+
+
+def test_room_that_is_there_for_one_is_not_taken_from_who_has_it_reserved_later() -> None:
+    s = Situation().node("n1", gpu=4, pool="a").node("n2", gpu=4, pool="b").queue("main")
+    s.job("r1", gpu=4, on=("n1",), time_limit_s=150)
+    s.job("r2", gpu=2, on=("n2",), time_limit_s=100)
+    s.job("r3", gpu=2, on=("n2",), time_limit_s=200)
+    s.job("whole", gpu=4, pool="b", priority=90, time_limit_s=100)
+    s.job("long", gpu=2, time_limit_s=1000)
+    conservative = dataclasses.replace(ONLY_BACKFILL, backfill="conservative")
+    s.apply(decide(s, conservative))
+    kept = {(one.job, one.starts_at) for one in s.kept}
+    assert kept == {("whole", 200.0), ("long", 150.0)}
+    s.held = [held for held in s.held if held.job != "r2"]
+    s.now = 60.0
+    again = decide(s, conservative)
+    assert {(one.job, one.starts_at) for one in again.kept} == kept
+    assert again.placements == ()
+
+
+def test_who_has_room_reserved_without_an_end_keeps_it_whoever_came_since() -> None:
+    s = Situation().node("n", gpu=4).queue("main")
+    s.job("r", gpu=4, on=("n",), time_limit_s=100)
+    s.job("first", gpu=4)
+    s.apply(decide(s))
+    s.job("since", gpu=4, priority=90)
+    for _ in range(2):
+        s.apply(decide(s))
+        assert [(one.job, one.starts_at) for one in s.kept] == [("first", 100.0)]
