@@ -29,6 +29,9 @@ RESERVATIONS_MAX = 200
 #: Reservations of easy backfill where nothing else is said: the first of so many queues.
 EASY_MAX = 8
 
+#: What should have ended by now is taken to end so soon, in seconds.
+OVERRUN_S = 1.0
+
 Taken = Iterable[snapshots.HeldTask | TaskPlacement]
 #: Released (1) or taken (-1), what, whether its nodes are its own, selectors that match it.
 _Turn = tuple[int, Taken, bool, tuple[int, ...]]
@@ -246,7 +249,8 @@ class Calendar:
             return self._from_now(ask, room, within=nodes)
         if not self.has_moments():
             return None
-        same = self._earliest(ask, within=nodes, until=kept.starts_at)
+        until = max(kept.starts_at, self.situation.now + OVERRUN_S)
+        same = self._earliest(ask, within=nodes, until=until)
         return None if same is None else self._add(ask, *same)
 
     def hasten(self, ask: asking.Ask) -> None:
@@ -414,7 +418,8 @@ class Calendar:
         if self._ends is None:
             running = self.situation.running
             rows = np.flatnonzero((running.ends_at < math.inf) & ~running.leaving)
-            moments = np.maximum(running.ends_at[rows], self.situation.now + 1.0)
+            ends_at, now = running.ends_at[rows], self.situation.now
+            moments = np.where(ends_at > now, ends_at, now + OVERRUN_S)
             ranked = np.argsort(moments, kind="stable")
             self._ends = list(zip(moments[ranked].tolist(), rows[ranked].tolist(), strict=True))
         return self._ends

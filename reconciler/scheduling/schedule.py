@@ -440,15 +440,16 @@ class Cycle(ways.Ways):
     def _blocked(self, ask: asking.Ask, cause: explain.Cause) -> None:
         """Note why a claim waits; where the same holds for its whole line, block the line."""
         progress = ask.progress
+        alone = cause.has_room or (cause.kind == "kept" and self._is_due(ask))
         if cause.kind == "room" and ask.line.preempts and not self.one_by_one:
             self.passing.note(ask)
             self.passing.note_searched(ask)
         if ask.missing:
             self.causes[ask.job, True] = cause
             self.queues[ask.queue].skip()
-        elif progress.started or progress.promised or cause.has_room:
+        elif progress.started or progress.promised or alone:
             self.causes[ask.job, False] = cause
-            if cause.has_room:
+            if alone:
                 self.queues[ask.queue].skip()
             else:
                 own = cause.subject == ask.job
@@ -457,6 +458,17 @@ class Cycle(ways.Ways):
             self._block(progress.line, cause)
         if not ask.missing:
             self._hold_back(ask)
+
+    def _is_due(self, ask: asking.Ask) -> bool:
+        """Whether room is reserved from now on for another of the line, which is to have its turn.
+
+        It would be passed over with all of its line, and keep that room from everybody for good.
+        """
+        now, line = self.situation.now, ask.progress.line
+        return any(
+            one.starts_at <= now and one.ask.progress.line == line and one.ask.job != ask.job
+            for one in self.calendar.reservations
+        )
 
     def _hold_back(self, ask: asking.Ask) -> None:
         """In a strict queue all others wait behind a claim that could not start."""

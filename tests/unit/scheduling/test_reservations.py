@@ -7,7 +7,7 @@ import pytest
 
 from reconciler.scheduling import schedule as scheduler
 from reconciler.scheduling.decisions import Decisions, Estimate
-from reconciler.scheduling.snapshot import Policy, Window
+from reconciler.scheduling.snapshot import Kept, Policy, Window
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, evicted, started
 
@@ -349,3 +349,27 @@ def test_who_has_room_reserved_without_an_end_keeps_it_whoever_came_since() -> N
     for _ in range(2):
         s.apply(decide(s))
         assert [(one.job, one.starts_at) for one in s.kept] == [("first", 100.0)]
+
+
+def test_work_that_ends_late_or_in_a_moment_costs_nobody_the_room_reserved_after_it() -> None:
+    s = Situation().node("n", gpu=4).queue("main")
+    s.policy = dataclasses.replace(ONLY_BACKFILL, backfill="conservative")
+    s.job("r", gpu=4, on=("n",), time_limit_s=100)
+    s.job("first", gpu=4, time_limit_s=100).job("second", gpu=2, time_limit_s=100)
+    s.apply(s.decide())
+    kept = [(one.job, one.starts_at) for one in s.kept]
+    assert kept == [("first", 100.0), ("second", 200.0)]
+    s.job("since", gpu=4, priority=90, time_limit_s=1000)
+    for now, begins in ((99.5, 100.0), (100.5, 101.5)):
+        s.now = now
+        s.apply(s.decide())
+        assert (s.kept[0].job, s.kept[0].starts_at) == ("first", begins)
+
+
+def test_who_has_room_reserved_from_now_on_starts_though_one_alike_that_came_first_is_kept_out() -> (
+    None
+):
+    s = Situation().node("n", gpu=4).queue("main")
+    s.job("first", gpu=4, time_limit_s=100).job("holder", gpu=4, time_limit_s=100)
+    s.kept = (Kept("holder", 0, 0.0, (0,)),)
+    assert started(decide(s)) == ["holder"]
