@@ -96,8 +96,8 @@ class Estimate:
 
     Attributes:
         at: seconds since the epoch, as work runs as a rule.
-        certain: whether it starts by ``latest`` as long as what runs keeps to its limits; else it
-            says "unless reclaimed".
+        certain: whether it starts by ``latest`` as long as what runs keeps to its limits, nothing
+            else is submitted and nodes stay; else it says "unless reclaimed".
         latest: the moment from which room is reserved for it; infinity: none is.
     """
 

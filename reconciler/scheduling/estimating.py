@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import areas, asking, backfill, caps, order, timelines
+from reconciler.scheduling import areas, asking, backfill, caps, certainty, order, timelines
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Estimate, Eviction, Placement
@@ -60,14 +60,19 @@ def estimates(
 
     Certain is what guarantees cover, or all where no queue takes anything back from another:
     whoever is within a guarantee voids what others have reserved beyond theirs, and whoever has
-    waited long enough takes a share of the surplus by force.
+    waited long enough takes a share of the surplus by force. Of these it is what nothing that waits
+    now can keep from its room (``certainty``).
     """
     found: dict[str, Estimate] = {}
     expected = _Expected(situation, queues, placements)
     waited_for = [one for one in calendar.reservations if one.ask.progress.left > 0]
+    sure = certainty.Certainty(
+        situation, columns, ledger, queues, evictions=evictions, promised=promised
+    )
     for reservation, at in zip(waited_for, expected.starts(calendar, waited_for), strict=True):
         ask = reservation.ask
-        certain = ledger.covered(ask.queue, ask.amounts) or not _has_rivals(situation, ledger, ask)
+        own = ledger.covered(ask.queue, ask.amounts) or not _has_rivals(situation, ledger, ask)
+        certain = own and sure.holds(reservation)
         latest = reservation.starts_at
         found.setdefault(ask.job, Estimate(min(at, latest), certain=certain, latest=latest))
     if promised:

@@ -366,9 +366,7 @@ def test_work_that_ends_late_or_in_a_moment_costs_nobody_the_room_reserved_after
         assert (s.kept[0].job, s.kept[0].starts_at) == ("first", begins)
 
 
-def test_who_has_room_reserved_from_now_on_starts_though_one_alike_that_came_first_is_kept_out() -> (
-    None
-):
+def test_whose_room_is_there_starts_though_one_alike_that_came_first_is_kept_out() -> None:
     s = Situation().node("n", gpu=4).queue("main")
     s.job("first", gpu=4, time_limit_s=100).job("holder", gpu=4, time_limit_s=100)
     s.kept = (Kept("holder", 0, 0.0, (0,)),)
