@@ -213,12 +213,9 @@ class Calendar:
 
     # When somebody could start
 
-    def reserve(self, ask: asking.Ask, *, again: bool = False) -> Reservation | None:
-        """Keep room for an ask at the earliest moment at which it fits until its end.
-
-        ``again``: it had some until now, which may be what made those like it hopeless.
-        """
-        if (self._kind(ask) in self._hopeless and not again) or not self.has_moments():
+    def reserve(self, ask: asking.Ask) -> Reservation | None:
+        """Keep room for an ask at the earliest moment at which it fits until its end."""
+        if self._kind(ask) in self._hopeless or not self.has_moments():
             return None
         found = self._earliest(ask)
         if found is None:

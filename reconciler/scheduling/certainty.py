@@ -98,7 +98,13 @@ class Certainty:
         return any(bool((window.nodes & eligible).any()) for window in self.situation.windows)
 
     def _is_held_up(self, ask: asking.Ask) -> bool:
-        """Whether others of its queue may come to be first, behind whom all wait."""
+        """Whether others may cost it its turn: of a strict queue, or alike where it has no end.
+
+        Those find room at no moment beside it, and then nor does it when it is asked again.
+        """
+        endless = ask.line.duration_s >= snapshots.ENDLESS
+        if endless and self._others(ask, self.columns.shape == ask.shape):
+            return True
         if not self.situation.queues.strict[ask.queue]:
             return False
         again = any(holding.queue == ask.queue for holding in self._again)

@@ -296,7 +296,7 @@ class Ways:
             self.reserved_in[ask.queue] = self.reserved_in.get(ask.queue, 0) + 1
         if not may:
             return None
-        reservation = self.calendar.reserve(ask, again=again)
+        reservation = self.calendar.reserve(ask)
         if reservation is None:
             return None
         ahead = bool(self.takers) and not ask.progress.started

@@ -340,17 +340,6 @@ def test_room_that_is_there_for_one_is_not_taken_from_who_has_it_reserved_later(
     assert again.placements == ()
 
 
-def test_who_has_room_reserved_without_an_end_keeps_it_whoever_came_since() -> None:
-    s = Situation().node("n", gpu=4).queue("main")
-    s.job("r", gpu=4, on=("n",), time_limit_s=100)
-    s.job("first", gpu=4)
-    s.apply(decide(s))
-    s.job("since", gpu=4, priority=90)
-    for _ in range(2):
-        s.apply(decide(s))
-        assert [(one.job, one.starts_at) for one in s.kept] == [("first", 100.0)]
-
-
 def test_work_that_ends_late_or_in_a_moment_costs_nobody_the_room_reserved_after_it() -> None:
     s = Situation().node("n", gpu=4).queue("main")
     s.policy = dataclasses.replace(ONLY_BACKFILL, backfill="conservative")
