@@ -372,7 +372,7 @@ def _deadlines(
             continue
         estimate = decided.estimates.get(claim.job)
         latest = situation.at + claim.slack_s
-        if estimate is not None and estimate.certain and latest < estimate.latest < math.inf:
+        if estimate is not None and estimate.entitled and latest < estimate.latest < math.inf:
             late[claim.job] = latest
     for name, latest in late.items():
         message = (

@@ -99,11 +99,13 @@ class Estimate:
         certain: whether it starts by ``latest`` as long as what runs keeps to its limits, nothing
             else is submitted and nodes stay; else it says "unless reclaimed".
         latest: the moment from which room is reserved for it; infinity: none is.
+        entitled: whether guarantees cover it, or no queue takes anything back from another.
     """
 
     at: float
     certain: bool = False
     latest: float = math.inf
+    entitled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,10 +71,11 @@ def estimates(
     )
     for reservation, at in zip(waited_for, expected.starts(calendar, waited_for), strict=True):
         ask = reservation.ask
-        own = ledger.covered(ask.queue, ask.amounts) or not _has_rivals(situation, ledger, ask)
-        certain = own and sure.holds(reservation)
+        entitled = ledger.covered(ask.queue, ask.amounts) or not _has_rivals(situation, ledger, ask)
+        certain = entitled and sure.holds(reservation)
         latest = reservation.starts_at
-        found.setdefault(ask.job, Estimate(min(at, latest), certain=certain, latest=latest))
+        estimate = Estimate(min(at, latest), certain=certain, latest=latest, entitled=entitled)
+        found.setdefault(ask.job, estimate)
     if promised:
         found |= {job: Estimate(at) for job, at in _left_by(situation, evictions, promised)}
     if not columns.elements.any() or next(expected.moments(), None) is None:

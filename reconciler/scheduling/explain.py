@@ -89,9 +89,8 @@ class Explainer:
         """The reasons of a claim in order of precedence."""
         if cause.shape >= 0:
             return self._of_pools(line, cause)
-        found = [self._main(line, cause)]
-        if cause.kind in {"room", "reserved"}:
-            found = [self.bounds.as_shrunk(line, found[0])]
+        main, waits = self._main(line, cause), cause.kind in {"room", "reserved"}
+        found = [self.bounds.as_shrunk(line, main) if waits else main]
         lasting = [] if cause.kind == "array" else self._lasting(line, cause)
         hopeless = [one for one in lasting if one.code is not reasons.ReasonCode.NO_TOPOLOGY_DOMAIN]
         if hopeless:

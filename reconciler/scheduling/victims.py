@@ -69,7 +69,8 @@ def costs_s(running: snapshots.Running, rows: Rows, now: float) -> NDArray[np.fl
 def wake_at(situation: snapshots.Snapshot) -> float:
     """When the next minimum run time ends of what could be evicted then; infinity: never."""
     running = situation.running
-    later = (running.protected_until > situation.now) & running.preemptible
+    later = running.preemptible | (running.spares > 0)
+    later &= running.protected_until > situation.now
     later &= ~(running.leaving | running.doubtful) & (running.queue >= 0)
     return float(np.min(running.protected_until[later], initial=np.inf))
 

@@ -85,10 +85,10 @@ def test_a_reservation_is_expected_when_its_nodes_are_free_as_a_rule() -> None:
     s.job("r2", "a", gpu=4, on=("n2",), time_limit_s=500)
     s.job("gang", "a", gpu=4, tasks=2, time_limit_s=100)
     s.job("after", "a", gpu=4, tasks=2, time_limit_s=100)
-    assert told(s, r1=50.0)["gang"] == Estimate(500.0, certain=True, latest=600.0)
+    assert told(s, r1=50.0)["gang"] == Estimate(500.0, certain=True, latest=600.0, entitled=True)
     found = told(s, r1=50.0, r2=70.0, gang=10.0)
-    assert found["gang"] == Estimate(70.0, certain=True, latest=600.0)
-    assert found["after"] == Estimate(80.0, certain=True, latest=700.0)
+    assert found["gang"] == Estimate(70.0, certain=True, latest=600.0, entitled=True)
+    assert found["after"] == Estimate(80.0, certain=True, latest=700.0, entitled=True)
 
 
 def test_nobody_is_expected_after_the_moment_of_the_reservation() -> None:

@@ -275,14 +275,14 @@ def test_a_search_that_needs_no_victims_takes_nothing_that_is_reserved() -> None
 def test_only_what_guarantees_cover_is_certain_where_others_may_take_something_back() -> None:
     """Also where nobody is guaranteed anything: a share is taken back by who waited long enough."""
     s = two_busy_nodes()
-    assert decide(s).estimates["gang"] == Estimate(100.0, certain=True, latest=100.0)
+    assert decide(s).estimates["gang"] == Estimate(100.0, certain=True, latest=100.0, entitled=True)
     claims = dataclasses.replace(ONLY_BACKFILL, reclaim=True)
     assert decide(s, claims).estimates["gang"] == Estimate(100.0, certain=False, latest=100.0)
     s.queue_list[1].guaranteed = situations.amounts(4)
     assert decide(s).estimates["gang"] == Estimate(100.0, certain=False, latest=100.0)
     s.queue_list[1].guaranteed = situations.amounts(0)
     s.queue_list[0].guaranteed = situations.amounts(16)
-    assert decide(s).estimates["gang"] == Estimate(100.0, certain=True, latest=100.0)
+    assert decide(s).estimates["gang"] == Estimate(100.0, certain=True, latest=100.0, entitled=True)
 
 
 def test_a_placement_says_how_its_nodes_were_chosen() -> None:

@@ -3,12 +3,14 @@
 What may be taken is found here by trying every set of spare tasks.
 """
 
+import dataclasses
 import itertools
 import random
 from collections import Counter
 from collections.abc import Iterable
 
 from reconciler.scheduling.decisions import Decisions, Eviction
+from reconciler.scheduling.schedule import schedule
 from reconciler.scheduling.snapshot import HeldTask
 from tests.unit.scheduling.situations import Held, Job, Situation, evicted
 
@@ -178,3 +180,12 @@ def test_a_gang_does_not_leave_for_what_its_own_spare_tasks_would_give() -> None
     s.job("elastic", "a", gpu=2, tasks=3, least=1, on=("x", "y", "y"))
     decisions = s.job(ASKS, "own", gpu=3).decide()
     assert shrunk(decisions) == [("elastic", 1), ("elastic", 1)]
+
+
+def test_a_spare_task_stays_for_its_minimum_run_time_and_the_end_of_that_wakes() -> None:
+    s = Situation().node("n", gpu=2).queue("main")
+    s.job("elastic", gpu=1, tasks=2, least=1, preemptible=False, on=("n", "n"))
+    given = s.job(ASKS, gpu=1, priority=90).snapshot()
+    holdings = tuple(dataclasses.replace(one, protected_until=60.0) for one in given.holdings)
+    decisions = schedule(dataclasses.replace(given, holdings=holdings))
+    assert (decisions.evictions, decisions.wake_at) == ((), 60.0)
