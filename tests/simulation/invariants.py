@@ -340,13 +340,15 @@ def _fits_alone(view: View, spec: desired.Job) -> bool:
     """Whether one task, which is all that it is, would fit on an empty node within all limits."""
     if sum(group.least for group in spec.groups) != 1 or not spec.preemptible:
         return False
-    asked = next(group.resources for group in spec.groups if group.least)
+    group = next(group for group in spec.groups if group.least)
+    asked = group.resources
     amounts = asked.as_vector()
     for queue in views.path(view.structure.queues, spec.queue):
         if views.exceeds(amounts, queue.limit, asked):
             return False
     return any(
         asked.fits_in(pool.promised())
+        and _has_near(pool, group)
         and (not spec.pools or pool.name in spec.pools)
         and not pool.taints
         and not any(
@@ -356,3 +358,12 @@ def _fits_alone(view: View, spec: desired.Job) -> bool:
         and any(view.nodes[n].state.value == "Ready" for n in pool.nodes if n in view.nodes)
         for pool in view.structure.pools.values()
     )
+
+
+def _has_near(pool: desired.Pool, group: desired.TaskGroup) -> bool:
+    """Whether the GPUs of one task, of those that are declared, can be as near as they have to."""
+    if not group.inner_required or not pool.numa:
+        return True
+    declared = range(pool.node_resources.gpu_milli // WHOLE)
+    most = max(len([device for device in socket if device in declared]) for socket in pool.numa)
+    return group.resources.gpu_milli <= most * WHOLE
