@@ -358,7 +358,11 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
         _say(f"No start can be estimated: {_unbounded(codes)}.")
         return
     left = f" (in {terminal.duration(at - now)})" if at > now else ""
-    unless = "" if job.get("estimatedCertain") else ", unless others take that room back first"
+    latest, unless = job.get("latestStart"), ", unless others take that room back first"
+    if job.get("estimatedCertain"):
+        told = latest and terminal.clock(latest)
+        later = told and told != terminal.clock(job["estimatedStart"])
+        unless = f", at the latest {told}" if later else ""
     _say(f"Estimated start: {terminal.clock(job['estimatedStart'])}{left}{unless}.")
 
 

@@ -161,7 +161,8 @@ def _schedule(
         work, _remembered(work, situation, decided, usage), scheduled=True
     )
     starts = {
-        job: outcome.ExpectedStart(one.at, one.certain) for job, one in decided.estimates.items()
+        job: outcome.ExpectedStart(one.at, one.certain, one.latest if one.certain else None)
+        for job, one in decided.estimates.items()
     }
     return _Schedule(new, usage, decided.promised, remembered, starts)
 

@@ -97,10 +97,14 @@ class QueueUsage(msgspec.Struct, frozen=True):
 
 
 class ExpectedStart(msgspec.Struct, frozen=True):
-    """When a job's next element is expected to start; not ``certain``: unless it is reclaimed."""
+    """When a job's next element is expected to start; not ``certain``: unless it is reclaimed.
+
+    ``latest``: by when it starts for certain, if what runs keeps to its limits; None: nobody knows.
+    """
 
     at: float
     certain: bool = False
+    latest: float | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True):

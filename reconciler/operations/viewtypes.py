@@ -123,7 +123,8 @@ class JobView(viewforms.View, frozen=True):
 
     ``elements`` counts elements by state; ``attempts`` holds a bounded number of them;
     ``dependsOn`` names the jobs that it waits for, or waited for. ``estimatedCertain``: it starts
-    by then as long as what runs keeps to its limits; else others may take that room back first.
+    by ``latestStart`` as long as what runs keeps to its limits; else others may take that room back
+    first. ``estimatedStart`` goes by how long work runs as a rule, so it may be earlier.
     """
 
     name: str
@@ -148,6 +149,7 @@ class JobView(viewforms.View, frozen=True):
     path: str
     depends_on: list[str]
     estimated_certain: bool = False
+    latest_start: str | None = None
 
 
 class NodeUsageView(viewforms.View, frozen=True):

@@ -105,6 +105,25 @@ InsufficientResources: m
 Estimated start: 1970-01-01 02:00 (in 1h00m).
 """,
     ),
+    "starts for certain, if not when work runs as a rule": (
+        {
+            "job": _job(
+                estimatedStart="1970-01-01T02:00:00Z",
+                estimatedCertain=True,
+                latestStart="1970-01-01T03:30:00Z",
+            ),
+            "reasons": [{"code": "Reserved", "message": "m"}],
+            "queue": None,
+            "borrowers": [],
+        },
+        """\
+j is Pending.
+
+Reserved: m
+
+Estimated start: 1970-01-01 02:00 (in 1h00m), at the latest 1970-01-01 03:30.
+""",
+    ),
     "waits": (
         {
             "job": _job(place=2, estimatedStart="1970-01-01T02:00:00Z"),

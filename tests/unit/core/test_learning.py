@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from reconciler.core import learning
 from reconciler.core import work as desk
-from reconciler.model import desired, records
+from reconciler.model import desired, outcome, records
 from reconciler.model.recollection import Recollection
 from tests.unit.core.world import World, job
 
@@ -226,6 +226,38 @@ def test_a_deadline_that_is_out_of_reach_is_told_at_once() -> None:
     world.end("first")
     world.settle()
     assert world.memory.jobs["late"].message == ""
+
+
+def test_a_deadline_is_told_to_be_out_of_reach_also_where_others_may_put_the_start_off() -> None:
+    settings = desired.Settings(scheduling=desired.Scheduling(backfill="conservative"))
+    world = World(nodes=1, cpu=2, settings=settings)
+    world.commit(
+        job("first", cpu=1, time_limit_s=600, priority=90),
+        job("low", cpu=1, time_limit_s=900, priority=10),
+    )
+    world.settle()
+    world.commit(
+        job("high", cpu=2, time_limit_s=60, priority=80),
+        job("late", cpu=2, deadline=world.now + 900, time_limit_s=600),
+    )
+    world.settle()
+    expected = expected_of(world, "late")
+    assert (expected.certain, expected.latest) == (False, None)
+    assert world.events("DeadlineOutOfReach") == ["late"]
+
+
+def expected_of(world: World, name: str) -> outcome.ExpectedStart:
+    """What was told last."""
+    told = [one.expected for one in world.outcomes if one.expected is not None]
+    return told[-1][name]
+
+
+def test_who_starts_for_certain_is_told_by_when() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("first", time_limit_s=600), job("next", time_limit_s=600))
+    world.settle()
+    expected = expected_of(world, "next")
+    assert (expected.certain, expected.latest) == (True, world.now + 600)
 
 
 def test_a_deadline_that_was_met_after_all_is_not_told_to_be_out_of_reach() -> None:
