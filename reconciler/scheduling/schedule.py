@@ -8,11 +8,13 @@ not delay it. It never looks at a clock, and the order of what comes in does not
 """
 
 import dataclasses
+import functools
 import sys
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reconciler.model import reasons
 from reconciler.scheduling import (
     asking,
     backlog,
@@ -29,7 +31,6 @@ from reconciler.scheduling import (
     trees,
     ways,
     windows,
-    yielding,
 )
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -89,6 +90,9 @@ class Cycle(ways.Ways):
         #: After so many starts what is ahead is looked at, and again after as many.
         self.look_every = max(backlog.LOOK_EVERY, -(-waiting // backlog.LOOKS_MAX))
         self.look_at = 0 if waiting >= backlog.AHEAD_MIN else sys.maxsize
+        self.explainer = explain.Explainer(
+            situation, self.ledger, self.now, self.takers, self.first
+        )
         self.passing = passing.Passing(self)
         self.asks: list[asking.Ask | None] = [None] * len(self.queues)
         #: Who would delay a reservation, and how many had been dropped by then.
@@ -231,25 +235,45 @@ class Cycle(ways.Ways):
         self.tree.put(queue, None if ask is None else ask.amounts)
 
     def _next_of(self, queue: int) -> asking.Ask | None:
-        """What a queue tries next, past what no guarantee holds.
+        """What a queue tries next, past what can't start in this cycle whatever others do.
 
-        Whose turn it is goes by that: for firm work that can't start, a queue would be asked too
-        late for what it is owed, and take it back from who went before it.
+        Whose turn it is goes by that: for the sake of work that can't start, a queue would be asked
+        too late for what it is owed, and take it back from who went before it.
         """
         while True:
             head = self.queues[queue].head()
             if head is None:
                 return None
             ask = self.ask_of(head)
-            if not ask.firm or ask.line.others:
+            if ask.missing or ask.line.others:
                 return ask
-            cause = self.gate(ask)
-            if cause is None or cause.kind != "quota":
+            cause = self._forbids(ask)
+            if cause is None:
                 return ask
             self.passing.turned(queue)
-            if not ask.missing:
-                self.calendar.cancel(ask.job)
+            self.calendar.cancel(ask.job)
             self._blocked(ask, cause)
+
+    def _forbids(self, ask: asking.Ask) -> explain.Cause | None:
+        """What keeps an ask from starting in this cycle whoever leaves, if anything does."""
+        cause = self.gate(ask)
+        if cause is None:
+            never = not self._had_room[ask.shape] and self.explainer.never(ask.shape)
+            if never and never.code is reasons.ReasonCode.NEVER_FITS:
+                if ask.line.preempts:
+                    self.evictor.has_failed(ask)  # the cycle wakes for it as after a turn
+                return explain.Cause("room", ahead=bool(self.takers))
+            return None
+        if cause.kind == "quota":
+            return cause
+        settles = self.gate(ask, settled=True) is None
+        evicts = ask.line.preempts and self.evictor.may_find(ask)
+        return None if settles or evicts else cause
+
+    @functools.cached_property
+    def _had_room(self) -> snapshots.Mask:
+        """(s,) plain shapes for which there was room when the cycle began."""
+        return self.first.plain()
 
     def ask_of(self, progress: order.Progress) -> asking.Ask:
         claim = progress.claim
@@ -380,7 +404,7 @@ class Cycle(ways.Ways):
             reserves: whether to reserve at once, or leave that to ``_in_time``.
         """
         if self.calendar.reservations and ask.fits(self.now):
-            if self._outranks(ask) and self.start(ask, "allocate"):
+            if self.outranks(ask) and self.start(ask, "allocate"):
                 return None
             if not ask.fits(self.calendar.room_for(ask.line.duration_s)):
                 return self._kept_out(ask, again=kept, reserves=reserves)
@@ -412,30 +436,6 @@ class Cycle(ways.Ways):
         delayed = self.calendar.delayed_by(ask)
         until = self._own_until(ask, again=again) if reserves else None
         return explain.Cause("kept", subject=delayed.ask.job, at=delayed.starts_at, until=until)
-
-    def _outranks(self, ask: asking.Ask) -> bool:
-        """A claim within its guarantees voids reservations of those that borrow.
-
-        So does, of what may start now, one that could evict it at once, if that gives it room:
-        else work would start only to leave again.
-        """
-        covered = self.ledger.covered
-        if covered(ask.queue, ask.amounts) and self.calendar.void(
-            lambda r: covered(r.ask.queue, r.ask.amounts)
-        ):
-            return True
-        now, there = self.situation.now, self.calendar.reservations
-        due = [r.ask for r in there if r.starts_at <= now]
-        holders = yielding.yielding(self.evictor, ask, due) if due else []
-        if not holders:
-            return False
-        given_up = [r for r in there if r.ask in holders]
-        # who evicts goes before what is reserved for later as well
-        for without in (given_up, given_up + [r for r in there if r.starts_at > now]):
-            if self.calendar.has_room(ask, without):
-                self.calendar.give_up(without)
-                return True
-        return False
 
     def _blocked(self, ask: asking.Ask, cause: explain.Cause) -> None:
         """Note why a claim waits; where the same holds for its whole line, block the line."""
@@ -479,17 +479,3 @@ class Cycle(ways.Ways):
 
     def _block(self, index: int, cause: explain.Cause) -> None:
         self.blocked.put(index, cause)
-
-    def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
-        """A limit, a lender, or for firm work a guarantee, that forbids the start."""
-        excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=settled)
-        if excess is not None:
-            return explain.Cause("limit", excess)
-        if ask.firm:
-            excess = self.ledger.over_guarantee(ask.queue, ask.amounts)
-            if excess is not None:
-                return explain.Cause("quota", excess)
-        excess = self.ledger.over_lending(ask.queue, ask.amounts)
-        if excess is not None:
-            return explain.Cause("lending", excess)
-        return None

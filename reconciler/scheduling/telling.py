@@ -18,7 +18,6 @@ from reconciler.scheduling import (
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Decisions, Eviction, Placement, PoolShare, QueueShare
-from reconciler.scheduling.room import Room
 from reconciler.scheduling.snapshot import Kept, Vector
 
 
@@ -27,8 +26,6 @@ class Finished(Protocol):
 
     situation: snapshots.Snapshot
     ledger: ledgers.Ledger
-    now: Room
-    first: Room
     calendar: backfill.Calendar
     evictor: eviction.Evictor
     queues: list[order.Line]
@@ -38,15 +35,12 @@ class Finished(Protocol):
     causes: dict[tuple[str, bool], explain.Cause]
     blocked: blocking.Blocked
     columns: snapshots.LineColumns
-    takers: list[tuple[str, tuple[int, ...]]]
+    explainer: explain.Explainer
 
 
 def decisions(cycle: Finished) -> Decisions:
     """The result of a cycle."""
-    explainer = explain.Explainer(
-        cycle.situation, cycle.ledger, cycle.now, cycle.takers, cycle.first
-    )
-    reasons = _reasons(cycle, explainer)
+    reasons = _reasons(cycle)
     return Decisions(
         placements=tuple(cycle.placements),
         evictions=tuple(cycle.evictions),
@@ -73,7 +67,7 @@ def decisions(cycle: Finished) -> Decisions:
             placements=cycle.placements,
             evictions=cycle.evictions,
             promised=cycle.promised,
-            could_start=explainer.could_start,
+            could_start=cycle.explainer.could_start,
         ),
         shares=shares(cycle.ledger),
         wake_at=min(cycle.evictor.wake_at, windows.next_change(cycle.situation))
@@ -104,9 +98,9 @@ def _cut(ledger: ledgers.Ledger, queue: int, pool: int) -> tuple[Vector, Vector,
     return cut(ledger.fair[queue]), cut(ledger.demand[queue]), cut(ledger.charged[queue])
 
 
-def _reasons(cycle: Finished, explainer: explain.Explainer) -> reasoning.Reasons:
+def _reasons(cycle: Finished) -> reasoning.Reasons:
     """Why lines, and claims that differ from their line, wait."""
-    reasons = reasoning.Reasons(explainer)
+    reasons = reasoning.Reasons(cycle.explainer)
     reasons.lines(cycle.blocked, cycle.columns)
     for queue in cycle.queues:
         for progress in queue.progress.values():

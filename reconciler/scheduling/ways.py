@@ -23,6 +23,7 @@ from reconciler.scheduling import (
     order,
     resettling,
     wording,
+    yielding,
 )
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
@@ -88,6 +89,20 @@ class Ways:
         pool = self.situation.shapes[shape].pool
         amounts = bypool.charge((cpu, memory, gpu), pool, self.ledger.width)
         return dataclasses.replace(ask, shape=shape, amounts=amounts)
+
+    def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
+        """A limit, a lender, or for firm work a guarantee, that forbids the start."""
+        excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=settled)
+        if excess is not None:
+            return explain.Cause("limit", excess)
+        if ask.firm:
+            excess = self.ledger.over_guarantee(ask.queue, ask.amounts)
+            if excess is not None:
+                return explain.Cause("quota", excess)
+        excess = self.ledger.over_lending(ask.queue, ask.amounts)
+        if excess is not None:
+            return explain.Cause("lending", excess)
+        return None
 
     def start(self, ask: asking.Ask, action: Action) -> bool:
         """Start one element, or grow it by a task, if there is room now."""
@@ -285,6 +300,30 @@ class Ways:
             self.stopping.setdefault(ask.job, []).append(unit.name)
         self._promised(ask, tasks)
         return True
+
+    def outranks(self, ask: asking.Ask) -> bool:
+        """A claim within its guarantees voids reservations of those that borrow.
+
+        So does, of what may start now, one that could evict it at once, if that gives it room:
+        else work would start only to leave again.
+        """
+        covered = self.ledger.covered
+        if covered(ask.queue, ask.amounts) and self.calendar.void(
+            lambda r: covered(r.ask.queue, r.ask.amounts)
+        ):
+            return True
+        now, there = self.situation.now, self.calendar.reservations
+        due = [r.ask for r in there if r.starts_at <= now]
+        holders = yielding.yielding(self.evictor, ask, due) if due else []
+        if not holders:
+            return False
+        given_up = [r for r in there if r.ask in holders]
+        # who evicts goes before what is reserved for later as well
+        for without in (given_up, given_up + [r for r in there if r.starts_at > now]):
+            if self.calendar.has_room(ask, without):
+                self.calendar.give_up(without)
+                return True
+        return False
 
     def _reserve(self, ask: asking.Ask, *, again: bool) -> explain.Cause | None:
         """Keep room in time for a blocked claim, as far as the policy goes.
