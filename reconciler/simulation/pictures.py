@@ -180,7 +180,8 @@ def _drawn(runs: Sequence[results.Run], title: str) -> Iterator["Figure"]:
 def _compose(figure: "Figure", runs: Sequence[results.Run], title: str) -> None:
     """All parts of the picture: distributions, use, shares, and the nodes where they are known."""
     first = runs[0]
-    placed = any(stretch.node for stretch in first.stretches)
+    # beside GPUs, work without any has no lanes
+    placed = any(stretch.node and stretch.units for stretch in first.stretches)
     rows = 4 if placed else 3
     heights = [1.0, 1.0, 1.0, 1.6][:rows]
     figure.set_size_inches(11, 3.1 * sum(heights))
@@ -357,9 +358,10 @@ def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, s
 def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, str]) -> None:
     from matplotlib.collections import PolyCollection  # noqa: PLC0415
 
-    nodes = sorted({stretch.node for stretch in run.stretches})[:NODES_MAX]
+    shown = [stretch for stretch in run.stretches if stretch.units]
+    nodes = sorted({stretch.node for stretch in shown})[:NODES_MAX]
     row_of = {node: row for row, node in enumerate(nodes)}
-    bars = [stretch for stretch in run.stretches if stretch.node in row_of]
+    bars = [stretch for stretch in shown if stretch.node in row_of]
     bars.sort(key=lambda s: s.units * (s.end_s - s.begin_s), reverse=True)
     title = f"What runs on which node ({run.policy}; colours and hatches as above)"
     if len(bars) > BARS_MAX:

@@ -60,6 +60,17 @@ def test_waiting_that_has_no_room_is_said_to_be_cut_off(sizes: tuple[int, ...], 
     assert told in pictures.page([run], "a title")
 
 
+def test_work_without_gpus_among_others_has_no_bar() -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    jobs = [JobResult(f"j{n}", "q", n, 0.0, 100.0, start_s=0.0, end_s=100.0) for n in (0, 1)]
+    with_gpu = Stretch("j1", "q", "n", 1, 0, 100)
+    alone = pictures.page([Run("p", 8, jobs, [with_gpu])], "a title")
+    for node in ("n", "a-node-of-cpus"):
+        without = Stretch("j0", "q", node, 0, 0, 100)
+        assert pictures.page([Run("p", 8, jobs, [without, with_gpu])], "a title") == alone
+        assert "<svg" in pictures.page([Run("p", 8, jobs, [without])], "a title")
+
+
 def test_queues_beyond_the_colours_share_grey() -> None:
     stretches = [Stretch(f"j{n}", f"q{n:02}", "n", 1, 0, 100 - n) for n in range(12)]
     colours = pictures.queue_colours(Run("p", 8, [], stretches))
