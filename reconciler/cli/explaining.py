@@ -151,7 +151,7 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
     _say(f"{job['name']} {verb} {job['state']}{_since(job)}{_spans(job)}{leaves}.")
     _explain_elements(job)
     _explain_silence(item, now)
-    if job.get("message") and not item.get("reasons"):
+    if job.get("message"):
         _say(f"\n{job['message']}")
     if job["state"] in joblist.FINISHED:
         _tell_story(item)

@@ -132,12 +132,18 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
 
 
 def why(item: Json) -> str:
-    """The reason of a job that waits that tells most, or what is said of its end."""
+    """The reason of a job that waits that tells most, and what is said of it, or of its end."""
     reason = telling(item.get("reasons") or [])
     if reason:
-        return terminal.clocks(f"{reason['code']}: {reason['message']}")
+        return terminal.clocks(f"{reason['code']}: {_waiting_for(item, reason)}")
     told = "; ".join(filter(None, (stopping(item), item.get("message"))))
     return terminal.clocks(told)
+
+
+def _waiting_for(item: Json, reason: Json) -> str:
+    """A reason of a job; of one that waits also what else is said of it, as of its deadline."""
+    said = item.get("message") if item.get("state") in WAITING else None
+    return "; ".join(filter(None, (reason["message"], said)))
 
 
 def telling(reasons: Sequence[Json]) -> Json:
@@ -166,7 +172,7 @@ def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int,
         if len(text) <= room:
             continue
         row[-1] = reason["code"] if reason else ""
-        told = terminal.clocks(reason["message"]) if reason else text
+        told = terminal.clocks(_waiting_for(item, reason)) if reason else text
         if below.get(place - 1) == told:
             del below[place - 1]
         below[place] = told

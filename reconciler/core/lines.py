@@ -30,7 +30,7 @@ class Waiting:
         reasons, reason_of: of jobs that are not in the lines.
         pending_jobs: queue to number of jobs of which something waits.
         unreachable: jobs whose deadline can't be met any more, with the latest start it had.
-        pressed: claims with a deadline.
+        pressed: claims with a deadline. in_time: jobs whose deadline can be met yet.
     """
 
     made: pending.Lines
@@ -39,6 +39,7 @@ class Waiting:
     pending_jobs: dict[str, int] = field(default_factory=dict)
     unreachable: dict[str, float] = field(default_factory=dict)
     pressed: list[columns.Claim] = field(default_factory=list)
+    in_time: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class Maker:
             return  # all of it runs
         ready = waiting.readiness(self._work, record, record.elements)
         if drafts.PENDING in record.elements:
+            self._note_deadline(spec)
             made.pending_jobs[spec.queue] = made.pending_jobs.get(spec.queue, 0) + 1
         grows = resizing.is_resizable(spec)
         if ready.reason is not None:
@@ -133,6 +135,22 @@ class Maker:
         if grows:
             claimed = ready.startable if ready.elements and ready.reason is None else 0
             self._growing.append((-spec.priority, record.order, record, shape, claimed))
+
+    def _latest_start(self, spec: desired.Job) -> float:
+        """Until when a job has to start so that its deadline can be met; infinite without one."""
+        if spec.deadline is None:
+            return math.inf
+        expected_s = self._expected_s(spec)
+        return spec.deadline - (expected_s if expected_s < math.inf else 0.0)
+
+    def _note_deadline(self, spec: desired.Job) -> None:
+        """Whether the deadline of a job can be met yet, whatever it waits for."""
+        latest = self._latest_start(spec)
+        if latest < self._at:
+            self._made.unreachable[spec.name] = latest
+        elif latest < math.inf:
+            self._made.in_time.append(spec.name)
+            self._work.wake_schedule(math.nextafter(latest, math.inf))
 
     def _explain(self, job: str, key: str, reason: Reason) -> None:
         self._made.reasons[key] = (reason,)
@@ -186,16 +204,7 @@ class Maker:
         spec = record.spec
         if held_back is None and ready.startable < len(ready.elements) and spec.parallelism:
             held_back = waiting.array_limit(spec.parallelism)
-        duration_s = self._expected_s(spec)
-        slack_s = math.inf
-        if spec.deadline is not None:
-            known_s = duration_s if duration_s < math.inf else 0.0
-            latest = spec.deadline - known_s
-            slack_s = latest - self._at
-            if slack_s < 0:
-                self._made.unreachable[spec.name] = latest
-            else:
-                self._work.wake_schedule(math.nextafter(latest, math.inf))
+        duration_s, slack_s = self._expected_s(spec), self._latest_start(spec) - self._at
         claim = columns.Claim(
             job=spec.name,
             order=record.order,

@@ -375,16 +375,16 @@ def _deadlines(
         if estimate is not None and estimate.entitled and latest < estimate.latest < math.inf:
             late[claim.job] = latest
     for name, latest in late.items():
-        message = (
-            f"{drafts.LATE} it would have to start by {times.format_time(latest)} at the latest"
-        )
+        would = "would have to" if latest >= work.now else "would have had to"
+        when = times.format_time(latest)
+        message = f"{drafts.LATE} it {would} start by {when} at the latest"
         draft = work.draft(name)
         if draft is not None and draft.message != message:
+            known = draft.message.startswith(drafts.LATE)
             draft.message = message
-            work.event("DeadlineOutOfReach", message, job=name)
-    for claim in situation.pressed:
-        if claim.job in late:
-            continue
-        draft = work.draft(claim.job)
+            if not known:
+                work.event("DeadlineOutOfReach", message, job=name)
+    for name in situation.in_time:
+        draft = work.draft(name) if name not in late else None
         if draft is not None and draft.message.startswith(drafts.LATE):
             draft.message = ""

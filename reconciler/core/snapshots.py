@@ -29,7 +29,8 @@ class Situation:
         used, offered: faded use by queue and what there was to give, up to ``at``.
         slices: the same before it fades, as ``Recollection`` has it.
         unreachable: jobs whose deadline can't be met any more, with the latest start it had.
-        pressed: claims with a deadline. waiting: the lines with the groups that they are of.
+        pressed: claims with a deadline. in_time: jobs whose deadline can be met yet.
+        waiting: the lines with the groups that they are of.
         running_jobs, pending_jobs: by queue.
     """
 
@@ -42,6 +43,7 @@ class Situation:
     pending_jobs: dict[str, int] = field(default_factory=dict)
     unreachable: dict[str, float] = field(default_factory=dict)
     pressed: list[columns.Claim] = field(default_factory=list)
+    in_time: list[str] = field(default_factory=list)
     waiting: pending.Lines = pending.NOTHING
     used: Mapping[str, float] = field(default_factory=dict)
     offered: float = 0.0
@@ -106,6 +108,7 @@ def build(work: desk.Work, at: float) -> Situation:
         pending_jobs=waiting.pending_jobs,
         unreachable=waiting.unreachable,
         pressed=waiting.pressed,
+        in_time=waiting.in_time,
         waiting=waiting.made,
         used=used,
         offered=offered,

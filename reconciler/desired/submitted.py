@@ -11,7 +11,7 @@ import msgspec
 
 from reconciler.desired import checks, documents, judging, normalise
 from reconciler.desired.faults import Fault
-from reconciler.model import desired
+from reconciler.model import desired, times
 from reconciler.model.documents import job as job_documents
 
 #: Of the names that the jobs of a text depend on, the most that are looked up: slips are few.
@@ -69,18 +69,25 @@ class Judge:
         self, document: documents.Document, part: job_documents.Job, path: str, now: float
     ) -> Sequence[Fault]:
         made, faults, warnings = self._judge.job(part, document.hash, path, now)
-        if made is not None and made.deadline is not None and made.deadline <= now:
-            warnings = [*warnings, _late(str(part.spec.deadline))]
+        if made is not None and made.deadline is not None:
+            late = _late(made, made.deadline, now)
+            place, found = ("spec", "deadline"), str(part.spec.deadline)
+            if late:
+                fault = Fault("deadline-over", late, place, found=found, severity="warning")
+                warnings = [*warnings, fault]
         return [*faults, *warnings]
 
 
-def _late(deadline: str) -> Fault:
-    return Fault(
-        "deadline-over",
-        "its deadline is over already: it is TimedOut at once",
-        ("spec", "deadline"),
-        found=deadline,
-        severity="warning",
+def _late(job: desired.Job, deadline: float, now: float) -> str:
+    """Why a job can't end by its deadline, whatever becomes of it; empty: it may."""
+    if deadline <= now:
+        return "its deadline is over already: it is TimedOut at once"
+    latest = deadline - (job.time_limit_s or 0.0)
+    if latest >= now:
+        return ""
+    return (
+        "its deadline can't be met by its time limit: it would have had to start by "
+        f"{times.format_time(latest)} at the latest"
     )
 
 

@@ -200,3 +200,20 @@ def test_of_a_job_that_no_waiting_starts_that_is_told(codes: list[str], told: st
     reasons = [{"code": code, "message": "so"} for code in codes]
     row = {"reasons": reasons, "state": "Pending"}
     assert joblist.why(row) == (f"{told}: so" if told else "")
+
+
+LATE = "its deadline can't be met any more: it would have had to start by then"
+
+
+def test_what_is_said_of_a_job_that_waits_is_told_beside_its_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reason = {"code": "OverLimit", "message": "so"}
+    row = {"reasons": [reason], "state": "Pending", "message": LATE}
+    assert joblist.why(row) == f"OverLimit: so; {LATE}"
+    rows = [["a", "Pending", joblist.why(row)]]
+    assert joblist._move_down(rows, [row], 20) == {0: f"so; {LATE}"}
+    assert rows[0][-1] == "OverLimit"
+    job = {"name": "a", "place": None, "estimatedStart": None, "attempts": []} | row
+    explaining._explain_job({"job": job, "reasons": [reason], "queue": None}, 0.0)
+    assert LATE in capsys.readouterr().out.splitlines()

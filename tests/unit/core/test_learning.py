@@ -2,13 +2,14 @@
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.core import learning
 from reconciler.core import work as desk
-from reconciler.model import desired, outcome, records
+from reconciler.model import desired, outcome, records, times
 from reconciler.model.recollection import Recollection
 from tests.unit.core.world import World, job
 
@@ -224,6 +225,29 @@ def test_a_deadline_that_is_out_of_reach_is_told_at_once() -> None:
     assert world.memory.jobs["late"].message.startswith("its deadline can't be met any more")
     assert world.events("DeadlineOutOfReach") == ["late"]
     world.end("first")
+    world.settle()
+    assert world.memory.jobs["late"].message == ""
+
+
+@pytest.mark.parametrize("kept_back", ["room", "quota", "dependency", "hold"])
+def test_a_deadline_is_out_of_reach_at_once_whatever_it_waits_for(kept_back: str) -> None:
+    world = World(nodes=1, cpu=1)
+    if kept_back == "quota":
+        quota = desired.Quota("none", queue="default", running=0)
+        world.change_structure(quotas={"none": quota})
+    others = (desired.Dependency("first"),) if kept_back == "dependency" else ()
+    late = job("late", deadline=world.now + 3600, time_limit_s=7200, depends_on=others)
+    late = msgspec.structs.replace(late, suspend=kept_back == "hold")
+    world.commit(job("first", priority=90), late)
+    world.settle()
+    at = times.format_time(world.now - 3600)
+    told = f"its deadline can't be met any more: it would have had to start by {at} at the latest"
+    assert world.memory.jobs["late"].message == told
+    world.advance(60)
+    world.settle()
+    assert world.events("DeadlineOutOfReach") == ["late"]
+    later = msgspec.structs.replace(late, deadline=world.now + 9000)
+    world.commit(job("first", priority=90), later)
     world.settle()
     assert world.memory.jobs["late"].message == ""
 

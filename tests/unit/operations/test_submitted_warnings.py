@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from reconciler.desired import submitted
-from reconciler.model import desired
+from reconciler.model import desired, times
 from reconciler.operations import submission
 from tests.unit.core.world import World
 
@@ -101,3 +101,18 @@ def test_a_deadline_that_is_over_is_told(now: float, *, warned: bool) -> None:
     (found,) = submission.read(text, "ann", judge, now)
     told = ("its deadline is over already: it is TimedOut at once",)
     assert found.warnings == (told if warned else ())
+
+
+@pytest.mark.parametrize(
+    ("limit", "warned"), [("", False), ("timeLimit: 1h, ", False), ("timeLimit: 2h, ", True)]
+)
+def test_a_deadline_that_a_time_limit_can_not_meet_is_told(limit: str, *, warned: bool) -> None:
+    text = TEXT.replace("spec: {", f"spec: {{deadline: 2027-01-31T06:00:00Z, {limit}")
+    judge = submitted.Judge(World(nodes=1, gpu=2).structure)
+    now = times.parse_time("2027-01-31T05:00:00Z")
+    (found,) = submission.read(text % ("late", 1), "ann", judge, now)
+    told = (
+        "its deadline can't be met by its time limit: it would have had to start by "
+        "2027-01-31T04:00:00.000Z at the latest"
+    )
+    assert found.warnings == ((told,) if warned else ())
