@@ -17,7 +17,7 @@ from reconciler.cli import (
     terminal,
     waiting,
 )
-from reconciler.model import quantities, times
+from reconciler.model import quantities, reasons, times
 
 Json = Any
 NODES_SHOWN = 4
@@ -354,8 +354,7 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
     if job["place"] and in_line:
         _say(f"Place in its queue: {job['place']}.")
     if at is None:
-        codes = [one["code"] for one in job.get("reasons") or []]
-        _say(f"No start can be estimated: {_unbounded(codes)}.")
+        _say(f"No start can be estimated: {_unbounded(job.get('reasons') or [])}.")
         return
     left = f" (in {terminal.duration(at - now)})" if at > now else ""
     latest, unless = job.get("latestStart"), ", unless others take that room back first"
@@ -366,9 +365,11 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
     _say(f"Estimated start: {terminal.clock(job['estimatedStart'])}{left}{unless}.")
 
 
-def _unbounded(codes: list[str]) -> str:
+def _unbounded(found: list[Json]) -> str:
     """Why nobody can say when something starts that waits for these reasons."""
-    if waiting.IMPOSSIBLE.intersection(codes) or "NoTopologyDomain" in codes:
+    codes = [one["code"] for one in found]
+    never = bool(found) and all(reasons.CAN_NOT_START in one.get("message", "") for one in found)
+    if never or waiting.IMPOSSIBLE.intersection(codes) or "NoTopologyDomain" in codes:
         return "as things are it can't start at all"
     return NO_ESTIMATE.get(codes[0] if codes else "", "not all that is before it has a time limit")
 

@@ -15,7 +15,7 @@ from reconciler.core import held as holders
 from reconciler.core import learning
 from reconciler.core import work as desk
 from reconciler.model import desired, quantities, records, resources
-from reconciler.model.reasons import Reason, ReasonCode
+from reconciler.model.reasons import CAN_NOT_START, Reason, ReasonCode
 
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 _UNITS = ("CPUs", "of memory", "GPUs")
@@ -225,10 +225,18 @@ def reserved_s(spec: desired.Job, quota: desired.Quota) -> float:
 def _over_jobs(account: Account, spec: desired.Job) -> Reason | None:
     quota = account.quota
     if quota.pending is not None and account.considered > quota.pending:
+        higher = "a higher spec.jobs.pending"
+        if not quota.pending:
+            return Reason(
+                ReasonCode.OVER_LIMIT,
+                f"Quota {quota.name} considers no job of {_whom(quota)}: {CAN_NOT_START} it",
+                unblocks=higher,
+            )
+        jobs = f"{quota.pending} job{'s' if quota.pending > 1 else ''}"
         return Reason(
             ReasonCode.OVER_LIMIT,
-            f"Quota {quota.name} considers {quota.pending} jobs of {_whom(quota)} at a time",
-            unblocks="the start of one before it, or a higher spec.jobs.pending",
+            f"Quota {quota.name} considers {jobs} of {_whom(quota)} at a time",
+            unblocks=f"the start of one before it, or {higher}",
         )
     return _over_running(account, spec)
 
@@ -242,7 +250,9 @@ def _over_running(account: Account, spec: desired.Job) -> Reason | None:
     if not quota.running:
         whom = _whom(quota)
         return Reason(
-            ReasonCode.OVER_LIMIT, f"Quota {quota.name} lets no job of {whom} run", unblocks=higher
+            ReasonCode.OVER_LIMIT,
+            f"Quota {quota.name} lets no job of {whom} run: {CAN_NOT_START} it",
+            unblocks=higher,
         )
     several = "s" if quota.running > 1 else ""
     return Reason(
@@ -258,7 +268,7 @@ def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
         return Reason(
             ReasonCode.OVER_LIMIT,
             f"Quota {quota.name} limits {_whom(quota)} to {text(cap)} {unit}, and one start asks "
-            f"{text(asked)}: it can't start under it",
+            f"{text(asked)}: {CAN_NOT_START} it",
             unblocks="less is asked for, or a higher spec.resources",
         )
     return Reason(
@@ -280,7 +290,8 @@ def _over_budget(account: Account, spec: desired.Job, asked_s: float) -> Reason:
         return Reason(
             ReasonCode.OVER_BUDGET,
             f"Quota {quota.name} gives {_whom(quota)} {_hours(budget_s)} GPU-hours in {window}, "
-            f"and one start asks {_hours(asked_s)} (GPUs times {charged}): more than all of it",
+            f"and one start asks {_hours(asked_s)} (GPUs times {charged}): more than all of it, "
+            f"{CAN_NOT_START} it",
             unblocks=f"{shorter}, fewer GPUs, or a higher spec.budget.gpuHours",
         )
     return Reason(

@@ -28,6 +28,8 @@ class ReasonCode(StrEnum):
     BEHIND = "Behind"
 
 
+#: In the message of what asks for more than a limit gives in all: no waiting ends that.
+CAN_NOT_START = "it can't start under"
 PRECEDENCE = {code: rank for rank, code in enumerate(ReasonCode)}
 
 

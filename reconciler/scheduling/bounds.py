@@ -82,7 +82,7 @@ class Bounds:
             return reasons.Reason(
                 reasons.ReasonCode.OVER_LIMIT,
                 f"{asked} asked, more than the limit of queue {name}, {bound}: "
-                "it can't start under this limit",
+                f"{reasons.CAN_NOT_START} this limit",
                 unblocks=f"the limit of queue {name} is raised to {asked}, or less is asked for",
             )
         now_used = self.ledger.charged[excess.queue][excess.resource]
@@ -107,7 +107,8 @@ class Bounds:
         if excess.asked > excess.bound:
             return reasons.Reason(
                 reasons.ReasonCode.OVER_LIMIT,
-                f"{asked} asked, more than Quota {quota} lets all work in {where} have, {bound}",
+                f"{asked} asked, more than Quota {quota} lets all work in {where} have, {bound}: "
+                f"{reasons.CAN_NOT_START} it",
                 unblocks=f"Quota {quota} is raised, or less is asked for",
             )
         return reasons.Reason(

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from reconciler.cli import explaining, joblist, logwords, terminal
-from reconciler.model import records, times
+from reconciler.model import reasons, records, times
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason
 from reconciler.operations import attemptviews, views
@@ -181,11 +181,21 @@ def test_what_was_stopped_has_not_failed(reason: str, *, failed: bool) -> None:
         (["Held"], "it waits until it is released"),
         (["OverLimit", "NeverFits"], "as things are it can't start at all"),
         (["InsufficientResources"], "not all that is before it has a time limit"),
+        (["OverLimit"], "nobody knows when what it needs under that limit comes back"),
         ([], "not all that is before it has a time limit"),
     ],
 )
 def test_why_no_start_is_expected_is_told(codes: list[str], told: str) -> None:
-    assert explaining._unbounded(codes) == told
+    found = [{"code": code, "message": "m"} for code in codes]
+    assert explaining._unbounded(found) == told
+
+
+@pytest.mark.parametrize("code", ["OverLimit", "OverBudget"])
+def test_what_can_not_start_under_a_limit_has_no_start_at_all(code: str) -> None:
+    never = {"code": code, "message": f"8 GPUs asked: {reasons.CAN_NOT_START} it"}
+    assert explaining._unbounded([never]) == "as things are it can't start at all"
+    other = {"code": "InsufficientResources", "message": "so in another pool"}
+    assert "at all" not in explaining._unbounded([never, other])
 
 
 @pytest.mark.parametrize(

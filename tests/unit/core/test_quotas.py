@@ -105,8 +105,14 @@ GPU_HOUR_S = 3600.0
         (
             desired.Quota("q", user="ada", running=0),
             {},
-            "Quota q lets no job of ada run",
+            "Quota q lets no job of ada run: it can't start under it",
             "a higher spec.jobs.running",
+        ),
+        (
+            desired.Quota("q", user="ada", pending=0),
+            {},
+            "Quota q considers no job of ada: it can't start under it",
+            "a higher spec.jobs.pending",
         ),
         (
             desired.Quota("q", user="ada", budget_gpu_s=GPU_HOUR_S, window_s=86_400),
@@ -132,5 +138,18 @@ def test_what_no_end_of_other_work_helps_is_not_told_to_wait_for_it(
     assert reason is not None
     if cap.budget_gpu_s:
         begin = "Quota q gives ada 1 GPU-hours in 1d, and one start asks "
-        told = f"{begin}{told}: more than all of it"
+        told = f"{begin}{told}: more than all of it, it can't start under it"
     assert (reason.message, reason.unblocks) == (told, helps)
+
+
+@pytest.mark.parametrize(
+    ("pending", "told"),
+    [(1, "Quota q considers 1 job of ada at a time"), (2, "Quota q considers 2 jobs of ada")],
+)
+def test_how_many_jobs_are_considered_is_told_in_grammar(pending: int, told: str) -> None:
+    world = World(nodes=1, cpu=1)
+    world.change_structure(quotas={"q": desired.Quota("q", user="ada", pending=pending)})
+    world.commit(*(job(f"j{number}", cpu=9, owner="ada") for number in range(3)))
+    world.settle()
+    said = [one for found in world.memory.reasons.values() for one in found]
+    assert any(one.message.startswith(told) for one in said)

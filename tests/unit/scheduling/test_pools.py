@@ -175,6 +175,17 @@ def test_what_is_not_lent_of_a_pool_is_kept_back_there_alone() -> None:
     assert placed(s) == {"j": ["b1"] * 4 + ["a1"]}
 
 
+def test_what_asks_for_more_than_a_quota_on_a_pool_gives_is_told_never_to_start() -> None:
+    s = Situation().node("a1", gpu=4, pool="a").queue("main")
+    s.caps = [desired.Quota("few", pool="a", resources=desired.Amounts(gpu_milli=3000))]
+    decisions = s.job("j", gpu=4, pool="a").decide()
+    (reason, *_) = situations.reasons_of(s, decisions, "j")
+    assert reason.message == (
+        "4 GPUs asked, more than Quota few lets all work in pool a have, 3 GPUs: "
+        "it can't start under it"
+    )
+
+
 def test_a_quota_caps_all_work_of_a_pool() -> None:
     s = two_pools().queue("x").queue("y")
     s.caps = [desired.Quota("few", pool="a", resources=desired.Amounts(gpu_milli=3000))]
