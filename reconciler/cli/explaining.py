@@ -371,7 +371,15 @@ def _unbounded(found: list[Json]) -> str:
     never = bool(found) and all(reasons.CAN_NOT_START in one.get("message", "") for one in found)
     if never or waiting.IMPOSSIBLE.intersection(codes) or "NoTopologyDomain" in codes:
         return "as things are it can't start at all"
-    return NO_ESTIMATE.get(codes[0] if codes else "", "not all that is before it has a time limit")
+    why = NO_ESTIMATE.get(codes[0] if codes else "")
+    if why is not None:
+        return why
+    helps = (found[0].get("unblocks") or "") if found else ""
+    if reasons.WORK_AGAIN not in helps:
+        return "not all that is before it has a time limit"
+    if helps.startswith("a node"):  # nothing else helps
+        return "nobody knows when its nodes take work again"
+    return "not all that is before it has a time limit, or nodes that could hold it take no work"
 
 
 def _explain_queue(queue: Json, borrowers: list[Json]) -> None:

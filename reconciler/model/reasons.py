@@ -30,6 +30,8 @@ class ReasonCode(StrEnum):
 
 #: In the message of what asks for more than a limit gives in all: no waiting ends that.
 CAN_NOT_START = "it can't start under"
+#: In what would end a reason where nodes that could hold a job take no work now.
+WORK_AGAIN = "takes work again"
 PRECEDENCE = {code: rank for rank, code in enumerate(ReasonCode)}
 
 

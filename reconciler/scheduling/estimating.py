@@ -7,12 +7,13 @@ where a claim wants no GPU) of the nodes that a claim may use are taken as one a
 running work gives them back when it ends, and claims take them in turn and give them back after
 their own time: always one of the queue that has least of its share by then, in a queue by priority
 and arrival. That leaves out gaps between nodes and what is taken back by force, so it is an
-estimate; what nothing bounds gets none.
+estimate; what nothing bounds gets none, as what only nodes could hold that take no work now.
 """
 
 import heapq
 import itertools
 import math
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -319,9 +320,32 @@ def _waiting(
         if left <= 0:
             continue
         if index not in startable:
-            startable[index] = could_start(line)
+            startable[index] = could_start(line) and _is_held(situation, line)
         if startable[index]:
             yield Waiting(line, claim, left, min(claim.startable, len(claim.elements)) - begun)
+
+
+def _is_held(situation: snapshots.Snapshot, line: snapshots.Line) -> bool:
+    """Whether nodes that take work could hold a claim, were they idle: of others nobody knows when
+    they take work again."""
+    nodes = situation.nodes
+    if nodes.accepts.all():
+        return True  # the claim could start, as far as nodes go
+    for number in (line.shape, *line.others):
+        shape = situation.shapes[number]
+        there = nodes.capacity[shape.eligible & nodes.accepts]
+        if all(_count(there, group.amounts) >= group.least for group in shape.groups):
+            return True
+    return False
+
+
+def _count(there: snapshots.Amounts, asked: snapshots.Vector) -> int:
+    """How many tasks nodes hold that have so much, each task of what is asked."""
+    needed = np.array(asked)
+    some = needed > 0
+    if not some.any():
+        return sys.maxsize if len(there) else 0
+    return int((there[:, some] // needed[some]).min(axis=1).sum())
 
 
 def _in_turn(
@@ -427,14 +451,18 @@ class _Pools:
     def _fill(self) -> None:
         """What is free now in each area, and all that is known to come back."""
         situation, resource = self.expected.situation, self.resource
+        accepts = situation.nodes.accepts
         parts = areas.Areas(situation, self.alike)
         self._rows = parts.of_shape
         amounts = np.zeros(parts.count, dtype=np.int64)
-        np.add.at(amounts, parts.of_node, self.calendar.later.amounts[:, resource])
+        free = np.where(accepts, self.calendar.later.amounts[:, resource], 0)
+        np.add.at(amounts, parts.of_node, free)
         gains: list[list[timelines.Gain]] = [[] for _ in range(parts.count)]
         of_node = parts.of_node.tolist()
+        open_to_work = accepts.tolist()
         for end, node, amount in self.expected.gains(resource):
-            gains[of_node[node]].append((end, amount))
+            if open_to_work[node]:
+                gains[of_node[node]].append((end, amount))
         self._timeline = timelines.Timeline(situation.now, self.expected.moments())
-        for free, some in zip(amounts.tolist(), gains, strict=True):
-            self._timeline.add(free, some)
+        for left, some in zip(amounts.tolist(), gains, strict=True):
+            self._timeline.add(left, some)

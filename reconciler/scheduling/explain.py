@@ -435,7 +435,7 @@ class Explainer:
             return free
         words = [words for words, rows in funnels.closed(nodes) if np.isin(rows, shut).any()]
         which = f" that is {' or '.join(words)}" if words else ""
-        again = f"a node{which} takes work again"
+        again = f"a node{which} {reasons.WORK_AGAIN}"
         if not (shape.eligible & nodes.accepts).any():
             return f"{again}; `muster nodes` tells why each does not"
         return f"{free}, or {again}"

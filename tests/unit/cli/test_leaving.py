@@ -190,6 +190,21 @@ def test_why_no_start_is_expected_is_told(codes: list[str], told: str) -> None:
     assert explaining._unbounded(found) == told
 
 
+@pytest.mark.parametrize(
+    ("unblocks", "told"),
+    [
+        (f"a node {reasons.WORK_AGAIN}; so", "nobody knows when its nodes take work again"),
+        (
+            f"8 GPUs come free on one node, or a node that is drained {reasons.WORK_AGAIN}",
+            "not all that is before it has a time limit, or nodes that could hold it take no work",
+        ),
+    ],
+)
+def test_of_nodes_that_take_no_work_nobody_expects_room(unblocks: str, told: str) -> None:
+    found = [{"code": "InsufficientResources", "message": "m", "unblocks": unblocks}]
+    assert explaining._unbounded(found) == told
+
+
 @pytest.mark.parametrize("code", ["OverLimit", "OverBudget"])
 def test_what_can_not_start_under_a_limit_has_no_start_at_all(code: str) -> None:
     never = {"code": code, "message": f"8 GPUs asked: {reasons.CAN_NOT_START} it"}

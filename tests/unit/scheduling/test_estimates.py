@@ -35,6 +35,27 @@ def test_what_can_never_start_has_no_estimate(queue: str, gpu: int, *, preemptib
     assert found["x"].at == 600.0
 
 
+def drained(*, reserves: bool) -> Situation:
+    """One node of four GPUs that takes no work, one of two that does, both taken for a while."""
+    s = Situation().node("n", gpu=4, pool="a", accepts=False).node("m", gpu=2, pool="b")
+    s.policy = dataclasses.replace(s.policy, backfill="conservative" if reserves else "none")
+    s.queue("main").job("r", "main", gpu=4, on=("n",), time_limit_s=600)
+    return s.job("t", "main", gpu=2, on=("m",), time_limit_s=900)
+
+
+@pytest.mark.parametrize("reserves", [True, False])
+@pytest.mark.parametrize(("pool", "gpu", "tasks"), [("a", 1, 1), (None, 4, 1), (None, 2, 2)])
+def test_what_only_nodes_that_take_no_work_could_hold_has_no_estimate(
+    pool: str | None, gpu: int, tasks: int, *, reserves: bool
+) -> None:
+    s = drained(reserves=reserves)
+    s.job("w", "main", gpu=gpu, tasks=tasks, pool=pool, time_limit_s=60)
+    s.job("x", "main", gpu=1, time_limit_s=60)
+    found = s.decide().estimates
+    assert "w" not in found
+    assert found["x"].at == 900.0, "what ends on a node that takes no work makes no room"
+
+
 def test_what_can_start_has_one() -> None:
     s = busy().job("w", "small", gpu=2, time_limit_s=60)
     assert s.decide().estimates["w"].at == 600.0
