@@ -152,10 +152,8 @@ class Explainer:
         if cause.kind == "evictions":
             return reasons.Reason(
                 reasons.ReasonCode.WAITING_FOR_EVICTIONS,
-                f"room is kept for it until {wording.names_text(cause.stopping)} "
-                f"{'has' if len(cause.stopping) == 1 else 'have'} stopped"
-                if cause.stopping
-                else "room is kept for it until work that is stopping has stopped",
+                f"room is kept for it until {wording.leaving(self.situation, cause.stopping)} "
+                "stopped",
                 unblocks="what is stopping has stopped",
             )
         if cause.kind == "kept" and self.now.plan(line.shape) is None:

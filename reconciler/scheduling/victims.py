@@ -22,6 +22,8 @@ from reconciler.scheduling.snapshot import WHOLE, Charge, Vector
 
 #: So many units of one queue and priority are looked at for one that leaves the queue its share.
 LOOK_MAX = 64
+#: In the name of a unit that is one task, before what tells it from the others.
+TASK = " task "
 #: Spare first, priority, cost, newest first, then by name for a fixed order.
 Rank = tuple[bool, int, float, int, str, int, int]
 #: Rows of holdings, places of units.
@@ -54,8 +56,9 @@ class Unit(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``job[element]``."""
-        return f"{self.holding.job}[{self.holding.element}]"
+        """``job[element]``; of a spare task with what tells it from the others."""
+        element = f"{self.holding.job}[{self.holding.element}]"
+        return f"{element}{TASK}{self.rank[6]}" if self.spare else element
 
 
 def costs_s(running: snapshots.Running, rows: Rows, now: float) -> NDArray[np.float64]:

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
+
 from reconciler.model import quantities, times
 from reconciler.model.devices import INNER_WORDS
 from reconciler.scheduling import asking, bypool
@@ -55,6 +57,35 @@ def names_text(names: tuple[str, ...]) -> str:
     """Up to three names, and whether there are more."""
     listed = ", ".join(names[:NAMES_MAX])
     return f"{listed} and others" if len(names) > NAMES_MAX else listed
+
+
+def leaving(situation: snapshots.Snapshot, names: Sequence[str]) -> str:
+    """What has to leave, with its verb: ``a[0] has``, ``3 tasks of a[0] have``.
+
+    ``names``: of units, or of elements; of these some tasks alone may have been told to leave.
+    """
+    if not names:
+        return "work that is stopping has"
+    counts: Counter[str] = Counter()
+    for name in names:
+        element, single, _ = name.partition(pools.TASK)
+        counts[element] += 1 if single else _leaving_of(situation, element)
+    parts = [
+        f"{count} task{'s' if count > 1 else ''} of {element}" if count else element
+        for element, count in counts.items()
+    ]
+    return f"{names_text(tuple(parts))} {'has' if [*counts.values()] in ([0], [1]) else 'have'}"
+
+
+def _leaving_of(situation: snapshots.Snapshot, element: str) -> int:
+    """How many tasks leave an element that goes on without them; 0: it leaves as a whole."""
+    running, found = situation.running, 0
+    for row in np.flatnonzero(running.leaving & running.elastic).tolist():
+        holding = situation.holdings[row]
+        if f"{holding.job}[{holding.element}]" == element:
+            same = (running.order == holding.order) & (running.element == holding.element)
+            found += len(holding.tasks) if (same & ~running.leaving).any() else 0
+    return found
 
 
 def reserved(windows: Sequence[snapshots.Window], now: float) -> tuple[str, str]:

@@ -45,6 +45,25 @@ def test_it_takes_what_there_is_and_gives_way_with_what_it_can_spare() -> None:
     assert started
 
 
+@pytest.mark.parametrize(
+    ("least", "cpu", "told"),
+    [
+        (2, 3, "3 tasks of train[0] have stopped"),
+        (2, 1, "1 task of train[0] has stopped"),
+        (8, 3, "train[0] has stopped"),
+    ],
+)
+def test_what_waits_for_some_of_its_tasks_is_told_how_many(least: int, cpu: int, told: str) -> None:
+    world = World(nodes=2, cpu=4)
+    world.commit(elastic("train", least, 8))
+    world.settle()
+    world.commit(job("urgent", cpu=cpu, priority=90))
+    for _ in range(2):  # when it is decided, and while nobody has heard that they have left
+        world.cycle()
+        (reason, *_) = world.memory.reasons[world.memory.jobs["urgent"].reason_key]
+        assert reason.message == f"room is kept for it until {told}"
+
+
 def test_it_ends_when_all_its_tasks_have_ended_and_grows_no_more_before() -> None:
     world = World(nodes=1, cpu=2)
     world.commit(elastic("train", 1, 4))

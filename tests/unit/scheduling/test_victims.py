@@ -55,7 +55,7 @@ def test_a_holding_that_is_replaced_has_columns_of_its_own() -> None:
 
 
 def named(units: list[victims.Unit]) -> list[tuple[str, int]]:
-    return [(unit.name, unit.rank[6]) for unit in units]
+    return [(unit.name.partition(victims.TASK)[0], unit.rank[6]) for unit in units]
 
 
 def may_leave(situation: Snapshot, queue: int) -> list[Holding]:
