@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +13,7 @@ import msgspec
 import typer
 
 from reconciler.cli import context, lazily, terminal
+from reconciler.model import times
 
 if TYPE_CHECKING:
     import rich.progress as bars
@@ -26,6 +29,10 @@ else:
     pictures = lazily.module("reconciler.simulation.pictures")
     replay = lazily.module("reconciler.simulation.replay")
     results = lazily.module("reconciler.simulation.results")
+
+
+#: Of what never comes in virtual time, the most that is told by name.
+NEVER_TOLD = 4
 
 
 def register(app: typer.Typer) -> None:
@@ -136,7 +143,12 @@ Png = Annotated[Path | None, typer.Option("--png", help="Write a picture there."
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page there.")]
 
 
+#: What says of what a cluster and its jobs are made that no folder describes.
+_MADE_OF = ("form", "nodes", "per_node", "jobs", "load", "speed_up", "over_estimate")
+
+
 def simulate(
+    at: typer.Context,
     source: Source = None,
     *,
     form: TraceForm = None,
@@ -166,6 +178,8 @@ def simulate(
 
     Example: muster simulate trace.swf --nodes 64 --per-node 32 --policy muster --policy easy
     """
+    if source is not None and source.is_dir():
+        _refuse_made_of(at)
     request = simulations.Request(
         source=source,
         form=form,
@@ -186,6 +200,17 @@ def simulate(
     _carry_out(request, seed or [1], output, png, html)
 
 
+def _refuse_made_of(at: typer.Context) -> None:
+    """Leave the command where options say what a folder says already: they would change nothing."""
+    for one in at.command.params:
+        source = at.get_parameter_source(one.name or "")
+        if one.name in _MADE_OF and source is not None and source.name == "COMMANDLINE":
+            terminal.fail(
+                f"{one.opts[0]} is for traces and made-up jobs: a folder says itself what there is",
+                terminal.USAGE,
+            )
+
+
 def _seconds(written: str | None) -> float | None:
     return None if written is None else context.seconds(written)
 
@@ -199,13 +224,13 @@ def _carry_out(
 ) -> None:
     """Run the request with each seed, and show what came of it."""
     several: list[tuple[int, simulations.Prepared, list[results.Run]]] = []
-    if png is not None or html is not None:
-        _require_pictures()
+    _require_pictures([path for path in (png, html) if path is not None])
     try:
         for one in dict.fromkeys(seeds):
             prepared = simulations.prepare(msgspec.structs.replace(request, seed=one))
             if not several:
                 _tell_malformed(prepared)
+                _tell_never(prepared)
             with _bar(prepared) as progress:
                 several.append((one, prepared, list(simulations.run(prepared, progress))))
     except simulations.SimulateError as error:
@@ -215,11 +240,21 @@ def _carry_out(
     _draw(prepared, runs, png, html)
 
 
-def _require_pictures() -> None:
+def _require_pictures(paths: list[Path]) -> None:
+    """Leave the command where these could not be drawn or written, before anything is simulated."""
+    if not paths:
+        return
     try:
         pictures.require()
     except pictures.PicturesMissingError as error:
         terminal.fail(str(error))
+    for path in paths:
+        there = path if path.exists() else path.parent
+        wrong = errno.EISDIR if path.is_dir() else 0 if there.exists() else errno.ENOENT
+        if not wrong and not os.access(there, os.W_OK):
+            wrong = errno.EACCES
+        if wrong:
+            terminal.fail(f"{path}: {os.strerror(wrong)}")
 
 
 def _pairs(written: list[str]) -> dict[str, Any]:
@@ -242,6 +277,15 @@ def _tell_malformed(prepared: simulations.Prepared) -> None:
         terminal.note(f"  line {row.line}: {row.why}")
     if workload.malformed_count > len(workload.malformed):
         terminal.note(f"  and {workload.malformed_count - len(workload.malformed)} more")
+
+
+def _tell_never(prepared: simulations.Prepared) -> None:
+    if prepared.never:
+        begin = times.format_time(replay.BEGIN)
+        told = ", ".join(prepared.never[:NEVER_TOLD])
+        more = len(prepared.never) - NEVER_TOLD
+        told += f" and {more} more" if more > 0 else ""
+        terminal.note(f"virtual time begins at {begin}, so that these never come: {told}")
 
 
 @contextmanager

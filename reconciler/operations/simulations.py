@@ -20,6 +20,10 @@ OWN = "muster"
 POLICIES = (OWN, *peers.POLICIES)
 
 
+#: What is further away than that does not come in any simulation, in seconds.
+SPAN_S_MAX = 10 * 366 * 86_400.0
+
+
 class SimulateError(Exception):
     """A simulation that can't be run as asked; says why."""
 
@@ -57,7 +61,8 @@ class Request(msgspec.Struct, frozen=True):
 class Prepared(msgspec.Struct):
     """A simulation that can begin: a workload and its structure, or a desired state.
 
-    ``total`` is how many jobs there are.
+    ``total`` is how many jobs there are; ``never``: what belongs to a moment of the calendar that
+    virtual time never comes to.
     """
 
     request: Request
@@ -66,6 +71,7 @@ class Prepared(msgspec.Struct):
     structure: desired.Structure
     workload: workloads.Workload | None = None
     wanted: desired.Desired | None = None
+    never: tuple[str, ...] = ()
 
 
 Progress = Callable[[str, int], None]
@@ -96,7 +102,8 @@ def prepare(request: Request) -> Prepared:
     )
     name = request.source.name if request.source else f"made-up jobs (seed {request.seed})"
     unit = "GPUs" if workload.unit == "gpu" else "CPUs"
-    title = f"{name}: {len(workload.rows):,} jobs on {request.nodes} x {request.per_node} {unit}"
+    jobs = _counted(len(workload.rows), "job")
+    title = f"{name}: {jobs} on {request.nodes} x {request.per_node} {unit}"
     return Prepared(request, title, len(workload.rows), structure, workload=workload)
 
 
@@ -145,8 +152,24 @@ def _of_state(request: Request, settings: desired.Settings) -> Prepared:
     wanted = msgspec.structs.replace(wanted, structure=structure)
     nodes = sum(len(pool.nodes) for pool in pools.values())
     total = len(wanted.jobs)
-    title = f"{request.source}: {total:,} jobs on {nodes} nodes"
-    return Prepared(request, title, total, structure, wanted=wanted)
+    title = f"{request.source}: {_counted(total, 'job')} on {_counted(nodes, 'node')}"
+    return Prepared(request, title, total, structure, wanted=wanted, never=_never(wanted))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"
+
+
+def _never(wanted: desired.Desired) -> tuple[str, ...]:
+    """Deadlines and windows of one time that lie too far behind the begin of virtual time."""
+    latest = replay.BEGIN + SPAN_S_MAX
+    late = [name for name, job in wanted.jobs.items() if (job.deadline or 0.0) > latest]
+    windows = wanted.structure.reservations.items()
+    once = [name for name, one in windows if not one.schedule and one.starts_at > latest]
+    return (
+        *(f"the deadline of Job/{name}" for name in sorted(late)),
+        *(f"the window of Reservation/{name}" for name in sorted(once)),
+    )
 
 
 def _workload(request: Request) -> workloads.Workload:

@@ -167,10 +167,25 @@ def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Set
         spec = msgspec.convert(written, documents.SchedulingSpec)
         changes = {name: value for name, value in _normalised(spec).items() if name in written}
     except (msgspec.ValidationError, quantities.QuantityError) as error:
-        raise forms.ScenarioError(str(error), "policy") from error
+        raise _wrong(error, written) from error
     named = {field: value for fields in changes.values() for field, value in fields.items()}
     changed = msgspec.structs.replace(settings.scheduling, **named)
     return msgspec.structs.replace(settings, scheduling=changed)
+
+
+def _wrong(error: Exception, written: dict[str, Any]) -> forms.ScenarioError:
+    """What is wrong with a value, with the words that its name takes where it takes some."""
+    name = str(error).partition("$.")[2].rstrip("`")
+    spec = msgspec.inspect.type_info(documents.SchedulingSpec)
+    for field in spec.fields if isinstance(spec, msgspec.inspect.StructType) else ():
+        words = field.type
+        while isinstance(words, msgspec.inspect.Metadata):
+            words = words.type
+        if field.encode_name == name and isinstance(words, msgspec.inspect.LiteralType):
+            allowed = ", ".join(sorted(map(str, words.values)))
+            told = f"found {written[name]!r}, expected one of {allowed}"
+            return forms.ScenarioError(told, name)
+    return forms.ScenarioError(str(error), "policy")
 
 
 #: Names of ``Cluster.spec.scheduling``, each with the names that it holds.

@@ -234,11 +234,11 @@ def test_what_is_said_of_a_job_that_waits_is_told_beside_its_reason(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     reason = {"code": "OverLimit", "message": "so"}
-    row = {"reasons": [reason], "state": "Pending", "message": LATE}
+    row: dict[str, object] = {"reasons": [reason], "state": "Pending", "message": LATE}
     assert joblist.why(row) == f"OverLimit: so; {LATE}"
     rows = [["a", "Pending", joblist.why(row)]]
     assert joblist._move_down(rows, [row], 20) == {0: f"so; {LATE}"}
     assert rows[0][-1] == "OverLimit"
-    job = {"name": "a", "place": None, "estimatedStart": None, "attempts": []} | row
-    explaining._explain_job({"job": job, "reasons": [reason], "queue": None}, 0.0)
+    row |= {"name": "a", "place": None, "estimatedStart": None, "attempts": []}
+    explaining._explain_job({"job": row, "reasons": [reason], "queue": None}, 0.0)
     assert LATE in capsys.readouterr().out.splitlines()

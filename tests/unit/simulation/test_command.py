@@ -119,6 +119,77 @@ spec:
     assert (run["jobs"], run["finished"]) == (6, 6)
     code, _, err = muster(monkeypatch, capsys, str(folder), "--policy", "easy")
     assert (code, "knows traces and made-up jobs only" in err) == (1, True)
+    code, _, err = muster(monkeypatch, capsys, str(folder))
+    assert (code, "state: 1 job on 2 nodes" in err) == (0, True), err
+
+
+FOLDER = """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: pool}
+spec: {hosts: n1, nodes: {cpu: 8, memory: 32Gi}}
+---
+apiVersion: muster/v1
+kind: Job
+metadata: {name: j}
+spec: {resources: {cpu: 1, memory: 1Gi}, timeLimit: 1h, command: [date]%s}
+"""
+RESERVATION = """\
+---
+apiVersion: muster/v1
+kind: Reservation
+metadata: {name: %s}
+spec: {hosts: n1, users: [ann], %s}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    found = tmp_path / "state"
+    found.mkdir()
+    (found / "all.yaml").write_text(FOLDER % "")
+    return found
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--nodes", "--per-node", "--jobs", "--load", "--speed-up", "--over-estimate", "--form"],
+)
+def test_a_folder_has_a_cluster_and_jobs_of_its_own(
+    option: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = muster(monkeypatch, capsys, str(folder), option, "3")
+    assert (code, out) == (64, "")
+    told = f"{option} is for traces and made-up jobs: a folder says itself what there is"
+    assert told in " ".join(err.split())
+
+
+def test_what_belongs_to_another_time_is_told_to_count_for_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = FOLDER % ', deadline: "2090-01-31T06:00:00Z"'
+    once = 'start: "2090-01-31T06:00:00Z", end: "2090-01-31T07:00:00Z"'
+    again = 'schedule: "0 8 * * *", duration: 1h'
+    (folder / "all.yaml").write_text(
+        text + RESERVATION % ("once", once) + RESERVATION % ("again", again)
+    )
+    code, _, err = muster(monkeypatch, capsys, str(folder))
+    assert code == 0, err
+    assert (
+        "virtual time begins at 1970-01-12T13:46:40.000Z, so that these never come: "
+        "the deadline of Job/j, the window of Reservation/once\n"
+    ) in err
+
+
+def test_where_nothing_can_be_written_nothing_is_simulated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    for option, path in (("--png", folder / "no" / "a.png"), ("--html", folder)):
+        code, out, err = muster(monkeypatch, capsys, str(folder), option, str(path))
+        assert (code, out) == (1, "")
+        assert str(path) in "".join(err.split("\n"))
+        assert "1 job on" not in err
 
 
 def test_pictures(
@@ -146,7 +217,11 @@ def test_pictures(
         (["--scheduling", "minRuntime.s=1"], 1, "no setting minRuntime.s; did you mean minRuntime"),
         (["--scheduling", "backfil=easy"], 1, "no setting backfil; did you mean backfill?"),
         (["--scheduling", "minRuntime=soon"], 1, "policy: 'soon' is not a duration"),
-        (["--scheduling", "backfill=some"], 1, "backfill"),
+        (
+            ["--scheduling", "backfill=some"],
+            1,
+            "--scheduling: backfill: found 'some', expected one of conservative, easy, none",
+        ),
         (["--until", "soon"], 64, "not a duration"),
     ],
 )
