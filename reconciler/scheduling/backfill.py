@@ -9,15 +9,13 @@ described by Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
 
 import dataclasses
-import heapq
-import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from reconciler.scheduling import asking, windows
+from reconciler.scheduling import asking, moments, windows
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.room import Room
@@ -29,14 +27,8 @@ RESERVATIONS_MAX = 200
 #: Reservations of easy backfill where nothing else is said: the first of so many queues.
 EASY_MAX = 8
 
-#: What should have ended by now is taken to end so soon, in seconds.
-OVERRUN_S = 1.0
-
-Taken = Iterable[snapshots.HeldTask | TaskPlacement]
-#: Released (1) or taken (-1), what, whether its nodes are its own, selectors that match it.
-_Turn = tuple[int, Taken, bool, tuple[int, ...]]
-#: When, in which order at one moment (kind, number), and what.
-_Change = tuple[float, int, int, _Turn]
+#: Reservations in one cycle that are looked at in vain for room from now on.
+HASTENS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,14 +71,17 @@ class Calendar:
         self.given_up = 0
         #: All that was given up, in that order, also where the same was made again since.
         self.dropped: list[Reservation] = []
-        self._started: list[tuple[float, tuple[TaskPlacement, ...], bool, tuple[int, ...]]] = []
-        self._ends: list[tuple[float, int]] | None = None
-        self._end_changes: list[_Change] | None = None
+        self._times = moments.Moments(situation)
         self._combined: dict[int, Room] = {}
         #: By reach, room beside reservations once all has left, and what it was made of.
         self._coming: dict[int, tuple[tuple[tuple[Room, int], ...], Room]] = {}
-        #: Who fits at no moment; what is reserved in between does not make them fit.
-        self._hopeless: set[tuple[object, ...]] = set()
+        #: The shortest that fits at no moment, by kind; it does not with more reserved either.
+        self._hopeless: dict[tuple[object, ...], float] = {}
+        #: Reservations that were given up for others.
+        self.lost: list[Reservation] = []
+        #: Which asks were refused reservations of others, and when (``given_up``).
+        self._refused: set[tuple[object, ...]] = set()
+        self._hastens = HASTENS_MAX
 
     # What may start
 
@@ -183,7 +178,7 @@ class Calendar:
                 room.hold(tasks, exclusive=exclusive, matches=matches)
         ends_at = self.situation.now + duration_s
         if ends_at < math.inf:
-            self._started.append((ends_at, tasks, exclusive, matches))
+            self._times.started(ends_at, tasks, exclusive=exclusive, matches=matches)
 
     def promised(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
         """Room was kept for somebody who starts soon: it is taken in every other room too.
@@ -207,7 +202,9 @@ class Calendar:
             for reservation in there
             if not any(task.node in nodes for task in reservation.tasks)
         ]
-        self.dropped += [r for r in there if r not in self.reservations]
+        gone = [r for r in there if r not in self.reservations]
+        self.dropped += gone
+        self.lost += gone
         for reservation in self.reservations:
             reservation.room.hold(tasks)
 
@@ -215,19 +212,24 @@ class Calendar:
 
     def reserve(self, ask: asking.Ask) -> Reservation | None:
         """Keep room for an ask at the earliest moment at which it fits until its end."""
-        if self._kind(ask) in self._hopeless or not self.has_moments():
+        if self._is_hopeless(ask) or not self.has_moments():
             return None
         found = self._earliest(ask)
         if found is None:
-            self._hopeless.add(self._kind(ask))
+            self._hopeless[self._kind(ask)] = ask.line.duration_s
             return None
         return self._add(ask, *found)
+
+    def _is_hopeless(self, ask: asking.Ask) -> bool:
+        """Whether one like it, that runs no longer, was seen to fit at no moment."""
+        shortest_s = self._hopeless.get(self._kind(ask))
+        return shortest_s is not None and ask.line.duration_s >= shortest_s
 
     def soonest(self, asks: Sequence[asking.Ask]) -> int:
         """Which of several asks for the same work would have room first; of equals the first."""
         best, until = 0, math.inf
         for at, ask in enumerate(asks):
-            if self._kind(ask) in self._hopeless or not self.has_moments():
+            if self._is_hopeless(ask) or not self.has_moments():
                 continue
             found = self._earliest(ask, until=until)
             if found is not None and (found[0] < until or until == math.inf):
@@ -235,18 +237,23 @@ class Calendar:
         return best
 
     def renew(self, ask: asking.Ask, kept: snapshots.Kept) -> Reservation | None:
-        """Keep what an earlier cycle reserved on its nodes, from now on where it is there already.
+        """Keep what an earlier cycle reserved on its nodes, at its moment or before.
 
-        None: they are not free in time.
+        What it could have before is not the devices that were planned for it: those may be another
+        one's until then. None: its nodes are not free in time.
         """
         nodes = np.zeros(len(self.situation.nodes.names), dtype=np.bool_)
         nodes[list(kept.nodes)] = True
+        if kept.starts_at > self.situation.now:
+            then = self._earliest(ask, within=nodes, since=kept.starts_at, until=kept.starts_at)
+            if then is not None:
+                return self._add(ask, *then)
         room = self.room_for(ask.line.duration_s)
         if ask.fits(room, within=nodes):
             return self._from_now(ask, room, within=nodes)
         if not self.has_moments():
             return None
-        until = max(kept.starts_at, self.situation.now + OVERRUN_S)
+        until = max(kept.starts_at, self.situation.now + moments.OVERRUN_S)
         same = self._earliest(ask, within=nodes, until=until)
         return None if same is None else self._add(ask, *same)
 
@@ -257,9 +264,11 @@ class Calendar:
         """
         ends_at = self.situation.now + ask.line.duration_s
         mine = [r for r in self.reservations if r.ask.job == ask.job]
+        due = sum(r.starts_at <= self.situation.now for r in self.reservations)
         if any(r.starts_at <= self.situation.now for r in mine):
             return
-        if ask.fits(self.now):
+        # each try that fails has looked at all reservations: few do, and those that came first
+        if self._hastens > 0 and ask.fits(self._beside(due)):
             room = self.now.copy()
             for other in self.reservations:
                 if other.starts_at < ends_at and other not in mine:
@@ -268,6 +277,7 @@ class Calendar:
                 self.give_up(mine)
                 self._from_now(ask, room)
                 return
+            self._hastens -= 1
         if not mine:
             self.reserve(ask)
 
@@ -280,6 +290,10 @@ class Calendar:
             raise AssertionError(f"{ask.job}: no room where it was seen to fit")
         shape = self.situation.shapes[ask.shape]
         walk = self.now.copy()
+        for other in self.reservations:
+            if other.starts_at <= self.situation.now:
+                its = self.situation.shapes[other.ask.shape]
+                walk.hold(other.tasks, exclusive=its.exclusive, matches=its.matches)
         walk.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
         return self._add(ask, self.situation.now, tasks, walk)
 
@@ -303,26 +317,45 @@ class Calendar:
         if not mine:
             return False
         self.give_up(mine)
+        for reservation in mine:
+            self._hopeless.pop(self._kind(reservation.ask), None)
         return True
 
     def void(self, keep: Callable[[Reservation], bool]) -> bool:
         """Give up reservations that are not to be kept; whether there were any."""
         voided = [r for r in self.reservations if not keep(r)]
-        self.give_up(voided)
+        self.lose(voided)
         return bool(voided)
 
-    def has_room(self, ask: asking.Ask, without: Collection[Reservation]) -> bool:
-        """Whether an ask would have room now if some reservations were given up."""
+    def lose(self, given_up: list[Reservation]) -> None:
+        """Give up reservations for somebody else."""
+        self.lost += given_up
+        self.give_up(given_up)
+
+    def gives_way(self, ask: asking.Ask, without: Collection[Reservation]) -> bool:
+        """Give up those of some reservations on whose nodes an ask has room then; whether it has.
+
+        It has room beside all others.
+        """
+        refused = (ask.shape, ask.line.duration_s, tuple([r.place for r in without]))
+        if (self.given_up, refused) in self._refused:
+            return False
         room = self.now.copy()
         for reservation in self.reservations[: self._reach(ask.line.duration_s)]:
             if reservation in without:
                 continue
-            then = reservation.room.copy()
-            for other in without:
-                if other.starts_at <= reservation.starts_at < other.ends_at:
-                    self._release(then, other)
+            over = [o for o in without if o.starts_at <= reservation.starts_at < o.ends_at]
+            then = reservation.room.copy() if over else reservation.room
+            for other in over:
+                self._release(then, other)
             room.clamp(then)
-        return ask.fits(room)
+        tasks = ask.place(room)
+        if tasks is None:
+            self._refused.add((self.given_up, refused))
+            return False
+        nodes = {task.node for task in tasks}
+        self.lose([r for r in without if any(task.node in nodes for task in r.tasks)])
+        return True
 
     def _release(self, room: Room, reservation: Reservation) -> None:
         shape = self.situation.shapes[reservation.ask.shape]
@@ -340,24 +373,31 @@ class Calendar:
                     self._release(other.room, reservation)
 
     def _earliest(
-        self, ask: asking.Ask, *, within: snapshots.Mask | None = None, until: float = math.inf
+        self,
+        ask: asking.Ask,
+        *,
+        within: snapshots.Mask | None = None,
+        since: float = -math.inf,
+        until: float = math.inf,
     ) -> tuple[float, tuple[TaskPlacement, ...], Room] | None:
         """The first moment, the placement, and the room at that moment with it taken.
 
-        ``within``: (n,) nodes to use; ``until``: the last moment that will do.
+        ``within``: (n,) nodes to use; ``since``, ``until``: the first and last moment that will do.
         """
         walk = self.later.copy()
         ask = self._whole(ask)
-        moments = 0
-        for moment, changes in self._moments():
+        looked = 0
+        for moment, changes in self._times.of(self._reserved(), since):
             for change, tasks, exclusive, matches in changes:
                 if change > 0:
                     walk.release(tasks, exclusive=exclusive, matches=matches)
                 else:
                     walk.hold(tasks, exclusive=exclusive, matches=matches)
-            moments += 1
-            if moments > MOMENTS_MAX or moment > until:
+            looked += 1
+            if looked > MOMENTS_MAX or moment > until:
                 return None
+            if moment < since:
+                continue
             usable = self._open(ask, moment, within)
             if not ask.fits(walk, within=usable):
                 continue
@@ -374,7 +414,7 @@ class Calendar:
         """What asks have in common of which one fits at no moment if another does not."""
         if not self.situation.windows:
             return (ask.shape,)
-        return (ask.shape, ask.line.duration_s, ask.line.reservations)
+        return (ask.shape, ask.line.reservations)
 
     def _whole(self, ask: asking.Ask) -> asking.Ask:
         """An ask that may go where a window keeps it from now: later that may be over."""
@@ -410,56 +450,15 @@ class Calendar:
             room.clamp(reservation.room)
         return room
 
-    def _finite_ends(self) -> list[tuple[float, int]]:
-        """When running work ends at the latest, as far as a limit says so, with its row."""
-        if self._ends is None:
-            running = self.situation.running
-            rows = np.flatnonzero((running.ends_at < math.inf) & ~running.leaving)
-            ends_at, now = running.ends_at[rows], self.situation.now
-            moments = np.where(ends_at > now, ends_at, now + OVERRUN_S)
-            ranked = np.argsort(moments, kind="stable")
-            self._ends = list(zip(moments[ranked].tolist(), rows[ranked].tolist(), strict=True))
-        return self._ends
+    def _reserved(self) -> list[moments.Reserved]:
+        """What is taken by reservations."""
+        shapes = self.situation.shapes
+        return [
+            moments.Reserved(r.starts_at, r.ends_at, r.tasks, shape.exclusive, shape.matches)
+            for r in self.reservations
+            for shape in (shapes[r.ask.shape],)
+        ]
 
     def has_moments(self) -> bool:
         """Whether anything ends at a moment that is known."""
-        if self._started or self._finite_ends() or self.situation.windows:
-            return True
-        return any(reservation.ends_at < math.inf for reservation in self.reservations)
-
-    def _ending(self) -> list[_Change]:
-        """What running work gives back, in order."""
-        if self._end_changes is None:
-            self._end_changes = [
-                (ends_at, 0, number, (1, h.tasks, h.exclusive, h.matches))
-                for number, (ends_at, row) in enumerate(self._finite_ends())
-                for h in (self.situation.holdings[row],)
-            ]
-        return self._end_changes
-
-    def _moments(self) -> Iterable[tuple[float, list[_Turn]]]:
-        """Moments at which something changes, with what is released (1) or taken (-1) then."""
-        now = self.situation.now
-        changes: list[_Change] = [
-            (ends_at, 1, number, (1, tasks, exclusive, matches))
-            for number, (ends_at, tasks, exclusive, matches) in enumerate(self._started)
-        ]
-        for number, r in enumerate(self.reservations):
-            shape = self.situation.shapes[r.ask.shape]
-            taken = (r.tasks, shape.exclusive, shape.matches)
-            changes.append((r.starts_at, 3, number, (-1, *taken)))
-            if r.ends_at < math.inf:
-                changes.append((r.ends_at, 2, number, (1, *taken)))
-        changes += [
-            (window.ends_at, 4, number, (-1, (), False, ()))
-            for number, window in enumerate(self.situation.windows)
-            if window.ends_at > now  # nothing comes free, but nodes may be used again
-        ]
-        changes.sort(key=lambda change: change[:3])
-        ending = self._ending()
-        first = min([some[0][0] for some in (changes, ending) if some], default=now)
-        if self.reservations and first > now:
-            yield now, []  # else what is reserved from now on is taken at that very moment
-        # numbers tell changes of one moment apart, so that nothing else of them is compared
-        for moment, batch in itertools.groupby(heapq.merge(ending, changes), key=lambda c: c[0]):
-            yield moment, [change[3] for change in batch]
+        return self._times.some or any(r.ends_at < math.inf for r in self.reservations)

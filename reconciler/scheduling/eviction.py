@@ -75,7 +75,7 @@ class Evictor:
     ) -> None:
         """``later`` is the room once all that is leaving has left."""
         self.prospects = prospects
-        self.forcing = forcing.Forcing(situation, prospects)
+        self.forcing = forcing.Forcing(situation, ledger, prospects)
         self._asked = False
         self.situation = situation
         self.ledger = ledger

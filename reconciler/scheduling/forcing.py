@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling import asking, blocking, lines, order
+from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 
 #: The lowest priority where nobody waits.
@@ -20,11 +21,22 @@ NOBODY = 2**31
 class Forcing:
     """What the claims of one cycle may do by force."""
 
-    def __init__(self, situation: snapshots.Snapshot, prospects: blocking.Prospects) -> None:
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        ledger: ledgers.Ledger,
+        prospects: blocking.Prospects,
+    ) -> None:
+        """The ledger is that of the beginning, whatever is charged later."""
         self.situation = situation
+        self.ledger = ledger
         self.prospects = prospects
+        amounts = ledger.columns()
+        #: (q, w) what each queue has, without what is leaving.
+        self._used = amounts.charged - amounts.going
         #: By queue the priorities, and the amounts, of those that are overdue.
         self._overdue: dict[int, tuple[NDArray[np.int64], snapshots.Amounts]] = {}
+        self._known: dict[tuple[int, int, snapshots.Charge], bool] = {}
 
     def at(self, ask: asking.Ask) -> float:
         """When an ask may take surplus by force: from now on, or later."""
@@ -34,15 +46,19 @@ class Forcing:
 
     def _has_overdue_below(self, ask: asking.Ask) -> bool:
         """Whether an overdue claim of lower priority in the queue takes no less of what counts."""
-        if self._lowest[ask.queue] >= ask.line.priority or ask.missing:
+        queue, priority = ask.queue, ask.line.priority
+        if ask.missing or self._lowest[queue] >= priority:
             return False
-        known = self._overdue.get(ask.queue)
+        key = (queue, priority, ask.amounts)
+        known = self._known.get(key)
         if known is None:
-            known = self._overdue[ask.queue] = self._overdue_of(ask.queue)
-        priority, amounts = known
-        measured = self.prospects.rationed[ask.queue]
-        no_less = (amounts >= np.array(ask.amounts)) | ~measured
-        return bool(((priority < ask.line.priority) & no_less.all(axis=1)).any())
+            if queue not in self._overdue:
+                self._overdue[queue] = self._overdue_of(queue)
+            priorities, amounts = self._overdue[queue]
+            no_less = (amounts >= np.array(ask.amounts)) | ~self.prospects.rationed[queue]
+            known = bool(((priorities < priority) & no_less.all(axis=1)).any())
+            self._known[key] = known
+        return known
 
     @functools.cached_property
     def _columns(self) -> snapshots.LineColumns:
@@ -51,9 +67,12 @@ class Forcing:
 
     @functools.cached_property
     def _waits(self) -> snapshots.Mask:
-        """(n,) lines whose first claim may start and lets itself be evicted."""
-        columns = self._columns
+        """(n,) lines whose first claim may start, and is evicted for a higher priority at once."""
+        columns, policy = self._columns, self.situation.policy
+        if not (policy.preempt and policy.reclaim):
+            return np.zeros(len(columns.queue), dtype=np.bool_)
         found: snapshots.Mask = (columns.claims > 0) & ~columns.special & columns.preemptible
+        found &= self.situation.queues.min_runtime_s[columns.queue] == 0
         return found
 
     @functools.cached_property
@@ -64,11 +83,16 @@ class Forcing:
         return found
 
     def _overdue_of(self, queue: int) -> tuple[NDArray[np.int64], snapshots.Amounts]:
+        """Those that could take something by force themselves."""
         columns = self._columns
         waiting = np.flatnonzero(self._waits & (columns.queue == queue))
         earliest, _ = order.overdue_between(self.situation, columns, waiting)
         maybe = waiting[earliest <= self.situation.now].tolist()
-        overdue = np.array([index for index in maybe if self._takes(index)], dtype=np.intp)
+        could = {shape: self._could(queue, shape) for shape in set(columns.shape[maybe].tolist())}
+        overdue = np.array(
+            [row for row in maybe if could[int(columns.shape[row])] and self._takes(row)],
+            dtype=np.intp,
+        )
         return columns.priority[overdue], self.prospects.least[columns.shape[overdue]]
 
     def _takes(self, index: int) -> bool:
@@ -76,3 +100,19 @@ class Forcing:
         line = self.situation.lines[index]
         due = order.overdue_at(self.situation, line, line.claims[0])
         return line.preempts and due <= self.situation.now
+
+    def _could(self, queue: int, number: int) -> bool:
+        """Whether nodes could hold a task of a shape, and share and limits one start of it."""
+        shape, nodes = self.situation.shapes[number], self.situation.nodes
+        asked = self.prospects.least[number]
+        within = self._used[queue] + asked <= self.prospects.fair[queue]
+        if not (within | (asked == 0) | ~self.prospects.rationed[queue]).all():
+            return False
+        for member in self.ledger.paths[queue]:
+            bound = np.array(self.ledger.limit[member])
+            if ((asked > 0) & (self._used[member] + asked > bound)).any():
+                return False
+        usable = nodes.capacity[shape.eligible & nodes.accepts]
+        return all(
+            bool((usable >= np.array(group.amounts)).all(axis=1).any()) for group in shape.groups
+        )

@@ -136,10 +136,12 @@ class Cycle(ways.Ways):
     def _look_again(self) -> bool:
         """Who was kept out by a reservation that has gone since has another turn; whether anyone.
 
-        Its holder may have started, or got room elsewhere or at another time, in a later turn.
+        Its holder may have started, or got room elsewhere or at another time, in a later turn. So
+        has who lost a reservation to somebody else, where it was not made again.
         """
         kept_out, self.kept_out = self.kept_out, []
-        if not kept_out:
+        lost, self.calendar.lost = self.calendar.lost, []
+        if not kept_out and not lost:
             return False
         gone_since, now = self.calendar.gone_since(), self.situation.now
         free = [
@@ -147,9 +149,11 @@ class Cycle(ways.Ways):
             for ask, at in kept_out
             if ask.progress.left > 0 and gone_since[at] < now + ask.line.duration_s
         ]
+        there = {reservation.ask.job for reservation in self.calendar.reservations}
+        free += [r.ask for r in lost if r.ask.progress.left > 0 and r.ask.job not in there]
         for ask in free:
             whose = (ask.job, bool(ask.missing))
-            if whose in self.causes and self.causes[whose].kind == "kept":
+            if whose in self.causes and self.causes[whose].kind in {"kept", "reserved"}:
                 del self.causes[whose]
             if ask.missing:
                 self.queues[ask.queue].again(ask.progress)

@@ -317,13 +317,11 @@ class Ways:
         holders = yielding.yielding(self.evictor, ask, due) if due else []
         if not holders:
             return False
-        given_up = [r for r in there if r.ask in holders]
+        gives_way = [r for r in there if r.starts_at <= now and r.ask in holders]
         # who evicts goes before what is reserved for later as well
-        for without in (given_up, given_up + [r for r in there if r.starts_at > now]):
-            if self.calendar.has_room(ask, without):
-                self.calendar.give_up(without)
-                return True
-        return False
+        return self.calendar.gives_way(ask, gives_way) or self.calendar.gives_way(
+            ask, gives_way + [r for r in there if r.starts_at > now]
+        )
 
     def _reserve(self, ask: asking.Ask, *, again: bool) -> explain.Cause | None:
         """Keep room in time for a blocked claim, as far as the policy goes.
