@@ -174,7 +174,9 @@ class Certainty:
         if policy.any_movable:
             waits = self.columns.preemptible & (self.columns.claims > 0)
             return bool(running.preemptible.any() or waits.any())
-        return bool((running.preemptible & running.movable).any())
+        lines = [self.situation.lines[row] for row in np.flatnonzero(self.columns.special).tolist()]
+        moved = any(claim.moved for line in lines for claim in line.claims)
+        return moved or bool((running.preemptible & running.movable).any())
 
     @functools.cached_property
     def _evicting(self) -> snapshots.Mask:

@@ -177,9 +177,14 @@ class Line:
 
     def _next_open(self, at: int) -> int:
         """Where the first fresh line is from one on that is not blocked; their number: nowhere."""
-        _, blocked = self._fresh_rows(at, len(self.fresh))
-        first = int(blocked.argmin()) if len(blocked) else 0
-        return at + (first if len(blocked) and not blocked[first] else len(blocked))
+        ahead = 8 * FEW  # then twice as many, and so on: what is far ahead is seldom asked for
+        while at < len(self.fresh):
+            _, blocked = self._fresh_rows(at, min(len(self.fresh), at + ahead))
+            first = int(blocked.argmin())
+            if not blocked[first]:
+                return at + first
+            at, ahead = at + len(blocked), 2 * ahead
+        return at
 
     def _fresh_rows(self, begin: int, end: int) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """Some of the fresh lines, and whether each is blocked."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from reconciler.model import reasons
 from reconciler.scheduling import (
+    accruing,
     asking,
     backlog,
     blocking,
@@ -269,10 +270,10 @@ class Cycle(ways.Ways):
                 return explain.Cause("room", ahead=bool(self.takers))
             return None
         if cause.kind == "quota":
-            return cause
+            return self._held_back(ask, cause)
         settles = self.gate(ask, settled=True) is None
         evicts = ask.line.preempts and self.evictor.may_find(ask)
-        return None if settles or evicts else cause
+        return None if settles or evicts else self._held_back(ask, cause)
 
     @functools.cached_property
     def _had_room(self) -> snapshots.Mask:
@@ -337,10 +338,25 @@ class Cycle(ways.Ways):
         """Start an ask or keep room for it; what stands in its way if neither can be."""
         cause = self.gate(ask)
         if cause is None:
+            wait = self.accruing.delayed_by(ask)
+            if wait is not None:
+                return self._behind(ask, wait)
             if self.start(ask, self._action()):
                 return None
             return self._later(ask, kept=kept)
-        return None if self._relieved(ask, cause) else cause
+        return None if self._relieved(ask, cause) else self._held_back(ask, cause)
+
+    def _behind(self, ask: asking.Ask, wait: accruing.Wait) -> explain.Cause:
+        """Who would take what comes free under a limit from who waits for that before it."""
+        if ask.fits(self.now):
+            return explain.Cause("kept", subject=wait.job, at=wait.at)
+        return explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
+
+    def _held_back(self, ask: asking.Ask, cause: explain.Cause) -> explain.Cause:
+        """What holds an ask back; what comes free under a limit is kept for it."""
+        if cause.kind in {"limit", "quota"} and not ask.line.others:
+            self.accruing.wait(ask)
+        return cause
 
     def _try_all(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
         """The same in several pools: a start in any of them goes before making room in one."""
@@ -445,7 +461,8 @@ class Cycle(ways.Ways):
         """Note why a claim waits; where the same holds for its whole line, block the line."""
         progress = ask.progress
         alone = cause.has_room or (cause.kind == "kept" and self._is_due(ask))
-        if cause.kind == "room" and ask.line.preempts and not self.one_by_one:
+        behind = self.accruing.delayed_by(ask) is not None  # so nothing was looked for
+        if cause.kind == "room" and ask.line.preempts and not self.one_by_one and not behind:
             self.passing.note(ask)
             self.passing.note_searched(ask)
         if ask.missing:

@@ -11,6 +11,7 @@ import functools
 import numpy as np
 
 from reconciler.scheduling import (
+    accruing,
     asking,
     backfill,
     blocking,
@@ -64,6 +65,7 @@ class Ways:
         self.grows = [
             any(group.count > group.least for group in shape.groups) for shape in situation.shapes
         ]
+        self.accruing = accruing.Accruing(situation, self.ledger)
         self.calendar = backfill.Calendar(situation, self.now, self.later)
         self.prospects = blocking.Prospects(situation, self.ledger)
         self.evictor = eviction.Evictor(situation, self.ledger, self.later, self.prospects)
@@ -180,6 +182,7 @@ class Ways:
         pool = self.situation.shapes[ask.shape].pool
         charged = bypool.charge((cpu, memory, gpu), pool, self.ledger.width)
         self.ledger.charge(ask.queue, charged, firm=ask.firm)
+        self.accruing.took(ask, charged)
 
     def promise(self, ask: asking.Ask, *, always: bool = False) -> bool:
         """Keep room that is coming free, and what is free beside it, for who can start with it.
@@ -302,14 +305,15 @@ class Ways:
         return True
 
     def outranks(self, ask: asking.Ask) -> bool:
-        """A claim within its guarantees voids reservations of those that borrow.
+        """A claim within its guarantees voids reservations of other queues that borrow.
 
+        In its own queue who comes first has the guarantee, also where that has to come free for it.
         So does, of what may start now, one that could evict it at once, if that gives it room:
         else work would start only to leave again.
         """
         covered = self.ledger.covered
         if covered(ask.queue, ask.amounts) and self.calendar.void(
-            lambda r: covered(r.ask.queue, r.ask.amounts)
+            lambda r: r.ask.queue == ask.queue or covered(r.ask.queue, r.ask.amounts)
         ):
             return True
         now, there = self.situation.now, self.calendar.reservations

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -205,3 +206,42 @@ def test_a_guarantee_is_due_at_once_below_where_the_branches_part(
     own: int, parent: int, by: str, *, evicts: bool
 ) -> None:
     assert bool(borrowed(own=own, parent=parent, by=by).decide().evictions) == evicts
+
+
+def behind(low: dict[str, Any] | None, **queue: Any) -> Situation:
+    """A full cluster, and who waits in a queue with a share: of high priority, since just now."""
+    s = Situation().node("n", gpu=4).node("m", gpu=4).queue("a", **queue).queue("b")
+    for number, node in enumerate("nnmm"):
+        s.job(f"r{number}", "b", gpu=2, on=(node,), time_limit_s=90_000)
+    s.now = 50_000.0
+    s.job("high", "a", gpu=2, time_limit_s=30_000, priority=90, submitted_at=49_990.0)
+    if low is not None:
+        s.job("low", "a", time_limit_s=60, priority=10, submitted_at=1.0, **low)
+    return s
+
+
+@pytest.mark.parametrize(
+    ("low", "queue", "forces"),
+    [
+        (None, {}, False),
+        ({"gpu": 2}, {}, True),
+        ({"gpu": 1}, {}, False),
+        ({"gpu": 8}, {}, False),  # on no node
+        ({"gpu": 2, "tasks": 4}, {}, False),  # beyond its queue's share
+        ({"gpu": 2, "pool": "nowhere"}, {}, False),
+        ({"gpu": 2, "preemptible": False}, {}, False),
+        ({"gpu": 2}, {"min_runtime_s": 86_400.0}, False),
+        ({"gpu": 3}, {"limit": 2}, False),
+    ],
+)
+def test_higher_priority_has_the_force_of_who_is_overdue_and_could_use_it(
+    low: dict[str, Any] | None, queue: dict[str, Any], forces: bool
+) -> None:
+    evictions = behind(low, **queue).decide().evictions
+    assert ("high" in {one.for_job for one in evictions}) is forces
+
+
+def test_where_priority_evicts_nobody_it_has_no_force_of_others() -> None:
+    s = behind({"gpu": 2})
+    s.policy = dataclasses.replace(s.policy, preempt=False)
+    assert {one.for_job for one in s.decide().evictions} == {"low"}

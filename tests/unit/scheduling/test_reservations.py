@@ -360,3 +360,52 @@ def test_whose_room_is_there_starts_though_one_alike_that_came_first_is_kept_out
     s.job("first", gpu=4, time_limit_s=100).job("holder", gpu=4, time_limit_s=100)
     s.kept = (Kept("holder", 0, 0.0, (0,)),)
     assert started(decide(s)) == ["holder"]
+
+
+CONSERVATIVE = Policy(backfill="conservative", reclaim=False, preempt=False, consolidate=False)
+
+
+def test_only_those_give_way_on_whose_nodes_the_room_is() -> None:
+    s = Situation().node("n1", gpu=4, pool="p1").node("n2", gpu=4, pool="p2").queue("a").queue("b")
+    for name, pool, priority in (("low", "p1", 10), ("low2", "p2", 10), ("high", "p2", 90)):
+        s.job(name, "a", gpu=4, pool=pool, priority=priority, time_limit_s=600)
+    s.job("other", "b", gpu=4, pool="p1", time_limit_s=9000)
+    s.kept = (Kept("low", 0, 0.0, (0,)), Kept("low2", 0, 0.0, (1,)))
+    decisions = decide(s, dataclasses.replace(CONSERVATIVE, preempt=True))
+    assert started(decisions) == ["high", "low"]
+
+
+@pytest.mark.parametrize("gpu", [0, 1, 4])
+def test_two_that_may_start_now_both_have_their_room(gpu: int) -> None:
+    s = Situation().node("n", gpu=8, cpu=8).queue("a").queue("c")
+    for name, queue in (("a1", "a"), ("a2", "a"), ("c1", "c")):
+        s.job(name, queue, gpu=gpu, cpu=4, time_limit_s=100)
+    s.kept = (Kept("a1", 0, 0.0, (0,)), Kept("a2", 0, 0.0, (0,)))
+    assert started(decide(s, CONSERVATIVE)) == ["a1", "a2"]
+
+
+def test_who_has_room_reserved_keeps_it_though_another_of_its_shape_finds_none() -> None:
+    s = Situation().node("n0", gpu=4).node("n1", gpu=4).queue("main").queue("other")
+    s.job("short", "other", gpu=3, on=("n0",), time_limit_s=100)
+    s.job("longer", "other", gpu=4, on=("n1",), time_limit_s=200)
+    for number in range(4):
+        s.job(f"e{number}", gpu=4)
+    s.job("small", "other", gpu=1)
+    s.apply(decide(s, CONSERVATIVE))
+    s.now, s.held = 50.0, [held for held in s.held if held.job != "longer"]
+    decisions = decide(s, CONSERVATIVE)
+    assert "small" not in started(decisions)
+    assert ("e0", 100.0) in [(kept.job, kept.starts_at) for kept in decisions.kept]
+
+
+def test_what_is_reserved_takes_no_other_device_before_its_moment() -> None:
+    s = Situation().node("n", gpu=2).queue("main")
+    s.job("half", gpu=0.5, on=("n",), devices=(0,))
+    s.job("short", gpu=0.5, on=("n",), devices=(0,), time_limit_s=70)
+    s.job("whole", gpu=1, on=("n",), devices=(1,), time_limit_s=80)
+    s.job("endless", gpu=0.5).job("waits", gpu=1, time_limit_s=600)
+    s.apply(decide(s, CONSERVATIVE))
+    s.now, s.held = 31.0, [held for held in s.held if held.job != "whole"]
+    decisions = decide(s, CONSERVATIVE)
+    assert started(decisions) == ["waits"]
+    assert [(kept.job, kept.starts_at) for kept in decisions.kept] == [("endless", 70.0)]
