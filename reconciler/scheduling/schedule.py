@@ -263,17 +263,16 @@ class Cycle(ways.Ways):
         """What keeps an ask from starting in this cycle whoever leaves, if anything does."""
         cause = self.gate(ask)
         if cause is None:
-            never = not self._had_room[ask.shape] and self.explainer.never(ask.shape)
-            if never and never.code is reasons.ReasonCode.NEVER_FITS:
+            if self._never(ask):
                 if ask.line.preempts:
                     self.evictor.has_failed(ask)  # the cycle wakes for it as after a turn
                 return explain.Cause("room", ahead=bool(self.takers))
             return None
         if cause.kind == "quota":
-            return self._held_back(ask, cause)
+            return self._awaiting(ask, cause)
         settles = self.gate(ask, settled=True) is None
         evicts = ask.line.preempts and self.evictor.may_find(ask)
-        return None if settles or evicts else self._held_back(ask, cause)
+        return None if settles or evicts else self._awaiting(ask, cause)
 
     @functools.cached_property
     def _had_room(self) -> snapshots.Mask:
@@ -344,7 +343,7 @@ class Cycle(ways.Ways):
             if self.start(ask, self._action()):
                 return None
             return self._later(ask, kept=kept)
-        return None if self._relieved(ask, cause) else self._held_back(ask, cause)
+        return None if self._relieved(ask, cause) else self._awaiting(ask, cause)
 
     def _behind(self, ask: asking.Ask, wait: accruing.Wait) -> explain.Cause:
         """Who would take what comes free under a limit from who waits for that before it."""
@@ -352,11 +351,16 @@ class Cycle(ways.Ways):
             return explain.Cause("kept", subject=wait.job, at=wait.at)
         return explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
 
-    def _held_back(self, ask: asking.Ask, cause: explain.Cause) -> explain.Cause:
-        """What holds an ask back; what comes free under a limit is kept for it."""
-        if cause.kind in {"limit", "quota"} and not ask.line.others:
+    def _awaiting(self, ask: asking.Ask, cause: explain.Cause) -> explain.Cause:
+        """What holds an ask back; what comes free under a limit is kept for it if it ever fits."""
+        if cause.kind in {"limit", "quota"} and not ask.line.others and not self._never(ask):
             self.accruing.wait(ask)
         return cause
+
+    def _never(self, ask: asking.Ask) -> bool:
+        """Whether no nodes could ever hold an ask."""
+        never = None if self._had_room[ask.shape] else self.explainer.never(ask.shape)
+        return never is not None and never.code is reasons.ReasonCode.NEVER_FITS
 
     def _try_all(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
         """The same in several pools: a start in any of them goes before making room in one."""
