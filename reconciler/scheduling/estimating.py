@@ -10,36 +10,22 @@ and arrival. That leaves out gaps between nodes and what is taken back by force,
 estimate; what nothing bounds gets none, as what only nodes could hold that take no work now.
 """
 
+import dataclasses
 import heapq
 import itertools
-import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import areas, asking, backfill, caps, certainty, order, timelines
+from reconciler.scheduling import asking, backfill, caps, certainty, expecting, order, pouring
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Estimate, Eviction, Placement
 
 #: Claims that get an estimate, with GPUs and without.
 CLAIMS_MAX = 1000
-#: Elements of one claim that start at other moments than its first are reckoned with so often.
-BATCHES_MAX = 8
-#: What should have ended by now is expected to end so soon, in seconds.
-SOON_S = 1.0
-
-
-class Waiting(NamedTuple):
-    """A claim of a line with the elements of it that are left, and how many may start at once."""
-
-    line: snapshots.Line
-    claim: snapshots.Claim
-    left: int
-    at_once: int
 
 
 def estimates(
@@ -65,7 +51,7 @@ def estimates(
     now can keep from its room (``certainty``).
     """
     found: dict[str, Estimate] = {}
-    expected = _Expected(situation, queues, placements)
+    expected = expecting.Expected(situation, queues, placements)
     waited_for = [one for one in calendar.reservations if one.ask.progress.left > 0]
     sure = certainty.Certainty(
         situation, columns, ledger, queues, evictions=evictions, promised=promised
@@ -79,7 +65,9 @@ def estimates(
         found.setdefault(ask.job, estimate)
     if promised:
         found |= {job: Estimate(at) for job, at in _left_by(situation, evictions, promised)}
-    if not columns.elements.any() or next(expected.moments(), None) is None:
+    if not columns.elements.any():
+        return found
+    if not situation.windows and next(expected.moments(), None) is None:
         return found  # nothing is known to come back
     uses_gpu = np.array([s.least[ledgers.GPU] > 0 for s in situation.shapes])[columns.shape]
     for resource, mask in ((ledgers.GPU, uses_gpu), (0, ~uses_gpu)):
@@ -90,7 +78,7 @@ def estimates(
         if streams:
             waiting = itertools.islice(_in_turn(situation, ledger, streams), CLAIMS_MAX)
             bounds = caps.Caps(situation, ledger, expected.freed)
-            pools = _Pools(expected, calendar, _alike(situation, columns, mask), resource)
+            pools = pouring.Pools(expected, calendar, _alike(situation, columns, mask), resource)
             pools.pour(waiting, bounds, found)
     return found
 
@@ -128,149 +116,6 @@ def _left_by(
         yield job, max(at, now) if at else last
 
 
-class _Expected:
-    """How long work takes as a rule, and when that makes room."""
-
-    def __init__(
-        self,
-        situation: snapshots.Snapshot,
-        queues: list[order.Line],
-        placements: Sequence[Placement],
-    ) -> None:
-        self.situation = situation
-        self._queues = queues
-        self._placements = placements
-        self._ends: list[tuple[float, snapshots.Holding]] | None = None
-        self._first_ends: dict[str, float] | None = None
-
-    def runs_s(self, job: str, limit_s: float) -> float:
-        """How long one run of a job takes that has not begun."""
-        usual_s = self.situation.usual_s
-        return limit_s if usual_s is None or limit_s == math.inf else min(limit_s, usual_s(job, 0))
-
-    def ends(self) -> list[tuple[float, snapshots.Holding]]:
-        """When running work ends, of what has a limit and was not told to leave."""
-        if self._ends is None:
-            now, usual_s = self.situation.now, self.situation.usual_s
-            found, running = [], self.situation.running
-            for row in np.flatnonzero((running.ends_at < math.inf) & ~running.leaving).tolist():
-                holding = self.situation.holdings[row]
-                end = holding.ends_at
-                if usual_s is not None:
-                    ran_s = max(0.0, now - holding.began)
-                    end = min(end, holding.began + usual_s(holding.job, ran_s))
-                found.append((max(end, now + SOON_S), holding))
-            self._ends = found
-        return self._ends
-
-    def starting(self) -> Iterator[tuple[float, snapshots.Line, Placement]]:
-        """When what starts in this cycle ends, of what has a limit, with its line."""
-        now, lines = self.situation.now, self.situation.lines
-        line_of = {
-            progress.claim.job: lines[progress.line]
-            for queue in self._queues
-            for progress in queue.progress.values()
-            if progress.started
-        }
-        for placement in self._placements:
-            line = line_of.get(placement.job)
-            runs_s = math.inf if line is None else self.runs_s(placement.job, line.duration_s)
-            if line is not None and runs_s < math.inf:
-                yield now + runs_s, line, placement
-
-    def gains(self, resource: int) -> Iterator[tuple[float, int, int]]:
-        """When which node gets how much back: of what ran before, and of what starts now."""
-        for end, holding in self.ends():
-            for held in holding.tasks:
-                if held.amounts[resource]:
-                    yield end, held.node, held.amounts[resource]
-        for end, _, placement in self.starting():
-            for task in placement.tasks:
-                if task.amounts[resource]:
-                    yield end, task.node, task.amounts[resource]
-
-    def moments(self) -> Iterator[float]:
-        """When anything ends."""
-        yield from (end for end, _ in self.ends())
-        yield from (end for end, _, _ in self.starting())
-
-    def freed(self) -> Iterator[caps.Freed]:
-        """The same by queue."""
-        for end, holding in self.ends():
-            firm = () if holding.preemptible else tuple(t for t in holding.tasks if not t.spare)
-            yield caps.Freed(end, holding.queue, holding.tasks, firm)
-        for end, line, placement in self.starting():
-            tasks = tuple(snapshots.HeldTask(task.node, task.amounts) for task in placement.tasks)
-            firm = tasks if not line.preemptible and placement.action != "grow" else ()
-            yield caps.Freed(end, line.queue, tasks, firm)
-
-    def first_end(self, job: str) -> float:
-        """When the first element of a job ends that runs or starts now; infinity: nobody knows."""
-        if self._first_ends is None:
-            self._first_ends = {}
-            ends = itertools.chain(
-                ((end, holding.job) for end, holding in self.ends()),
-                ((end, placement.job) for end, _, placement in self.starting()),
-            )
-            for end, name in ends:
-                self._first_ends[name] = min(end, self._first_ends.get(name, math.inf))
-        return self._first_ends.get(job, math.inf)
-
-    def starts(
-        self, calendar: backfill.Calendar, reservations: list[backfill.Reservation]
-    ) -> Iterator[float]:
-        """When each of these could start on its nodes, after those before it."""
-        changes: dict[int, list[tuple[float, snapshots.Vector]]] = {
-            task.node: [] for reservation in reservations for task in reservation.tasks
-        }
-        if changes:
-            for end, holding in self.ends():
-                for held in holding.tasks:
-                    if held.node in changes:
-                        changes[held.node].append((end, held.amounts))
-        for reservation in reservations:
-            ask = reservation.ask
-            needed: dict[int, snapshots.Vector] = {}
-            for task in reservation.tasks:
-                known = needed.get(task.node, ledgers.NOTHING)
-                needed[task.node] = ledgers.plus(known, task.amounts)
-            runs_s = self.runs_s(ask.job, ask.line.duration_s)
-            at = max(
-                _room_at(self.situation.now, calendar.later.amounts[node], changes[node], amounts)
-                for node, amounts in needed.items()
-            )
-            if at < reservation.starts_at and calendar.is_closed(reservation, at):
-                at = reservation.starts_at
-            for node, amounts in needed.items():
-                changes[node].append((at, ledgers.minus(ledgers.NOTHING, amounts)))
-                if runs_s < math.inf:
-                    changes[node].append((at + runs_s, amounts))
-            yield at
-
-
-def _room_at(
-    now: float,
-    free: NDArray[np.int64],
-    changes: list[tuple[float, snapshots.Vector]],
-    needed: snapshots.Vector,
-) -> float:
-    """From when on a node has room for good, as far as is known; infinity: never."""
-    changes.sort()
-    left: snapshots.Vector = (int(free[0]), int(free[1]), int(free[2]))
-    at = now if _holds(left, needed) else math.inf
-    for moment, amounts in changes:
-        left = ledgers.plus(left, amounts)
-        if not _holds(left, needed):
-            at = math.inf
-        elif at == math.inf:
-            at = moment
-    return at
-
-
-def _holds(left: snapshots.Vector, needed: snapshots.Vector) -> bool:
-    return all(has >= asks for has, asks in zip(left, needed, strict=True))
-
-
 def _by_queue(columns: snapshots.LineColumns, mask: snapshots.Mask) -> Iterable[NDArray[np.intp]]:
     """Lines of ``mask`` with claims, by queue; in it by priority and the arrival of the first."""
     chosen = np.flatnonzero(mask & (columns.claims > 0))
@@ -285,7 +130,7 @@ def _waiting(
     queues: list[order.Line],
     ranked: NDArray[np.intp],
     could_start: Callable[[snapshots.Line], bool],
-) -> Iterator[Waiting]:
+) -> Iterator[pouring.Waiting]:
     """Claims of one queue that wait, by priority and arrival, with the elements left.
 
     ``ranked``: its lines in order; no more of them are looked at than claims are taken.
@@ -312,17 +157,31 @@ def _waiting(
             )
         else:
             heapq.heappop(heap)
-        if claim.missing or situation.shapes[line.shape].unreserved is not None:
-            continue  # windows keep it from some nodes: the pool of all says nothing of it
+        if claim.missing:
+            continue
         progress = queues[line.queue].progress.get((index, position))
         begun = progress.started + progress.promised if progress else 0
         left = len(claim.elements) - begun
         if left <= 0:
             continue
         if index not in startable:
-            startable[index] = could_start(line) and _is_held(situation, line)
+            open_to_it = _unreserved(situation, line)
+            startable[index] = could_start(open_to_it) and _is_held(situation, open_to_it)
         if startable[index]:
-            yield Waiting(line, claim, left, min(claim.startable, len(claim.elements)) - begun)
+            at_once = min(claim.startable, len(claim.elements)) - begun
+            yield pouring.Waiting(_unreserved(situation, line), claim, left, at_once)
+
+
+def _unreserved(situation: snapshots.Snapshot, line: snapshots.Line) -> snapshots.Line:
+    """The same as if no window kept nodes from it for being too near."""
+    shapes = situation.shapes
+    if all(shapes[one].unreserved is None for one in (line.shape, *line.others)):
+        return line
+    here, *others = [
+        one if (whole := shapes[one].unreserved) is None else whole
+        for one in (line.shape, *line.others)
+    ]
+    return dataclasses.replace(line, shape=here, others=tuple(others))
 
 
 def _is_held(situation: snapshots.Snapshot, line: snapshots.Line) -> bool:
@@ -349,14 +208,16 @@ def _count(there: snapshots.Amounts, asked: snapshots.Vector) -> int:
 
 
 def _in_turn(
-    situation: snapshots.Snapshot, ledger: ledgers.Ledger, streams: dict[int, Iterator[Waiting]]
-) -> Iterator[Waiting]:
+    situation: snapshots.Snapshot,
+    ledger: ledgers.Ledger,
+    streams: dict[int, Iterator[pouring.Waiting]],
+) -> Iterator[pouring.Waiting]:
     """Claims of several queues, always of the one that has least of its share by then.
 
     Args:
         streams: of each queue what waits in it.
     """
-    heap: list[tuple[float, int, Waiting]] = []
+    heap: list[tuple[float, int, pouring.Waiting]] = []
     poured: dict[int, snapshots.Vector] = dict.fromkeys(streams, ledgers.NOTHING)
 
     def push(queue: int) -> None:
@@ -382,87 +243,5 @@ def _alike(
     """The shapes of lines with claims, each with those that are tried after it."""
     chosen = np.flatnonzero(mask & (columns.claims > 0))
     firsts = chosen[np.unique(columns.shape[chosen], return_index=True)[1]].tolist()
-    return [(situation.lines[i].shape, *situation.lines[i].others) for i in firsts]
-
-
-class _Pools:
-    """What nodes have and get back of one resource, which claims take in their order."""
-
-    def __init__(
-        self,
-        expected: _Expected,
-        calendar: backfill.Calendar,
-        alike: list[tuple[int, ...]],
-        resource: int,
-    ) -> None:
-        self.expected, self.calendar, self.resource = expected, calendar, resource
-        self.alike = alike
-        #: Of strict queues: nobody starts before this, as who goes first does not.
-        self._floors: dict[int, float] = {}
-        #: The rows of nodes that each shape may use.
-        self._rows: dict[int, tuple[int, ...]] = {}
-        self._timeline = timelines.Timeline(expected.situation.now, ())
-
-    def pour(
-        self, waiting: Iterable[Waiting], bounds: caps.Caps, found: dict[str, Estimate]
-    ) -> None:
-        """Give claims what they wait for, one after the other, and note when they have it."""
-        strict = self.expected.situation.queues.strict
-        for one in waiting:
-            if not self._rows:
-                self._fill()
-                if min(self._timeline.changes, default=math.inf) == math.inf:
-                    return  # nothing is known to come back, under no limit either
-            at = self._start(one, bounds)
-            if at < math.inf:
-                at = found.setdefault(one.claim.job, Estimate(at)).at
-            if strict[one.line.queue]:
-                self._floors[one.line.queue] = at
-
-    def _start(self, one: Waiting, bounds: caps.Caps) -> float:
-        """When a claim starts, which takes what it needs from then on; infinity: nobody knows."""
-        rows = self._rows[one.line.shape]
-        asked = self.expected.situation.shapes[one.line.shape].least[self.resource]
-        parts = [(rows, asked), *bounds.of(one.line, self._timeline)]
-        changes = self._timeline.changes
-        soonest = min(changes[row] for some, _ in parts for row in some)
-        after = max(self._floors.get(one.line.queue, 0.0), soonest)
-        if one.at_once <= 0:  # as many as may run at once do
-            after = max(after, self.expected.first_end(one.claim.job))
-        if after == math.inf:
-            return math.inf
-        runs_s = self.expected.runs_s(one.claim.job, one.line.duration_s)
-        first, left = math.inf, min(one.left, max(1, one.at_once))
-        for _ in range(BATCHES_MAX):
-            at = self._timeline.first(parts, runs_s, after)
-            first = min(first, at)
-            if at == math.inf:
-                break
-            count, end = 1, at + runs_s
-            if left > 1:
-                count = max(1, min(self._timeline.most(part, at, end, left) for part in parts))
-            self._timeline.take([(some, amount * count) for some, amount in parts], at, end)
-            left -= count
-            after = at
-            if left <= 0:
-                break
-        return first
-
-    def _fill(self) -> None:
-        """What is free now in each area, and all that is known to come back."""
-        situation, resource = self.expected.situation, self.resource
-        accepts = situation.nodes.accepts
-        parts = areas.Areas(situation, self.alike)
-        self._rows = parts.of_shape
-        amounts = np.zeros(parts.count, dtype=np.int64)
-        free = np.where(accepts, self.calendar.later.amounts[:, resource], 0)
-        np.add.at(amounts, parts.of_node, free)
-        gains: list[list[timelines.Gain]] = [[] for _ in range(parts.count)]
-        of_node = parts.of_node.tolist()
-        open_to_work = accepts.tolist()
-        for end, node, amount in self.expected.gains(resource):
-            if open_to_work[node]:
-                gains[of_node[node]].append((end, amount))
-        self._timeline = timelines.Timeline(situation.now, self.expected.moments())
-        for left, some in zip(amounts.tolist(), gains, strict=True):
-            self._timeline.add(left, some)
+    found = [_unreserved(situation, situation.lines[i]) for i in firsts]
+    return [(line.shape, *line.others) for line in found]

@@ -1,0 +1,151 @@
+"""Who gets what of the room that comes back, and when: one amount of each area, claim after claim.
+
+Claims come in, in the order in which they would have their turns; each takes what it needs from the
+first moment from which that is there, with what limits and lenders leave, for as long as it runs.
+Who comes later takes what is left, also before who came first, as backfill lets it.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from reconciler.scheduling import areas, backfill, caps, closures, expecting, timelines
+from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.decisions import Estimate
+
+#: Elements of one claim that start at other moments than its first are reckoned with so often.
+BATCHES_MAX = 8
+
+
+class Waiting(NamedTuple):
+    """A claim of a line with the elements of it that are left, and how many may start at once."""
+
+    line: snapshots.Line
+    claim: snapshots.Claim
+    left: int
+    at_once: int
+
+
+class _Wanted(NamedTuple):
+    """What one start of a claim takes: so much of some areas, and of what bounds leave.
+
+    ``closed``: when windows keep which of the areas from it.
+    """
+
+    rows: tuple[int, ...]
+    asked: int
+    limits: list[timelines.Part]
+    closed: list[closures.Closed]
+
+
+class Pools:
+    """What nodes have and get back of one resource, which claims take in their order."""
+
+    def __init__(
+        self,
+        expected: expecting.Expected,
+        calendar: backfill.Calendar,
+        alike: list[tuple[int, ...]],
+        resource: int,
+    ) -> None:
+        self.expected, self.calendar, self.resource = expected, calendar, resource
+        self.alike = alike
+        #: Of strict queues: nobody starts before this, as who goes first does not.
+        self._floors: dict[int, float] = {}
+        #: The rows of nodes that each shape may use.
+        self._rows: dict[int, tuple[int, ...]] = {}
+        self._timeline = timelines.Timeline(expected.situation.now, ())
+        self._closures: closures.Closures
+
+    def pour(
+        self, waiting: Iterable[Waiting], bounds: caps.Caps, found: dict[str, Estimate]
+    ) -> None:
+        """Give claims what they wait for, one after the other, and note when they have it."""
+        situation = self.expected.situation
+        for one in waiting:
+            if not self._rows:
+                self._fill()
+                changes = min(self._timeline.changes, default=math.inf)
+                if changes == math.inf and not situation.windows:
+                    return  # nothing is known to come back, under no limit either
+            at = self._start(one, bounds)
+            if at < math.inf:
+                at = found.setdefault(one.claim.job, Estimate(at)).at
+            if situation.queues.strict[one.line.queue]:
+                self._floors[one.line.queue] = at
+
+    def _start(self, one: Waiting, bounds: caps.Caps) -> float:
+        """When a claim starts, which takes what it needs from then on; infinity: nobody knows."""
+        rows = self._rows[one.line.shape]
+        wanted = _Wanted(
+            rows,
+            self.expected.situation.shapes[one.line.shape].least[self.resource],
+            bounds.of(one.line, self._timeline),
+            [each for each in self._closures.of(one.line) if each.row in rows],
+        )
+        after = self._soonest(one, wanted)
+        if after == math.inf:
+            return math.inf
+        runs_s = self.expected.runs_s(one.claim.job, one.line.duration_s)
+        first, left = math.inf, min(one.left, max(1, one.at_once))
+        for _ in range(BATCHES_MAX):
+            at, there = self._first(wanted, runs_s, after)
+            first = min(first, at)
+            if at == math.inf:
+                break
+            parts = [(there, wanted.asked), *wanted.limits]
+            count, end = 1, at + runs_s
+            if left > 1:
+                count = max(1, min(self._timeline.most(part, at, end, left) for part in parts))
+            self._timeline.take([(some, amount * count) for some, amount in parts], at, end)
+            left -= count
+            after = at
+            if left <= 0:
+                break
+        return first
+
+    def _soonest(self, one: Waiting, wanted: _Wanted) -> float:
+        """Before which moment nothing changes for a claim that does not start now."""
+        changes = self._timeline.changes
+        rows = [*wanted.rows, *(row for some, _ in wanted.limits for row in some)]
+        moments = [*(changes[row] for row in rows), *(each.ends_at for each in wanted.closed)]
+        after = max(self._floors.get(one.line.queue, 0.0), min(moments))
+        if one.at_once <= 0:  # as many as may run at once do
+            after = max(after, self.expected.first_end(one.claim.job))
+        return after
+
+    def _first(self, wanted: _Wanted, runs_s: float, after: float) -> tuple[float, tuple[int, ...]]:
+        """When all that is wanted is there, and in which areas; infinity: nobody knows."""
+        rows, asked, limits, closed = wanted
+        if not closed:
+            return self._timeline.first([(rows, asked), *limits], runs_s, after), rows
+        for stretch in closures.stretches(closed, runs_s, after):
+            there = tuple([row for row in rows if row not in stretch.closed])
+            if not there:
+                continue
+            at = self._timeline.first([(there, asked), *limits], runs_s, stretch.begins_at)
+            if at <= stretch.ends_at and at < math.inf:
+                return at, there
+        return math.inf, rows
+
+    def _fill(self) -> None:
+        """What is free now in each area, and all that is known to come back."""
+        situation, resource = self.expected.situation, self.resource
+        accepts = situation.nodes.accepts
+        parts = areas.Areas(situation, self.alike)
+        self._rows = parts.of_shape
+        self._closures = closures.Closures(situation, parts)
+        amounts = np.zeros(parts.count, dtype=np.int64)
+        free = np.where(accepts, self.calendar.later.amounts[:, resource], 0)
+        np.add.at(amounts, parts.of_node, free)
+        gains: list[list[timelines.Gain]] = [[] for _ in range(parts.count)]
+        of_node = parts.of_node.tolist()
+        open_to_work = accepts.tolist()
+        for end, node, amount in self.expected.gains(resource):
+            if open_to_work[node]:
+                gains[of_node[node]].append((end, amount))
+        self._timeline = timelines.Timeline(situation.now, self.expected.moments())
+        for left, some in zip(amounts.tolist(), gains, strict=True):
+            self._timeline.add(left, some)
