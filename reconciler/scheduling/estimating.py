@@ -13,13 +13,25 @@ estimate; what nothing bounds gets none, as what only nodes could hold that take
 import dataclasses
 import heapq
 import itertools
+import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import asking, backfill, caps, certainty, expecting, order, pouring
+from reconciler.scheduling import (
+    asking,
+    backfill,
+    caps,
+    certainty,
+    eviction,
+    expecting,
+    order,
+    pouring,
+    takebacks,
+    victims,
+)
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Estimate, Eviction, Placement
@@ -38,6 +50,7 @@ def estimates(
     placements: Sequence[Placement],
     evictions: Sequence[Eviction],
     promised: Collection[str],
+    evictor: eviction.Evictor,
     could_start: Callable[[snapshots.Line], bool],
 ) -> dict[str, Estimate]:
     """Job to the expected start of its next element; none for what could never start.
@@ -52,6 +65,7 @@ def estimates(
     """
     found: dict[str, Estimate] = {}
     expected = expecting.Expected(situation, queues, placements)
+    taking = takebacks.Takebacks(situation, evictor, expected, calendar.later.amounts)
     waited_for = [one for one in calendar.reservations if one.ask.progress.left > 0]
     sure = certainty.Certainty(
         situation, columns, ledger, queues, evictions=evictions, promised=promised
@@ -61,13 +75,15 @@ def estimates(
         entitled = ledger.covered(ask.queue, ask.amounts) or not _has_rivals(situation, ledger, ask)
         certain = entitled and sure.holds(reservation)
         latest = reservation.starts_at
-        estimate = Estimate(min(at, latest), certain=certain, latest=latest, entitled=entitled)
-        found.setdefault(ask.job, estimate)
+        if ask.job not in found:
+            soonest = min(at, latest, taking.at(ask.progress.line, ask.progress.claim))
+            found[ask.job] = Estimate(soonest, certain=certain, latest=latest, entitled=entitled)
     if promised:
         found |= {job: Estimate(at) for job, at in _left_by(situation, evictions, promised)}
     if not columns.elements.any():
         return found
-    if not situation.windows and next(expected.moments(), None) is None:
+    protected = victims.wake_at(situation) < math.inf
+    if not (situation.windows or protected or any(expected.moments())):
         return found  # nothing is known to come back
     uses_gpu = np.array([s.least[ledgers.GPU] > 0 for s in situation.shapes])[columns.shape]
     for resource, mask in ((ledgers.GPU, uses_gpu), (0, ~uses_gpu)):
@@ -78,7 +94,9 @@ def estimates(
         if streams:
             waiting = itertools.islice(_in_turn(situation, ledger, streams), CLAIMS_MAX)
             bounds = caps.Caps(situation, ledger, expected.freed)
-            pools = pouring.Pools(expected, calendar, _alike(situation, columns, mask), resource)
+            pools = pouring.Pools(
+                expected, calendar, _alike(situation, columns, mask), resource, taking
+            )
             pools.pour(waiting, bounds, found)
     return found
 
@@ -169,7 +187,8 @@ def _waiting(
             startable[index] = could_start(open_to_it) and _is_held(situation, open_to_it)
         if startable[index]:
             at_once = min(claim.startable, len(claim.elements)) - begun
-            yield pouring.Waiting(_unreserved(situation, line), claim, left, at_once)
+            open_to_it = _unreserved(situation, line)
+            yield pouring.Waiting(index, open_to_it, claim, left, at_once)
 
 
 def _unreserved(situation: snapshots.Snapshot, line: snapshots.Line) -> snapshots.Line:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reconciler.scheduling import areas, backfill, caps, closures, expecting, timelines
+from reconciler.scheduling import areas, backfill, caps, closures, expecting, takebacks, timelines
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Estimate
 
@@ -20,8 +20,12 @@ BATCHES_MAX = 8
 
 
 class Waiting(NamedTuple):
-    """A claim of a line with the elements of it that are left, and how many may start at once."""
+    """A claim of a line with the elements of it that are left, and how many may start at once.
 
+    ``number``: which line it is of; ``line``: the same as if no window were too near.
+    """
+
+    number: int
     line: snapshots.Line
     claim: snapshots.Claim
     left: int
@@ -49,8 +53,10 @@ class Pools:
         calendar: backfill.Calendar,
         alike: list[tuple[int, ...]],
         resource: int,
+        taking: takebacks.Takebacks,
     ) -> None:
         self.expected, self.calendar, self.resource = expected, calendar, resource
+        self.taking = taking
         self.alike = alike
         #: Of strict queues: nobody starts before this, as who goes first does not.
         self._floors: dict[int, float] = {}
@@ -67,10 +73,9 @@ class Pools:
         for one in waiting:
             if not self._rows:
                 self._fill()
-                changes = min(self._timeline.changes, default=math.inf)
-                if changes == math.inf and not situation.windows:
-                    return  # nothing is known to come back, under no limit either
             at = self._start(one, bounds)
+            if one.claim.job not in found:
+                at = min(at, self.taking.at(one.number, one.claim, max(1, one.at_once)))
             if at < math.inf:
                 at = found.setdefault(one.claim.job, Estimate(at)).at
             if situation.queues.strict[one.line.queue]:

@@ -67,6 +67,7 @@ def decisions(cycle: Finished) -> Decisions:
             placements=cycle.placements,
             evictions=cycle.evictions,
             promised=cycle.promised,
+            evictor=cycle.evictor,
             could_start=cycle.explainer.could_start,
         ),
         shares=shares(cycle.ledger),
