@@ -1,11 +1,12 @@
 """Limits as amounts in time, for estimates: what they leave, and when work under them ends.
 
-Whoever waits under a limit, or is firm and waits for its guarantee, starts when that has room too,
-however much is idle. Each such bound of a queue in one resource is a row of a ``Timeline`` like
-what nodes have; a line comes in, the rows that bind it go out with what one start takes of each.
+Whoever waits under a limit, is firm and waits for its guarantee, or waits for what others lend of
+theirs, starts when that has room too, however much is idle. Each such bound of a queue in one
+resource is a row of a ``Timeline`` like what nodes have; a line comes in, the rows that bind it go
+out with what one start takes of each.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from reconciler.scheduling import bypool, timelines
@@ -13,6 +14,8 @@ from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Charge
 
+#: Moments at which it is asked what others keep back, for one queue and resource.
+LENT_MAX = 64
 #: The queue that stands for all work together.
 ALL = -1
 
@@ -27,11 +30,15 @@ class Freed(NamedTuple):
 
 
 class _Bound(NamedTuple):
-    """One bound: of a queue, in a resource, for all its work or for what is firm alone."""
+    """One bound: of a queue, in a resource, for all its work or for what is firm alone.
+
+    ``lent``: not what is written for the queue, but what others keep back of their guarantees.
+    """
 
     queue: int
     resource: int
     firm: bool
+    lent: bool = False
 
 
 #: When how much of each resource comes back, with what of it is firm.
@@ -74,11 +81,15 @@ class Caps:
                 found += [bound for most, bound in bounds if most < UNLIMITED]
             if ledger.caps and ledger.caps[resource] < UNLIMITED:
                 found.append(_Bound(ALL, resource, firm=False))
+            if ledger.lends:
+                found.append(_Bound(line.queue, resource, firm=False, lent=True))
         return [((self._row(bound, timeline),), asked[bound.resource]) for bound in found]
 
     def _row(self, bound: _Bound, timeline: timelines.Timeline) -> int:
         row = self._rows.get((timeline, bound))
-        if row is None:
+        if row is None and bound.lent:
+            row = self._rows[timeline, bound] = timeline.add(*self._lent(bound))
+        elif row is None:
             gains = [
                 (at, (firm if bound.firm else amounts)[bound.resource])
                 for queue, returned in self._returned().items()
@@ -96,6 +107,33 @@ class Caps:
         if bound.firm:
             return ledger.firm_limit[bound.queue][resource] - ledger.firm[bound.queue][resource]
         return ledger.limit[bound.queue][resource] - ledger.used(bound.queue, resource)
+
+    def _lent(self, bound: _Bound) -> tuple[int, list[timelines.Gain]]:
+        """What others let a queue have once all that is leaving has left, and what more when."""
+        ledger, resource = self._ledger, bound.resource
+        used = [ledger.used(queue, resource) for queue in range(len(ledger.paths))]
+        first = most = self._most(bound, used)
+        gains: list[timelines.Gain] = []
+        ends = sorted(
+            (at, queue, amounts[resource])
+            for queue, returned in self._returned().items()
+            for at, amounts, _ in returned
+            if amounts[resource]
+        )
+        together = -(-len(ends) // LENT_MAX) or 1
+        for number, (at, queue, amount) in enumerate(ends, 1):
+            for member in ledger.paths[queue]:
+                used[member] -= amount
+            if number % together == 0 or number == len(ends):
+                then = self._most(bound, used)
+                if then > most:
+                    gains.append((at, then - most))
+                    most = then
+        return first, gains
+
+    def _most(self, bound: _Bound, used: Sequence[int]) -> int:
+        owned, left, _ = self._ledger.lent(bound.queue, bound.resource, used)
+        return max(owned, left)
 
     def _returned(self) -> dict[int, list[_Returned]]:
         """What comes back of each queue's own work."""

@@ -70,11 +70,13 @@ def estimates(
     sure = certainty.Certainty(
         situation, columns, ledger, queues, evictions=evictions, promised=promised
     )
+    reserved: list[pouring.Reserved] = []
     for reservation, at in zip(waited_for, expected.starts(calendar, waited_for), strict=True):
         ask = reservation.ask
         entitled = ledger.covered(ask.queue, ask.amounts) or not _has_rivals(situation, ledger, ask)
         certain = entitled and sure.holds(reservation)
         latest = reservation.starts_at
+        reserved.append(pouring.Reserved(reservation, min(at, latest)))
         if ask.job not in found:
             soonest = min(at, latest, taking.at(ask.progress.line, ask.progress.claim))
             found[ask.job] = Estimate(soonest, certain=certain, latest=latest, entitled=entitled)
@@ -94,8 +96,9 @@ def estimates(
         if streams:
             waiting = itertools.islice(_in_turn(situation, ledger, streams), CLAIMS_MAX)
             bounds = caps.Caps(situation, ledger, expected.freed)
+            alike = _alike(situation, columns, mask)
             pools = pouring.Pools(
-                expected, calendar, _alike(situation, columns, mask), resource, taking
+                expected, calendar, alike, resource, taking=taking, reserved=reserved
             )
             pools.pour(waiting, bounds, found)
     return found

@@ -277,36 +277,37 @@ class Ledger:
         for resource in self.resources:
             if not asked[resource]:
                 continue
-            used, kept = self.used(queue, resource), 0
-            need = used + asked[resource]
-            for member, above in zip(self.paths[queue], (*self.paths[queue][1:], -1), strict=True):
-                bound = self.guaranteed[member][resource]
-                if self.rationed[member][resource] and need <= bound:
-                    break
-                for other in self.children[above]:
-                    if other != member:
-                        idle = self._kept_back(other, resource)
-                        kept += idle
-                        need += idle + self.used(other, resource)
-                need += self._direct(above, resource)
-            else:
-                if kept and need > self.capacity[resource]:
-                    bound = self.capacity[resource] - (need - used - asked[resource])
-                    return Excess(queue, resource, bound, used, asked[resource])
+            used = [self.used(each, resource) for each in range(len(self.paths))]
+            owned, left, kept = self.lent(queue, resource, used)
+            if kept and asked[resource] > max(owned, left):
+                bound = left + used[queue]
+                return Excess(queue, resource, bound, used[queue], asked[resource])
         return None
 
-    def _kept_back(self, queue: int, resource: int) -> int:
+    def lent(self, queue: int, resource: int, used: Sequence[int]) -> tuple[int, int, int]:
+        """What a queue may still start by guarantees, and beside all that others have or keep back.
+
+        And how much of that they keep back. ``used``: what each queue has, with those below it.
+        """
+        owned, needed, kept = -UNLIMITED, used[queue], 0
+        for member, above in zip(self.paths[queue], (*self.paths[queue][1:], -1), strict=True):
+            if self.rationed[member][resource]:
+                owned = max(owned, self.guaranteed[member][resource] - needed)
+            for other in self.children[above]:
+                if other != member:
+                    idle = self._kept_back(other, resource, used)
+                    kept += idle
+                    needed += idle + used[other]
+            if above >= 0:  # its own work, without that of queues below it
+                needed += used[above] - sum(used[child] for child in self.children[above])
+        return owned, self.capacity[resource] - needed, kept
+
+    def _kept_back(self, queue: int, resource: int, used: Sequence[int]) -> int:
         """What a queue and those below it neither use nor lend."""
         withheld = self.guaranteed[queue][resource] - self.lending[queue][resource]
-        own = min(withheld, self.capacity[resource]) - self.used(queue, resource)
-        return max(0, own, sum(self._kept_back(c, resource) for c in self.children[queue]))
-
-    def _direct(self, queue: int, resource: int) -> int:
-        """What a queue's own work uses, without that of queues below it."""
-        if queue < 0:
-            return 0
-        below = sum(self.used(child, resource) for child in self.children[queue])
-        return self.used(queue, resource) - below
+        own = min(withheld, self.capacity[resource]) - used[queue]
+        below = [self._kept_back(child, resource, used) for child in self.children[queue]]
+        return max(0, own, sum(below))
 
     def covered(self, queue: int, asked: Charge) -> bool:
         """Whether guarantees all the way up would cover a start, once what is leaving has left."""

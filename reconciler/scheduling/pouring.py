@@ -6,7 +6,8 @@ Who comes later takes what is left, also before who came first, as backfill lets
 """
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,13 @@ class Waiting(NamedTuple):
     at_once: int
 
 
+class Reserved(NamedTuple):
+    """A reservation, and when its holder is expected to start there."""
+
+    reservation: backfill.Reservation
+    at: float
+
+
 class _Wanted(NamedTuple):
     """What one start of a claim takes: so much of some areas, and of what bounds leave.
 
@@ -53,10 +61,14 @@ class Pools:
         calendar: backfill.Calendar,
         alike: list[tuple[int, ...]],
         resource: int,
+        *,
         taking: takebacks.Takebacks,
+        reserved: Sequence[Reserved],
     ) -> None:
+        """``reserved``: who has room kept for it, and takes that when it can be expected to."""
         self.expected, self.calendar, self.resource = expected, calendar, resource
         self.taking = taking
+        self.reserved = reserved
         self.alike = alike
         #: Of strict queues: nobody starts before this, as who goes first does not.
         self._floors: dict[int, float] = {}
@@ -70,9 +82,14 @@ class Pools:
     ) -> None:
         """Give claims what they wait for, one after the other, and note when they have it."""
         situation = self.expected.situation
-        for one in waiting:
+        kept = Counter(one.reservation.ask.job for one in self.reserved)
+        for each in waiting:
             if not self._rows:
-                self._fill()
+                self._fill(bounds)
+            has = kept[each.claim.job]
+            one = each._replace(left=each.left - has, at_once=each.at_once - has)
+            if one.left <= 0:
+                continue
             at = self._start(one, bounds)
             if one.claim.job not in found:
                 at = min(at, self.taking.at(one.number, one.claim, max(1, one.at_once)))
@@ -135,8 +152,8 @@ class Pools:
                 return at, there
         return math.inf, rows
 
-    def _fill(self) -> None:
-        """What is free now in each area, and all that is known to come back."""
+    def _fill(self, bounds: caps.Caps) -> None:
+        """What is free now in each area, all that is known to come back, and what is reserved."""
         situation, resource = self.expected.situation, self.resource
         accepts = situation.nodes.accepts
         parts = areas.Areas(situation, self.alike)
@@ -154,3 +171,23 @@ class Pools:
         self._timeline = timelines.Timeline(situation.now, self.expected.moments())
         for left, some in zip(amounts.tolist(), gains, strict=True):
             self._timeline.add(left, some)
+        for reservation, at in self.reserved:
+            self._reserve(reservation, at, bounds, of_node)
+
+    def _reserve(
+        self, reservation: backfill.Reservation, at: float, bounds: caps.Caps, of_node: list[int]
+    ) -> None:
+        """Take what is reserved, from when its holder is expected to start there."""
+        ask, line = reservation.ask, reservation.ask.line
+        taken: Counter[int] = Counter()
+        for task in reservation.tasks:
+            taken[of_node[task.node]] += task.amounts[self.resource]
+        parts = [
+            *(((row,), amount) for row, amount in taken.items() if amount),
+            *bounds.of(line, self._timeline),
+        ]
+        if parts:
+            end = at + self.expected.runs_s(ask.job, line.duration_s)
+            self._timeline.take(parts, at, end)
+        if self.expected.situation.queues.strict[line.queue]:
+            self._floors[line.queue] = max(at, self._floors.get(line.queue, 0.0))
