@@ -47,7 +47,7 @@ NO_ESTIMATE = {
     "ArrayLimit": "elements of its own go first",
     "OverLimit": "nobody knows when what it needs under that limit comes back",
     "WaitingForQuota": "nobody knows when its queue may have more",
-    "Reserved": "nobody knows when nothing is reserved before it any more",
+    "Reserved": "nobody knows when what is reserved for others leaves it the time",
     "OverBudget": "a budget keeps it back, whatever room there is",
 }
 #: Reasons that have nothing to do with what a queue has, and those that no other queue can end.
@@ -362,6 +362,8 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
         told = latest and terminal.clock(latest)
         later = told and told != terminal.clock(job["estimatedStart"])
         unless = f", at the latest {told}" if later else ""
+    elif job.get("startTakesBack"):
+        unless = ", when it may take room back"
     _say(f"Estimated start: {terminal.clock(job['estimatedStart'])}{left}{unless}.")
 
 

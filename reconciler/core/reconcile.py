@@ -161,7 +161,9 @@ def _schedule(
         work, _remembered(work, situation, decided, usage), scheduled=True
     )
     starts = {
-        job: outcome.ExpectedStart(one.at, one.certain, one.latest if one.certain else None)
+        job: outcome.ExpectedStart(
+            one.at, one.certain, one.latest if one.certain else None, one.takes_back
+        )
         for job, one in decided.estimates.items()
     }
     return _Schedule(new, usage, decided.promised, remembered, starts)

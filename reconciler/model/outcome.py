@@ -100,11 +100,13 @@ class ExpectedStart(msgspec.Struct, frozen=True):
     """When a job's next element is expected to start; not ``certain``: unless it is reclaimed.
 
     ``latest``: by when it starts for certain, if what runs keeps to its limits; None: nobody knows.
+    ``takes_back``: it starts then since other queues have to give up what they have too much of.
     """
 
     at: float
     certain: bool = False
     latest: float | None = None
+    takes_back: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -184,6 +184,7 @@ def job_view(
         if waits and expected is not None
         else None,
         estimated_certain=waits and expected is not None and expected.certain,
+        start_takes_back=waits and expected is not None and expected.takes_back,
         latest_start=viewforms.time_or_none(expected.latest) if waits and expected else None,
         attempts=[
             attemptviews.attempt_view(

@@ -124,7 +124,8 @@ class JobView(viewforms.View, frozen=True):
     ``elements`` counts elements by state; ``attempts`` holds a bounded number of them;
     ``dependsOn`` names the jobs that it waits for, or waited for. ``estimatedCertain``: it starts
     by ``latestStart`` as long as what runs keeps to its limits; else others may take that room back
-    first. ``estimatedStart`` goes by how long work runs as a rule, so it may be earlier.
+    first. ``estimatedStart`` goes by how long work runs as a rule, so it may be earlier; with
+    ``startTakesBack`` other queues have to give up by then what they have too much of.
     """
 
     name: str
@@ -150,6 +151,7 @@ class JobView(viewforms.View, frozen=True):
     depends_on: list[str]
     estimated_certain: bool = False
     latest_start: str | None = None
+    start_takes_back: bool = False
 
 
 class NodeUsageView(viewforms.View, frozen=True):

@@ -71,9 +71,12 @@ def stretches(closed: Sequence[Closed], runs_s: float, after: float) -> Iterator
     Work may begin until ``runs_s`` before an area is closed, and again from when that is over.
     """
     bars = [(one.row, one.begins_at - runs_s, one.ends_at) for one in closed]
+    lasts = {last for _, last, _ in bars}
     edges = {edge for _, last, over in bars for edge in (last, over) if after < edge < math.inf}
-    begins_at = after
-    for ends_at in (after, *sorted(edges), math.inf):
-        rows = [row for row, last, over in bars if last < ends_at and over > begins_at]
-        yield Stretch(begins_at, ends_at, frozenset(rows))
-        begins_at = ends_at
+    begin = after
+    for end in (*sorted(edges), math.inf):
+        # a moment at which one has just ended may be the last one before the next begins
+        for ends_at in (begin, end) if begin in lasts else (end,):
+            rows = [row for row, last, over in bars if last < ends_at and over > begin]
+            yield Stretch(begin, ends_at, frozenset(rows))
+        begin = end

@@ -100,12 +100,14 @@ class Estimate:
             else is submitted and nodes stay; else it says "unless reclaimed".
         latest: the moment from which room is reserved for it; infinity: none is.
         entitled: whether guarantees cover it, or no queue takes anything back from another.
+        takes_back: whether it starts then since others have to give up what they have too much of.
     """
 
     at: float
     certain: bool = False
     latest: float = math.inf
     entitled: bool = False
+    takes_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,8 +78,14 @@ def estimates(
         latest = reservation.starts_at
         reserved.append(pouring.Reserved(reservation, min(at, latest)))
         if ask.job not in found:
-            soonest = min(at, latest, taking.at(ask.progress.line, ask.progress.claim))
-            found[ask.job] = Estimate(soonest, certain=certain, latest=latest, entitled=entitled)
+            by_itself, taken = min(at, latest), taking.at(ask.progress.line, ask.progress.claim)
+            found[ask.job] = Estimate(
+                min(by_itself, taken),
+                certain=certain,
+                latest=latest,
+                entitled=entitled,
+                takes_back=taken < by_itself,
+            )
     if promised:
         found |= {job: Estimate(at) for job, at in _left_by(situation, evictions, promised)}
     if not columns.elements.any():

@@ -422,6 +422,7 @@ class Explainer:
             free = (
                 f"{wording.together(self.situation, group)} at once; {held} of them have room now"
             )
+        free += wording.or_reserved(self.situation, shape, group)
         return reasons.Reason(code, message, funnel, self._unblocks(shape, group, free))
 
     def _unblocks(self, shape: snapshots.Shape, group: snapshots.GroupShape, free: str) -> str:

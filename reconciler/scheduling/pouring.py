@@ -90,11 +90,14 @@ class Pools:
             one = each._replace(left=each.left - has, at_once=each.at_once - has)
             if one.left <= 0:
                 continue
-            at = self._start(one, bounds)
-            if one.claim.job not in found:
-                at = min(at, self.taking.at(one.number, one.claim, max(1, one.at_once)))
-            if at < math.inf:
-                at = found.setdefault(one.claim.job, Estimate(at)).at
+            at, job = self._start(one, bounds), one.claim.job
+            if job in found:
+                at = found[job].at
+            else:
+                taken = self.taking.at(one.number, one.claim, max(1, one.at_once))
+                if min(at, taken) < math.inf:
+                    found[job] = Estimate(min(at, taken), takes_back=taken < at)
+                at = min(at, taken)
             if situation.queues.strict[one.line.queue]:
                 self._floors[one.line.queue] = at
 

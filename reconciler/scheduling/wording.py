@@ -109,6 +109,22 @@ def reserved(windows: Sequence[snapshots.Window], now: float) -> tuple[str, str]
     return names_text(spans), unblocks
 
 
+def or_reserved(
+    situation: snapshots.Snapshot, shape: snapshots.Shape, group: snapshots.GroupShape
+) -> str:
+    """What also helps where windows keep nodes from work that could hold a task, beside room."""
+    if shape.unreserved is None:
+        return ""
+    eligible = situation.shapes[shape.unreserved].eligible
+    able = eligible & (situation.nodes.capacity >= group.amounts).all(axis=1)
+    barred = [situation.windows[index] for index in shape.barred]
+    barred = [window for window in barred if (window.nodes & able).any()]
+    if not barred:
+        return ""
+    spans, unblocks = reserved(barred, situation.now)
+    return f", or {unblocks} ({spans})"
+
+
 def task_text(situation: snapshots.Snapshot, group: snapshots.GroupShape, count: int = 1) -> str:
     """What so many tasks of a group ask for: as they asked for it, not as it is charged.
 

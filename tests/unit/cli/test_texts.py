@@ -124,6 +124,21 @@ Reserved: m
 Estimated start: 1970-01-01 02:00 (in 1h00m), at the latest 1970-01-01 03:30.
 """,
     ),
+    "starts when others have to give room back": (
+        {
+            "job": _job(estimatedStart="1970-01-01T02:00:00Z", startTakesBack=True),
+            "reasons": [{"code": "InsufficientResources", "message": "m"}],
+            "queue": None,
+            "borrowers": [],
+        },
+        """\
+j is Pending.
+
+InsufficientResources: m
+
+Estimated start: 1970-01-01 02:00 (in 1h00m), when it may take room back.
+""",
+    ),
     "waits": (
         {
             "job": _job(place=2, estimatedStart="1970-01-01T02:00:00Z"),
