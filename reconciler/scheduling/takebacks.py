@@ -79,7 +79,9 @@ class Takebacks:
         due = now if covered else max(now, self.evictor.forcing.at(ask))
         resource = ledgers.GPU if ask.amounts[ledgers.GPU] else 0
         gone = self._ends.copy()
-        for queue in self.evictor.losers(ask):
+        for queue in self.evictor.prospects.leaves_above():
+            if queue == ask.queue or not self.evictor.rules.may_lose(ask, queue):
+                continue
             rows, at = self._leaving(ask, queue, resource, due, covered=covered)
             gone[rows] = np.minimum(gone[rows], at)
         usable = situation.shapes[ask.shape].eligible & situation.nodes.accepts
