@@ -371,7 +371,7 @@ def _unbounded(found: list[Json]) -> str:
     """Why nobody can say when something starts that waits for these reasons."""
     codes = [one["code"] for one in found]
     never = bool(found) and all(reasons.CAN_NOT_START in one.get("message", "") for one in found)
-    if never or waiting.IMPOSSIBLE.intersection(codes) or "NoTopologyDomain" in codes:
+    if never or any(waiting.is_impossible(one) for one in found):
         return "as things are it can't start at all"
     why = NO_ESTIMATE.get(codes[0] if codes else "")
     if why is not None:

@@ -12,6 +12,7 @@ import typer
 
 from reconciler.cli import completing, context, terminal
 from reconciler.model import nearest, states
+from reconciler.model import reasons as words
 
 if TYPE_CHECKING:
     from reconciler.operations import client as clients
@@ -148,7 +149,7 @@ def _waiting_for(item: Json, reason: Json) -> str:
 
 def telling(reasons: Sequence[Json]) -> Json:
     """The first reason; before it one that no waiting ends. None: there is none."""
-    hopeless = [one for one in reasons if one["code"] == "NeverFits"]
+    hopeless = [one for one in reasons if words.is_final(one["code"], one.get("message", ""))]
     return next(iter([*hopeless, *reasons]), None)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from reconciler.cli import completing, context, lazily, patience, terminal
-from reconciler.model import quantities
+from reconciler.model import quantities, reasons
 from reconciler.operations import withheld
 
 if TYPE_CHECKING:
@@ -154,10 +154,16 @@ def _leave_unknown(api: patience.Patient, error: clients.ApiError) -> NoReturn:
     raise error
 
 
+def is_impossible(reason: Json) -> bool:
+    """Whether no waiting ends a reason."""
+    code = reason["code"]
+    return code in IMPOSSIBLE or reasons.is_final(code, reason.get("message", ""))
+
+
 def _hopeless(job: Json) -> str:
     """The reason that no waiting ends, where there is one."""
     for reason in job["reasons"]:
-        if reason["code"] in IMPOSSIBLE:
+        if is_impossible(reason):
             return f"{reason['code']}: {reason['message']}"
     return ""
 

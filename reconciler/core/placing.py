@@ -183,7 +183,9 @@ def _waited_for(work: desk.Work, draft: drafts.JobDraft) -> str:
     told = work.observed.reasons.get(draft.reason_key, ())
     if not told or draft.spec.array_count is not None:
         return ""
-    if told[0].code is ReasonCode.NEVER_FITS:  # it was so of the nodes that there were
+    if (
+        told[0].code is ReasonCode.NEVER_FITS and told[0].funnel
+    ):  # it was so of the nodes that there were
         return "; until now no node that had joined could hold it"
     return f"; until now it waited: {told[0].code}: {told[0].message}"
 

@@ -30,9 +30,16 @@ class ReasonCode(StrEnum):
 
 #: In the message of what asks for more than a limit gives in all: no waiting ends that.
 CAN_NOT_START = "it can't start under"
+#: In the message of what asks for one domain and is larger than each: no waiting ends that either.
+NONE_LARGE_ENOUGH = "none is large enough"
 #: In what would end a reason where nodes that could hold a job take no work now.
 WORK_AGAIN = "takes work again"
 PRECEDENCE = {code: rank for rank, code in enumerate(ReasonCode)}
+
+
+def is_final(code: str, message: str) -> bool:
+    """Whether a reason of those that say what nodes and guarantees hold ends by no waiting."""
+    return code == ReasonCode.NEVER_FITS or NONE_LARGE_ENOUGH in message
 
 
 class FunnelStep(msgspec.Struct, frozen=True):

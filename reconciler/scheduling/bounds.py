@@ -7,7 +7,7 @@ away, guarantees count for less than is written; who waits for room for that is 
 import numpy as np
 
 from reconciler.model import reasons
-from reconciler.scheduling import bypool, wording
+from reconciler.scheduling import bypool, lendable, wording
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED
@@ -19,6 +19,7 @@ class Bounds:
     def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
         self.situation = situation
         self.ledger = ledger
+        self._lendable = lendable.Lendable(situation, ledger)
         short = {
             root
             for root in ledger.children[-1]
@@ -27,6 +28,44 @@ class Bounds:
         #: (q,) whether what is guaranteed to a queue, or to its root, counts for less than written.
         self.shrunk: snapshots.Mask = np.array(
             [path[-1] in short for path in ledger.paths], dtype=np.bool_
+        )
+        #: (q,) queues of which something is told that is of no other.
+        self.apart: snapshots.Mask = self.shrunk | ledger.lends
+
+    def beyond_limits(self, line: snapshots.Line, shape: snapshots.Shape) -> ledgers.Excess | None:
+        """A limit that one start is more than in all, whatever else ends under any of them."""
+        ledger = self.ledger
+        asked = bypool.charge(shape.least, shape.pool, ledger.width)
+        for queue in ledger.paths[line.queue]:
+            limit = ledger.limit[queue]
+            for resource in ledger.resources:
+                if asked[resource] > limit[resource]:
+                    return ledgers.Excess(queue, resource, limit[resource], 0, asked[resource])
+        for resource, cap in enumerate(ledger.caps):
+            if asked[resource] > cap:
+                return ledgers.Excess(-1, resource, cap, 0, asked[resource])
+        return None
+
+    def beyond_lending(self, line: snapshots.Line, shape: snapshots.Shape) -> reasons.Reason | None:
+        """More at once than is guaranteed and others ever lend, were the whole cluster idle."""
+        asked = bypool.charge(shape.least, shape.pool, self.ledger.width)
+        resource = self._lendable.beyond(line.queue, asked)
+        if resource is None:
+            return None
+        name = self.situation.queues.names[line.queue]
+        most = self._lendable.of(line.queue, resource)
+        owed = self.ledger.guaranteed[line.queue][resource]
+        bound = wording.quota_text(self.situation, resource, most)
+        amount, own, rest = (
+            wording.quota_text(self.situation, resource, each, of=False)
+            for each in (asked[resource], owed, max(0, most - owed))
+        )
+        return reasons.Reason(
+            reasons.ReasonCode.NEVER_FITS,
+            f"{amount} asked at once, and queue {name} can have {bound} at the most: {own} "
+            f"guaranteed to it, and {rest} that are nobody's own or that other queues lend",
+            unblocks=f"queue {name} is guaranteed more, other queues lend more, nodes are added, "
+            "or less is asked for at once",
         )
 
     def _falls_short(self, root: int, resource: int) -> bool:

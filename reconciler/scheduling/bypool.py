@@ -221,14 +221,18 @@ def _taken(situation: snapshots.Snapshot, pools: snapshots.PoolColumns) -> tuple
     return taken[0], taken[1]
 
 
-def capacity(situation: snapshots.Snapshot) -> Charge:
-    """What nodes in service have, in the cluster and in each pool as far as it is not capped."""
+def capacity(situation: snapshots.Snapshot, *, also_closed: bool = False) -> Charge:
+    """What nodes in service have, in the cluster and in each pool as far as it is not capped.
+
+    ``also_closed``: and what nodes have that take no work for the moment.
+    """
     nodes, pools = situation.nodes, situation.pools
-    found = nodes.capacity[nodes.accepts].sum(axis=0).tolist()
+    counted = nodes.accepts | also_closed
+    found = nodes.capacity[counted].sum(axis=0).tolist()
     if pools is None:
         return tuple(found)
     for pool in range(len(pools.names)):
-        inside = nodes.accepts & (pools.of_node == pool)
+        inside = counted & (pools.of_node == pool)
         whole = nodes.capacity[inside].sum(axis=0)
         found += np.minimum(whole, pools.cap[pool]).tolist()
     return tuple(found)

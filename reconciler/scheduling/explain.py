@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from reconciler.model import reasons, times
 from reconciler.model.devices import INNER_LEVELS
-from reconciler.scheduling import bounds, bypool, funnels, plainly, wording
+from reconciler.scheduling import bounds, funnels, plainly, wording
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import needs_inner
 from reconciler.scheduling.causes import Cause
 from reconciler.scheduling.room import Room
-from reconciler.scheduling.snapshot import WHOLE, Vector
+from reconciler.scheduling.snapshot import Vector
 
 __all__ = ["Cause", "Explainer"]
 
@@ -92,9 +92,8 @@ class Explainer:
         main, waits = self._main(line, cause), cause.kind in {"room", "reserved"}
         found = [self.bounds.as_shrunk(line, main) if waits else main]
         lasting = [] if cause.kind == "array" else self._lasting(line, cause)
-        hopeless = [one for one in lasting if one.code is not reasons.ReasonCode.NO_TOPOLOGY_DOMAIN]
-        if hopeless:
-            found, lasting = [one for one in found if one.code not in _MOOT], hopeless
+        if lasting:
+            found = [one for one in found if one.code not in _MOOT]
         return tuple(sorted([*found, *lasting], key=lambda one: reasons.PRECEDENCE[one.code]))
 
     def _lasting(self, line: snapshots.Line, cause: Cause) -> list[reasons.Reason]:
@@ -103,7 +102,8 @@ class Explainer:
         for number in (line.shape, *line.others):
             shape = self.situation.shapes[number]
             alone = None if cause.kind == "quota" else self.bounds.too_much_alone(line, shape)
-            found = [reason for reason in (self.never(number), alone) if reason is not None]
+            lent = self.bounds.beyond_lending(line, shape)
+            found = [reason for reason in (self.never(number), alone, lent) if reason is not None]
             if not found:
                 return []
             told.append(found)
@@ -167,7 +167,8 @@ class Explainer:
             )
         if cause.excess is not None:
             if cause.kind == "limit":
-                return self.bounds.over_limit(cause.excess)
+                never = self.bounds.beyond_limits(line, self.situation.shapes[line.shape])
+                return self.bounds.over_limit(never or cause.excess)
             if cause.kind == "lending":
                 return self.bounds.over_lending(cause.excess)
             return self.bounds.over_guarantee(line, cause.excess)
@@ -188,16 +189,31 @@ class Explainer:
             self.could_start(replace(line, shape=other, others=())) for other in line.others
         ):
             return True
-        asked = bypool.charge(shape.least, shape.pool, self.ledger.width)
-        if any(asked[r] > cap for r, cap in enumerate(self.ledger.caps)):
+        if any(queues.suspended[queue] for queue in self.ledger.paths[line.queue]):
             return False
-        for queue in self.ledger.paths[line.queue]:
-            if queues.suspended[queue]:
-                return False
-            limit = self.ledger.limit[queue]
-            if any(asked[r] > limit[r] for r in self.ledger.resources):
-                return False
-        return self.bounds.too_much_alone(line, shape) is None and self.never(line.shape) is None
+        bounds = self.bounds
+        return (
+            bounds.beyond_limits(line, shape) is None
+            and bounds.too_much_alone(line, shape) is None
+            and bounds.beyond_lending(line, shape) is None
+            and self.never(line.shape) is None
+        )
+
+    def never_starts(self, line: snapshots.Line, *, had_room: bool) -> bool:
+        """Whether no nodes could ever hold a claim, or others never lend so much.
+
+        ``had_room``: its shape had room when the cycle began, so that nodes are no question.
+
+        Where work near its own kind may go is another question of an idle cluster than of this one.
+        """
+        shape = self.situation.shapes[line.shape]
+        if self.bounds.beyond_lending(line, shape) is not None:
+            return True
+        never = None if had_room else self.never(line.shape)
+        if never is None:
+            return False
+        near = never.code is not reasons.ReasonCode.NEVER_FITS and bool(shape.affinities)
+        return reasons.is_final(never.code, never.message) and not near
 
     def never(self, index: int) -> reasons.Reason | None:
         """Why no element of a shape could start even if the cluster were empty, if so.
@@ -245,7 +261,7 @@ class Explainer:
             )
         elif self._has_domains(shape):
             code = reasons.ReasonCode.NO_TOPOLOGY_DOMAIN
-            message = f"{asked} asked within one {self._level(shape)}; none is large enough"
+            message = f"{asked} asked within one {self._level(shape)}; {reasons.NONE_LARGE_ENOUGH}"
             unblocks = f"a larger {self._level(shape)} is there, or a wider level is required"
         else:
             message = f"{asked} do not fit together, were all nodes empty"
@@ -326,14 +342,16 @@ class Explainer:
         shape = shapes[index]
         if self._alone is None:
             sizes = self.now.sizes
-            self._alone = plainly.fitting(sizes, lambda one: _kinds(nodes, shapes[one].eligible))
+            self._alone = plainly.fitting(
+                sizes, lambda one: plainly.kinds(nodes, shapes[one].eligible)
+            )
         if self._alone[index]:
             return True
-        if not _is_plain(shape):
+        if not plainly.is_plain(shape):
             return False
         kinds = self._kinds.get(id(shape.eligible))
         if kinds is None:
-            kinds = self._kinds[id(shape.eligible)] = _kinds(nodes, shape.eligible)
+            kinds = self._kinds[id(shape.eligible)] = plainly.kinds(nodes, shape.eligible)
         cpu, memory, _ = shape.groups[0].amounts
         asked = np.array((cpu, memory, shape.groups[0].devices))
         return bool((kinds >= asked).all(axis=1).any())
@@ -468,32 +486,9 @@ class Explainer:
         return least[2], least[3]
 
 
-def _kinds(nodes: snapshots.NodeColumns, eligible: snapshots.Mask) -> snapshots.Amounts:
-    """(k, 3) milli-CPUs, bytes and devices of idle nodes, those in a row that are alike once."""
-    devices = (nodes.devices[eligible] >= 0).sum(axis=1)
-    whole = np.column_stack([nodes.capacity[eligible, :2], devices])
-    others = np.ones(len(whole), dtype=np.bool_)
-    others[1:] = (whole[1:] != whole[:-1]).any(axis=1)  # few: pools
-    found: snapshots.Amounts = whole[others]
-    return found
-
-
-def _is_plain(shape: snapshots.Shape) -> bool:
-    """Whether an element is one task for which only CPU, memory and whole devices count."""
-    group = shape.groups[0]
-    return (
-        shape.is_single
-        and not shape.affinities
-        and max(shape.required_level, group.required_level) < 0
-        and group.profile < 0
-        and not (group.slice_size and group.slice_level >= 0)
-        and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
-        and not needs_inner(group)
-    )
-
-
 def _hopeful(told: Sequence[Sequence[reasons.Reason]]) -> list[Sequence[reasons.Reason]]:
     """What is told of pools in which something may start one day; of all where none is such."""
-    never = reasons.ReasonCode.NEVER_FITS
-    hopeful = [each for each in told if all(one.code is not never for one in each)]
+    hopeful = [
+        each for each in told if not any(reasons.is_final(one.code, one.message) for one in each)
+    ]
     return hopeful or list(told)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from reconciler.scheduling.snapshot import Amounts, Mask
+from reconciler.scheduling.asks import needs_inner
+from reconciler.scheduling.snapshot import WHOLE, Amounts, Mask, NodeColumns, Shape
 
 
 def fitting(sizes: Amounts, nodes: Callable[[int], Amounts]) -> Mask:
@@ -45,3 +46,27 @@ def _has_both(has: Amounts, asked: Amounts) -> Mask:
         (asked[:, 1] <= 0) | (most[np.minimum(first, len(ranked) - 1)] >= asked[:, 1])
     )
     return found
+
+
+def kinds(nodes: NodeColumns, eligible: Mask) -> Amounts:
+    """(k, 3) milli-CPUs, bytes and devices of idle nodes, those in a row that are alike once."""
+    devices = (nodes.devices[eligible] >= 0).sum(axis=1)
+    whole = np.column_stack([nodes.capacity[eligible, :2], devices])
+    others = np.ones(len(whole), dtype=np.bool_)
+    others[1:] = (whole[1:] != whole[:-1]).any(axis=1)  # few: pools
+    found: Amounts = whole[others]
+    return found
+
+
+def is_plain(shape: Shape) -> bool:
+    """Whether an element is one task for which only CPU, memory and whole devices count."""
+    group = shape.groups[0]
+    return (
+        shape.is_single
+        and not shape.affinities
+        and max(shape.required_level, group.required_level) < 0
+        and group.profile < 0
+        and not (group.slice_size and group.slice_level >= 0)
+        and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
+        and not needs_inner(group)
+    )

@@ -34,12 +34,13 @@ class Reasons:
         """The reason of each line's claims, empty where none was blocked as a whole.
 
         Lines whose work is preemptible share a key over all queues: what is said of them does
-        not depend on their own, unless what is guaranteed to it counts for less.
+        not depend on their own, unless what is guaranteed to it counts for less, or others lend it
+        only so much.
         """
         situation = self.explainer.situation
         keys = np.full(len(situation.lines), "", dtype=object)
         told = np.flatnonzero(blocked.cause_of >= 0)
-        shared = columns.preemptible & ~self.explainer.bounds.shrunk[columns.queue]
+        shared = columns.preemptible & ~self.explainer.bounds.apart[columns.queue]
         queue = np.where(shared, -1, columns.queue)[told] + 1
         whose = 2 * queue + columns.preemptible[told]
         width = 2 * (len(situation.queues.names) + 1)
@@ -62,7 +63,8 @@ class Reasons:
         ``own``: of a claim that differs from its line, as one of which something has started.
         """
         shrunk = bool(self.explainer.bounds.shrunk[line.queue])
-        whose = line.queue if shrunk or not line.preemptible else -1
+        apart = bool(self.explainer.bounds.apart[line.queue])
+        whose = line.queue if apart or not line.preemptible else -1
         alike = (whose, line.preemptible, line.shape, cause, own)
         key = self._keys.get(alike)
         if key is None:
@@ -75,6 +77,8 @@ class Reasons:
                 parts += ["firm", self.explainer.situation.queues.names[line.queue]]
             elif shrunk:
                 parts += ["short", self.explainer.situation.queues.names[line.queue]]
+            elif apart:
+                parts += ["lent", self.explainer.situation.queues.names[line.queue]]
             if cause.subject:
                 parts.append(cause.subject)
             if cause.until is not None:

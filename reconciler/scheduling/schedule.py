@@ -14,7 +14,6 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.model import reasons
 from reconciler.scheduling import (
     accruing,
     asking,
@@ -358,9 +357,8 @@ class Cycle(ways.Ways):
         return cause
 
     def _never(self, ask: asking.Ask) -> bool:
-        """Whether no nodes could ever hold an ask."""
-        never = None if self._had_room[ask.shape] else self.explainer.never(ask.shape)
-        return never is not None and never.code is reasons.ReasonCode.NEVER_FITS
+        """Whether an ask could not start whatever ends, so that nobody is to wait for it."""
+        return self.explainer.never_starts(ask.line, had_room=bool(self._had_room[ask.shape]))
 
     def _try_all(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
         """The same in several pools: a start in any of them goes before making room in one."""

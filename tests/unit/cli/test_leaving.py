@@ -213,6 +213,16 @@ def test_what_can_not_start_under_a_limit_has_no_start_at_all(code: str) -> None
     assert "at all" not in explaining._unbounded([never, other])
 
 
+def test_only_a_domain_that_is_larger_than_any_lets_nothing_start_at_all() -> None:
+    busy = {"code": "NoTopologyDomain", "message": "at most 2 in one rack; not within one rack"}
+    assert explaining._unbounded([busy]) == "not all that is before it has a time limit"
+    none = {"code": "NoTopologyDomain", "message": f"asked; {reasons.NONE_LARGE_ENOUGH}"}
+    assert explaining._unbounded([none]) == "as things are it can't start at all"
+    limit = {"code": "OverLimit", "message": "4 in use, 6 asked"}
+    assert joblist.telling([limit, none]) == none
+    assert joblist.telling([limit, busy]) == limit
+
+
 @pytest.mark.parametrize(
     ("codes", "told"),
     [
