@@ -373,10 +373,12 @@ def _unbounded(found: list[Json]) -> str:
     never = bool(found) and all(reasons.CAN_NOT_START in one.get("message", "") for one in found)
     if never or any(waiting.is_impossible(one) for one in found):
         return "as things are it can't start at all"
+    helps = (found[0].get("unblocks") or "") if found else ""
+    if reasons.TIME_IS_UP in helps:
+        return "of what comes free then others may have it first"
     why = NO_ESTIMATE.get(codes[0] if codes else "")
     if why is not None:
         return why
-    helps = (found[0].get("unblocks") or "") if found else ""
     if reasons.WORK_AGAIN not in helps:
         return "not all that is before it has a time limit"
     if helps.startswith("a node"):  # nothing else helps

@@ -11,11 +11,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from reconciler.core import drafts, learning, runtimes
 from reconciler.core import held as holders
-from reconciler.core import learning
 from reconciler.core import work as desk
-from reconciler.model import desired, quantities, records, resources
-from reconciler.model.reasons import CAN_NOT_START, Reason, ReasonCode
+from reconciler.model import desired, quantities, records, resources, times
+from reconciler.model.reasons import CAN_NOT_START, TIME_IS_UP, Reason, ReasonCode
 
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 _UNITS = ("CPUs", "of memory", "GPUs")
@@ -31,6 +31,8 @@ class Account:
         jobs: jobs that hold something. considered: jobs that were let through or refused room.
         spent_gpu_s: settled within the window. reserved_gpu_s: held back for what runs.
         running_gpu_s: used so far by what runs. gpus: that it holds now.
+        ends: of jobs that hold something, when the time limits of all of it are up; infinite where
+            nobody knows. first_end: with how many jobs it was asked for, and what is told of it.
     """
 
     quota: desired.Quota
@@ -41,6 +43,8 @@ class Account:
     reserved_gpu_s: float = 0.0
     running_gpu_s: float = 0.0
     gpus: float = 0.0
+    ends: dict[str, float] = field(default_factory=dict)
+    first_end: tuple[int, str] = (-1, "")
 
 
 class Accounts:
@@ -68,10 +72,24 @@ class Accounts:
                 self._count(spec, entry.attempts)
                 for account in self.of(spec):
                     account.spent_gpu_s += entry.used_gpu_s
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Jobs of which more waits hold something after what runs of them has ended."""
+        for account in self.all:
+            for job in account.ends if account.quota.running else ():
+                draft = self._work.drafts.get(job)
+                record = draft.record() if draft else self._work.observed.jobs[job]
+                if drafts.PENDING in record.elements:
+                    account.ends[job] = math.inf
 
     def _count(self, spec: desired.Job, attempts: list[records.AttemptRecord]) -> None:
+        limit_s = runtimes.limit_of(spec)
+        started = [math.inf if one.started_at is None else one.started_at for one in attempts]
+        ends_at = max(started, default=math.inf) + limit_s
         for account in self.of(spec):
             account.jobs.add(spec.name)
+            account.ends[spec.name] = max(account.ends.get(spec.name, 0.0), ends_at)
             for attempt in attempts:
                 for index, amount in enumerate(attempt.resources.as_vector()):
                     account.used[index] += amount
@@ -109,6 +127,9 @@ class Accounts:
         """
         accounts = self.of(spec)
         each = _sums(tasks)
+        never = _first_never(accounts, spec, each)
+        if never is not None:
+            return 0, never  # nor does it take a place among those that are considered
         for account in accounts:
             account.considered += 1
             reason = _over_jobs(account, spec)
@@ -154,6 +175,9 @@ class Accounts:
 
     def refusal(self, spec: desired.Job, tasks: tuple[resources.Resources, ...]) -> Reason | None:
         """Why no element may start besides those that were let through; None: one more may."""
+        never = _first_never(self.of(spec), spec, _sums(tasks))
+        if never is not None:
+            return never
         for account in self.of(spec):
             count, reason = self._fitting(account, spec, _sums(tasks))
             if not count:
@@ -222,21 +246,60 @@ def reserved_s(spec: desired.Job, quota: desired.Quota) -> float:
     return float(min(limit_s, quota.window_s))
 
 
+def _first_never(
+    accounts: Sequence[Account], spec: desired.Job, each: Sequence[int]
+) -> Reason | None:
+    """The first cap that is less than one start asks for, whatever else ends under any of them."""
+    found = (_never(account.quota, spec, each) for account in accounts)
+    return next((reason for reason in found if reason is not None), None)
+
+
+def _never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reason | None:
+    """What a cap says of one start that asks for more than all of it."""
+    whom, name, over = _whom(quota), quota.name, ReasonCode.OVER_LIMIT
+    if quota.pending == 0:
+        message = f"Quota {name} considers no job of {whom}: {CAN_NOT_START} it"
+        return Reason(over, message, unblocks="a higher spec.jobs.pending")
+    if quota.running == 0:
+        message = f"Quota {name} lets no job of {whom} run: {CAN_NOT_START} it"
+        return Reason(over, message, unblocks="a higher spec.jobs.running")
+    for index, cap in enumerate(quota.resources.as_vector()):
+        if cap is not None and each[index] > cap:
+            text, unit = _FORMATS[index], _UNITS[index]
+            return Reason(
+                over,
+                f"Quota {name} limits {whom} to {text(cap)} {unit}, and one start asks "
+                f"{text(each[index])}: {CAN_NOT_START} it",
+                unblocks="less is asked for, or a higher spec.resources",
+            )
+    asked_s = each[2] / 1000 * reserved_s(spec, quota)
+    if quota.budget_gpu_s is not None and asked_s > quota.budget_gpu_s * (1 + 1e-9):
+        shorter, charged = _charged(spec)
+        return Reason(
+            ReasonCode.OVER_BUDGET,
+            f"Quota {name} gives {whom} {_hours(quota.budget_gpu_s)} GPU-hours in "
+            f"{quantities.format_duration(quota.window_s)}, and one start asks {_hours(asked_s)} "
+            f"(GPUs times {charged}): more than all of it, {CAN_NOT_START} it",
+            unblocks=f"{shorter}, fewer GPUs, or a higher spec.budget.gpuHours",
+        )
+    return None
+
+
+def _charged(spec: desired.Job) -> tuple[str, str]:
+    """What makes a start cost less of a budget, and what it is charged for."""
+    if spec.time_limit_s is None:
+        return "a timeLimit", "the whole window, as it has no timeLimit"
+    return "a shorter timeLimit", "time limit"
+
+
 def _over_jobs(account: Account, spec: desired.Job) -> Reason | None:
     quota = account.quota
     if quota.pending is not None and account.considered > quota.pending:
-        higher = "a higher spec.jobs.pending"
-        if not quota.pending:
-            return Reason(
-                ReasonCode.OVER_LIMIT,
-                f"Quota {quota.name} considers no job of {_whom(quota)}: {CAN_NOT_START} it",
-                unblocks=higher,
-            )
         jobs = f"{quota.pending} job{'s' if quota.pending > 1 else ''}"
         return Reason(
             ReasonCode.OVER_LIMIT,
             f"Quota {quota.name} considers {jobs} of {_whom(quota)} at a time",
-            unblocks=f"the start of one before it, or {higher}",
+            unblocks="the start of one before it, or a higher spec.jobs.pending",
         )
     return _over_running(account, spec)
 
@@ -246,31 +309,27 @@ def _over_running(account: Account, spec: desired.Job) -> Reason | None:
     many = len(account.jobs) - (spec.name in account.jobs)
     if quota.running is None or many < quota.running:
         return None
-    higher = "a higher spec.jobs.running"
-    if not quota.running:
-        whom = _whom(quota)
-        return Reason(
-            ReasonCode.OVER_LIMIT,
-            f"Quota {quota.name} lets no job of {whom} run: {CAN_NOT_START} it",
-            unblocks=higher,
-        )
     several = "s" if quota.running > 1 else ""
     return Reason(
         ReasonCode.OVER_LIMIT,
         f"Quota {quota.name} lets {quota.running} job{several} of {_whom(quota)} run at once",
-        unblocks=f"the end of one of them, or {higher}",
+        unblocks=f"the end of one of them{_first_end(account)}, or a higher spec.jobs.running",
     )
+
+
+def _first_end(account: Account) -> str:
+    """Until when one job fewer than may run does, at the most, where time limits say that."""
+    many, most = len(account.jobs), account.quota.running or 0
+    if account.first_end[0] != many:
+        ranked = sorted((account.ends.get(job, math.inf), job) for job in account.jobs)
+        end, job = ranked[many - most] if most and many >= most else (math.inf, "")
+        told = f" (the time limit of {job} {TIME_IS_UP} {times.format_time(end)})"
+        account.first_end = (many, told if end < math.inf else "")
+    return account.first_end[1]
 
 
 def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
     text, unit, quota = _FORMATS[index], _UNITS[index], account.quota
-    if asked > cap:
-        return Reason(
-            ReasonCode.OVER_LIMIT,
-            f"Quota {quota.name} limits {_whom(quota)} to {text(cap)} {unit}, and one start asks "
-            f"{text(asked)}: {CAN_NOT_START} it",
-            unblocks="less is asked for, or a higher spec.resources",
-        )
     return Reason(
         ReasonCode.OVER_LIMIT,
         f"Quota {quota.name} limits {_whom(quota)} to {text(cap)} {unit}: "
@@ -280,20 +339,8 @@ def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
 
 
 def _over_budget(account: Account, spec: desired.Job, asked_s: float) -> Reason:
-    quota = account.quota
-    shorter, charged = "a shorter timeLimit", "time limit"
-    if spec.time_limit_s is None:
-        shorter, charged = "a timeLimit", "the whole window, as it has no timeLimit"
-    budget_s = quota.budget_gpu_s or 0.0
-    window = quantities.format_duration(quota.window_s)
-    if asked_s > budget_s:
-        return Reason(
-            ReasonCode.OVER_BUDGET,
-            f"Quota {quota.name} gives {_whom(quota)} {_hours(budget_s)} GPU-hours in {window}, "
-            f"and one start asks {_hours(asked_s)} (GPUs times {charged}): more than all of it, "
-            f"{CAN_NOT_START} it",
-            unblocks=f"{shorter}, fewer GPUs, or a higher spec.budget.gpuHours",
-        )
+    quota, (shorter, charged) = account.quota, _charged(spec)
+    budget_s, window = quota.budget_gpu_s or 0.0, quantities.format_duration(quota.window_s)
     return Reason(
         ReasonCode.OVER_BUDGET,
         f"Quota {quota.name} gives {_whom(quota)} {_hours(budget_s)} GPU-hours in {window}: "

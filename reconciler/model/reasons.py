@@ -32,6 +32,8 @@ class ReasonCode(StrEnum):
 CAN_NOT_START = "it can't start under"
 #: In the message of what asks for one domain and is larger than each: no waiting ends that either.
 NONE_LARGE_ENOUGH = "none is large enough"
+#: In what would end a reason where it is known until when that takes at the most.
+TIME_IS_UP = "is up at"
 #: In what would end a reason where nodes that could hold a job take no work now.
 WORK_AGAIN = "takes work again"
 PRECEDENCE = {code: rank for rank, code in enumerate(ReasonCode)}

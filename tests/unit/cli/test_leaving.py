@@ -213,6 +213,12 @@ def test_what_can_not_start_under_a_limit_has_no_start_at_all(code: str) -> None
     assert "at all" not in explaining._unbounded([never, other])
 
 
+def test_who_waits_for_one_that_has_a_time_limit_is_not_told_that_nobody_knows_when() -> None:
+    helps = f"the end of one of them (the time limit of a {reasons.TIME_IS_UP} noon)"
+    found = [{"code": "OverLimit", "message": "m", "unblocks": helps}]
+    assert explaining._unbounded(found) == "of what comes free then others may have it first"
+
+
 def test_only_a_domain_that_is_larger_than_any_lets_nothing_start_at_all() -> None:
     busy = {"code": "NoTopologyDomain", "message": "at most 2 in one rack; not within one rack"}
     assert explaining._unbounded([busy]) == "not all that is before it has a time limit"

@@ -7,12 +7,13 @@ from reconciler.core import held as holders
 from reconciler.core import quotas
 from reconciler.core import work as desk
 from reconciler.model import access, desired, records, resources
+from reconciler.model.reasons import CAN_NOT_START
 from tests.unit.core.world import World, job
 
 
-def accounts(cap: desired.Quota, people: access.Access | None = None) -> quotas.Accounts:
+def accounts(*caps: desired.Quota, people: access.Access | None = None) -> quotas.Accounts:
     queues = {"default": desired.Queue("default")}
-    structure = desired.Structure(queues=queues, quotas={cap.name: cap})
+    structure = desired.Structure(queues=queues, quotas={cap.name: cap for cap in caps})
     if people is not None:
         structure = msgspec.structs.replace(structure, access=people)
     work = desk.Work(desired.Desired(structure=structure), records.Observed(), 1000.0)
@@ -48,7 +49,7 @@ def test_those_of_a_group_share_one_cap() -> None:
             "eve@example.org": access.Identity("eve@example.org", ("staff",)),
         }
     )
-    found = accounts(cap, people)
+    found = accounts(cap, people=people)
     assert found.admit(job("first", owner="ada@example.org"), 1, cpus(4)) == (1, None)
     count, reason = found.admit(job("second", owner="bob@example.org"), 1, cpus(2))
     assert count == 0
@@ -153,3 +154,57 @@ def test_how_many_jobs_are_considered_is_told_in_grammar(pending: int, told: str
     world.settle()
     said = [one for found in world.memory.reasons.values() for one in found]
     assert any(one.message.startswith(told) for one in said)
+
+
+@pytest.mark.parametrize(
+    "cap",
+    [
+        desired.Quota("never", user="ada", resources=desired.Amounts(cpu_milli=1000)),
+        desired.Quota("never", user="ada", running=0),
+        desired.Quota("never", user="ada", budget_gpu_s=GPU_HOUR_S, window_s=86_400),
+    ],
+)
+def test_what_never_lets_it_start_is_told_before_what_passes(cap: desired.Quota) -> None:
+    asks = job("asks", owner="ada", cpu=2, gpu=2)
+    tasks = tuple(group.resources for group in asks.groups)
+    passing = desired.Quota("a", user="ada", running=1, resources=desired.Amounts(cpu_milli=3000))
+    found = accounts(passing, cap)
+    found.all[0].jobs.add("runs")
+    found.all[0].used[0] = 2000
+    count, reason = found.admit(asks, 1, tasks)
+    assert count == 0
+    assert reason is not None
+    assert reason.message.startswith("Quota never ")
+    assert CAN_NOT_START in reason.message
+
+
+def test_what_never_starts_takes_nobodys_place_among_those_considered() -> None:
+    cap = desired.Quota(
+        "q", user="ada", pending=1, resources=desired.Amounts(cpu_milli=2000, gpu_milli=1000)
+    )
+    found = accounts(cap)
+    assert found.admit(job("never", owner="ada"), 1, cpus(3))[0] == 0
+    assert found.admit(job("first", owner="ada"), 1, cpus(1)) == (1, None)
+    assert found.admit(job("second", owner="ada"), 1, cpus(1))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("runs", "told"),
+    [
+        ({"time_limit_s": 600}, " (the time limit of runs is up at 1970-01-12T13:56:40.000Z)"),
+        ({}, ""),
+        ({"time_limit_s": 600, "array_count": 3, "parallelism": 1}, ""),
+    ],
+)
+def test_until_when_it_waits_for_who_runs_under_a_cap_is_told(
+    runs: dict[str, int], told: str
+) -> None:
+    world = World(nodes=1, cpu=4)
+    world.change_structure(quotas={"q": desired.Quota("q", user="ada", running=1)})
+    world.commit(job("runs", owner="ada", **runs))
+    world.settle()
+    world.commit(job("waits", owner="ada"))
+    world.settle()
+    (reason,) = world.memory.reasons[world.memory.jobs["waits"].reason_key]
+    assert reason.code == "OverLimit"
+    assert reason.unblocks == f"the end of one of them{told}, or a higher spec.jobs.running"
