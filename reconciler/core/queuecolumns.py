@@ -14,7 +14,7 @@ from reconciler.core import columns as tables
 from reconciler.core import overrides
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
-from reconciler.model import desired, records
+from reconciler.model import desired, owed, records
 from reconciler.scheduling import snapshot as columns
 from reconciler.scheduling.snapshot import UNLIMITED
 
@@ -66,12 +66,9 @@ def queues(
 def _tree(tree: Mapping[str, desired.Queue], min_runtime_s: int = 0) -> columns.QueueColumns:
     """The columns; ``min_runtime_s``: of queues that say nothing of it."""
     names = tuple(tree)
-    index = {name: row for row, name in enumerate(names)}
-    parent = np.array(
-        [-1 if q.parent is None else index.get(q.parent, -1) for q in tree.values()],
-        dtype=np.int64,
-    )
-    guaranteed = _guaranteed(tree, parent)
+    above = owed.parents(tree)
+    parent = np.array(above, dtype=np.int64)
+    guaranteed = _guaranteed(tree, above)
     rationed = _rationed(tree, guaranteed)
     somebody = (guaranteed > 0).any(axis=0)
     nothing = np.zeros_like(guaranteed)
@@ -102,54 +99,16 @@ def _bounds(amounts: Sequence[desired.Amounts], otherwise: int) -> columns.Amoun
     return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 
 
-def _guaranteed(tree: Mapping[str, desired.Queue], parent: NDArray[np.int64]) -> columns.Amounts:
-    """What is guaranteed; who does not say has what it has by pool, or the sum of its children."""
-    rows = [list(q.guaranteed_by_pool()) for q in tree.values()]
-    below = [[0, 0, 0] for _ in rows]
-    for row, queue in reversed(list(enumerate(tree.values()))):  # parents stand before children
-        said = queue.guaranteed.as_vector()
-        for resource in range(3):
-            own = said[resource]
-            found = max(rows[row][resource], below[row][resource]) if own is None else own
-            rows[row][resource] = min(found, UNLIMITED)
-            if parent[row] >= 0:
-                below[parent[row]][resource] += rows[row][resource]
+def _guaranteed(tree: Mapping[str, desired.Queue], above: Sequence[int]) -> columns.Amounts:
+    """What is guaranteed, as far as numbers go."""
+    rows = [[min(amount, UNLIMITED) for amount in row] for row in owed.guaranteed(tree, above)]
     return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 
 
 def _rationed(tree: Mapping[str, desired.Queue], guaranteed: columns.Amounts) -> columns.Mask:
-    """In which resources a queue's share is measured: in GPUs always, else where it names them.
-
-    A queue that names nothing at all owns nothing: whatever anyone names is rationed there.
-    """
-    named = [
-        [g is not None or m is not None for g, m in zip(*_said(q), strict=True)]
-        for q in tree.values()
-    ]
-    somebody = [any(row[resource] for row in named) for resource in range(3)]
-    found = np.array(
-        [
-            [
-                row[resource] or (not any(row) and somebody[resource]) or resource == 2
-                for resource in range(3)
-            ]
-            for row in named
-        ],
-        dtype=np.bool_,
-    ).reshape(len(named), 3)
+    """In which resources a queue's share is measured."""
+    found = np.array(owed.rationed(tree), dtype=np.bool_).reshape(len(guaranteed), 3)
     return found & (guaranteed < UNLIMITED)
-
-
-def _said(
-    queue: desired.Queue,
-) -> tuple[tuple[int | None, int | None, int | None], tuple[int | None, int | None, int | None]]:
-    cpu, memory, gpu = (
-        own if own is not None else by_pool or None
-        for own, by_pool in zip(
-            queue.guaranteed.as_vector(), queue.guaranteed_by_pool(), strict=True
-        )
-    )
-    return (cpu, memory, gpu), queue.lending_limit.as_vector()
 
 
 def _summed(

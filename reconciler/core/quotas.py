@@ -14,12 +14,17 @@ from dataclasses import dataclass, field
 from reconciler.core import drafts, learning, runtimes
 from reconciler.core import held as holders
 from reconciler.core import work as desk
-from reconciler.model import desired, quantities, records, resources, times
-from reconciler.model.reasons import CAN_NOT_START, TIME_IS_UP, Reason, ReasonCode
-
-_FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
-_UNITS = ("CPUs", "of memory", "GPUs")
-HOUR_S = 3600.0
+from reconciler.model import capped, desired, quantities, records, resources, times
+from reconciler.model.capped import (
+    FORMATS,
+    HOUR_S,
+    UNITS,
+    charged_for,
+    hours_of,
+    reserved_s,
+    whom_of,
+)
+from reconciler.model.reasons import TIME_IS_UP, Reason, ReasonCode
 
 
 @dataclass
@@ -240,56 +245,12 @@ def _count_in(account: Account, spec: desired.Job, each: list[int], times: int) 
     account.reserved_gpu_s += times * each[2] / 1000 * reserved_s(spec, account.quota)
 
 
-def reserved_s(spec: desired.Job, quota: desired.Quota) -> float:
-    """How long a start is charged at the most: its time limit, else the budget's whole window."""
-    limit_s = quota.window_s if spec.time_limit_s is None else spec.time_limit_s
-    return float(min(limit_s, quota.window_s))
-
-
 def _first_never(
     accounts: Sequence[Account], spec: desired.Job, each: Sequence[int]
 ) -> Reason | None:
     """The first cap that is less than one start asks for, whatever else ends under any of them."""
-    found = (_never(account.quota, spec, each) for account in accounts)
+    found = (capped.never(account.quota, spec, each) for account in accounts)
     return next((reason for reason in found if reason is not None), None)
-
-
-def _never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reason | None:
-    """What a cap says of one start that asks for more than all of it."""
-    whom, name, over = _whom(quota), quota.name, ReasonCode.OVER_LIMIT
-    if quota.pending == 0:
-        message = f"Quota {name} considers no job of {whom}: {CAN_NOT_START} it"
-        return Reason(over, message, unblocks="a higher spec.jobs.pending")
-    if quota.running == 0:
-        message = f"Quota {name} lets no job of {whom} run: {CAN_NOT_START} it"
-        return Reason(over, message, unblocks="a higher spec.jobs.running")
-    for index, cap in enumerate(quota.resources.as_vector()):
-        if cap is not None and each[index] > cap:
-            text, unit = _FORMATS[index], _UNITS[index]
-            return Reason(
-                over,
-                f"Quota {name} limits {whom} to {text(cap)} {unit}, and one start asks "
-                f"{text(each[index])}: {CAN_NOT_START} it",
-                unblocks="less is asked for, or a higher spec.resources",
-            )
-    asked_s = each[2] / 1000 * reserved_s(spec, quota)
-    if quota.budget_gpu_s is not None and asked_s > quota.budget_gpu_s * (1 + 1e-9):
-        shorter, charged = _charged(spec)
-        return Reason(
-            ReasonCode.OVER_BUDGET,
-            f"Quota {name} gives {whom} {_hours(quota.budget_gpu_s)} GPU-hours in "
-            f"{quantities.format_duration(quota.window_s)}, and one start asks {_hours(asked_s)} "
-            f"(GPUs times {charged}): more than all of it, {CAN_NOT_START} it",
-            unblocks=f"{shorter}, fewer GPUs, or a higher spec.budget.gpuHours",
-        )
-    return None
-
-
-def _charged(spec: desired.Job) -> tuple[str, str]:
-    """What makes a start cost less of a budget, and what it is charged for."""
-    if spec.time_limit_s is None:
-        return "a timeLimit", "the whole window, as it has no timeLimit"
-    return "a shorter timeLimit", "time limit"
 
 
 def _over_jobs(account: Account, spec: desired.Job) -> Reason | None:
@@ -298,7 +259,7 @@ def _over_jobs(account: Account, spec: desired.Job) -> Reason | None:
         jobs = f"{quota.pending} job{'s' if quota.pending > 1 else ''}"
         return Reason(
             ReasonCode.OVER_LIMIT,
-            f"Quota {quota.name} considers {jobs} of {_whom(quota)} at a time",
+            f"Quota {quota.name} considers {jobs} of {whom_of(quota)} at a time",
             unblocks="the start of one before it, or a higher spec.jobs.pending",
         )
     return _over_running(account, spec)
@@ -312,7 +273,7 @@ def _over_running(account: Account, spec: desired.Job) -> Reason | None:
     several = "s" if quota.running > 1 else ""
     return Reason(
         ReasonCode.OVER_LIMIT,
-        f"Quota {quota.name} lets {quota.running} job{several} of {_whom(quota)} run at once",
+        f"Quota {quota.name} lets {quota.running} job{several} of {whom_of(quota)} run at once",
         unblocks=f"the end of one of them{_first_end(account)}, or a higher spec.jobs.running",
     )
 
@@ -329,35 +290,26 @@ def _first_end(account: Account) -> str:
 
 
 def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
-    text, unit, quota = _FORMATS[index], _UNITS[index], account.quota
+    text, unit, quota = FORMATS[index], UNITS[index], account.quota
     return Reason(
         ReasonCode.OVER_LIMIT,
-        f"Quota {quota.name} limits {_whom(quota)} to {text(cap)} {unit}: "
+        f"Quota {quota.name} limits {whom_of(quota)} to {text(cap)} {unit}: "
         f"{text(account.used[index])} in use, {text(asked)} asked",
         unblocks="the end of other work, or a higher spec.resources",
     )
 
 
 def _over_budget(account: Account, spec: desired.Job, asked_s: float) -> Reason:
-    quota, (shorter, charged) = account.quota, _charged(spec)
+    quota, (shorter, charged) = account.quota, charged_for(spec)
     budget_s, window = quota.budget_gpu_s or 0.0, quantities.format_duration(quota.window_s)
+    reserved = hours_of(account.reserved_gpu_s)
     return Reason(
         ReasonCode.OVER_BUDGET,
-        f"Quota {quota.name} gives {_whom(quota)} {_hours(budget_s)} GPU-hours in {window}: "
-        f"{_hours(account.spent_gpu_s)} spent, {_hours(account.reserved_gpu_s)} reserved by what "
-        f"runs, {_hours(asked_s)} asked (GPUs times {charged})",
+        f"Quota {quota.name} gives {whom_of(quota)} {hours_of(budget_s)} GPU-hours in {window}: "
+        f"{hours_of(account.spent_gpu_s)} spent, {reserved} reserved by what "
+        f"runs, {hours_of(asked_s)} asked (GPUs times {charged})",
         unblocks=f"{shorter}, time, or a higher spec.budget.gpuHours",
     )
-
-
-def _hours(gpu_s: float) -> str:
-    return f"{gpu_s / HOUR_S:.10g}" if gpu_s % 36 == 0 else f"{gpu_s / HOUR_S:.2f}"
-
-
-def _whom(quota: desired.Quota) -> str:
-    if quota.user:
-        return quota.user
-    return f"group {quota.group}" if quota.group else f"queue {quota.queue}"
 
 
 def spent_budgets(work: desk.Work) -> dict[str, str]:

@@ -7,29 +7,23 @@ fault with the arithmetic goes out where it will wait in vain.
 import functools
 from collections.abc import Callable, Mapping
 
-from reconciler.desired import checks
+from reconciler.desired import checks, entitling
 from reconciler.desired.faults import Fault
 from reconciler.model import desired, quantities, resources
 from reconciler.model.devices import INNER_LEVELS, INNER_WORDS
 
-_FORMATS: tuple[Callable[[int], str], ...] = (
-    quantities.format_cpu,
-    quantities.format_memory,
-    quantities.format_gpu,
-)
+_FORMATS: tuple[Callable[[int], str], ...] = entitling.FORMATS
 
 #: Devices or instances of a task, memory of each, MIG profile, level at which they are near.
 _Devices = tuple[int, int, str, str]
 
 #: The rules of what is said of work that could not start as things stand.
-RULES = frozenset({"never-within-limit", "never-fits", "unknown-pool"})
+RULES = frozenset({"never-within-limit", "never-fits", "unknown-pool"}) | entitling.RULES
 
 
 def beyond_limit(job: desired.Job, queues: Mapping[str, desired.Queue]) -> Fault | None:
     """A warning where the tasks that start together ask for more than a queue may ever have."""
-    least = sum(
-        (group.resources.times(group.least) for group in job.groups), start=resources.Resources()
-    )
+    least = entitling.least_of(job)
     queue = queues.get(job.queue)
     for _ in queues:
         if queue is None:
@@ -54,6 +48,7 @@ class Fitting:
 
     def __init__(self, structure: desired.Structure) -> None:
         self._queues = structure.queues
+        self._entitled = entitling.Entitled(structure)
         self._has_limits = any(
             amount is not None
             for queue in structure.queues.values()
@@ -67,7 +62,8 @@ class Fitting:
     def warnings(self, job: desired.Job) -> list[Fault]:
         """Why a job can't start as things stand; none where it may."""
         beyond = beyond_limit(job, self._queues) if self._has_limits else None
-        return [one for one in (self.warning(job), beyond) if one is not None]
+        found = [one for one in (self.warning(job), beyond) if one is not None]
+        return found + self._entitled.warnings(job)
 
     def warning(self, job: desired.Job) -> Fault | None:
         """A warning where no pool could hold a task of some group of the job."""

@@ -10,7 +10,7 @@ import logging
 
 import msgspec
 
-from reconciler.desired import asking, pruning, starting, storage
+from reconciler.desired import asking, entitling, pruning, starting, storage
 from reconciler.desired.collecting import Faults, duration_s
 from reconciler.desired.faults import Fault, defect
 from reconciler.desired.yamlreader import Path
@@ -69,6 +69,7 @@ class Basis(msgspec.Struct, frozen=True):
             and self.structure.volumes == other.structure.volumes
             and self.structure.policies == other.structure.policies
             and self.structure.reservations.keys() == other.structure.reservations.keys()
+            and _capping(self.structure) == _capping(other.structure)
         )
         if not same:
             return None
@@ -77,12 +78,20 @@ class Basis(msgspec.Struct, frozen=True):
         return found and found.union(*(_below(found, one) for one in (self, other)))
 
 
+def _capping(structure: desired.Structure) -> tuple[object, ...]:
+    """Quotas, with who is in the groups that some of them hold for."""
+    quotas = structure.quotas
+    by_group = any(quota.group for quota in quotas.values())
+    return (quotas, structure.access.identities if by_group else None)
+
+
 def _bounds_of_jobs(basis: Basis) -> dict[str, tuple[object, ...]]:
     """What queues say of their jobs, and what says that one of them could never start."""
+    bounds = entitling.Entitled(basis.structure).bounds()
     return {
         queue.name: (
             *(queue.default_time_limit_s, queue.time_limit_max_s, queue.gpu_milli_max),
-            *(queue.limit, queue.parent),
+            *(queue.limit, queue.parent, bounds[queue.name]),
         )
         for queue in basis.structure.queues.values()
     }

@@ -6,6 +6,7 @@ it is another than the last time.
 
 from typing import NamedTuple
 
+from reconciler.model import owed
 from reconciler.scheduling import fairshare
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Charge
@@ -45,7 +46,7 @@ def of(queues: snapshots.QueueColumns) -> Written:
     if last is not None and last[0] == key:
         return last[1]
     parents = [int(parent) for parent in queues.parent]
-    paths, limit = _paths(parents), vectors(queues.limit)
+    paths, limit = owed.paths(parents), vectors(queues.limit)
     found = Written(
         parents=parents,
         paths=paths,
@@ -67,10 +68,3 @@ def of(queues: snapshots.QueueColumns) -> Written:
 def vectors(rows: snapshots.Amounts) -> list[Charge]:
     """Rows of plain integers."""
     return [tuple(row) for row in rows.tolist()]
-
-
-def _paths(parents: list[int]) -> list[tuple[int, ...]]:
-    paths: list[tuple[int, ...]] = []
-    for queue, parent in enumerate(parents):
-        paths.append((queue,) if parent < 0 else (queue, *paths[parent]))
-    return paths

@@ -1,0 +1,70 @@
+"""What a quota says of one start that asks for more than all of it: no end of work helps there.
+
+A job with what one start of it takes comes in, the reason with its arithmetic goes out. The gate of
+the core asks when work waits, and whoever judges documents before.
+"""
+
+from collections.abc import Sequence
+
+from reconciler.model import desired, quantities
+from reconciler.model.reasons import CAN_NOT_START, Reason, ReasonCode
+
+FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
+UNITS = ("CPUs", "of memory", "GPUs")
+HOUR_S = 3600.0
+
+
+def reserved_s(spec: desired.Job, quota: desired.Quota) -> float:
+    """How long a start is charged at the most: its time limit, else the budget's whole window."""
+    limit_s = quota.window_s if spec.time_limit_s is None else spec.time_limit_s
+    return float(min(limit_s, quota.window_s))
+
+
+def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reason | None:
+    """What a cap says of one start that asks for more than all of it."""
+    whom, name, over = whom_of(quota), quota.name, ReasonCode.OVER_LIMIT
+    if quota.pending == 0:
+        message = f"Quota {name} considers no job of {whom}: {CAN_NOT_START} it"
+        return Reason(over, message, unblocks="a higher spec.jobs.pending")
+    if quota.running == 0:
+        message = f"Quota {name} lets no job of {whom} run: {CAN_NOT_START} it"
+        return Reason(over, message, unblocks="a higher spec.jobs.running")
+    for index, cap in enumerate(quota.resources.as_vector()):
+        if cap is not None and each[index] > cap:
+            text, unit = FORMATS[index], UNITS[index]
+            return Reason(
+                over,
+                f"Quota {name} limits {whom} to {text(cap)} {unit}, and one start asks "
+                f"{text(each[index])}: {CAN_NOT_START} it",
+                unblocks="less is asked for, or a higher spec.resources",
+            )
+    asked_s = each[2] / 1000 * reserved_s(spec, quota)
+    if quota.budget_gpu_s is not None and asked_s > quota.budget_gpu_s * (1 + 1e-9):
+        shorter, charged = charged_for(spec)
+        return Reason(
+            ReasonCode.OVER_BUDGET,
+            f"Quota {name} gives {whom} {hours_of(quota.budget_gpu_s)} GPU-hours in "
+            f"{quantities.format_duration(quota.window_s)}, and one start asks {hours_of(asked_s)} "
+            f"(GPUs times {charged}): more than all of it, {CAN_NOT_START} it",
+            unblocks=f"{shorter}, fewer GPUs, or a higher spec.budget.gpuHours",
+        )
+    return None
+
+
+def charged_for(spec: desired.Job) -> tuple[str, str]:
+    """What makes a start cost less of a budget, and what it is charged for."""
+    if spec.time_limit_s is None:
+        return "a timeLimit", "the whole window, as it has no timeLimit"
+    return "a shorter timeLimit", "time limit"
+
+
+def hours_of(gpu_s: float) -> str:
+    """GPU-seconds as GPU-hours."""
+    return f"{gpu_s / HOUR_S:.10g}" if gpu_s % 36 == 0 else f"{gpu_s / HOUR_S:.2f}"
+
+
+def whom_of(quota: desired.Quota) -> str:
+    """Whom a quota holds for."""
+    if quota.user:
+        return quota.user
+    return f"group {quota.group}" if quota.group else f"queue {quota.queue}"
