@@ -50,6 +50,8 @@ NO_ESTIMATE = {
     "Reserved": "nobody knows when what is reserved for others leaves it the time",
     "OverBudget": "a budget keeps it back, whatever room there is",
 }
+#: Why what no waiting starts has none; nor has it a place among those that wait for their turn.
+NOT_AT_ALL = "as things are it can't start at all"
 #: Reasons that have nothing to do with what a queue has, and those that no other queue can end.
 NOT_OF_QUEUES = frozenset(
     {
@@ -351,10 +353,11 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
     if at is None and any(one["code"] == BACKING_OFF for one in job.get("reasons") or []):
         return  # when it may start was said
     _say("")
-    if job["place"] and in_line:
+    why = _unbounded(job.get("reasons") or []) if at is None else ""
+    if job["place"] and in_line and why != NOT_AT_ALL:
         _say(f"Place in its queue: {job['place']}.")
     if at is None:
-        _say(f"No start can be estimated: {_unbounded(job.get('reasons') or [])}.")
+        _say(f"No start can be estimated: {why}.")
         return
     left = f" (in {terminal.duration(at - now)})" if at > now else ""
     latest, unless = job.get("latestStart"), ", unless others take that room back first"
@@ -372,7 +375,7 @@ def _unbounded(found: list[Json]) -> str:
     codes = [one["code"] for one in found]
     never = bool(found) and all(reasons.CAN_NOT_START in one.get("message", "") for one in found)
     if never or any(waiting.is_impossible(one) for one in found):
-        return "as things are it can't start at all"
+        return NOT_AT_ALL
     helps = (found[0].get("unblocks") or "") if found else ""
     if reasons.TIME_IS_UP in helps:
         return "of what comes free then others may have it first"

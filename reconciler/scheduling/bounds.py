@@ -48,6 +48,8 @@ class Bounds:
 
     def beyond_lending(self, line: snapshots.Line, shape: snapshots.Shape) -> reasons.Reason | None:
         """More at once than is guaranteed and others ever lend, were the whole cluster idle."""
+        if not self.ledger.lends:
+            return None
         asked = bypool.charge(shape.least, shape.pool, self.ledger.width)
         resource = self._lendable.beyond(line.queue, asked)
         if resource is None:

@@ -349,6 +349,22 @@ Place in its queue: 1.
 No start can be estimated: nobody knows when what it needs under that limit comes back.
 """,
     ),
+    "can never start": (
+        {
+            "job": _job(place=3, reasons=[{"code": "NeverFits"}]),
+            "reasons": [{"code": "NeverFits", "message": "m", "unblocks": "that"}],
+            "queue": None,
+            "borrowers": [],
+        },
+        """\
+j is Pending.
+
+NeverFits: m
+  It would end with: that.
+
+No start can be estimated: as things are it can't start at all.
+""",
+    ),
     "failed": (
         {
             "job": _job(
