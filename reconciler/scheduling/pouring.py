@@ -86,11 +86,12 @@ class Pools:
         for each in waiting:
             if not self._rows:
                 self._fill(bounds)
-            has = kept[each.claim.job]
-            one = each._replace(left=each.left - has, at_once=each.at_once - has)
-            if one.left <= 0:
-                continue
-            at, job = self._start(one, bounds), one.claim.job
+            one, job = each, each.claim.job
+            if job in kept:
+                one = each._replace(left=each.left - kept[job], at_once=each.at_once - kept[job])
+                if one.left <= 0:
+                    continue
+            at = self._start(one, bounds)
             if job in found:
                 at = found[job].at
             else:

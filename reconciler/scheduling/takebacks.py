@@ -38,8 +38,9 @@ class Takebacks:
         self.expected = expected
         self.free = free
         self.left = CLAIMS_MAX
-        #: What claims of each queue that go before take, whenever that is.
-        self._ahead: dict[int, snapshots.Charge] = {}
+        #: What claims of each queue that go before take, whenever that is; None: it may take no
+        #: more by its share, or nothing at all from anyone.
+        self._ahead: dict[int, snapshots.Charge | None] = {}
 
     def at(self, index: int, claim: snapshots.Claim, count: int = 1) -> float:
         """When the next of ``count`` elements of a line's claim may start so; infinity: never.
@@ -47,17 +48,29 @@ class Takebacks:
         The claims of a queue come in the order in which they have their turns.
         """
         line = self.situation.lines[index]
+        ahead = self._ahead.get(line.queue, self.ledger.nothing)
+        if ahead is None or self.left <= 0:
+            return math.inf
+        if not self._takes(line.queue, ahead):
+            self._ahead[line.queue] = None
+            return math.inf
         shape = self.situation.shapes[line.shape]
         asked = bypool.charge(shape.least, shape.pool, self.ledger.width)
-        ahead = self._ahead.get(line.queue, self.ledger.nothing)
         self._ahead[line.queue] = ledgers.added(ahead, tuple([count * a for a in asked]))
-        if not (self.situation.policy.reclaim and line.preempts) or self.left <= 0:
+        if not line.preempts:
             return math.inf
         ask = asking.Ask(order.Progress(index, claim), line, line.shape, asked)
         if not self._may(ask, ledgers.added(asked, ahead)):
             return math.inf
         self.left -= 1
         return self._when(ask)
+
+    def _takes(self, queue: int, ahead: snapshots.Charge) -> bool:
+        """Whether a queue may take anything from another, beyond what it takes already."""
+        reclaims = self.situation.policy.reclaim
+        if not (reclaims and self.evictor.prospects.losers()[queue]):
+            return False
+        return self.ledger.within_fair_share(queue, ahead)
 
     def _may(self, ask: asking.Ask, together: snapshots.Charge) -> bool:
         """Whether share and limits let it take anything, once those ahead of it have started."""
