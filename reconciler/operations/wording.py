@@ -122,6 +122,11 @@ def _duration(seconds: float) -> str:
     return quantities.format_duration(int(seconds))
 
 
+def _unless_zero(show: Callable[[Any], str]) -> Callable[[Any], str | None]:
+    """How a number is shown of which 0 says that nobody wrote it: not at all."""
+    return lambda value: show(value) if value else None
+
+
 def _labels(pairs: tuple[tuple[str, str], ...]) -> str:
     return ", ".join(f"{key}={value}" for key, value in pairs)
 
@@ -203,10 +208,10 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Quota, "window_s"): ("budget.window", quantities.format_duration),
     (desired.Quota, "ends"): ("budget.onExhausted", _choice("end", "wait")),
     (desired.Reservation, "nodes"): ("hosts", _hosts),
-    (desired.Reservation, "starts_at"): ("start", times.format_time),
-    (desired.Reservation, "ends_at"): ("end", times.format_time),
+    (desired.Reservation, "starts_at"): ("start", _unless_zero(times.format_time)),
+    (desired.Reservation, "ends_at"): ("end", _unless_zero(times.format_time)),
     (desired.Reservation, "schedule"): ("schedule", _schedule),
-    (desired.Reservation, "duration_s"): ("duration", quantities.format_duration),
+    (desired.Reservation, "duration_s"): ("duration", _unless_zero(quantities.format_duration)),
     (desired.Scheduling, "usage_half_life_s"): ("fairness.halfLife", quantities.format_duration),
     (desired.Scheduling, "usage_window_s"): ("fairness.window", quantities.format_duration),
     (desired.Scheduling, "usage_strength"): ("fairness.strength", None),

@@ -223,3 +223,21 @@ def test_items_are_told_by_what_they_are_known_by_which_is_no_field_of_theirs() 
         "taints.gpu.0.value": (None, "a100"),
         "taints.gpu.1.value": (None, "h100"),
     }
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({"starts_at": 1_800_000_000.0, "ends_at": 1_800_003_600.0}, {"start", "end"}),
+        (
+            {"schedule": ((0,), (8,), None, None, None), "duration_s": 3600},
+            {"schedule", "duration"},
+        ),
+    ],
+)
+def test_a_reservation_tells_only_the_times_that_it_has(
+    written: dict[str, Any], expected: set[str]
+) -> None:
+    """Once it is a start and an end, again and again a schedule and a duration: never both."""
+    told = wording.fields(desired.Reservation("r", ("n",), **written))
+    assert set(told) == {"hosts", "maintenance"} | expected
