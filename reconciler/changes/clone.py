@@ -96,6 +96,11 @@ class Clone(treefiles.Files):
         asked = ("cat-file", "-e", f"{commit}^{{commit}}")
         return gitobjects.run(self.root, *asked, good=(0, 1, 128)).returncode == 0
 
+    def leads_to(self, commit: str, later: str) -> bool:
+        """Whether a commit is one of those that led to a later one; so where it is the same."""
+        asked = ("merge-base", "--is-ancestor", commit, later)
+        return not gitobjects.run(self.root, *asked, good=(0, 1, 128)).returncode
+
     def not_pushed(self, path: str) -> str | None:
         """The last commit of a file that the remote branch, as it was seen last, has not."""
         if self._upstream is None:
@@ -385,8 +390,7 @@ class Clone(treefiles.Files):
         """Whether the remote branch, as it was seen last, has a commit; so where there is none."""
         if self._upstream is None:
             return True
-        asked = ("merge-base", "--is-ancestor", commit, f"refs/remotes/{self._upstream}")
-        return not gitobjects.run(self.root, *asked, good=(0, 1, 128)).returncode
+        return self.leads_to(commit, f"refs/remotes/{self._upstream}")
 
     def _commit(self, path: str, after: bytes | None, message: str) -> commits.Made:
         """Write, stage and commit one file; as it was where git refuses.

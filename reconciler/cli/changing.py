@@ -208,20 +208,24 @@ def _submit(
         sys.stdout.write("---\n".join(texts))
         sys.stdout.flush()
     for done in made:
-        _say(done, to, dry_run=dry_run)
+        _say(done, to, dry_run=dry_run, among=len(made))
         for warning in done.warnings:
             terminal.note(f"warning: {done.name}: {warning}")
     leave_withheld(made)
 
 
-def _say(done: operations.Done, to: operations.Target, *, dry_run: bool) -> None:
-    """The name of what was changed for programs, and for people what was done, and where."""
+def _say(done: operations.Done, to: operations.Target, *, dry_run: bool, among: int = 1) -> None:
+    """The name of what was changed for programs, and for people what was done, and where.
+
+    ``among`` several these are told by name, too: names may go elsewhere than what is said.
+    """
     if dry_run:
         terminal.note(f"{done.name}: {done.message}")
         return
     terminal.out.print(done.name, markup=False)
     where = f"{done.commit[:12]}, {to.way}" if done.commit else to.describe()
-    terminal.note(f"{done.message} ({where})")
+    of = f"{done.name}: " if among > 1 else ""
+    terminal.note(f"{of}{done.message} ({where})")
 
 
 def tell_withheld(made: list[operations.Done]) -> None:
@@ -274,7 +278,7 @@ def _tell(
 ) -> None:
     """Say what was done; leaves the command where safety keeps it from being in force."""
     for done in made:
-        _say(done, to, dry_run=dry_run)
+        _say(done, to, dry_run=dry_run, among=len(made))
     for warning in dict.fromkeys(warning for one in made for warning in one.warnings):
         terminal.note(f"warning: {warning}")
     tell_withheld(made)

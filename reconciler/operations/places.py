@@ -83,8 +83,8 @@ def learned(
     """What the controller says once it has read a commit; ``before`` where it has not in time.
 
     It is asked to look at its repository, and given ``LEARN_S``. One that can't read git now, that
-    reads what the clone does not know, or that has come to another commit meanwhile, is not waited
-    for. Of a commit that it has made itself (``clone``: None) it is asked the same: what comes to
+    reads what the clone does not know, or that has come to another commit meanwhile that does not
+    lead to this one, is not waited for. Of a commit that it has made itself (``clone``: None) it is asked the same: what comes to
     another one first may have come past it. It may also be short of it: what was wrong before is
     then left out, as that very commit may mend it.
     """
@@ -102,12 +102,21 @@ def learned(
             api.post("/v1/hooks/git")
         while time.monotonic() < ends_at:
             told: dict[str, Any] = api.get("/v1/sync")["sync"]
-            if told.get("attemptedRevision") == commit:
+            now = told.get("attemptedRevision")
+            if now == commit:
                 return told
-            if told.get("attemptedRevision") != read:
+            if now != read and not _is_on_the_way(clone, now, commit):
                 return before if clone is not None else _without_known(told, before)
             time.sleep(LEARN_EVERY_S)
     return before
+
+
+def _is_on_the_way(clone: clones.Clone | None, revision: str | None, commit: str) -> bool:
+    """Whether a controller has come to a commit before the one that is waited for.
+
+    So it is where it reads the very clone in which several are made one after another.
+    """
+    return clone is not None and bool(revision) and clone.leads_to(str(revision), commit)
 
 
 def _without_known(told: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What stands behind ``muster submit``: files, a command, or a slip."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -156,3 +157,24 @@ def test_nobody_runs_what_nobody_could_wait_for(
     assert told in " ".join(said.split())
     assert "may still run" not in said
     assert not [one for one in clone.rglob("*.yaml") if "unasked" in one.read_text()]
+
+
+def test_of_several_each_is_told_by_its_name(
+    clone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names go to programs, and what is said to people: in a pipe the two do not stand together."""
+    text = (clone / "jobs/hello.yaml").read_text()
+    for name in ("a", "b"):
+        (clone.parent / f"{name}.yaml").write_text(text.replace("hello", name))
+    commit = r"\([0-9a-f]{12}, in cluster/\)"
+    for words, told in (
+        (["submit", "../a.yaml", "../b.yaml"], f"submitted; committed in this clone, .* {commit}"),
+        (["submit", "../a.yaml", "../b.yaml"], r"it is so already \(clone .*\)"),
+        (["cancel", "a", "b"], f"removed from the repository; committed in .* {commit}"),
+    ):
+        main.application(words[0]).main(words, prog_name="muster", standalone_mode=False)
+        said = capsys.readouterr()
+        assert said.out == "a\nb\n"
+        lines = said.err.splitlines()
+        assert [line.partition(":")[0] for line in lines] == ["a", "b"]
+        assert all(re.fullmatch(f"[ab]: {told}", line) for line in lines), lines

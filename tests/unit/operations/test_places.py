@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from reconciler.changes import clone as clones
 from reconciler.operations import changing, endpoints, places, withheld
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, git, job
 
@@ -226,3 +227,53 @@ def test_what_was_wrong_before_is_not_held_against_a_commit_that_may_mend_it(
     for name, message in expected.items():
         said = withheld.job(learned, name)
         assert said == (f"Job/{name} is refused: {message}" if message else "")
+
+
+@pytest.fixture
+def stepping(work: Path) -> Iterator[tuple[list[str], str]]:
+    """The revisions that a controller tells one after another, the last again and again."""
+    revisions: list[str] = []
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            now = revisions.pop(0) if len(revisions) > 1 else revisions[0]
+            body = json.dumps({"sync": {"sync": "Synced", "attemptedRevision": now}}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield revisions, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_of_several_commits_in_the_clone_it_reads_a_controller_is_seen_to_read_the_last(
+    work: Path, stepping: tuple[list[str], str]
+) -> None:
+    """It looks whenever it likes, so that it may come to the first of them before the last."""
+    revisions, url = stepping
+    made = [git(work, "rev-parse", "HEAD").strip()]
+    for name in "ab":
+        git(work, "commit", "--quiet", "--allow-empty", "--message", name)
+        made.append(git(work, "rev-parse", "HEAD").strip())
+    before, first, last = made
+    endpoint, clone = endpoints.find(url, None, work), clones.Clone(work)
+    at_first = {"sync": "Synced", "attemptedRevision": before}
+    revisions[:] = [before, first, last]
+    learned = places.learned(endpoint, clone, last, at_first)
+    assert learned["attemptedRevision"] == last
+    # what leads to another one is somebody else's, and not waited for
+    git(work, "checkout", "--quiet", "-b", "other", before)
+    git(work, "commit", "--quiet", "--allow-empty", "--message", "aside")
+    revisions[:] = [before, git(work, "rev-parse", "HEAD").strip(), last]
+    assert places.learned(endpoint, clone, last, at_first) is at_first
