@@ -194,10 +194,10 @@ def _tell(found: _Found, first: int) -> None:
     """Say how far the chain is good; ends the command where it is broken."""
     begins = max(first, found.gone + 1)
     if found.wrong:
+        if found.lines < begins:
+            terminal.fail(f"nothing of the chain is verified: {found.wrong}")
         good = f"for {found.lines} lines" if first == 1 and not found.gone else ""
         good = good or f"from line {begins} to {found.lines}"
-        if found.lines < begins:
-            good = "nowhere"
         terminal.fail(f"the chain is good {good}, and then broken: {found.wrong}")
     count = f"{found.lines} lines" if begins == 1 else f"lines {begins} to {found.lines}"
     terminal.line(f"{count}, the chain is whole; the last hash is {found.last}", 0)

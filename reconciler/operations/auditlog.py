@@ -254,6 +254,8 @@ class Walk:
         self._newest: auditing.Dropped | None = None
         self._ends: dict[int, str] = {}
         self._wrong = ""
+        #: The number of the first line, where it is one of those that were said to be gone.
+        self._early = 0
         self._torn = False
         self.number = first - 1
         self.hash = BEGINNING if first == 1 else ""
@@ -278,8 +280,10 @@ class Walk:
         if not self._begun and line.number > self._first:
             self._gap = self.number, self.hash = line.number - 1, line.previous
             self._look_at_mark()
-        self._begun = True
         self._wrong = self._wrong_with(line)
+        if not self._begun and line.number < self._first:
+            self._early = line.number
+        self._begun = True
         if self._wrong:
             return None
         self.number, self.hash = line.number, line.hash
@@ -297,6 +301,12 @@ class Walk:
 
     def verdict(self) -> Verdict:
         """How far the chain is good."""
+        if self._early:
+            told = (
+                f"the log begins with line {self._early}, before line {self._first}: without a "
+                "first number (--from) it is verified from where it begins"
+            )
+            return Verdict(self._first - 1, "", told)
         wrong = f"line {self.number + 1}: {self._wrong}" if self._wrong else ""
         if self._gap is not None and self._anchor is None:
             told = (

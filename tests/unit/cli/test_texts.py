@@ -1,6 +1,7 @@
 """What commands print reaches a pipe in whole lines, and tables have room for what matters."""
 
 import contextlib
+from pathlib import Path
 
 import pytest
 import typer
@@ -15,7 +16,7 @@ from reconciler.cli import (
     terminal,
     waiting,
 )
-from reconciler.operations import standings
+from reconciler.operations import auditing, auditlog, standings
 from reconciler.server import audits
 
 
@@ -782,3 +783,29 @@ def test_a_job_says_that_there_are_more_evictions_than_it_lists(
     assert [line.rpartition(" ")[2] for line in lines[-3:]] == [
         str(one) for one in range(count - 3, count)
     ]
+
+
+@pytest.mark.parametrize(
+    ("begins", "words", "told"),
+    [
+        (
+            1,
+            ["--from", "3"],
+            "nothing of the chain is verified: the log begins with line 1, before",
+        ),
+        (3, [], "nothing of the chain is verified: line 1: it is number 3, and 1 is due"),
+        (1, ["--from", "9"], "without a first number (--from) it is verified from where it begins"),
+    ],
+)
+def test_a_log_that_begins_elsewhere_than_was_said_is_told(
+    begins: int, words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = auditlog.Log(tmp_path / auditlog.FILE)
+    for revision in "abcde":
+        log.append(auditing.Entry(at=1.0, revision=revision, result="Synced"))
+    kept = log.path.read_bytes().splitlines(keepends=True)[begins - 1 :]
+    log.path.write_bytes(b"".join(kept))
+    command = main.application("audit")
+    asked = ["audit", "verify", "--file", str(log.path), *words]
+    assert command.main(asked, prog_name="muster", standalone_mode=False) == terminal.ERROR
+    assert told in " ".join(capsys.readouterr().err.split())
