@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from reconciler.core import reconcile
 from reconciler.model.states import AttemptState
 from reconciler.simulation import cluster as clusters
 from reconciler.simulation import situations
@@ -63,21 +64,33 @@ def run(scenario: Scenario) -> Verdict:
     return verdict
 
 
+def begun(
+    situation: situations.Situation, decide: clusters.Decide = reconcile.reconcile
+) -> clusters.Cluster:
+    """The cluster of a situation at its beginning; jobs that are submitted later come by themselves.
+
+    ``decide``: the controller's one function.
+    """
+    cluster = clusters.Cluster(
+        situation.structure,
+        now=situations.BEGIN,
+        jobs=situation.jobs,
+        observed=situation.observed,
+        fates=partial(situations.fate_of, situation),
+        decide=decide,
+    )
+    for at, job in situation.later:
+        cluster.at(at, partial(cluster.commit, (job,)))
+    return cluster
+
+
 class _Story:
     """One scenario under way."""
 
     def __init__(self, scenario: Scenario, situation: situations.Situation) -> None:
         self.scenario = scenario
         self.situation = situation
-        self.cluster = clusters.Cluster(
-            situation.structure,
-            now=situations.BEGIN,
-            jobs=situation.jobs,
-            observed=situation.observed,
-            fates=partial(situations.fate_of, situation),
-        )
-        for at, job in situation.later:
-            self.cluster.at(at, partial(self.cluster.commit, (job,)))
+        self.cluster = begun(situation)
 
     def verdict(self) -> Verdict:
         """What agrees at this moment."""

@@ -9,12 +9,10 @@ what it is guaranteed; hardest for whoever looks for victims.
 import random
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from reconciler.model.states import AttemptState
-from reconciler.simulation import cluster as clusters
-from reconciler.simulation import forms, situations
+from reconciler.simulation import forms, scenarios, situations
 from tests.scenarios import laws
 
 ROUND_S = 60.0
@@ -222,13 +220,7 @@ def _running(rng: random.Random, name: str, leaves: list[str], free: _Left) -> D
 def run(document: Document) -> list[str]:
     """What of the laws does not hold once a document has come to rest; ``laws.broken``."""
     situation = situations.build(forms.parse(document))
-    cluster = clusters.Cluster(
-        situation.structure,
-        now=situations.BEGIN,
-        jobs=situation.jobs,
-        observed=situation.observed,
-        fates=partial(situations.fate_of, situation),
-    )
+    cluster = scenarios.begun(situation)
     before: dict[str, list[laws.Task]] = {}
     moved_at = 0
     for number in range(1, 2 * ROUNDS + 1):

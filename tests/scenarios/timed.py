@@ -7,13 +7,11 @@ likes and prints what started and was evicted at one moment though nobody had co
 
 import random
 import sys
-from functools import partial
 from typing import Any
 
 from reconciler.core import reconcile
 from reconciler.model import desired, outcome, records, states
-from reconciler.simulation import cluster as clusters
-from reconciler.simulation import forms, situations
+from reconciler.simulation import forms, scenarios, situations
 from tests.scenarios.dense import Document
 
 #: Until when a story is followed, in seconds.
@@ -110,18 +108,8 @@ def run(document: Document) -> tuple[list[tuple[float, str, str]], int]:
 
     At a moment at which somebody comes more than one cycle may be, and all of them be right.
     """
-    situation = situations.build(forms.parse(document))
     watch = _Watch()
-    cluster = clusters.Cluster(
-        situation.structure,
-        now=situations.BEGIN,
-        jobs=situation.jobs,
-        observed=situation.observed,
-        fates=partial(situations.fate_of, situation),
-        decide=watch,
-    )
-    for at, job in situation.later:
-        cluster.at(at, partial(cluster.commit, (job,)))
+    cluster = scenarios.begun(situations.build(forms.parse(document)), watch)
     cluster.run(situations.BEGIN + document["until"])
     comes = {float(job["submit"]) for job in document["jobs"]}
     return [one for one in watch.found if one[0] not in comes], len(watch.evicted)
