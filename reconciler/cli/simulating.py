@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from reconciler.cli import context, lazily, terminal
+from reconciler.cli import context, idleoptions, lazily, terminal
 from reconciler.model import times
 
 if TYPE_CHECKING:
@@ -143,10 +143,6 @@ Png = Annotated[Path | None, typer.Option("--png", help="Write a picture there."
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page there.")]
 
 
-#: What says of what a cluster and its jobs are made that no folder describes.
-_MADE_OF = ("form", "nodes", "per_node", "jobs", "load", "speed_up", "over_estimate")
-
-
 def simulate(
     at: typer.Context,
     source: Source = None,
@@ -178,12 +174,13 @@ def simulate(
 
     Example: muster simulate trace.swf --nodes 64 --per-node 32 --policy muster --policy easy
     """
-    if source is not None and source.is_dir():
-        _refuse_made_of(at)
+    policies = tuple(dict.fromkeys(policy or [simulations.OWN]))
+    given = idleoptions.given(at)
+    idleoptions.refuse(given, source, policies)
     request = simulations.Request(
         source=source,
         form=form,
-        policies=tuple(dict.fromkeys(policy or [simulations.OWN])),
+        policies=policies,
         nodes=nodes,
         per_node=per_node,
         jobs=jobs,
@@ -197,18 +194,7 @@ def simulate(
         ),
         scheduling=_pairs(scheduling or []),
     )
-    _carry_out(request, seed or [1], output, png, html)
-
-
-def _refuse_made_of(at: typer.Context) -> None:
-    """Leave the command where options say what a folder says already: they would change nothing."""
-    for one in at.command.params:
-        source = at.get_parameter_source(one.name or "")
-        if one.name in _MADE_OF and source is not None and source.name == "COMMANDLINE":
-            terminal.fail(
-                f"{one.opts[0]} is for traces and made-up jobs: a folder says itself what there is",
-                terminal.USAGE,
-            )
+    _carry_out(request, seed or [1], output, (png, html), given)
 
 
 def _seconds(written: str | None) -> float | None:
@@ -219,25 +205,31 @@ def _carry_out(
     request: simulations.Request,
     seeds: list[int],
     output: terminal.Output,
-    png: Path | None,
-    html: Path | None,
+    files: tuple[Path | None, Path | None],
+    given: dict[str, str],
 ) -> None:
-    """Run the request with each seed, and show what came of it."""
+    """Run the request with each seed, and show what came of it.
+
+    ``files``: a picture and a page to write. ``given``: the options that were.
+    """
     several: list[tuple[int, simulations.Prepared, list[results.Run]]] = []
-    _require_pictures([path for path in (png, html) if path is not None])
+    _require_pictures([path for path in files if path is not None])
     try:
         for one in dict.fromkeys(seeds):
             prepared = simulations.prepare(msgspec.structs.replace(request, seed=one))
+            idleoptions.refuse_drawn(given, prepared)
             if not several:
                 _tell_malformed(prepared)
                 _tell_never(prepared)
             with _bar(prepared) as progress:
                 several.append((one, prepared, list(simulations.run(prepared, progress))))
     except simulations.SimulateError as error:
-        terminal.fail(str(error))
+        terminal.fail(str(error), terminal.USAGE if error.is_usage else terminal.ERROR)
     _show_runs(several, output)
-    _, prepared, runs = several[0]
-    _draw(prepared, runs, png, html)
+    one, prepared, runs = several[0]
+    if len(several) > 1 and any(files):
+        terminal.note(f"drawn is the run of seed {one}")
+    _draw(prepared, runs, *files)
 
 
 def _require_pictures(paths: list[Path]) -> None:

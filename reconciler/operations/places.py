@@ -84,9 +84,9 @@ def learned(
 
     It is asked to look at its repository, and given ``LEARN_S``. One that can't read git now, that
     reads what the clone does not know, or that has come to another commit meanwhile that does not
-    lead to this one, is not waited for. Of a commit that it has made itself (``clone``: None) it is asked the same: what comes to
-    another one first may have come past it. It may also be short of it: what was wrong before is
-    then left out, as that very commit may mend it.
+    lead to this one, is not waited for. Of a commit that it has made itself (``clone``: None) it is
+    asked the same: what comes to another one first may have come past it. It may also be short of
+    it: what was wrong before is then left out, as that very commit may mend it.
     """
     read = before.get("attemptedRevision")
     if endpoint is None or not read or before.get("sync") == "Unknown":

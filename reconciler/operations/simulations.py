@@ -25,7 +25,14 @@ SPAN_S_MAX = 10 * 366 * 86_400.0
 
 
 class SimulateError(Exception):
-    """A simulation that can't be run as asked; says why."""
+    """A simulation that can't be run as asked; says why.
+
+    ``is_usage``: it is so whatever there is, by how it was asked for.
+    """
+
+    def __init__(self, message: str, *, is_usage: bool = False) -> None:
+        super().__init__(message)
+        self.is_usage = is_usage
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -62,7 +69,8 @@ class Prepared(msgspec.Struct):
     """A simulation that can begin: a workload and its structure, or a desired state.
 
     ``total`` is how many jobs there are; ``never``: what belongs to a moment of the calendar that
-    virtual time never comes to.
+    virtual time never comes to; ``is_limited``: every job of a trace has a time limit of its own, so
+    that none is drawn.
     """
 
     request: Request
@@ -72,6 +80,7 @@ class Prepared(msgspec.Struct):
     workload: workloads.Workload | None = None
     wanted: desired.Desired | None = None
     never: tuple[str, ...] = ()
+    is_limited: bool = False
 
 
 Progress = Callable[[str, int], None]
@@ -85,7 +94,8 @@ def prepare(request: Request) -> Prepared:
     """
     unknown = [policy for policy in request.policies if policy not in POLICIES]
     if unknown:
-        raise SimulateError(f"no policy {unknown[0]!r}; there are {', '.join(POLICIES)}")
+        told = f"no policy {unknown[0]!r}; there are {', '.join(POLICIES)}"
+        raise SimulateError(told, is_usage=True)
     settings = _settings(request.scheduling)
     if request.source is not None and request.source.is_dir():
         return _of_state(request, settings)
@@ -94,6 +104,7 @@ def prepare(request: Request) -> Prepared:
         raise SimulateError(f"{request.source} holds no job that could be read")
     workload = workloads.first(workload, request.jobs)
     workload = workloads.speed_up(workload, request.speed_up)
+    is_limited = all(row.limit_s is not None for row in workload.rows)
     workload = workloads.with_limits(workload, request.seed, request.over_estimate)
     units = request.nodes * request.per_node
     guaranteed = workloads.guarantees(workload, units)
@@ -104,7 +115,14 @@ def prepare(request: Request) -> Prepared:
     unit = "GPUs" if workload.unit == "gpu" else "CPUs"
     jobs = _counted(len(workload.rows), "job")
     title = f"{name}: {jobs} on {request.nodes} x {request.per_node} {unit}"
-    return Prepared(request, title, len(workload.rows), structure, workload=workload)
+    return Prepared(
+        request,
+        title,
+        len(workload.rows),
+        structure,
+        workload=workload,
+        is_limited=is_limited,
+    )
 
 
 def _settings(changes: Mapping[str, Any]) -> desired.Settings:
@@ -112,7 +130,7 @@ def _settings(changes: Mapping[str, Any]) -> desired.Settings:
     try:
         settings = situations.settings_of(dict(changes), missing)
     except forms.ScenarioError as error:
-        raise SimulateError(f"--scheduling: {error}") from error
+        raise SimulateError(f"--scheduling: {error}", is_usage=True) from error
     if missing:
         names = [
             name
@@ -122,7 +140,8 @@ def _settings(changes: Mapping[str, Any]) -> desired.Settings:
         wrong = next(iter(missing)).removeprefix("policy ")
         raise SimulateError(
             f"--scheduling: there is no setting {wrong}{nearest.hint(wrong, names)}; there are "
-            f"{', '.join(names)}"
+            f"{', '.join(names)}",
+            is_usage=True,
         )
     return settings
 
@@ -130,7 +149,10 @@ def _settings(changes: Mapping[str, Any]) -> desired.Settings:
 def _of_state(request: Request, settings: desired.Settings) -> Prepared:
     others = [policy for policy in request.policies if policy != OWN]
     if others:
-        raise SimulateError(f"policy {others[0]} knows traces and made-up jobs only")
+        told = (
+            f"policy {others[0]} knows traces and made-up jobs only: {request.source} is a folder"
+        )
+        raise SimulateError(told, is_usage=True)
     assert request.source is not None  # noqa: S101 - for the type checker
     try:
         wanted = folders.read_folder(request.source)
@@ -187,7 +209,7 @@ def _workload(request: Request) -> workloads.Workload:
         )
     read = {"philly": workloads.read_philly, "swf": workloads.read_swf}.get(form)
     if read is None:
-        raise SimulateError(f"no form {form!r}; there are philly and swf")
+        raise SimulateError(f"no form {form!r}; there are philly and swf", is_usage=True)
     return read_file(source, read)
 
 

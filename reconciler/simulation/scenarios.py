@@ -67,7 +67,7 @@ def run(scenario: Scenario) -> Verdict:
 def begun(
     situation: situations.Situation, decide: clusters.Decide = reconcile.reconcile
 ) -> clusters.Cluster:
-    """The cluster of a situation at its beginning; jobs that are submitted later come by themselves.
+    """The cluster of a situation at its beginning; jobs of later moments come by themselves.
 
     ``decide``: the controller's one function.
     """

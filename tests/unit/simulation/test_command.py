@@ -118,7 +118,7 @@ spec:
     (run,) = json.loads(out)["runs"]
     assert (run["jobs"], run["finished"]) == (6, 6)
     code, _, err = muster(monkeypatch, capsys, str(folder), "--policy", "easy")
-    assert (code, "knows traces and made-up jobs only" in err) == (1, True)
+    assert (code, "knows traces and made-up jobs only" in err) == (64, True)
     code, _, err = muster(monkeypatch, capsys, str(folder))
     assert (code, "state: 1 job on 2 nodes" in err) == (0, True), err
 
@@ -162,6 +162,73 @@ def test_a_folder_has_a_cluster_and_jobs_of_its_own(
     assert (code, out) == (64, "")
     told = f"{option} is for traces and made-up jobs: a folder says itself what there is"
     assert told in " ".join(err.split())
+    assert str(folder) in "".join(err.split())
+
+
+SWF = "1 0 -1 600 4 -1 -1 4 %d -1 1 1 1 -1 1 -1 -1 -1\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("t.csv --load 0.5", "--load is for made-up jobs: t.csv is a trace"),
+        ("gone.csv --load 0.5", "--load is for made-up jobs: gone.csv is a trace"),
+        ("--form swf", "--form says how a trace is read, and none is named"),
+        ("--policy fifo --cycle-every 30s", "--cycle-every is for the policy muster alone"),
+        ("t.csv --policy easy --checkpoint-every 30s", "--checkpoint-every is for the policy"),
+        (
+            "--policy easy --policy fifo --scheduling backfill=none",
+            "--scheduling is for the policy muster alone, and asked for is easy, fifo: add",
+        ),
+        ("--policy fifo --until 1d", "--until is for the policy muster alone: fifo would run"),
+        ("--policy muster --policy fifo --until 1d", "--until is for the policy muster alone"),
+        ("limited.swf --seed 2", "--seed is for what is drawn: every job of limited.swf has a"),
+        ("limited.swf --over-estimate 2", "--over-estimate is for what is drawn: every job of"),
+        ("t.csv --over-estimate 0 --seed 2", "--seed is for what is drawn: with --over-estimate 0"),
+        ("state --policy fifo", "policy fifo knows traces and made-up jobs only: state is a"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(
+    words: str,
+    told: str,
+    *,
+    folder: Path,
+    trace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    assert Path(trace).parent == folder.parent
+    Path("limited.swf").write_text(SWF % 900)
+    code, out, err = muster(monkeypatch, capsys, *words.split())
+    assert (code, out) == (64, "")
+    assert told in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "t.csv --over-estimate 0",
+        "t.csv --seed 2 --speed-up 2 --jobs 2",
+        "some.swf --seed 2 --over-estimate 2",
+        "--jobs 5 --load 0.5 --speed-up 2 --seed 2 --over-estimate 0",
+        "state --seed 2 --cycle-every 30s --until 1d --scheduling backfill=none",
+        "--jobs 5 --policy muster --policy fifo --cycle-every 30s",
+    ],
+)
+def test_an_option_that_changes_something_is_taken(
+    words: str,
+    *,
+    folder: Path,
+    trace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    assert Path(trace).parent == folder.parent
+    Path("some.swf").write_text(SWF % 900 + SWF % -1)
+    code, _, err = muster(monkeypatch, capsys, *words.split())
+    assert code == 0, err
 
 
 def test_what_belongs_to_another_time_is_told_to_count_for_nothing(
@@ -209,17 +276,21 @@ def test_pictures(
     [
         (["nothing.csv"], 1, "nothing.csv can't be read"),
         (["t.txt"], 1, "say --form philly or --form swf"),
-        (["t.txt", "--form", "slurm"], 1, "no form 'slurm'; there are philly and swf"),
-        (["--policy", "magic"], 1, "no policy 'magic'"),
+        (["t.txt", "--form", "slurm"], 64, "no form 'slurm'; there are philly and swf"),
+        (["--policy", "magic"], 64, "no policy 'magic'"),
         (["--nodes", "0"], 64, "--nodes"),
         (["--scheduling", "backfill"], 64, "expected KEY=VALUE"),
-        (["--scheduling", "sorcery=1"], 1, "no setting sorcery; there are backfill"),
-        (["--scheduling", "minRuntime.s=1"], 1, "no setting minRuntime.s; did you mean minRuntime"),
-        (["--scheduling", "backfil=easy"], 1, "no setting backfil; did you mean backfill?"),
-        (["--scheduling", "minRuntime=soon"], 1, "policy: 'soon' is not a duration"),
+        (["--scheduling", "sorcery=1"], 64, "no setting sorcery; there are backfill"),
+        (
+            ["--scheduling", "minRuntime.s=1"],
+            64,
+            "no setting minRuntime.s; did you mean minRuntime",
+        ),
+        (["--scheduling", "backfil=easy"], 64, "no setting backfil; did you mean backfill?"),
+        (["--scheduling", "minRuntime=soon"], 64, "policy: 'soon' is not a duration"),
         (
             ["--scheduling", "backfill=some"],
-            1,
+            64,
             "--scheduling: backfill: found 'some', expected one of conservative, easy, none",
         ),
         (["--until", "soon"], 64, "not a duration"),
