@@ -69,8 +69,8 @@ class Prepared(msgspec.Struct):
     """A simulation that can begin: a workload and its structure, or a desired state.
 
     ``total`` is how many jobs there are; ``never``: what belongs to a moment of the calendar that
-    virtual time never comes to; ``is_limited``: every job of a trace has a time limit of its own, so
-    that none is drawn.
+    virtual time never comes to; ``is_limited``: every job of a trace has a time limit of its own,
+    so that none is drawn.
     """
 
     request: Request

@@ -357,4 +357,4 @@ def follow(
             heapq.heappush(ends, (now + runs_s, job))
         if progress is not None:
             progress(len(stretches))
-    return results.Run(name, units, jobs, stretches, cycles=decisions)
+    return results.Run(name, units, jobs, stretches, cycles=decisions, unit=workload.unit)

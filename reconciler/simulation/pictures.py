@@ -6,6 +6,7 @@ Matplotlib draws (extra ``plots``); a PNG and an SVG for the HTML page are the s
 import html
 import importlib.util
 import io
+import textwrap
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +40,15 @@ COLOURS = (
 DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1, 1, 1, 1, 1)))
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "--", "oo", "||", "++")
 _HATCH_INK = "#FFFFFFB0"
+#: About how high the rows of nodes are together.
+_GANTT_INCHES = 4.3
+#: Bars that are thinner than so many dots have neither hatch nor edge, which would hide them.
+_THIN_DOTS = 5
+#: Characters of a line of the title, of a name in a legend, of a legend beside a title, and of a
+#: line of one that stands below it.
+TITLE_MAX, _NAME_MAX, _BESIDE_MAX, _LINE_MAX = 95, 30, 75, 120
+#: What is counted, by its word in results.
+_UNITS = {"gpu": "GPUs", "cpu": "CPUs"}
 _OTHERS, _INK, _GRID = "#B0B0B0", "#222222", "#DDDDDD"
 _DPI = 150
 #: Time is shown as long as this share of the cluster is in use, or jobs still come.
@@ -186,7 +196,7 @@ def _compose(figure: "Figure", runs: Sequence[results.Run], title: str) -> None:
     heights = [1.0, 1.0, 1.0, 1.6][:rows]
     figure.set_size_inches(11, 3.1 * sum(heights))
     if title:  # a page has one of its own
-        figure.suptitle(title, x=0.01, ha="left", fontsize=13)
+        figure.suptitle(textwrap.fill(title, TITLE_MAX), x=0.01, ha="left", fontsize=13)
     grid = figure.add_gridspec(rows, 2, height_ratios=heights)
     _distribution(
         figure.add_subplot(grid[0, 0]),
@@ -234,7 +244,7 @@ def _scale(span_s: float) -> tuple[float, str]:
 
 
 #: Marks of axes in logarithms, and how they are told.
-_TIMES = {1: "1s", 10: "10s", 60: "1m", 600: "10m", 3600: "1h", 6 * 3600: "6h",
+_TIMES = {1: "≤1s", 10: "10s", 60: "1m", 600: "10m", 3600: "1h", 6 * 3600: "6h",
           86_400: "1d", 7 * 86_400: "7d", 30 * 86_400: "30d"}  # fmt: skip
 _MARKS_MAX = 9
 _NUMBERS = {step * 10**power: f"{step * 10**power:,}" for power in range(7) for step in (1, 2, 5)}
@@ -252,20 +262,26 @@ def _distribution(
     axes: "Axes", values: dict[str, list[float]], title: str, *, least: float, time: bool
 ) -> None:
     axes.set_title(title)
+    most = max((max(found) for found in values.values() if found), default=least)
+    edge = max(60.0 if time else 10.0, most * 1.25)
     for look, (name, found) in zip(_looks(), values.items(), strict=False):
         if not found:
             continue
         ordered = np.sort(np.maximum(np.array(found), least))
         shares = np.arange(1, len(ordered) + 1) / len(ordered)
         keep = np.unique(np.concatenate([np.linspace(0, len(ordered) - 1, 2000).astype(int)]))
-        axes.step(ordered[keep], shares[keep], where="post", label=name, linewidth=1.6, **look)
+        # from nobody on, and to the edge: also where all have the same value there is a line
+        at = np.concatenate([[least], ordered[keep], [edge]])
+        height = np.concatenate([[0.0], shares[keep], [1.0]])
+        axes.step(at, height, where="post", label=name, linewidth=1.6, **look)
+    if not any(values.values()):
+        _say(axes, "no job started" if time else "no job ended")
     axes.set_xscale("log")
-    axes.set_xlim(left=least)
+    axes.set_xlim(least, edge)
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    most = max((max(found) for found in values.values() if found), default=least)
     marks = _TIMES if time else _NUMBERS
-    shown = [mark for mark in marks if mark <= max(60.0 if time else 10.0, most)]
+    shown = [mark for mark in marks if mark <= edge]
     if len(shown) > _MARKS_MAX and not time:  # only the powers of ten, or they touch
         shown = shown[::3]
     axes.set_xticks(shown, [marks[mark] for mark in shown])
@@ -275,10 +291,24 @@ def _distribution(
         axes.legend(frameon=False, loc="lower right")
 
 
-def _legend_above(axes: "Axes", columns: int) -> None:
+def _say(axes: "Axes", text: str) -> None:
+    """Why a part of the picture is empty."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color="#666666")
+
+
+def _legend_above(axes: "Axes") -> None:
+    """Beside the title where there is room for it in one line, else in lines below the title."""
+    handles, names = axes.get_legend_handles_labels()
+    widths = [len(name) + 6 for name in names]
+    columns, place = len(names), {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0)}
+    if sum(widths) > _BESIDE_MAX:
+        columns = max(1, min(len(names), _LINE_MAX // max(widths)))
+        lines = -(-len(names) // columns)
+        place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)}
+        axes.set_title(axes.get_title(loc="left"), pad=8 + 13 * lines)
     axes.legend(
-        frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=columns, fontsize=8,
-        borderpad=0, columnspacing=1.2, handlelength=1.4,
+        handles, names, frameon=False, ncols=columns, fontsize=8, borderpad=0, columnspacing=1.2,
+        handlelength=1.4, **place,
     )  # fmt: skip
 
 
@@ -294,18 +324,26 @@ def _averages(steps: results.Steps, edges: Any) -> Any:
 def _use(
     axes: "Axes", runs: Sequence[results.Run], span_s: float, scale: tuple[float, str]
 ) -> None:
-    axes.set_title("Utilisation of the cluster")
+    axes.set_title(f"Share of the {_UNITS[runs[0].unit]} in use")
     edges = np.linspace(0, span_s, PIECES + 1)
     for look, run in zip(_looks(), runs, strict=False):
         share = _averages(results.used(run), edges) / run.units
         axes.stairs(share, edges / scale[0], linewidth=1.3, label=run.policy, **look)
     axes.set_ylim(0, 1.05)
     axes.set_xlim(0, span_s / scale[0])
-    axes.set_xlabel(scale[1])
+    axes.set_xlabel(f"{scale[1]} from the first submission on")
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.grid(color=_GRID, linewidth=0.6)
+    if not any(stretch.units for run in runs for stretch in run.stretches):
+        _say(axes, "nothing ran")
     if len(runs) > 1:
-        _legend_above(axes, len(runs))
+        _legend_above(axes)
+
+
+def _short(name: str) -> str:
+    """A name that has room in a legend: of a long one the beginning and the end."""
+    half = _NAME_MAX // 2
+    return name if len(name) <= _NAME_MAX else f"{name[:half]}…{name[1 - half :]}"
 
 
 def queue_colours(run: results.Run) -> dict[str, str]:
@@ -325,7 +363,8 @@ def hatch_of(colour: str) -> str:
 
 
 def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, str]) -> None:
-    axes.set_title(f"In use by queue ({run.policy}), of {run.units:,}")
+    unit = _UNITS[run.unit]
+    axes.set_title(f"{unit} in use by queue ({run.policy}), of {run.units:,}")
     edges = np.linspace(0, span_s, PIECES + 1)
     colours = queue_colours(run)
     floor = np.zeros(PIECES)
@@ -337,7 +376,7 @@ def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, s
             continue
         axes.stairs(floor + amount, edges / scale[0], baseline=floor, fill=True, facecolor=colour,
                     edgecolor=_HATCH_INK, linewidth=0, hatch=hatch_of(colour),
-                    label=queue)  # fmt: skip
+                    label=_short(queue))  # fmt: skip
         floor = floor + amount
     if others.any():
         axes.stairs(floor + others, edges / scale[0], baseline=floor, fill=True, color=_OTHERS,
@@ -350,20 +389,24 @@ def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, s
     axes.stairs(waiting, edges / scale[0], color=_INK, linewidth=1.0, linestyle=":", label=label)
     axes.set_ylim(0, top)
     axes.set_xlim(0, span_s / scale[0])
-    axes.set_xlabel(scale[1])
+    axes.set_xlabel(f"{scale[1]} from the first submission on")
     axes.grid(color=_GRID, linewidth=0.6)
-    _legend_above(axes, min(len(colours), QUEUES_MAX) + 2)
+    axes.yaxis.set_major_formatter(lambda amount, _: f"{amount:,.6g}")
+    _legend_above(axes)
 
 
 def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, str]) -> None:
     from matplotlib.collections import PolyCollection  # noqa: PLC0415
 
     shown = [stretch for stretch in run.stretches if stretch.units]
-    nodes = sorted({stretch.node for stretch in shown})[:NODES_MAX]
+    every = sorted({stretch.node for stretch in shown})
+    nodes = every[:NODES_MAX]
     row_of = {node: row for row, node in enumerate(nodes)}
     bars = [stretch for stretch in shown if stretch.node in row_of]
     bars.sort(key=lambda s: s.units * (s.end_s - s.begin_s), reverse=True)
     title = f"What runs on which node ({run.policy}; colours and hatches as above)"
+    if len(every) > NODES_MAX:
+        title += f"; the first {NODES_MAX} of {len(every):,} nodes"
     if len(bars) > BARS_MAX:
         title += f"; the {BARS_MAX:,} largest of {len(bars):,} stretches"
         bars = bars[:BARS_MAX]
@@ -373,7 +416,8 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
     widths: dict[str, int] = {}
     for stretch, runs in zip(bars, lanes, strict=True):
         widths[stretch.node] = max(widths.get(stretch.node, 1), runs[-1][1])
-    drawn: dict[str, tuple[list[Any], list[Any]]] = {}
+    row_dots = _GANTT_INCHES * _DPI / max(1, len(nodes))
+    drawn: dict[tuple[str, bool], tuple[list[Any], list[Any]]] = {}
     for stretch, runs in zip(bars, lanes, strict=True):
         left, right = stretch.begin_s / scale[0], stretch.end_s / scale[0]
         shade = 0.75 + 0.25 * (zlib.crc32(stretch.job.encode()) % 100) / 100
@@ -382,21 +426,23 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
                 row_of[stretch.node] - 0.45 + 0.9 * lane / widths[stretch.node]
                 for lane in (first, behind)
             )
-            shapes, faces = drawn.setdefault(hatch_of(colours[stretch.queue]), ([], []))
+            thin = (high - low) * row_dots < _THIN_DOTS
+            hatch = "" if thin else hatch_of(colours[stretch.queue])
+            shapes, faces = drawn.setdefault((hatch, thin), ([], []))
             shapes.append([(left, low), (right, low), (right, high), (left, high)])
             faces.append((colours[stretch.queue], shade))
-    for hatch, (shapes, faces) in drawn.items():
+    for (hatch, thin), (shapes, faces) in drawn.items():
         axes.add_collection(
             PolyCollection(
-                shapes, facecolors=faces, edgecolors="white", linewidths=0.15, rasterized=True,
-                hatch=hatch or None,
+                shapes, facecolors=faces, edgecolors="white", linewidths=0 if thin else 0.15,
+                rasterized=True, hatch=hatch or None,
             )
         )  # fmt: skip
     axes.set_xlim(0, span_s / scale[0])
     axes.set_ylim(len(nodes) - 0.5, -0.5)
     step = max(1, len(nodes) // 16)
     axes.set_yticks(range(0, len(nodes), step), nodes[::step], fontsize=7)
-    axes.set_xlabel(scale[1])
+    axes.set_xlabel(f"{scale[1]} from the first submission on")
 
 
 def lanes_of(bars: Sequence[results.Stretch]) -> list[list[tuple[int, int]]]:

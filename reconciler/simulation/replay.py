@@ -228,6 +228,7 @@ def replay(
     return results.Run(
         policy=policy,
         units=units_of(structure, unit),
+        unit=unit,
         jobs=list(ledger.elements.values()),
         stretches=ledger.stretches + _under_way(cluster, ledger),
         guaranteed=_guaranteed(structure, unit),
@@ -343,10 +344,15 @@ def replay_state(
     options: Options | None = None,
     progress: Progress | None = None,
 ) -> results.Run:
-    """All jobs of a desired state, there from the beginning, on its own pools and queues."""
-    has_gpus = any(pool.node_resources.gpu_milli for pool in wanted.structure.pools.values())
-    arrivals = [(0.0, job) for job in wanted.jobs.values()]
-    unit: workloads.Unit = "gpu" if has_gpus else "cpu"
+    """All jobs of a desired state, there from the beginning, on its own pools and queues.
+
+    GPUs are counted, and CPUs where no node has a GPU or no job takes one.
+    """
+    pools, jobs = wanted.structure.pools.values(), wanted.jobs.values()
+    has_gpus = any(pool.node_resources.gpu_milli for pool in pools)
+    takes_gpus = any(group.resources.gpu_milli for job in jobs for group in job.groups)
+    arrivals = [(0.0, job) for job in jobs]
+    unit: workloads.Unit = "gpu" if has_gpus and takes_gpus else "cpu"
     return replay(
         "muster", wanted.structure, arrivals, runs_s, unit=unit, options=options, progress=progress
     )

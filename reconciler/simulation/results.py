@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -61,7 +61,7 @@ class Run(msgspec.Struct):
     """One policy over one workload.
 
     Attributes:
-        policy: its name. units: GPUs, or CPUs, of the cluster.
+        policy: its name. units: GPUs, or CPUs, of the cluster; ``unit``: which of them.
         jobs, stretches: in order of submission, and of their ends.
         guaranteed: units by queue.
         lost_unit_s: unit-seconds of work that evictions threw away.
@@ -77,6 +77,7 @@ class Run(msgspec.Struct):
     lost_unit_s: float = 0.0
     cycles: int = 0
     estimate_errors_s: list[float] = []
+    unit: Literal["gpu", "cpu"] = "gpu"
 
 
 class Figures(msgspec.Struct, frozen=True):

@@ -231,6 +231,21 @@ def test_an_option_that_changes_something_is_taken(
     assert code == 0, err
 
 
+def test_where_no_job_takes_a_gpu_cpus_are_counted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else whatever runs on nodes with GPUs would be told as nothing."""
+    (folder / "all.yaml").write_text((FOLDER % "").replace("32Gi}", "32Gi, gpus: {count: 2}}"))
+    code, out, err = muster(monkeypatch, capsys, str(folder), "-o", "json")
+    assert code == 0, err
+    used = json.loads(out)["runs"][0]
+    assert used["finished"] == 1
+    with_cpus = FOLDER % ""
+    (folder / "all.yaml").write_text(with_cpus)
+    code, out, _ = muster(monkeypatch, capsys, str(folder), "-o", "json")
+    assert json.loads(out)["runs"][0] == used
+
+
 def test_what_belongs_to_another_time_is_told_to_count_for_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,9 @@
 """Pictures are drawn, need nothing else to be shown, and don't change from run to run."""
 
+import io
 import os
 import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -42,6 +44,71 @@ def test_slowdowns_are_plain_numbers_on_their_axis() -> None:
     found = pictures.page([Run("p", 8, [first], shown)], "a title")
     marks = " ".join(re.findall(r">([^<>]*)</text>", found))
     assert "started within 1 2 5 10 0%" in marks
+
+
+def boxes(run: Run) -> list[tuple[str, Any]]:
+    """The title of each part that has a legend, and where the two are on the picture."""
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    found = []
+    with pictures._drawn([run], "a title") as figure:
+        figure.savefig(io.BytesIO(), format="png")
+        for axes in figure.axes:
+            if axes.get_legend() is not None:
+                # the one at the left, which no getter gives
+                title = axes._left_title  # type: ignore[attr-defined]
+                legend = axes.get_legend().get_window_extent()
+                found.append((title.get_text(), (title.get_window_extent(), legend, figure.bbox)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("queues", "name"),
+    [(1, "q{}"), (9, "q{}"), (14, "a-queue-with-a-long-name-{}"), (14, "q{}-" + "x" * 60)],
+)
+def test_no_legend_hides_a_title(queues: int, name: str) -> None:
+    shown = [Stretch(f"j{n}", name.format(n), "n", 1, 0, 100 - n) for n in range(queues)]
+    jobs = [JobResult(s.job, s.queue, 1, 0.0, 100.0, start_s=0.0, end_s=100.0) for s in shown]
+    ((told, (title, legend, whole)),) = boxes(Run("muster", 1_000_000, jobs, shown))
+    assert told == "GPUs in use by queue (muster), of 1,000,000"
+    assert not title.overlaps(legend)
+    assert whole.x0 <= legend.x0
+    assert legend.x1 <= whole.x1
+
+
+def test_what_is_counted_is_said() -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    jobs = [JobResult("j", "q", 1, 0.0, 100.0, start_s=0.0, end_s=100.0)]
+    run = Run("p", 8, jobs, [Stretch("j", "q", "n", 1, 0, 100)], unit="cpu")
+    found = pictures.page([run], "a title")
+    assert "CPUs in use by queue (p), of 8</text>" in found
+    assert "GPU" not in found
+    assert "seconds from the first submission on</text>" in found
+
+
+def test_an_empty_part_says_why() -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    found = pictures.page([Run("p", 8, [], [])], "a title")
+    for told in ("no job started", "no job ended", "nothing ran"):
+        assert f"{told}</text>" in found
+
+
+def test_jobs_that_all_start_at_once_are_a_line() -> None:
+    """From nobody to the edge of the picture, not a dot on its border."""
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    jobs = [JobResult("j", "q", 1, 0.0, 100.0, start_s=0.0, end_s=100.0)] * 3
+    with pictures._drawn([Run("p", 8, jobs, [])], "a title") as figure:
+        for axes in figure.axes[:2]:
+            (line,) = axes.get_lines()
+            assert line.get_xydata()[0].tolist() == [axes.get_xlim()[0], 0.0]  # type: ignore[index]
+            assert line.get_xydata()[-1].tolist() == [axes.get_xlim()[1], 1.0]  # type: ignore[index]
+
+
+def test_nodes_that_are_left_out_are_counted() -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    count = pictures.NODES_MAX + 2
+    shown = [Stretch(f"j{n}", "q", f"n{n:03}", 1, 0, 100) for n in range(count)]
+    found = pictures.page([Run("p", count, [], shown)], "a title")
+    assert f"the first {pictures.NODES_MAX} of {count} nodes</text>" in found
 
 
 def test_a_run_in_which_nothing_ran_is_drawn_too(runs: list[Run]) -> None:
