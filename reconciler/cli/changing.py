@@ -176,7 +176,9 @@ def submit(
             priority_class=priority,
             framework=framework,
         )
-        asked = [operations.Submit(authoring.job_text(options), context.identity())]
+        text = authoring.job_text(options)
+        submitwords.require_values(text)
+        asked = [operations.Submit(text, context.identity())]
     with submitwords.telling_of_input() if is_command else contextlib.nullcontext():
         _submit(
             asked,

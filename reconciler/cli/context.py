@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 from collections.abc import Iterator
@@ -21,9 +22,17 @@ if TYPE_CHECKING:
 else:
     clients = lazily.module("reconciler.operations.client")
 
+
+def _url(value: str | None) -> str | None:
+    """Callback of ``--server``: whether a controller could be there."""
+    if value and (wrong := endpoints.wrong_with_url(value)):
+        raise typer.BadParameter(wrong)
+    return value
+
+
 Server = Annotated[
     str | None,
-    typer.Option("--server", help="URL of the controller.", envvar="MUSTER_SERVER"),
+    typer.Option("--server", help="URL of the controller.", envvar="MUSTER_SERVER", callback=_url),
 ]
 TokenFile = Annotated[
     str | None,
@@ -58,12 +67,19 @@ def endpoint(server: str | None, token_file: str | None) -> endpoints.Endpoint:
         terminal.fail(str(error))
 
 
-def seconds(written: str) -> int:
+def seconds(option: str, written: str) -> int:
     """A duration of the command line; leaves the command when it is none."""
     try:
         return quantities.parse_duration(written)
     except quantities.QuantityError as error:
-        terminal.fail(str(error), terminal.USAGE)
+        terminal.fail(f"{option}: {error}", terminal.USAGE)
+
+
+def finite(value: float | None) -> float | None:
+    """Callback of an option that takes a number: ``nan`` and ``inf`` are none."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is no number to count with")
+    return value
 
 
 def moment(option: str, text: str, now: float) -> float:

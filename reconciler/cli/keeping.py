@@ -23,6 +23,11 @@ def register(app: typer.Typer) -> None:
 
 def _store(url: str | None, *, must_exist: bool) -> str:
     if url is not None:
+        if not url.startswith("sqlite:"):
+            terminal.fail(
+                f"--store: found {url!r}, expected sqlite:///PATH: only SQLite is built so far",
+                terminal.USAGE,
+            )
         return url
     here = Path.cwd()
     for folder in (here, *here.parents):

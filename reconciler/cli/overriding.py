@@ -78,7 +78,7 @@ def put(
 
 def _span_s(lasts: str) -> int:
     """How long an override is to last; leaves the command where that is longer than any may."""
-    span_s = context.seconds(lasts)
+    span_s = context.seconds("--for", lasts)
     if not 1 <= span_s <= records.OVERRIDE_S_MAX:
         most = f"{records.OVERRIDE_S_MAX // 86400}d"
         terminal.fail(

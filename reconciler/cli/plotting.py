@@ -39,11 +39,15 @@ def plot(
     task: Annotated[
         str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
     ] = None,
-    element: Annotated[int | None, typer.Option("--element", "-e", help="Array index.")] = None,
+    element: Annotated[
+        int | None, typer.Option("--element", "-e", help="Array index.", min=0)
+    ] = None,
     over: Annotated[
         str, typer.Option("--over", help="What to draw over: step or time.", metavar="AXIS")
     ] = "step",
-    run: Annotated[int | None, typer.Option("--run", help="An earlier run, by number.")] = None,
+    run: Annotated[
+        int | None, typer.Option("--run", help="An earlier run, by number.", min=1)
+    ] = None,
     png: Annotated[
         Path | None, typer.Option("--png", help="Write a picture to this file instead.")
     ] = None,

@@ -35,7 +35,7 @@ def prune(
 
     Example: muster prune --older-than 14d --dry-run
     """
-    before = time.time() - context.seconds(older_than)
+    before = time.time() - context.seconds("--older-than", older_than)
     with context.controller(server, token_file) as api:
         chosen = pruning.choose(map(pruning.of_item, api.items("/v1/jobs")), before)
         for name, by in chosen.kept.items():

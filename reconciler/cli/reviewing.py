@@ -182,7 +182,7 @@ def plan(
 
     Example: muster plan my-branch --base main
     """
-    horizon_s = context.seconds(horizon)
+    horizon_s = context.seconds("--horizon", horizon)
     wanted = head or revision or "HEAD"
     if wanted == "HEAD":
         _note_uncommitted(repo, path)

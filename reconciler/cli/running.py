@@ -108,6 +108,7 @@ def run(
         priority_class=priority,
         framework=framework,
     )
+    submitwords.require_values(authoring.job_text(options))
     raise typer.Exit(_carry_through(options, clone, server, token_file))
 
 

@@ -150,6 +150,10 @@ def up(
         notify_secrets=notify_secrets and notify_secrets.resolve(),
         log_format=log_format.value,
     )
+    try:
+        localcluster.parse_address(listen)
+    except localcluster.ClusterError as error:
+        terminal.fail(str(error), terminal.USAGE)
     stop = _Stop()
     try:
         cluster.claim()

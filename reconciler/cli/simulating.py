@@ -118,16 +118,31 @@ PerNode = Annotated[int, typer.Option("--per-node", help="GPUs of a node, or CPU
 Jobs = Annotated[
     int | None, typer.Option("--jobs", help="Only so many jobs; made up: 1000.", min=1)
 ]
-Load = Annotated[float, typer.Option("--load", help="Load by made-up jobs.", min=0.01)]
+Load = Annotated[
+    float,
+    typer.Option("--load", help="Load by made-up jobs.", min=0.01, callback=context.finite),
+]
 SpeedUp = Annotated[
-    float, typer.Option("--speed-up", help="Jobs arrive so many times as fast.", min=0.001)
+    float,
+    typer.Option(
+        "--speed-up",
+        help="Jobs arrive so many times as fast.",
+        min=0.001,
+        callback=context.finite,
+    ),
 ]
 Seeds = Annotated[
     list[int] | None,
     typer.Option("--seed", help="Of all that is drawn; of several the mean is told."),
 ]
 OverEstimate = Annotated[
-    float, typer.Option("--over-estimate", help="Spread of time limits (sigma).", min=0.0)
+    float,
+    typer.Option(
+        "--over-estimate",
+        help="Spread of time limits (sigma).",
+        min=0.0,
+        callback=context.finite,
+    ),
 ]
 CycleEvery = Annotated[str, typer.Option("--cycle-every", help="Decide at most so often, as 30s.")]
 CheckpointEvery = Annotated[
@@ -188,17 +203,17 @@ def simulate(
         speed_up=speed_up,
         over_estimate=over_estimate,
         options=replay.Options(
-            cycle_every_s=float(context.seconds(cycle_every)),
-            checkpoint_every_s=_seconds(checkpoint_every),
-            until_s=_seconds(until),
+            cycle_every_s=float(context.seconds("--cycle-every", cycle_every)),
+            checkpoint_every_s=_seconds("--checkpoint-every", checkpoint_every),
+            until_s=_seconds("--until", until),
         ),
         scheduling=_pairs(scheduling or []),
     )
     _carry_out(request, seed or [1], output, (png, html), given)
 
 
-def _seconds(written: str | None) -> float | None:
-    return None if written is None else context.seconds(written)
+def _seconds(option: str, written: str | None) -> float | None:
+    return None if written is None else context.seconds(option, written)
 
 
 def _carry_out(

@@ -17,13 +17,18 @@ import sys
 import termios
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
 
-from reconciler.cli import terminal
+from reconciler.cli import lazily, terminal
 from reconciler.model import quantities
+
+if TYPE_CHECKING:
+    from reconciler.operations import submission
+else:
+    submission = lazily.module("reconciler.operations.submission")
 
 NOT_READ = "standard input does not reach a job: it is not read"
 #: What ``-`` is called in messages.
@@ -152,6 +157,13 @@ def by_option(problem: str) -> str:
         return problem
     named = _OPTION_OF.get(found["field"], found["field"])
     return f"{found['grade'] or ''}{named}: {problem[found.end() :]}"
+
+
+def require_values(text: str) -> None:
+    """Leave the command where what an option says can't be, whatever there is in the cluster."""
+    if wrong := submission.wrong_anywhere(text):
+        many = f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''}; nothing was submitted"
+        terminal.fail(many, terminal.USAGE, tuple(map(by_option, wrong)))
 
 
 TimeLimit = Annotated[

@@ -60,17 +60,21 @@ def logs(
     task: Annotated[
         str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
     ] = None,
-    element: Annotated[int | None, typer.Option("--element", "-e", help="Array index.")] = None,
+    element: Annotated[
+        int | None, typer.Option("--element", "-e", help="Array index.", min=0)
+    ] = None,
     *,
     all_tasks: Annotated[
         bool, typer.Option("--all-tasks", help="Every task, lines under its name.")
     ] = False,
     attempt: Annotated[
-        int | None, typer.Option("--try", help="An earlier try than the newest, from 1.")
+        int | None, typer.Option("--try", help="An earlier try than the newest, from 1.", min=1)
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written.")] = False,
     stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
-    run: Annotated[int | None, typer.Option("--run", help="An earlier run, by number.")] = None,
+    run: Annotated[
+        int | None, typer.Option("--run", help="An earlier run, by number.", min=1)
+    ] = None,
     every: _Every = False,
     since: _Since = None,
     until: _Until = None,

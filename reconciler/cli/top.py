@@ -41,7 +41,13 @@ def register(app: typer.Typer) -> None:
 def top(
     *,
     every: Annotated[
-        float, typer.Option("--every", min=0.5, help="Seconds between looks, at the least.")
+        float,
+        typer.Option(
+            "--every",
+            min=0.5,
+            help="Seconds between looks, at the least.",
+            callback=context.finite,
+        ),
     ] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="Print it once and leave.")] = False,
     output: context.Form = terminal.Output.TABLE,

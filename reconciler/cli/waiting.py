@@ -186,7 +186,7 @@ def wait(
 
     Example: muster wait train evaluate --timeout 2h
     """
-    timeout_s = context.seconds(timeout) if timeout else None
+    timeout_s = context.seconds("--timeout", timeout) if timeout else None
     ends_at = None if timeout_s is None else time.monotonic() + timeout_s
     span = "" if timeout_s is None else quantities.format_duration(timeout_s)
     with context.controller(server, token_file) as api:

@@ -81,16 +81,10 @@ class Client:
         self._connect_s, self._answer_s = timeout_s, max(answer_s, timeout_s)
         self._kept = threading.local()
         self._all: list[http.client.HTTPConnection] = []
-        try:
-            self._parts = urlsplit(endpoint.url)
-            self._port = self._parts.port
-        except ValueError as error:
-            raise ApiError(f"the controller's URL {endpoint.url!r}: {error}") from None
-        if self._parts.scheme not in {"http", "https"} or not self._parts.hostname:
-            raise ApiError(
-                f"the controller's URL: found {endpoint.url!r}, expected one such as "
-                "http://127.0.0.1:7420"
-            )
+        if wrong := endpoints.wrong_with_url(endpoint.url):
+            raise ApiError(wrong)
+        self._parts = urlsplit(endpoint.url)
+        self._port = self._parts.port
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ import re
 import stat
 import subprocess
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -24,6 +25,18 @@ _LOCAL = re.compile(r"https?://(?:127(?:\.[0-9]{1,3}){3}|localhost|\[::1\])(?::[
 
 class EndpointError(Exception):
     """There is no controller to talk to, or its token can't be used; says what to do."""
+
+
+def wrong_with_url(url: str) -> str:
+    """Why no controller can be at a URL, whatever runs where; empty where one can."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # which is read only now
+    except ValueError as error:
+        return f"the controller's URL {url!r}: {error}"
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        return f"the controller's URL: found {url!r}, expected one such as http://127.0.0.1:7420"
+    return ""
 
 
 class Endpoint(msgspec.Struct, frozen=True, rename="camel"):

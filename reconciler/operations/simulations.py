@@ -94,7 +94,7 @@ def prepare(request: Request) -> Prepared:
     """
     unknown = [policy for policy in request.policies if policy not in POLICIES]
     if unknown:
-        told = f"no policy {unknown[0]!r}; there are {', '.join(POLICIES)}"
+        told = f"--policy: no policy {unknown[0]!r}; there are {', '.join(POLICIES)}"
         raise SimulateError(told, is_usage=True)
     settings = _settings(request.scheduling)
     if request.source is not None and request.source.is_dir():
@@ -209,7 +209,7 @@ def _workload(request: Request) -> workloads.Workload:
         )
     read = {"philly": workloads.read_philly, "swf": workloads.read_swf}.get(form)
     if read is None:
-        raise SimulateError(f"no form {form!r}; there are philly and swf", is_usage=True)
+        raise SimulateError(f"--form: no form {form!r}; there are philly and swf", is_usage=True)
     return read_file(source, read)
 
 

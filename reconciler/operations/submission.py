@@ -142,6 +142,21 @@ class InvalidError(ValueError):
         self.problems = problems
 
 
+def wrong_anywhere(text: str) -> tuple[str, ...]:
+    """What is wrong with jobs in a YAML text whatever cluster they are for; one text a problem.
+
+    What they name may be there.
+    """
+    data = text.encode()
+    judge = submitted.Judge(desired.Structure())
+    found = judge.problems("submission", data, documents.read(data), 0.0, "")
+    return tuple(
+        one.text()
+        for one in found
+        if one.severity == "error" and not one.rule.startswith("unknown-")
+    )
+
+
 def read(
     text: str,
     identity: str,

@@ -300,7 +300,8 @@ def _legend_above(axes: "Axes") -> None:
     """Beside the title where there is room for it in one line, else in lines below the title."""
     handles, names = axes.get_legend_handles_labels()
     widths = [len(name) + 6 for name in names]
-    columns, place = len(names), {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0)}
+    columns = len(names)
+    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0)}
     if sum(widths) > _BESIDE_MAX:
         columns = max(1, min(len(names), _LINE_MAX // max(widths)))
         lines = -(-len(names) // columns)

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from reconciler.simulation import peers, pictures, replay, workloads
@@ -53,10 +54,10 @@ def boxes(run: Run) -> list[tuple[str, Any]]:
     with pictures._drawn([run], "a title") as figure:
         figure.savefig(io.BytesIO(), format="png")
         for axes in figure.axes:
-            if axes.get_legend() is not None:
+            if (shown := axes.get_legend()) is not None:
                 # the one at the left, which no getter gives
                 title = axes._left_title  # type: ignore[attr-defined]
-                legend = axes.get_legend().get_window_extent()
+                legend = shown.get_window_extent()
                 found.append((title.get_text(), (title.get_window_extent(), legend, figure.bbox)))
     return found
 
@@ -99,8 +100,8 @@ def test_jobs_that_all_start_at_once_are_a_line() -> None:
     with pictures._drawn([Run("p", 8, jobs, [])], "a title") as figure:
         for axes in figure.axes[:2]:
             (line,) = axes.get_lines()
-            assert line.get_xydata()[0].tolist() == [axes.get_xlim()[0], 0.0]  # type: ignore[index]
-            assert line.get_xydata()[-1].tolist() == [axes.get_xlim()[1], 1.0]  # type: ignore[index]
+            ends = np.asarray(line.get_xydata())[[0, -1]].tolist()
+            assert ends == [[axes.get_xlim()[0], 0.0], [axes.get_xlim()[1], 1.0]]
 
 
 def test_nodes_that_are_left_out_are_counted() -> None:
