@@ -351,7 +351,9 @@ class LocalCluster:
         self._obstacle = told
 
     def shortfall(self) -> str:
-        """What to say where fewer nodes are declared than were asked for; else nothing."""
+        """What to say where not as many nodes are declared as were asked for; else nothing."""
+        if self._following is not None and (told := self._following.left_out()):
+            return told
         declared = len(self.nodes.names()) if self.nodes is not None else 0
         if self.node_count is None or declared >= self.node_count:
             return ""

@@ -83,10 +83,18 @@ class PoolNodes:
         if names == self._left_out:
             return []
         self._left_out = names
+        return [told] if (told := self.left_out()) else []
+
+    def left_out(self) -> str:
+        """What to say of nodes that are declared and not started; empty where all are."""
+        names = self._left_out
         if not names:
-            return []
-        verb = "is" if len(names) == 1 else "are"
-        return [f"{hostlists.fold(names)} {verb} declared and not started: --nodes {self._most}"]
+            return ""
+        declared = (self._most or 0) + len(names)
+        return (
+            f"--nodes {self._most}: {self._most} of {declared} declared nodes started; "
+            f"{hostlists.fold(names)} will be told as missing"
+        )
 
 
 def _busy(api: clients.Client) -> set[str]:

@@ -19,13 +19,17 @@ def test_only_virtual_pools_have_nodes_here() -> None:
     assert [name for name, _ in localnodes.declared_nodes(told)] == ["a-0", "a-1"]
 
 
+#: What is said of nodes that are not started, so that nobody wonders at what is told as missing.
+LEFT_OUT = "--nodes {0}: {0} of {1} declared nodes started; {2} will be told as missing"
+
+
 @pytest.mark.parametrize(
     ("most", "told"),
     [
         (None, [[], [], []]),
-        (3, [[], ["b-0 is declared and not started: --nodes 3"], []]),
-        (2, [["a-2 is declared and not started: --nodes 2"],
-             ["a-2,b-0 are declared and not started: --nodes 2"], []]),
+        (3, [[], [LEFT_OUT.format(3, 4, "b-0")], []]),
+        (2, [[LEFT_OUT.format(2, 3, "a-2")],
+             [LEFT_OUT.format(2, 4, "a-2,b-0")], []]),
     ],
 )  # fmt: skip
 def test_what_is_beyond_the_nodes_asked_for_is_told_when_it_changes(
@@ -38,3 +42,4 @@ def test_what_is_beyond_the_nodes_asked_for_is_told_when_it_changes(
         names = [name for name, _ in localnodes.declared_nodes(pools)]
         found.append(nodes._beyond([] if most is None else names[most:]))
     assert found == told
+    assert nodes.left_out() == next((one[0] for one in reversed(told) if one), "")
