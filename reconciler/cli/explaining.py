@@ -151,6 +151,8 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
     leaves = f", {told}" if (told := joblist.stopping(job)) else ""
     verb = "was" if past else "is"
     _say(f"{job['name']} {verb} {job['state']}{_since(job)}{_spans(job)}{leaves}.")
+    if told := joblist.tasks_told(job):
+        _say(f"{told}.")
     _explain_elements(job)
     _explain_silence(item, now)
     if job.get("message"):

@@ -58,6 +58,9 @@ def jobs(
     its line stands below it, once for jobs in a row that wait alike; with -o wide there is one
     line a job.
 
+    TASKS, where there are elastic gangs, tells how many of their tasks run now, and between which
+    bounds: 3 of 2-6.
+
     Example: muster jobs --queue research --state Pending
     """
     wanted = None if state is None else _state(state)
@@ -113,22 +116,25 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
         terminal.note("no jobs")
         return
     arrays = wide or any(item["array"] for item in items)
+    elastic = any(item.get("tasks") for item in items)
     rows = []
     for item in items:
         row = [item["name"], item["queue"] or "-", item["state"]]
+        row += [_tasks(item)] if elastic else []
         row += [_elements(item, short=not wide and terminal.width() < ROOMY)] if arrays else []
         row += [_waited(item, now), _ran(item, now)]
         if wide:
             row += [str(item["run"]), item.get("owner") or "-", _where(item)]
         rows.append([*row, why(item) if item["state"] != "Succeeded" else ""])
-    headings = ["NAME", "QUEUE", "STATE", *(["DONE"] if arrays else []), "WAITED", "RAN"]
+    headings = ["NAME", "QUEUE", "STATE", *(["TASKS"] if elastic else [])]
+    headings += [*(["DONE"] if arrays else []), "WAITED", "RAN"]
     below: dict[int, str] = {}
     if wide:
         headings += ["RUN", "OWNER", "NODES"]
     else:
         left = terminal.left_over(headings, [row[:-1] for row in rows])
         below = _move_down(rows, items, max(left, LEAST["WHY"]))
-    right = "WAITED RAN DONE RUN"
+    right = "TASKS WAITED RAN DONE RUN"
     terminal.table([*headings, "WHY"], rows, right=right, cut=not wide, least=LEAST, below=below)
 
 
@@ -191,6 +197,24 @@ def _elements(item: Json, *, short: bool = False) -> str:
         count = sum(counts.get(state, 0) for state in ends)
         words += [f"{count} {told[:SHORT] if short else told}"] if count else []
     return ", ".join(words)
+
+
+def _tasks(item: Json) -> str:
+    """``3 of 2-6``: how many tasks of an elastic gang run, and between which bounds."""
+    tasks = item.get("tasks")  # a controller of before tells none
+    if not tasks or item["state"] in FINISHED:
+        return "-"
+    return f"{tasks['running']} of {tasks['min']}-{tasks['max']}"
+
+
+def tasks_told(item: Json) -> str:
+    """The same in words: ``3 tasks run, 2 are enough and 6 the most``; empty of all else."""
+    tasks = item.get("tasks")
+    if not tasks or item["state"] in FINISHED:
+        return ""
+    running = "1 task runs" if tasks["running"] == 1 else f"{tasks['running']} tasks run"
+    enough = "1 is" if tasks["min"] == 1 else f"{tasks['min']} are"
+    return f"{running}, {enough} enough and {tasks['max']} the most"
 
 
 def _waited(item: Json, now: float) -> str:

@@ -86,6 +86,8 @@ def _facts(item: Json, evicted: list[Json]) -> None:
         ("State", ", ".join(filter(None, (item["state"], joblist.stopping(item))))),
         ("Times", joblist.times_of(item)),
     ]
+    if told := joblist.tasks_told(item):
+        lines.append(("Tasks", told))
     if item["array"]:
         counts = ", ".join(f"{count} {state}" for state, count in item["elements"].items())
         lines.append(("Elements", counts))

@@ -221,9 +221,11 @@ def _job(
         record = reader.job(name)  # it may have left the memory before; its end is its end
         if record is None or record.ended_at is None or record.ended_at > now:
             return None
+    tries = _attempts(reader, record, then, now)
     view = views.job_view(
         record,
-        attempts=_attempts(reader, record, then, now),
+        attempts=tries,
+        running=sum(one.state is AttemptState.RUNNING for one in tries),
         reasons=then.reasons.get(record.reason_key, ()),
         place=_place(record, then),
         expected=call.told.expected.get(name),

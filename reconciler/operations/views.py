@@ -164,8 +164,9 @@ def job_view(
     expected: outcome.ExpectedStart | None = None,
     metrics: Mapping[str, taskwords.TaskMetrics] = {},
     uses: Mapping[str, taskuse.TaskUse] = {},
+    running: int = 0,
 ) -> viewtypes.JobView:
-    """A job's run with what belongs to it."""
+    """A job's run with what belongs to it; ``running``: how many of its tasks do."""
     spec = of.spec
     array = spec.array_count is not None
     takes = sum(
@@ -207,7 +208,16 @@ def job_view(
         removed=of.removed,
         path=spec.path,
         depends_on=[one.job for one in spec.depends_on],
+        tasks=_tasks(spec, running),
     )
+
+
+def _tasks(spec: desired.Job, running: int) -> viewtypes.TasksView | None:
+    """How an elastic gang stands; None of all else."""
+    if spec.array_count is not None or not spec.is_elastic:
+        return None
+    enough = (one.count if one.minimum is None else one.minimum for one in spec.groups)
+    return viewtypes.TasksView(running, sum(enough), sum(one.count for one in spec.groups))
 
 
 def _drain_view(of: desired.Drain) -> viewtypes.DrainView:

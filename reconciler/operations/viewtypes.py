@@ -118,6 +118,14 @@ class ReasonView(viewforms.View, frozen=True):
     unblocks: str
 
 
+class TasksView(viewforms.View, frozen=True):
+    """How many tasks of an elastic gang run, how many are enough, and up to how many it grows."""
+
+    running: int
+    min: int
+    max: int
+
+
 class JobView(viewforms.View, frozen=True):
     """A job's run. ``place`` counts from 1 among those that wait in its queue.
 
@@ -125,7 +133,9 @@ class JobView(viewforms.View, frozen=True):
     ``dependsOn`` names the jobs that it waits for, or waited for. ``estimatedCertain``: it starts
     by ``latestStart`` as long as what runs keeps to its limits; else others may take that room back
     first. ``estimatedStart`` goes by how long work runs as a rule, so it may be earlier; with
-    ``startTakesBack`` other queues have to give up by then what they have too much of.
+    ``startTakesBack`` other queues have to give up by then what they have too much of. ``tasks``:
+    of a job that may run with fewer tasks than it would take, all its groups together; null of
+    others, and of arrays, whose elements are gangs each.
     """
 
     name: str
@@ -152,6 +162,7 @@ class JobView(viewforms.View, frozen=True):
     estimated_certain: bool = False
     latest_start: str | None = None
     start_takes_back: bool = False
+    tasks: TasksView | None = None
 
 
 class NodeUsageView(viewforms.View, frozen=True):

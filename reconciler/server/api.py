@@ -39,6 +39,7 @@ def show_jobs(
     reader = service.reader
     reasons = reader.reasons([job.reason_key for job in jobs])
     attempts = reader.attempts_of(jobs, attempts_max)
+    running = reader.tasks_running(jobs)
     places = reader.places([job.name for job in jobs if job.state is JobState.PENDING])
     expected = views.stored_expected(reader.view(views.EXPECTED)) if places else {}
     undecided = undecided_jobs(service)
@@ -49,6 +50,7 @@ def show_jobs(
             reasons=(*undecided.get(job.name, ()), *reasons.get(job.reason_key, ())),
             place=places.get(job.name),
             expected=expected.get(job.name),
+            running=running.get(job.key, 0),
         )
         for job in jobs
     ]
@@ -195,6 +197,7 @@ def job(
         reasons=(*undecided, *reasons.get(found.reason_key, ())),
         place=service.reader.places([name]).get(name),
         expected=views.stored_expected(service.reader.view(views.EXPECTED)).get(name),
+        running=service.reader.tasks_running([found]).get(found.key, 0),
     )
     return lists.Job(job=shown, **lists.head(service))
 

@@ -21,6 +21,7 @@ from reconciler.store.errors import StoreError
 ROWS_MAX = 10_000
 #: The most keys that go into one statement.
 KEYS_MAX = 500
+RUNNING = "Running"
 ENDED: sa.ColumnElement[str] = sa.literal_column("'Ended'")
 
 
@@ -258,6 +259,23 @@ class Reader:
             with database.told(self.url):
                 for row in self.rows(statement):
                     found.setdefault(row.job_key, []).append(codec.attempt(row.body))
+        return found
+
+    def tasks_running(self, jobs: Sequence[records.JobRecord]) -> dict[str, int]:
+        """How many tasks of each of some elastic jobs run, by key; others are left out."""
+        table = schema.ATTEMPTS.c
+        elastic = [job for job in jobs if job.spec.is_elastic and not job.finished]
+        found: dict[str, int] = {}
+        for start in range(0, len(elastic), KEYS_MAX):
+            part = {job.key: job.name for job in elastic[start : start + KEYS_MAX]}
+            statement = (
+                sa.select(table.job_key, sa.func.count().label("running"))
+                .where(table.job.in_(list(part.values())), table.job_key.in_(list(part)))
+                .where(table.state == RUNNING)
+                .group_by(table.job_key)
+            )
+            with database.told(self.url):
+                found |= {row.job_key: row.running for row in self.rows(statement)}
         return found
 
     def attempts_alive(self, node: str | None = None) -> list[records.AttemptRecord]:

@@ -809,3 +809,29 @@ def test_a_log_that_begins_elsewhere_than_was_said_is_told(
     asked = ["audit", "verify", "--file", str(log.path), *words]
     assert command.main(asked, prog_name="muster", standalone_mode=False) == terminal.ERROR
     assert told in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_of_elastic_gangs_it_is_told_how_many_tasks_run(
+    *, wide: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gang = _listed("gang", "Running", tasks={"running": 3, "min": 2, "max": 6})
+    ended = _listed("over", "Succeeded", tasks={"running": 0, "min": 2, "max": 6})
+    joblist.show([gang, ended, _listed("e", "Running", tasks=None)], 3600.0, wide=wide)
+    heading, first, second, third = capsys.readouterr().out.splitlines()
+    place = heading.index("TASKS") + len("TASKS")
+    told = [line[:place].split("  ")[-1].strip() for line in (first, second, third)]
+    assert told == ["3 of 2-6", "-", "-"]
+    assert max(map(len, (heading, first, second, third))) <= 80
+    joblist.show(JOBS, 3600.0, wide=wide)
+    assert "TASKS" not in capsys.readouterr().out
+
+
+def test_an_elastic_gang_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    gang = _listed("gang", "Running", tasks={"running": 1, "min": 2, "max": 6})
+    assert joblist.tasks_told(gang) == "1 task runs, 2 are enough and 6 the most"
+    gang |= {"place": None, "estimatedStart": None, "attempts": []}
+    explaining._explain_job({"job": gang, "reasons": [], "queue": None}, 0.0)
+    assert "1 task runs, 2 are enough and 6 the most." in capsys.readouterr().out.splitlines()
+    looking._facts({**gang, "run": 0, "reasons": []}, [])
+    assert "Tasks     1 task runs, 2 are enough and 6 the most" in capsys.readouterr().out

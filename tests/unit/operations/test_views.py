@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.operations import views
+from reconciler.operations import views, viewtypes
 from reconciler.store import DamagedError
+from tests.unit.store import samples
 
 
 @pytest.mark.parametrize("body", [b"\xc1", b"\x01", b"\x93\x01\x02"])
@@ -32,3 +34,16 @@ def test_a_job_that_nobody_answers_for_who_may_is_not_allowed() -> None:
     (why,) = refused.reasons
     assert (refused.state, why.code) == ("Pending", "NotAllowed")
     assert why.message == "commit 0123456789ab changes it, and it bears no signature"
+
+
+def test_the_tasks_of_an_elastic_gang_are_told() -> None:
+    one = samples.job("gang")
+    (group,) = one.spec.groups
+    assert views.job_view(one, running=1).tasks is None, "all have to be there"
+    grows = msgspec.structs.replace(group, name="workers", count=6, minimum=2)
+    spec = msgspec.structs.replace(one.spec, groups=(group, grows))
+    gang = msgspec.structs.replace(one, spec=spec)
+    told = views.job_view(gang, running=4).tasks
+    assert told == viewtypes.TasksView(4, group.count + 2, group.count + 6)
+    array = msgspec.structs.replace(spec, array_count=3)
+    assert views.job_view(msgspec.structs.replace(gang, spec=array), running=4).tasks is None

@@ -285,6 +285,22 @@ def test_jobs_are_filtered_and_paged(opened: store.Store) -> None:
         opened.jobs(after="x")
 
 
+def test_running_tasks_of_elastic_gangs_are_counted(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    gang, other = samples.job("gang"), samples.job("other")
+    grows = tuple(msgspec.structs.replace(one, count=6, minimum=1) for one in gang.spec.groups)
+    gang = msgspec.structs.replace(gang, spec=msgspec.structs.replace(gang.spec, groups=grows))
+    states = [AttemptState.RUNNING, AttemptState.ENDED, AttemptState.RUNNING, AttemptState.ASSIGNED]
+    made = [
+        samples.attempt(of, 0, try_number=number, state=state)
+        for of in (gang, other)
+        for number, state in enumerate(states, start=1)
+    ]
+    commit(opened, epoch, 1, samples.cycle(attempts=tuple(made)))
+    assert opened.tasks_running([other, gang]) == {gang.key: 2}
+    assert opened.tasks_running([]) == {}
+
+
 def test_attempts_are_found_by_job_element_and_node(opened: store.Store) -> None:
     epoch = opened.lead("one", 50.0)
     train = samples.job(elements=3)
