@@ -205,7 +205,7 @@ def test_a_word_that_is_no_program_ends_as_in_a_shell(up: Up) -> None:
 
 def test_a_wrong_option_is_told_by_its_name(up: Up) -> None:
     done = muster(up.folder, "run", "--gpus", "-1", "--", "true")
-    assert (done.returncode, done.stdout) == (125, "")
+    assert (done.returncode, done.stdout) == (64, "")
     assert "\n  --gpus: this value does not fit; found -1" in done.stderr
     assert "submission:" not in done.stderr
 
