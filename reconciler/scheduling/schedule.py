@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from reconciler.scheduling import (
     accruing,
     asking,
+    backfill,
     backlog,
     blocking,
     bypool,
@@ -27,6 +28,7 @@ from reconciler.scheduling import (
     lines,
     order,
     passing,
+    preceding,
     telling,
     trees,
     ways,
@@ -94,6 +96,7 @@ class Cycle(ways.Ways):
             situation, self.ledger, self.now, self.takers, self.first
         )
         self.passing = passing.Passing(self)
+        self.preceding = preceding.Preceding(self)
         self.asks: list[asking.Ask | None] = [None] * len(self.queues)
         #: Who would delay a reservation, and how many had been dropped by then.
         self.kept_out: list[tuple[asking.Ask, int]] = []
@@ -115,7 +118,8 @@ class Cycle(ways.Ways):
                 break
             self._turns()
         self.evictions += gangs.broken_up(self.situation, self.placements, self.promised)
-        del self.passing  # a circle with this: all of it would wait for the collector of garbage
+        # circles with this: all of it would wait for the collector of garbage
+        del self.passing, self.preceding
         return telling.decisions(self)
 
     def _over(self) -> set[int]:
@@ -320,6 +324,7 @@ class Cycle(ways.Ways):
             self._idle(ask)
             return True
         self.passing.turned(queue)
+        lost = len(self.calendar.lost)
         kept = not ask.missing and self.calendar.cancel(ask.job)
         if ask.missing and (ask.job, ask.progress.claim.elements[0]) in self.gone:
             cause: explain.Cause | None = explain.Cause("room")  # what it would join leaves
@@ -329,8 +334,24 @@ class Cycle(ways.Ways):
             cause = self._try(ask, kept=kept)
         if cause is not None:
             self._blocked(ask, cause)
+        elif len(self.calendar.lost) > lost:
+            self._return(ask, self.calendar.lost[lost:])
         self._put(queue)
         return False
+
+    def _return(self, ask: asking.Ask, lost: list[backfill.Reservation]) -> None:
+        """Who comes before an ask in its queue, and lost room to it, goes on before those behind.
+
+        More may come free than the ask takes.
+        """
+        before = {
+            one.ask.progress.line
+            for one in lost
+            if one.ask.queue == ask.queue and one.ask.line.priority > ask.line.priority
+        }
+        indexes = np.array(sorted(before), dtype=np.intp)
+        self.blocked.restore(indexes)
+        self._restore(indexes)
 
     def _try(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
         """Start an ask or keep room for it; what stands in its way if neither can be."""
@@ -339,10 +360,24 @@ class Cycle(ways.Ways):
             wait = self.accruing.delayed_by(ask)
             if wait is not None:
                 return self._behind(ask, wait)
+            if self._goes_after(ask, kept=kept):
+                return self._try(ask, kept=kept)
             if self.start(ask, self._action()):
                 return None
             return self._later(ask, kept=kept)
         return None if self._relieved(ask, cause) else self._awaiting(ask, cause)
+
+    def _goes_after(self, ask: asking.Ask, *, kept: bool) -> bool:
+        """Whoever would evict an ask as soon as it ran starts before it; whether anybody did.
+
+        ``kept``: whether the ask had a reservation until now.
+        """
+        other = self.preceding.let(ask, kept=kept)
+        if other is None:
+            return False
+        self.passing.turned(other.queue)
+        self._put(other.queue)
+        return True
 
     def _behind(self, ask: asking.Ask, wait: accruing.Wait) -> explain.Cause:
         """Who would take what comes free under a limit from who waits for that before it."""
@@ -426,8 +461,11 @@ class Cycle(ways.Ways):
             reserves: whether to reserve at once, or leave that to ``_in_time``.
         """
         if self.calendar.reservations and ask.fits(self.now):
-            if self.outranks(ask) and self.start(ask, "allocate"):
-                return None
+            if self.outranks(ask):
+                if self._goes_after(ask, kept=kept):
+                    return self._try(ask, kept=kept)
+                if self.start(ask, "allocate"):
+                    return None
             if not ask.fits(self.calendar.room_for(ask.line.duration_s)):
                 return self._kept_out(ask, again=kept, reserves=reserves)
         if self.promise(ask):

@@ -312,15 +312,16 @@ class Ways:
         else work would start only to leave again.
         """
         covered = self.ledger.covered
-        if covered(ask.queue, ask.amounts) and self.calendar.void(
+        voided = covered(ask.queue, ask.amounts) and self.calendar.void(
             lambda r: r.ask.queue == ask.queue or covered(r.ask.queue, r.ask.amounts)
-        ):
+        )
+        if voided and ask.fits(self.calendar.room_for(ask.line.duration_s)):
             return True
         now, there = self.situation.now, self.calendar.reservations
         due = [r.ask for r in there if r.starts_at <= now]
         holders = yielding.yielding(self.evictor, ask, due) if due else []
         if not holders:
-            return False
+            return voided
         gives_way = [r for r in there if r.starts_at <= now and r.ask in holders]
         # who evicts goes before what is reserved for later as well
         return self.calendar.gives_way(ask, gives_way) or self.calendar.gives_way(

@@ -6,9 +6,14 @@ leave again. An ask and the holders of such reservations come in; those that giv
 
 from collections.abc import Sequence
 
-from reconciler.scheduling import asking, eviction
+import numpy as np
+
+from reconciler.scheduling import asking, eviction, victims
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
+
+#: Of what runs with a higher priority in a holder's queue so much is looked at, the cheapest first.
+RETURNING_MAX = 16
 
 
 def yielding(
@@ -38,9 +43,46 @@ def _takes(evictor: eviction.Evictor, ask: asking.Ask, holder: asking.Ask) -> bo
     return (
         policy.reclaim
         and evictor.may_reclaim(ask, endless=ends_at >= snapshots.ENDLESS)
-        and evictor.is_due(ask, holder.queue, ends_at)
         and evictor.rules.may_lose(ask, holder.queue, holder.amounts)
+        and evictor.is_due(ask, holder.queue, ends_at)
     )
+
+
+def returning(evictor: eviction.Evictor, ask: asking.Ask, holder: asking.Ask) -> list[victims.Unit]:
+    """What an ask could evict beside a holder that has started, and would evict that in its turn.
+
+    It runs in the holder's queue with a higher priority, which has more than its share only with
+    the holder.
+    """
+    policy, ledger = evictor.situation.policy, evictor.ledger
+    if not (policy.preempt and policy.reclaim) or ask.queue == holder.queue:
+        return []
+    if not evictor.may_reclaim(ask, endless=True):
+        return []
+    units = evictor.pool.units(holder.queue)
+    above = np.flatnonzero((units.priority > holder.line.priority) & units.there)
+    if not above.size:
+        return []
+    version = ledger.version
+    ledger.charge(holder.queue, holder.amounts)
+    found = [
+        unit
+        for unit in map(units.unit, above[:RETURNING_MAX].tolist())
+        if _could_lose(evictor, ask, unit) and _no_more(unit.total, holder.amounts)
+    ]
+    ledger.charge(holder.queue, tuple([-amount for amount in holder.amounts]))
+    ledger.undone(version)
+    return found
+
+
+def _could_lose(evictor: eviction.Evictor, ask: asking.Ask, unit: victims.Unit) -> bool:
+    """Whether an ask may reclaim a unit as things stand."""
+    endless = unit.holding.ends_at >= snapshots.ENDLESS
+    return evictor.may_reclaim(ask, endless=endless) and evictor.allowed(ask, unit)
+
+
+def _no_more(amounts: snapshots.Charge, others: snapshots.Charge) -> bool:
+    return all(one <= other for one, other in zip(amounts, others, strict=True))
 
 
 def _may_start(evictor: eviction.Evictor, ask: asking.Ask, found: Sequence[asking.Ask]) -> bool:
