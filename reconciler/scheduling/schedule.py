@@ -12,12 +12,10 @@ import functools
 import sys
 
 import numpy as np
-from numpy.typing import NDArray
 
 from reconciler.scheduling import (
     accruing,
     asking,
-    backfill,
     backlog,
     blocking,
     bypool,
@@ -29,6 +27,7 @@ from reconciler.scheduling import (
     order,
     passing,
     preceding,
+    retrying,
     telling,
     trees,
     ways,
@@ -111,10 +110,10 @@ class Cycle(ways.Ways):
         self._turns()
         risen = self._over() - over
         if risen and self.situation.policy.reclaim:
-            self._try_again(risen)
+            retrying.after_rise(self, risen)
             self._turns()
         for _ in range(LOOKS_MAX):
-            if not self._look_again():
+            if not retrying.kept_out(self):
                 break
             self._turns()
         self.evictions += gangs.broken_up(self.situation, self.placements, self.promised)
@@ -126,62 +125,6 @@ class Cycle(ways.Ways):
         """Queues that hold more than they may keep."""
         ledger = self.ledger
         return {q for q in range(len(ledger.paths)) if ledger.is_over(q, ledger.may_keep(q))}
-
-    def _try_again(self, risen: set[int]) -> None:
-        """Lines that were blocked before other queues rose above their share may reclaim now."""
-        self.evictor.failures.clear()
-        again = self.blocked.with_kinds(frozenset({"room", "reserved", "strict"}))
-        again &= ~np.isin(self.columns.queue, list(risen))
-        indexes = np.flatnonzero(again)
-        self.blocked.restore(indexes)
-        self.passing.forget()
-        self._restore(indexes)
-
-    def _look_again(self) -> bool:
-        """Who was kept out by a reservation that has gone since has another turn; whether anyone.
-
-        Its holder may have started, or got room elsewhere or at another time, in a later turn. So
-        has who lost a reservation to somebody else, where it was not made again.
-        """
-        kept_out, self.kept_out = self.kept_out, []
-        lost, self.calendar.lost = self.calendar.lost, []
-        if not kept_out and not lost:
-            return False
-        gone_since, now = self.calendar.gone_since(), self.situation.now
-        free = [
-            ask
-            for ask, at in kept_out
-            if ask.progress.left > 0 and gone_since[at] < now + ask.line.duration_s
-        ]
-        there = {reservation.ask.job for reservation in self.calendar.reservations}
-        free += [r.ask for r in lost if r.ask.progress.left > 0 and r.ask.job not in there]
-        for ask in free:
-            whose = (ask.job, bool(ask.missing))
-            if whose in self.causes and self.causes[whose].kind in {"kept", "reserved"}:
-                del self.causes[whose]
-            if ask.missing:
-                self.queues[ask.queue].again(ask.progress)
-                self.passing.turned(ask.queue)
-        again = np.zeros(len(self.columns.queue), dtype=np.bool_)
-        again[[ask.progress.line for ask in free if not ask.missing]] = True
-        # who waits behind the first of a strict queue goes on after it
-        behind = np.isin(self.columns.queue, [ask.queue for ask in free])
-        again |= behind & self.blocked.with_kinds(frozenset({"strict"}))
-        indexes = np.flatnonzero(again)
-        self.blocked.restore(indexes)
-        self._restore(indexes)
-        return bool(free)
-
-    def _restore(self, indexes: NDArray[np.intp]) -> None:
-        """Lines are tried again from their first claim."""
-        members: dict[int, list[int]] = {}
-        for index, queue in zip(
-            indexes.tolist(), self.columns.queue[indexes].tolist(), strict=True
-        ):
-            members.setdefault(queue, []).append(index)
-        for queue, retried in members.items():
-            self.queues[queue].restore(retried)
-            self.passing.turned(queue)
 
     def _turns(self) -> None:
         for queue in range(len(self.queues)):
@@ -335,23 +278,9 @@ class Cycle(ways.Ways):
         if cause is not None:
             self._blocked(ask, cause)
         elif len(self.calendar.lost) > lost:
-            self._return(ask, self.calendar.lost[lost:])
+            retrying.lost(self, ask, self.calendar.lost[lost:])
         self._put(queue)
         return False
-
-    def _return(self, ask: asking.Ask, lost: list[backfill.Reservation]) -> None:
-        """Who comes before an ask in its queue, and lost room to it, goes on before those behind.
-
-        More may come free than the ask takes.
-        """
-        before = {
-            one.ask.progress.line
-            for one in lost
-            if one.ask.queue == ask.queue and one.ask.line.priority > ask.line.priority
-        }
-        indexes = np.array(sorted(before), dtype=np.intp)
-        self.blocked.restore(indexes)
-        self._restore(indexes)
 
     def _try(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
         """Start an ask or keep room for it; what stands in its way if neither can be."""
