@@ -86,29 +86,34 @@ class Takebacks:
         )
 
     def _when(self, ask: asking.Ask) -> float:
-        """When enough has ended or been given up; infinity: never, or it was tried just now."""
+        """When others give something up by which it has enough; infinity: they never do.
+
+        What they could be told to give up now was tried just now.
+        """
         situation, now = self.situation, self.situation.now
         covered = self.ledger.covered(ask.queue, ask.amounts)
         due = now if covered else max(now, self.evictor.forcing.at(ask))
         resource = ledgers.GPU if ask.amounts[ledgers.GPU] else 0
-        gone = self._ends.copy()
+        if not ask.amounts[resource]:
+            return math.inf
+        gone, soonest = self._ends.copy(), math.inf
         for queue in self.evictor.prospects.leaves_above():
             if queue == ask.queue or not self.evictor.rules.may_lose(ask, queue):
                 continue
             rows, at = self._leaving(ask, queue, resource, due, covered=covered)
+            forced = at[(at < gone[rows]) & (at > now)]
+            soonest = min(soonest, float(forced.min(initial=math.inf)))
             gone[rows] = np.minimum(gone[rows], at)
+        if soonest == math.inf:
+            return math.inf
         usable = situation.shapes[ask.shape].eligible & situation.nodes.accepts
         row, node, amount = self._tasks
         there = usable[node]
         at, more = gone[row[there]], amount[there, resource]
         ranked = np.argsort(at, kind="stable")
-        enough = (
-            self.free[usable, resource].sum() + np.cumsum(more[ranked]) >= ask.amounts[resource]
-        )
-        if not enough.any():
-            return math.inf
-        found = float(at[ranked[enough.argmax()]])
-        return found if found > now else math.inf
+        free = self.free[usable, resource].sum() + np.cumsum(more[ranked])
+        enough = free >= ask.amounts[resource]
+        return max(soonest, float(at[ranked[enough.argmax()]])) if enough.any() else math.inf
 
     def _leaving(
         self, ask: asking.Ask, queue: int, resource: int, due: float, *, covered: bool
