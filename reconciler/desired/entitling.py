@@ -81,7 +81,10 @@ class Entitled:
         asked = least_of(job).as_vector()
         above = [job.queue, *access.ancestors(job.queue, self._parents)]
         guarantee = None if job.preemptible else self._beyond_guarantee(asked, above)
-        found = (guarantee, self._beyond_lending(asked, job.queue), self._beyond_quota(job, above))
+        # of what asks for memory of GPUs nobody knows which part of one that comes to
+        by_memory = any(group.gpu_memory_bytes for group in job.groups)
+        lending = None if by_memory else self._beyond_lending(asked, job.queue)
+        found = (guarantee, lending, self._beyond_quota(job, above))
         return [one for one in found if one is not None]
 
     def _beyond_guarantee(self, asked: tuple[int, ...], above: list[str]) -> Fault | None:

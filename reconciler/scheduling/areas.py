@@ -24,7 +24,6 @@ class Areas:
         of_node: (n,) the area of each node.
         of_shape: the areas of each shape that was asked for, ascending.
         count: how many areas there are.
-        with_windows: whether each area is inside or outside of each window as a whole.
     """
 
     def __init__(self, situation: snapshots.Snapshot, alike: Iterable[tuple[int, ...]]) -> None:
@@ -39,11 +38,12 @@ class Areas:
                 masks.append(np.logical_or.reduce(eligible))
             kinds[key].append(shape)
         everywhere = len(masks) > KINDS_MAX
-        closing = list({id(w.nodes): w.nodes for w in situation.windows}.values())
-        self.with_windows = not everywhere and len(masks) + len(closing) <= KINDS_MAX
+        closing = list({w.nodes.tobytes(): w.nodes for w in situation.windows}.values())
+        if len(masks) + len(closing) > KINDS_MAX:
+            closing = []
         codes = np.zeros(len(situation.nodes.names), dtype=np.int64)
         if not everywhere:
-            for bit, mask in enumerate([*masks, *(closing if self.with_windows else ())]):
+            for bit, mask in enumerate([*masks, *closing]):
                 codes |= mask.astype(np.int64) << bit
         found, of_node = np.unique(codes, return_inverse=True)
         self.of_node: NDArray[np.intp] = of_node.reshape(-1)

@@ -51,7 +51,7 @@ class Bounds:
         if not self.ledger.lends:
             return None
         asked = bypool.charge(shape.least, shape.pool, self.ledger.width)
-        resource = self._lendable.beyond(line.queue, asked)
+        resource = self._lendable.beyond(line.queue, shape, asked)
         if resource is None:
             return None
         name = self.situation.queues.names[line.queue]

@@ -6,15 +6,15 @@ resource is a row of a ``Timeline`` like what nodes have; a line comes in, the r
 out with what one start takes of each.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from reconciler.scheduling import bypool, timelines
+from reconciler.scheduling import bypool, lenders, timelines
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Charge
 
-#: Moments at which it is asked what others keep back, for one queue and resource.
+#: Moments at which it is asked what others keep back of a resource.
 LENT_MAX = 64
 #: The queue that stands for all work together.
 ALL = -1
@@ -59,6 +59,7 @@ class Caps:
         self._ledger = ledger
         self._freed = freed
         self._of_queue: dict[int, list[_Returned]] | None = None
+        self._lenders: dict[int, list[tuple[float, lenders.Lenders]]] = {}
         self._rows: dict[tuple[timelines.Timeline, _Bound], int] = {}
 
     def of(self, line: snapshots.Line, timeline: timelines.Timeline) -> list[timelines.Part]:
@@ -81,9 +82,17 @@ class Caps:
                 found += [bound for most, bound in bounds if most < UNLIMITED]
             if ledger.caps and ledger.caps[resource] < UNLIMITED:
                 found.append(_Bound(ALL, resource, firm=False))
-            if ledger.lends:
+            if self._keeps_back(resource):
                 found.append(_Bound(line.queue, resource, firm=False, lent=True))
         return [((self._row(bound, timeline),), asked[bound.resource]) for bound in found]
+
+    def _keeps_back(self, resource: int) -> bool:
+        """Whether anybody lends less of a resource than is guaranteed to it."""
+        ledger = self._ledger
+        return ledger.lends and any(
+            lends[resource] < owed[resource]
+            for lends, owed in zip(ledger.lending, ledger.guaranteed, strict=True)
+        )
 
     def _row(self, bound: _Bound, timeline: timelines.Timeline) -> int:
         row = self._rows.get((timeline, bound))
@@ -110,30 +119,37 @@ class Caps:
 
     def _lent(self, bound: _Bound) -> tuple[int, list[timelines.Gain]]:
         """What others let a queue have once all that is leaving has left, and what more when."""
-        ledger, resource = self._ledger, bound.resource
-        used = [ledger.used(queue, resource) for queue in range(len(ledger.paths))]
-        first = most = self._most(bound, used)
+        (_, now), *then = self._moments(bound.resource)
+        first = most = now.of(bound.queue).most
         gains: list[timelines.Gain] = []
-        ends = sorted(
-            (at, queue, amounts[resource])
-            for queue, returned in self._returned().items()
-            for at, amounts, _ in returned
-            if amounts[resource]
-        )
-        together = -(-len(ends) // LENT_MAX) or 1
-        for number, (at, queue, amount) in enumerate(ends, 1):
-            for member in ledger.paths[queue]:
-                used[member] -= amount
-            if number % together == 0 or number == len(ends):
-                then = self._most(bound, used)
-                if then > most:
-                    gains.append((at, then - most))
-                    most = then
+        for at, lent in then:
+            found = lent.of(bound.queue).most
+            if found > most:
+                gains.append((at, found - most))
+                most = found
         return first, gains
 
-    def _most(self, bound: _Bound, used: Sequence[int]) -> int:
-        owned, left, _ = self._ledger.lent(bound.queue, bound.resource, used)
-        return max(owned, left)
+    def _moments(self, resource: int) -> list[tuple[float, lenders.Lenders]]:
+        """What is kept back of a resource now, and at some moments at which work ends."""
+        known = self._lenders.get(resource)
+        if known is None:
+            ledger = self._ledger
+            used = [ledger.used(queue, resource) for queue in range(len(ledger.paths))]
+            known = [(self._situation.now, ledger.lenders_with(resource, used.copy()))]
+            ends = sorted(
+                (at, queue, amounts[resource])
+                for queue, returned in self._returned().items()
+                for at, amounts, _ in returned
+                if amounts[resource]
+            )
+            together = -(-len(ends) // LENT_MAX) or 1
+            for number, (at, queue, amount) in enumerate(ends, 1):
+                for member in ledger.paths[queue]:
+                    used[member] -= amount
+                if number % together == 0 or number == len(ends):
+                    known.append((at, ledger.lenders_with(resource, used.copy())))
+            self._lenders[resource] = known
+        return known
 
     def _returned(self) -> dict[int, list[_Returned]]:
         """What comes back of each queue's own work."""

@@ -31,7 +31,10 @@ class Stretch(NamedTuple):
 
 
 class Closures:
-    """The windows of one cycle over its areas."""
+    """The windows of one cycle over its areas.
+
+    Where there are too many of them to tell apart, an area in which one has any node is closed.
+    """
 
     def __init__(self, situation: snapshots.Snapshot, parts: areas.Areas) -> None:
         self._situation = situation
@@ -60,8 +63,6 @@ class Closures:
     def _rows(self) -> list[list[int]]:
         """Of each window the areas in it."""
         of_node = self._parts.of_node
-        if not self._parts.with_windows:
-            return [[] for _ in self._situation.windows]
         return [sorted(set(of_node[window.nodes].tolist())) for window in self._situation.windows]
 
 

@@ -196,6 +196,8 @@ def _waiting(
         if index not in startable:
             open_to_it = _unreserved(situation, line)
             startable[index] = could_start(open_to_it) and _is_held(situation, open_to_it)
+        if not startable[index] and situation.queues.strict[line.queue]:
+            return  # all others wait behind it, for good as things are
         if startable[index]:
             at_once = min(claim.startable, len(claim.elements)) - begun
             open_to_it = _unreserved(situation, line)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import bypool, fairshare, written
+from reconciler.scheduling import bypool, fairshare, lenders, written
 from reconciler.scheduling import demand as demands
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Charge, Vector
@@ -112,6 +112,8 @@ class Ledger:
         self.capacity = bypool.capacity(situation)
         self.caps = bypool.caps(situation)
         self.lends, self.lending = found.lends, found.lending
+        #: By resource what is kept back, with the version that it is of.
+        self._lenders_of: dict[int, tuple[int, lenders.Lenders]] = {}
         self._versions = itertools.count(1)
         self.version = 0
         self._columns: QueueAmounts | None = None
@@ -277,37 +279,31 @@ class Ledger:
         for resource in self.resources:
             if not asked[resource]:
                 continue
-            used = [self.used(each, resource) for each in range(len(self.paths))]
-            owned, left, kept = self.lent(queue, resource, used)
-            if kept and asked[resource] > max(owned, left):
-                bound = left + used[queue]
-                return Excess(queue, resource, bound, used[queue], asked[resource])
+            lent = self._lenders(resource).of(queue)
+            if lent.kept and asked[resource] > lent.most:
+                used = self.used(queue, resource)
+                return Excess(queue, resource, lent.left + used, used, asked[resource])
         return None
 
-    def lent(self, queue: int, resource: int, used: Sequence[int]) -> tuple[int, int, int]:
-        """What a queue may still start by guarantees, and beside all that others have or keep back.
+    def _lenders(self, resource: int) -> lenders.Lenders:
+        """What is kept back of a resource as things stand."""
+        known = self._lenders_of.get(resource)
+        if known is None or known[0] != self.version:
+            used = [self.used(queue, resource) for queue in range(len(self.paths))]
+            known = self._lenders_of[resource] = (self.version, self.lenders_with(resource, used))
+        return known[1]
 
-        And how much of that they keep back. ``used``: what each queue has, with those below it.
-        """
-        owned, needed, kept = -UNLIMITED, used[queue], 0
-        for member, above in zip(self.paths[queue], (*self.paths[queue][1:], -1), strict=True):
-            if self.rationed[member][resource]:
-                owned = max(owned, self.guaranteed[member][resource] - needed)
-            for other in self.children[above]:
-                if other != member:
-                    idle = self._kept_back(other, resource, used)
-                    kept += idle
-                    needed += idle + used[other]
-            if above >= 0:  # its own work, without that of queues below it
-                needed += used[above] - sum(used[child] for child in self.children[above])
-        return owned, self.capacity[resource] - needed, kept
-
-    def _kept_back(self, queue: int, resource: int, used: Sequence[int]) -> int:
-        """What a queue and those below it neither use nor lend."""
-        withheld = self.guaranteed[queue][resource] - self.lending[queue][resource]
-        own = min(withheld, self.capacity[resource]) - used[queue]
-        below = [self._kept_back(child, resource, used) for child in self.children[queue]]
-        return max(0, own, sum(below))
+    def lenders_with(self, resource: int, used: Sequence[int]) -> lenders.Lenders:
+        """The same where each queue, with those below it, has so much of it."""
+        guaranteed = [row[resource] for row in self.guaranteed]
+        return lenders.Lenders(
+            self.paths,
+            used=used,
+            guaranteed=guaranteed,
+            withheld=[o - row[resource] for o, row in zip(guaranteed, self.lending, strict=True)],
+            measured=[row[resource] for row in self.rationed],
+            capacity=self.capacity[resource],
+        )
 
     def covered(self, queue: int, asked: Charge) -> bool:
         """Whether guarantees all the way up would cover a start, once what is leaving has left."""

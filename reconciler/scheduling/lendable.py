@@ -27,9 +27,13 @@ class Lendable:
                 whole=bypool.capacity(situation, also_closed=True),
             )
 
-    def beyond(self, queue: int, asked: Charge) -> int | None:
-        """The first resource of which a start asks for more than its queue could ever have."""
-        if self._most is None:
+    def beyond(self, queue: int, shape: snapshots.Shape, asked: Charge) -> int | None:
+        """The first resource of which a start asks for more than its queue could ever have.
+
+        ``asked``: what it is charged at the most; of what asks for memory of GPUs nobody knows
+        which part of one that comes to.
+        """
+        if self._most is None or any(group.share_bytes for group in shape.groups):
             return None
         return next((r for r in self._resources if asked[r] > self.of(queue, r)), None)
 

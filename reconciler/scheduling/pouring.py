@@ -43,13 +43,15 @@ class Reserved(NamedTuple):
 class _Wanted(NamedTuple):
     """What one start of a claim takes: so much of some areas, and of what bounds leave.
 
-    ``closed``: when windows keep which of the areas from it.
+    ``closed``: when windows keep which of the areas from it, unless it ends before one begins by
+    its limit (``duration_s``), however long it runs as a rule.
     """
 
     rows: tuple[int, ...]
     asked: int
     limits: list[timelines.Part]
     closed: list[closures.Closed]
+    duration_s: float
 
 
 class Pools:
@@ -110,6 +112,7 @@ class Pools:
             self.expected.situation.shapes[one.line.shape].least[self.resource],
             bounds.of(one.line, self._timeline),
             [each for each in self._closures.of(one.line) if each.row in rows],
+            one.line.duration_s,
         )
         after = self._soonest(one, wanted)
         if after == math.inf:
@@ -144,10 +147,10 @@ class Pools:
 
     def _first(self, wanted: _Wanted, runs_s: float, after: float) -> tuple[float, tuple[int, ...]]:
         """When all that is wanted is there, and in which areas; infinity: nobody knows."""
-        rows, asked, limits, closed = wanted
+        rows, asked, limits, closed, duration_s = wanted
         if not closed:
             return self._timeline.first([(rows, asked), *limits], runs_s, after), rows
-        for stretch in closures.stretches(closed, runs_s, after):
+        for stretch in closures.stretches(closed, duration_s, after):
             there = tuple([row for row in rows if row not in stretch.closed])
             if not there:
                 continue

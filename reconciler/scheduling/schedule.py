@@ -350,7 +350,7 @@ class Cycle(ways.Ways):
 
     def _relieved(self, ask: asking.Ask, cause: explain.Cause) -> bool:
         """Whether what stood in the way of an ask is about to leave, and room is kept for it."""
-        if cause.kind not in {"limit", "lending"}:
+        if cause.kind not in {"limit", "lending"} or (cause.kind == "lending" and self._never(ask)):
             return False
         return self._settles(ask) or (ask.line.preempts and self._evict(ask))
 

@@ -20,6 +20,7 @@ from reconciler.scheduling import (
     eviction,
     explain,
     gangs,
+    lendable,
     lines,
     order,
     resettling,
@@ -65,6 +66,7 @@ class Ways:
         self.grows = [
             any(group.count > group.least for group in shape.groups) for shape in situation.shapes
         ]
+        self.lendable = lendable.Lendable(situation, self.ledger)
         self.accruing = accruing.Accruing(situation, self.ledger)
         self.calendar = backfill.Calendar(situation, self.now, self.later)
         self.prospects = blocking.Prospects(situation, self.ledger)
@@ -101,10 +103,20 @@ class Ways:
             excess = self.ledger.over_guarantee(ask.queue, ask.amounts)
             if excess is not None:
                 return explain.Cause("quota", excess)
-        excess = self.ledger.over_lending(ask.queue, ask.amounts)
-        if excess is not None:
-            return explain.Cause("lending", excess)
+        if self.ledger.lends:
+            excess = self._never_lent(ask) or self.ledger.over_lending(ask.queue, ask.amounts)
+            if excess is not None:
+                return explain.Cause("lending", excess)
         return None
+
+    def _never_lent(self, ask: asking.Ask) -> ledgers.Excess | None:
+        """What others never lend, also where they use all that is theirs for the moment."""
+        shape = self.situation.shapes[ask.shape]
+        resource = None if ask.missing else self.lendable.beyond(ask.queue, shape, ask.amounts)
+        if resource is None:
+            return None
+        most, used = self.lendable.of(ask.queue, resource), self.ledger.used(ask.queue, resource)
+        return ledgers.Excess(ask.queue, resource, most, used, ask.amounts[resource])
 
     def start(self, ask: asking.Ask, action: Action) -> bool:
         """Start one element, or grow it by a task, if there is room now."""
