@@ -84,8 +84,9 @@ class Accounts:
         for account in self.all:
             for job in account.ends if account.quota.running else ():
                 draft = self._work.drafts.get(job)
-                record = draft.record() if draft else self._work.observed.jobs[job]
-                if drafts.PENDING in record.elements:
+                record = draft.record() if draft else self._work.observed.jobs.get(job)
+                # of one that is left out nobody decides anything while it runs
+                if record is None or drafts.PENDING in record.elements:
                     account.ends[job] = math.inf
 
     def _count(self, spec: desired.Job, attempts: list[records.AttemptRecord]) -> None:

@@ -7,8 +7,9 @@ out, in plain integers.
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from reconciler.scheduling import bypool, fairshare
+from reconciler.scheduling import bypool, fairshare, unfit
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Charge
 
@@ -34,10 +35,11 @@ def of(
     most = most.reshape(-1, width)
     shares = [any(g.amounts[fairshare.GPU] % WHOLE for g in s.groups) for s in shapes]
     divided = np.zeros(len(rows), dtype=np.bool_)
-    some = columns.claims > 0
+    vain = unfit.lines(situation, columns)
+    some = (columns.claims > 0) & ~vain
     some[some] = np.array(shares, dtype=np.bool_)[columns.shape[some]]
     divided[columns.queue[some]] = True
-    asked = _asked(columns, most, len(rows))
+    asked = _asked(columns, most, np.where(vain, 0, columns.elements), len(rows))
     if width > bypool.BASE:
         _ask_elsewhere(situation, asked)
     for queue, path in enumerate(paths):
@@ -81,9 +83,17 @@ def _ask_elsewhere(situation: snapshots.Snapshot, asked: list[list[int]]) -> Non
                 asked[line.queue][resource] += amount * elements
 
 
-def _asked(columns: snapshots.LineColumns, most: snapshots.Amounts, queues: int) -> list[list[int]]:
-    """What waits in each queue, in plain integers, exact also where it passes 64 bits."""
-    each, counts = most[columns.shape], columns.elements[:, None]
+def _asked(
+    columns: snapshots.LineColumns,
+    most: snapshots.Amounts,
+    elements: NDArray[np.int64],
+    queues: int,
+) -> list[list[int]]:
+    """What waits in each queue, in plain integers, exact also where it passes 64 bits.
+
+    ``elements``: (l,) of each line, those that are counted.
+    """
+    each, counts = most[columns.shape], elements[:, None]
     highest = each.astype(np.float64) * counts
     if highest.sum() >= UNLIMITED:
         each, counts = each.astype(object), counts.astype(object)

@@ -38,8 +38,8 @@ class Takebacks:
         self.expected = expected
         self.free = free
         self.left = CLAIMS_MAX
-        #: What claims of each queue that go before take, whenever that is; None: it may take no
-        #: more by its share, or nothing at all from anyone.
+        #: What claims of each queue that go before take back, whenever that is; None: it may take
+        #: no more by its share, or nothing at all from anyone.
         self._ahead: dict[int, snapshots.Charge | None] = {}
 
     def at(self, index: int, claim: snapshots.Claim, count: int = 1) -> float:
@@ -56,14 +56,15 @@ class Takebacks:
             return math.inf
         shape = self.situation.shapes[line.shape]
         asked = bypool.charge(shape.least, shape.pool, self.ledger.width)
-        self._ahead[line.queue] = ledgers.added(ahead, tuple([count * a for a in asked]))
-        if not line.preempts:
-            return math.inf
         ask = asking.Ask(order.Progress(index, claim), line, line.shape, asked)
-        if not self._may(ask, ledgers.added(asked, ahead)):
+        if not (line.preempts and self._may(ask, ledgers.added(asked, ahead))):
             return math.inf
         self.left -= 1
-        return self._when(ask)
+        at = self._when(ask)
+        if at < math.inf:
+            taken = tuple([count * amount for amount in asked])
+            self._ahead[line.queue] = ledgers.added(ahead, taken)
+        return at
 
     def _takes(self, queue: int, ahead: snapshots.Charge) -> bool:
         """Whether a queue may take anything from another, beyond what it takes already."""
@@ -133,7 +134,7 @@ class Takebacks:
             amounts = running.total[rows, resource]
             gives = np.cumsum(amounts) - amounts < over
             rows, at = rows[gives], at[gives]
-        return rows, at + running.grace_s[rows]
+        return rows, at
 
     @functools.cached_property
     def _ends(self) -> NDArray[np.float64]:

@@ -180,3 +180,51 @@ def test_more_than_its_share_is_not_expected_back() -> None:
     one = told(s, "w")
     assert one is not None
     assert (one.at, one.takes_back) == (11_000.0, False)
+
+
+def test_a_window_is_kept_clear_by_limits_however_short_work_is_as_a_rule() -> None:
+    s = Situation().node("n", gpu=8).queue("main").window("w", 1000, 4000, [True])
+    s.job("runs", gpu=8, on=("n",), time_limit_s=100)
+    for job in ("first", "second"):
+        s.job(job, gpu=8, time_limit_s=3600)
+    snapshot = dataclasses.replace(s.snapshot(), usual_s=lambda _, ran_s: 60.0 + ran_s)
+    found = scheduler.schedule(snapshot).estimates
+    assert [found[job].at for job in ("first", "second")] == [4000.0, 4060.0]
+
+
+@pytest.mark.parametrize("times", [5, 70])
+def test_a_window_that_comes_often_bars_as_one_that_comes_seldom(times: int) -> None:
+    s = Situation().node("n", gpu=8).queue("main").job("r", gpu=8, on=("n",), time_limit_s=100)
+    for number in range(times):
+        s.window("w", 150 + 7200 * number, 5000 + 7200 * number, [True])
+    for number in range(4):
+        s.job(f"j{number}", gpu=8, time_limit_s=1000)
+    found = s.decide().estimates
+    assert [found[f"j{n}"].at for n in range(4)] == [5000.0, 6000.0, 12_200.0, 13_200.0]
+
+
+def test_of_more_windows_than_are_told_apart_each_bars_all_nodes_beside_it() -> None:
+    s = Situation().queue("main")
+    for number in range(70):
+        s.node(f"n{number}", gpu=1).job(f"r{number}", gpu=1, on=(f"n{number}",), time_limit_s=100)
+        s.window(f"w{number}", 1000, 2000, [number == one for one in range(70)])
+    s.policy = dataclasses.replace(s.policy, backfill="none")
+    s.job("short", gpu=1, time_limit_s=900).job("long", gpu=1, time_limit_s=901)
+    found = s.decide().estimates
+    assert [found[job].at for job in ("short", "long")] == [100.0, 2000.0]
+
+
+def test_behind_what_can_never_start_in_a_strict_queue_nobody_is_expected() -> None:
+    s = Situation().node("n", gpu=8).queue("main", strict=True)
+    s.job("runs", gpu=8, on=("n",), time_limit_s=100)
+    s.job("never", gpu=16, time_limit_s=60).job("next", gpu=8, time_limit_s=60)
+    assert not s.decide().estimates
+
+
+def test_who_takes_back_is_expected_to_though_it_stands_behind_who_may_not() -> None:
+    s = borrowed().job("over", gpu=3, time_limit_s=300, submitted_at=900.0)
+    s.job("w", gpu=2, time_limit_s=300, submitted_at=900.0)
+    found = s.decide().estimates
+    assert (found["w"].at, found["w"].takes_back) == (1500.0, True)
+    assert not found["over"].takes_back
+    assert starts(s, "w") == 1500.0

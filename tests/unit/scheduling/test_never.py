@@ -188,3 +188,49 @@ def _reasons(s: Situation, decisions: Decisions, job: str) -> tuple[Reason, ...]
         return situations.reasons_of(s, decisions, job)
     except (KeyError, StopIteration):
         return ()
+
+
+def all_lent_for_now(*, never: bool) -> Situation:
+    """The owner of eight uses six of them, so that for the moment it keeps nothing back."""
+    s = Situation().node("n0", gpu=10).queue("main").queue("other", guaranteed=8, lending=0)
+    s.job("runs", "other", gpu=6, on=("n0",), time_limit_s=60)
+    s.job("low", gpu=1, on=("n0",), priority=10)
+    s.job("more", "other", gpu=2, time_limit_s=60)
+    if never:
+        s.job("never", gpu=9, time_limit_s=600, priority=90)
+    return s.job("small", gpu=1, time_limit_s=100)
+
+
+def test_nothing_is_reserved_for_what_is_never_lent_while_owners_use_their_own() -> None:
+    with_it, without = all_lent_for_now(never=True).decide(), all_lent_for_now(never=False).decide()
+    assert started(with_it) == started(without) == ["more", "small"]
+    assert not with_it.kept
+    assert not with_it.evictions
+    assert "never" not in with_it.estimates
+
+
+def test_nothing_is_reserved_for_it_in_any_of_several_pools() -> None:
+    s = Situation().node("a0", gpu=10, pool="a").node("b0", gpu=10, pool="b")
+    s.queue("owner", flavors=(gpus_in("a", 8, lending=0), gpus_in("b", 8, lending=0)))
+    s.queue("main", flavors=(gpus_in("a", 0), gpus_in("b", 0)))
+    for pool in ("a", "b"):
+        s.job(f"r{pool}", "owner", gpu=8, on=(f"{pool}0",), time_limit_s=60, pool=pool)
+    s.job("never", gpu=9, time_limit_s=600)
+    s.job("small", gpu=2, time_limit_s=100).job("as-small", gpu=2, time_limit_s=100)
+    decisions = s.decide()
+    assert sorted(started(decisions)) == ["as-small", "small"]
+    assert not decisions.kept
+    assert "never" not in decisions.estimates
+
+
+@pytest.mark.parametrize("share_bytes", [0, 20])
+def test_what_memory_of_gpus_comes_to_is_known_once_it_has_one(share_bytes: int) -> None:
+    """So that it is not said that it could never have it."""
+    s = three_nodes().job("some", gpu=8, tasks=3)
+    snapshot = s.snapshot()
+    (shape,) = snapshot.shapes
+    group = dataclasses.replace(shape.groups[0], share_bytes=share_bytes)
+    ledger = ledgers.Ledger(snapshot, lines.columns_of(snapshot.lines))
+    bound = lendable.Lendable(snapshot, ledger)
+    shape = dataclasses.replace(shape, groups=(group,))
+    assert bound.beyond(0, shape, shape.least) == (None if share_bytes else ledgers.GPU)
