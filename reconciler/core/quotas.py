@@ -18,7 +18,7 @@ from reconciler.model import capped, desired, quantities, records, resources, ti
 from reconciler.model.capped import (
     FORMATS,
     HOUR_S,
-    UNITS,
+    amount_of,
     charged_for,
     hours_of,
     reserved_s,
@@ -291,10 +291,10 @@ def _first_end(account: Account) -> str:
 
 
 def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
-    text, unit, quota = FORMATS[index], UNITS[index], account.quota
+    text, quota = FORMATS[index], account.quota
     return Reason(
         ReasonCode.OVER_LIMIT,
-        f"Quota {quota.name} limits {whom_of(quota)} to {text(cap)} {unit}: "
+        f"Quota {quota.name} limits {whom_of(quota)} to {amount_of(index, cap)}: "
         f"{text(account.used[index])} in use, {text(asked)} asked",
         unblocks="the end of other work, or a higher spec.resources",
     )

@@ -10,8 +10,16 @@ from reconciler.model import desired, quantities
 from reconciler.model.reasons import CAN_NOT_START, Reason, ReasonCode
 
 FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
-UNITS = ("CPUs", "of memory", "GPUs")
+_UNITS = ("CPUs", "of memory", "GPUs")
 HOUR_S = 3600.0
+
+
+def amount_of(index: int, amount: int) -> str:
+    """An amount of a resource with its unit: ``1 GPU``, ``8 GPUs``, ``16Gi of memory``."""
+    unit = _UNITS[index]
+    if index != 1 and amount == 1000:
+        unit = unit.removesuffix("s")
+    return f"{FORMATS[index](amount)} {unit}"
 
 
 def reserved_s(spec: desired.Job, quota: desired.Quota) -> float:
@@ -31,11 +39,10 @@ def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reaso
         return Reason(over, message, unblocks="a higher spec.jobs.running")
     for index, cap in enumerate(quota.resources.as_vector()):
         if cap is not None and each[index] > cap:
-            text, unit = FORMATS[index], UNITS[index]
             return Reason(
                 over,
-                f"Quota {name} limits {whom} to {text(cap)} {unit}, and one start asks "
-                f"{text(each[index])}: {CAN_NOT_START} it",
+                f"Quota {name} limits {whom} to {amount_of(index, cap)}, and one start asks "
+                f"{FORMATS[index](each[index])}: {CAN_NOT_START} it",
                 unblocks="less is asked for, or a higher spec.resources",
             )
     asked_s = each[2] / 1000 * reserved_s(spec, quota)

@@ -95,6 +95,15 @@ class Most:
 
     def of(self, queue: int, resource: int) -> int | None:
         """The most of one resource; None: nobody keeps any of it back, only nodes are a bound."""
+        most, kept = self._covered(queue, resource)
+        return max(most, self._whole[resource] - kept) if kept else None
+
+    def owed(self, queue: int, resource: int) -> int:
+        """What of that is guaranteed to a queue, or above it where that leaves more."""
+        return self._covered(queue, resource)[0]
+
+    def _covered(self, queue: int, resource: int) -> tuple[int, int]:
+        """What guarantees leave a queue at the most, and what others keep back from it in all."""
         alone, below = self._kept_of(resource)
         most = kept = 0
         path = self._paths[queue]
@@ -102,7 +111,7 @@ class Most:
             if self._measured[member][resource]:
                 most = max(most, self._owed[member][resource] - kept)
             kept += below[above] - alone[member]
-        return max(most, self._whole[resource] - kept) if kept else None
+        return most, kept
 
     def _kept_of(self, resource: int) -> tuple[list[int], list[int]]:
         """What each queue and those below it lend to nobody while they leave it idle."""

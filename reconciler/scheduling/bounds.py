@@ -56,16 +56,20 @@ class Bounds:
             return None
         name = self.situation.queues.names[line.queue]
         most = self._lendable.of(line.queue, resource)
-        owed = self.ledger.guaranteed[line.queue][resource]
+        firm = self.ledger.guaranteed[line.queue][resource]
+        owed = max(firm, self._lendable.owed(line.queue, resource))
+        left = max(0, most - owed)
         bound = wording.quota_text(self.situation, resource, most)
         amount, own, rest = (
             wording.quota_text(self.situation, resource, each, of=False)
-            for each in (asked[resource], owed, max(0, most - owed))
+            for each in (asked[resource], owed, left)
         )
+        whose = "to it or above it" if owed > firm else "to it"
         return reasons.Reason(
             reasons.ReasonCode.NEVER_FITS,
             f"{amount} asked at once, and queue {name} can have {bound} at the most: {own} "
-            f"guaranteed to it, and {rest} that are nobody's own or that other queues lend",
+            f"guaranteed {whose}, and {rest} that {wording.verb(resource, left)} nobody's own or "
+            "that other queues lend",
             unblocks=f"queue {name} is guaranteed more, other queues lend more, nodes are added, "
             "or less is asked for at once",
         )

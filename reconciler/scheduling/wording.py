@@ -33,6 +33,11 @@ def amount_text(resource: int, amount: int) -> str:
     return f"{_FORMATS[resource](amount)} {noun}"
 
 
+def verb(resource: int, amount: int) -> str:
+    """``is`` or ``are``, as the text of an amount has it: 1 GPU is, 8 GPUs are, 16Gi memory is."""
+    return "is" if resource % bypool.BASE == 1 or amount == 1000 else "are"
+
+
 def quota_text(
     situation: snapshots.Snapshot, resource: int, amount: int, *, of: bool = True
 ) -> str:
@@ -107,6 +112,15 @@ def reserved(windows: Sequence[snapshots.Window], now: float) -> tuple[str, str]
         begin = "they begin" if several else "it begins"
         unblocks += f", or a time limit by which it ends before {begin}"
     return names_text(spans), unblocks
+
+
+def reserved_from(at: float | None) -> str:
+    """From when room is reserved for whoever is told."""
+    return (
+        ""
+        if at is None
+        else f"; room is reserved for it from {times.format_time(at)} at the latest"
+    )
 
 
 def or_reserved(

@@ -40,6 +40,17 @@ def test_elements_that_room_is_kept_for_are_counted_first() -> None:
     assert "2 in use, 4 asked" in reason.message
 
 
+@pytest.mark.parametrize(("cap", "told"), [(1, "1 GPU"), (2, "2 GPUs")])
+def test_what_a_cap_leaves_is_told_in_grammar(cap: int, told: str) -> None:
+    amounts = desired.Amounts(gpu_milli=cap * 1000)
+    found = accounts(desired.Quota("q", queue="default", resources=amounts))
+    each = (resources.Resources(gpu_milli=1000),)
+    found.admit(job("first"), cap, each)
+    _, reason = found.admit(job("second"), 1, each)
+    assert reason is not None
+    assert f"limits queue default to {told}: {cap} in use, 1 asked" in reason.message
+
+
 def test_those_of_a_group_share_one_cap() -> None:
     cap = desired.Quota("q", group="interns", resources=desired.Amounts(cpu_milli=5000))
     people = access.Access(
@@ -100,7 +111,7 @@ GPU_HOUR_S = 3600.0
         (
             desired.Quota("q", user="ada", resources=desired.Amounts(cpu_milli=1000)),
             {"cpu": 2},
-            "Quota q limits ada to 1 CPUs, and one start asks 2: it can't start under it",
+            "Quota q limits ada to 1 CPU, and one start asks 2: it can't start under it",
             "less is asked for, or a higher spec.resources",
         ),
         (
@@ -150,7 +161,9 @@ def test_what_no_end_of_other_work_helps_is_not_told_to_wait_for_it(
 def test_how_many_jobs_are_considered_is_told_in_grammar(pending: int, told: str) -> None:
     world = World(nodes=1, cpu=1)
     world.change_structure(quotas={"q": desired.Quota("q", user="ada", pending=pending)})
-    world.commit(*(job(f"j{number}", cpu=9, owner="ada") for number in range(3)))
+    world.commit(job("hog", owner="bob"))
+    world.settle()
+    world.commit(*(job(f"j{number}", owner="ada") for number in range(3)))
     world.settle()
     said = [one for found in world.memory.reasons.values() for one in found]
     assert any(one.message.startswith(told) for one in said)

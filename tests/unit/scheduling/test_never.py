@@ -65,8 +65,20 @@ def test_the_guarantee_of_a_queue_above_counts_as_its_own() -> None:
     s.job("fits", cpu=0, gpu=3, tasks=3).job("never", cpu=0, gpu=5, tasks=2)
     assert told(s, "fits")[0].code == "WaitingForQuota"
     assert told(s, "never")[0].message.startswith(
-        "10 GPUs asked at once, and queue main can have 9 GPUs at the most"
+        "10 GPUs asked at once, and queue main can have 9 GPUs at the most: 9 GPUs guaranteed to "
+        "it or above it, and 0 GPUs that are nobody's own"
     )
+
+
+@pytest.mark.parametrize(
+    ("lending", "gpu", "rest"),
+    [(1, 10, "1 GPU that is nobody's own"), (2, 11, "2 GPUs that are nobody's own")],
+)
+def test_what_is_lent_is_told_in_grammar(lending: int, gpu: int, rest: str) -> None:
+    s = Situation().node("n0", gpu=12).queue("main", guaranteed=8)
+    s.queue("other", guaranteed=4, lending=lending).job("never", gpu=gpu)
+    (reason,) = told(s, "never")
+    assert rest in reason.message
 
 
 def test_of_several_pools_one_in_which_it_may_start_is_enough() -> None:
