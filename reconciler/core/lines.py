@@ -9,12 +9,22 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from reconciler.core import drafts, learning, pending, quotas, resizing, runtimes, waiting, windows
+from reconciler.core import (
+    drafts,
+    hopeless,
+    learning,
+    pending,
+    quotas,
+    resizing,
+    runtimes,
+    waiting,
+    windows,
+)
 from reconciler.core import held as holders
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model import desired, records, resources
-from reconciler.model.reasons import Reason
+from reconciler.model.reasons import CAN_NOT_START, Reason
 from reconciler.model.states import AttemptState, JobState
 from reconciler.scheduling import snapshot as columns
 
@@ -27,6 +37,10 @@ class Waiting:
 
     Attributes:
         made: lines for the scheduler.
+        judged: lines of claims that no cap has a place for and that could start under none: of
+            them is asked alone whether that is so yet.
+        capped: jobs that a quota holds for, by kind. let_last: the kinds that were let through
+            last.
         reasons, reason_of: of jobs that are not in the lines.
         pending_jobs: queue to number of jobs of which something waits.
         unreachable: jobs whose deadline can't be met any more, with the latest start it had.
@@ -40,6 +54,9 @@ class Waiting:
     unreachable: dict[str, float] = field(default_factory=dict)
     pressed: list[columns.Claim] = field(default_factory=list)
     in_time: list[str] = field(default_factory=list)
+    judged: tuple[columns.Line, ...] = ()
+    capped: tuple[tuple[str, hopeless.Kind], ...] = ()
+    let_last: frozenset[hopeless.Kind] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,7 @@ class Maker:
         self._turns = {name: turn for turn, name in enumerate(work.observed.promised)}
         self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
         self._found: dict[pending.Key, list[columns.Claim]] = {}
+        self._judged: dict[pending.Key, list[columns.Claim]] = {}
         self._capped: list[tuple[int, int, records.JobRecord, waiting.Readiness, int]] = []
         self._growing: list[tuple[int, int, records.JobRecord, int, int]] = []
         self._pending = work.recall.part(pending.Pending)
@@ -92,19 +110,40 @@ class Maker:
             draft = work.drafts.get(name)
             record = draft.record() if draft else work.observed.jobs[name]
             self._job(record)
+        self._let_through()
+        self._made.made = self._pending.lines(numbers, self._found)
+        self._made.judged = tuple(pending.line_of(key, self._judged[key]) for key in self._judged)
+        return self._made
+
+    def _let_through(self) -> None:
+        """Ask caps of all that they hold for: what room is kept for, what waits, what grows.
+
+        What can't start as the last cycle found it takes nobody's place: it comes last.
+        """
+        made, promised = self._made, self._work.observed.promised
         self._capped.sort(key=lambda one: one[:2])
+        made.capped = tuple(
+            (record.name, hopeless.kind_of(record.spec, shape))
+            for _, _, record, _, shape in self._capped
+        )
+        made.let_last = hopeless.kinds(self._work, made.capped)
         granted = {
             record.name: self._promised(record, ready)
             for _, _, record, ready, _ in self._capped
-            if record.name in work.observed.promised
+            if record.name in promised
         }
-        for _, _, record, ready, shape in self._capped:
-            self._under_quota(record, ready, shape, granted.get(record.name))
+        last = []
+        for (name, kind), one in zip(made.capped, self._capped, strict=True):
+            if kind in made.let_last and name not in promised:
+                last.append(one)
+            else:
+                _, _, record, ready, shape = one
+                self._under_quota(record, ready, shape, granted.get(name))
         # What grows may have of a cap what is left when all that waits has been let through.
         for _, _, record, shape, claimed in sorted(self._growing, key=lambda one: one[:2]):
             self._growth(record, shape, claimed)
-        self._made.made = self._pending.lines(numbers, self._found)
-        return self._made
+        for _, _, record, ready, shape in last:
+            self._under_quota(record, ready, shape, None, hopeful=False)
 
     def _job(self, record: records.JobRecord) -> None:
         spec, made = record.spec, self._made
@@ -176,6 +215,8 @@ class Maker:
         ready: waiting.Readiness,
         shape: int,
         granted: _Granted | None,
+        *,
+        hopeful: bool = True,
     ) -> None:
         spec = record.spec
         if granted is None:
@@ -184,13 +225,27 @@ class Maker:
         startable, reason = self._accounts.admit(spec, ready.startable - granted.count, tasks)
         startable += granted.count
         if not startable and reason is not None:
-            self._explain(spec.name, f"{reason.code.value}/{spec.name}", reason)
+            if not hopeful and CAN_NOT_START not in reason.message:
+                self._judge(record, ready, shape, reason)
+                return
+            self._explain(spec.name, hopeless.key_of(reason.code, spec.name), reason)
             return
         held_back = None
         if startable < ready.startable:
             held_back = self._accounts.refusal(spec, tasks)
         admitted = waiting.Readiness(ready.elements, startable)
         self._claim(record, admitted, shape, held_back=held_back, capped=capped)
+
+    def _judge(
+        self, record: records.JobRecord, ready: waiting.Readiness, shape: int, reason: Reason
+    ) -> None:
+        """Have it said whether a claim that no cap has a place for can start yet, and no more."""
+        spec = record.spec
+        claim = columns.Claim(
+            spec.name, record.order, ready.elements, startable=0, held_back=reason
+        )
+        key = self._key(spec, shape, self._expected_s(spec), grows=False)
+        self._judged.setdefault(key, []).append(claim)
 
     def _claim(
         self,

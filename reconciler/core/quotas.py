@@ -4,7 +4,8 @@ A ``Gate`` knows what is in use by everyone whom a ``Quota`` holds for. What wai
 order of priority and arrival; it says how many elements may start, or which cap forbids it. What
 is let through is counted at once, so that a cap holds whatever the scheduler then starts. Elements
 that room is kept for come before all others: what has left for them would else be let through in
-their place, start, have to leave for them again, and so on.
+their place, start, have to leave for them again, and so on. Who asks in which order is said in
+``lines``, and that what can't start at all comes last in ``hopeless``.
 """
 
 import math

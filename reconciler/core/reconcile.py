@@ -20,6 +20,7 @@ from reconciler.core import (
     drifts,
     health,
     held,
+    hopeless,
     ingest,
     learning,
     leaving,
@@ -154,12 +155,15 @@ def _schedule(
     if at < decided.wake_at < math.inf:
         work.wake_schedule(decided.wake_at)
     new = standing.made(work, at, situation.snapshot, decided)
-    if new is None and work.schedule_at is not None:
-        work.wake(work.schedule_at)
     usage = _queue_usage(work, situation, decided)
     remembered = autoscaling.decide(
         work, _remembered(work, situation, decided, usage), scheduled=True
     )
+    if hopeless.kinds(work, situation.capped) != situation.let_last:
+        new = None  # quotas let others through by what was told now
+        work.wake(work.now + hopeless.AGAIN_S)
+    if new is None and work.schedule_at is not None:
+        work.wake(work.schedule_at)
     starts = {
         job: outcome.ExpectedStart(
             one.at, one.certain, one.latest if one.certain else None, one.takes_back

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from reconciler.core import columns as tables
 from reconciler.core import held as holders
 from reconciler.core import holdings as makers
-from reconciler.core import learning, lines, pending, queuecolumns, windows
+from reconciler.core import hopeless, learning, lines, pending, queuecolumns, windows
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model.reasons import Reason
@@ -31,6 +31,7 @@ class Situation:
         unreachable: jobs whose deadline can't be met any more, with the latest start it had.
         pressed: claims with a deadline. in_time: jobs whose deadline can be met yet.
         waiting: the lines with the groups that they are of.
+        capped: jobs that a quota holds for, by kind. let_last: kinds of which none could start.
         running_jobs, pending_jobs: by queue.
     """
 
@@ -45,6 +46,8 @@ class Situation:
     pressed: list[columns.Claim] = field(default_factory=list)
     in_time: list[str] = field(default_factory=list)
     waiting: pending.Lines = pending.NOTHING
+    capped: tuple[tuple[str, hopeless.Kind], ...] = ()
+    let_last: frozenset[hopeless.Kind] = frozenset()
     used: Mapping[str, float] = field(default_factory=dict)
     offered: float = 0.0
     slices: learning.Slices = field(default_factory=dict)
@@ -97,6 +100,7 @@ def build(work: desk.Work, at: float) -> Situation:
         turn=recollection.turn,
         pools=queuecolumns.pools(work, nodes),
         usual_s=learning.usual_s(work),
+        judged=waiting.judged,
     )
     return Situation(
         snapshot=snapshot,
@@ -109,6 +113,8 @@ def build(work: desk.Work, at: float) -> Situation:
         unreachable=waiting.unreachable,
         pressed=waiting.pressed,
         in_time=waiting.in_time,
+        capped=waiting.capped,
+        let_last=waiting.let_last,
         waiting=waiting.made,
         used=used,
         offered=offered,

@@ -1,5 +1,6 @@
 """Why a job waits: codes in order of precedence, with the funnel that leads to them."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -58,3 +59,15 @@ class Reason(msgspec.Struct, frozen=True):
     message: str
     funnel: tuple[FunnelStep, ...] = ()
     unblocks: str = ""
+
+
+def never_starts(told: Sequence[Reason]) -> bool:
+    """Whether what is told of a claim ends by no waiting, nor what limits say of it in any pool."""
+    limited = bool(told) and all(CAN_NOT_START in one.message for one in told)
+    return limited or any(is_final(one.code, one.message) for one in told)
+
+
+def hopeful(told: Sequence[Sequence[Reason]]) -> Sequence[Sequence[Reason]]:
+    """What is told of pools in which something may start one day; of one where none is such."""
+    found = [each for each in told if not any(is_final(one.code, one.message) for one in each)]
+    return found or told[:1]

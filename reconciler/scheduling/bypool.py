@@ -81,12 +81,9 @@ def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
     if pools is None:
         return situation
     split = _Split(situation, pools)
-    lines = []
-    for line in situation.lines:
-        first, *others = split.tried(line)
-        same = first == line.shape and not others
-        changed = line if same else dataclasses.replace(line, shape=first, others=tuple(others))
-        lines.append(changed)
+    lines, judged = (
+        [split.with_others(line) for line in some] for some in (situation.lines, situation.judged)
+    )
     holdings = []
     for holding in situation.holdings:
         shape = split.of_running(holding)
@@ -101,6 +98,7 @@ def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
         queues=_queues(situation, pools),
         shapes=tuple(split.shapes),
         lines=tuple(lines),
+        judged=tuple(judged),
         holdings=tuple(holdings),
         line_columns=columns,
     )
@@ -126,6 +124,12 @@ class _Split:
             found = tuple([self._in(line.shape, pool) for pool in order]) or (line.shape,)
             self._orders[key] = found
         return found
+
+    def with_others(self, line: snapshots.Line) -> snapshots.Line:
+        """A line with the shapes in which its pools are tried."""
+        first, *others = self.tried(line)
+        same = first == line.shape and not others
+        return line if same else dataclasses.replace(line, shape=first, others=tuple(others))
 
     def of_running(self, holding: snapshots.Holding) -> int:
         """The shape to place an element anew by: in its pool, -1 where it is in several."""

@@ -13,9 +13,10 @@ class Cause:
 
     Attributes:
         kind: ``suspended``, ``strict``, ``limit``, ``quota``, ``lending``, ``room``, ``evictions``,
-            ``reserved``, ``kept`` (its start would delay a reservation) or ``array``.
+            ``reserved``, ``kept`` (its start would delay a reservation), ``array``, or ``never``
+            (it was not tried: what no waiting ends).
         excess: the queue and amounts, for ``limit``, ``quota`` and ``lending``.
-        queue: the queue that is suspended, or strict.
+        queue: the queue that is suspended, or strict, or that of what can ``never`` start.
         ahead: whether other claims had started or been promised room before (``room``).
         subject: the claim itself, where the reason is its own, or whom it waits behind.
         stopping: elements that are being stopped for the claim.

@@ -5,7 +5,6 @@ turns the causes into reasons at the end, when it is known what else started. Te
 people write them and hold nothing that changes while nothing happens.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -33,15 +32,6 @@ _MOOT = frozenset(
         reasons.ReasonCode.WAITING_FOR_QUOTA,
     }
 )
-
-
-def _reserved_text(at: float | None) -> str:
-    """From when room is reserved for whoever is told."""
-    return (
-        ""
-        if at is None
-        else f"; room is reserved for it from {times.format_time(at)} at the latest"
-    )
 
 
 class Explainer:
@@ -89,12 +79,32 @@ class Explainer:
         """The reasons of a claim in order of precedence."""
         if cause.shape >= 0:
             return self._of_pools(line, cause)
+        if cause.kind == "never":
+            return self._of_never(line)
         main, waits = self._main(line, cause), cause.kind in {"room", "reserved"}
         found = [self.bounds.as_shrunk(line, main) if waits else main]
         lasting = [] if cause.kind == "array" else self._lasting(line, cause)
         if lasting:
             found = [one for one in found if one.code not in _MOOT]
         return tuple(sorted([*found, *lasting], key=lambda one: reasons.PRECEDENCE[one.code]))
+
+    def _of_never(self, line: snapshots.Line) -> tuple[reasons.Reason, ...]:
+        """Why a claim that was not tried could never start, as if it had been; () if it could."""
+        told = []
+        for number in (line.shape, *line.others):
+            one = replace(line, shape=number, others=())
+            excess = self.bounds.beyond_limits(line, self.situation.shapes[number])
+            found = self._lasting(one, Cause("never"))
+            found += [] if excess is None else [self.bounds.over_limit(excess)]
+            if not found:
+                return ()
+            told.append(found)
+        flags = self.situation.queues.suspended
+        held = [self._suspended(queue) for queue in self.ledger.paths[line.queue] if flags[queue]]
+        ways = (one for each in reasons.hopeful(told) for one in each)
+        return tuple(
+            sorted(dict.fromkeys([*held[:1], *ways]), key=lambda one: reasons.PRECEDENCE[one.code])
+        )
 
     def _lasting(self, line: snapshots.Line, cause: Cause) -> list[reasons.Reason]:
         """Why a claim could never start as things are; in one of several pools only if in all."""
@@ -107,17 +117,20 @@ class Explainer:
             if not found:
                 return []
             told.append(found)
-        return list(_hopeful(told)[0])
+        return list(reasons.hopeful(told)[0])
 
     def _of_pools(self, line: snapshots.Line, cause: Cause) -> tuple[reasons.Reason, ...]:
-        """The reasons in each pool that a claim may go to; in one that never fits only if none."""
+        """The reasons in each pool that a claim may go to; of those that never fit, of one if all.
+
+        It is told once that it can't start, as of a claim that was tried nowhere.
+        """
         first = replace(cause, shape=-1, elsewhere=())
         parts = [
             (replace(line, shape=shape, others=()), one)
             for shape, one in ((cause.shape, first), *cause.elsewhere)
         ]
         told = [self.told(*part) for part in parts]
-        found = dict.fromkeys(reason for each in _hopeful(told) for reason in each)
+        found = dict.fromkeys(reason for each in reasons.hopeful(told) for reason in each)
         return tuple(sorted(found, key=lambda one: reasons.PRECEDENCE[one.code]))
 
     def _suspended(self, queue: int) -> reasons.Reason:
@@ -162,7 +175,7 @@ class Explainer:
             return reasons.Reason(
                 reasons.ReasonCode.RESERVED,
                 f"it would fit now, but it could still run when room is due to {cause.subject} "
-                f"at {times.format_time(cause.at)}{_reserved_text(cause.until)}",
+                f"at {times.format_time(cause.at)}{wording.reserved_from(cause.until)}",
                 unblocks=f"{cause.subject} starts, or the time limit is shorter",
             )
         if cause.excess is not None:
@@ -176,7 +189,7 @@ class Explainer:
         if cause.kind == "reserved":
             return reasons.Reason(
                 reason.code,
-                f"{reason.message}{_reserved_text(cause.at)}",
+                f"{reason.message}{wording.reserved_from(cause.at)}",
                 reason.funnel,
                 reason.unblocks,
             )
@@ -484,11 +497,3 @@ class Explainer:
             ranked.append((held / max(1, group.least), position, held, group))
         least = min(ranked, key=lambda entry: entry[:2])
         return least[2], least[3]
-
-
-def _hopeful(told: Sequence[Sequence[reasons.Reason]]) -> list[Sequence[reasons.Reason]]:
-    """What is told of pools in which something may start one day; of all where none is such."""
-    hopeful = [
-        each for each in told if not any(reasons.is_final(one.code, one.message) for one in each)
-    ]
-    return hopeful or list(told)

@@ -57,6 +57,14 @@ class Reasons:
         """A claim that waits for a cause of its own."""
         self.of_job[claim.job] = self._key(self.explainer.situation.lines[line], cause, own=True)
 
+    def judged(self, line: snapshots.Line) -> None:
+        """The claims of a line that don't start in this cycle: whether they ever could."""
+        found = explain.Cause("never", queue=line.queue)
+        ever = not reasons.never_starts(self.explainer.told(line, found))
+        for claim in line.claims:
+            cause = explain.Cause("array", subject=claim.job, held_back=claim.held_back)
+            self.of_job[claim.job] = self._key(line, cause if ever else found)
+
     def _key(self, line: snapshots.Line, cause: explain.Cause, *, own: bool = False) -> str:
         """The key of a cause; what becomes another reason for all at once is no part of it.
 

@@ -46,7 +46,8 @@ LOOKS_MAX = 4
 
 def schedule(situation: snapshots.Snapshot) -> Decisions:
     """Decide what starts, what has to leave, and why everything else waits."""
-    if not situation.lines and not situation.running.leaving.any():
+    waits = situation.lines or situation.judged
+    if not waits and not situation.running.leaving.any():
         return _at_rest(situation)
     return Cycle(prepared(situation)).run()
 

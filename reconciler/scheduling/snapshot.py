@@ -443,6 +443,8 @@ class Snapshot:
         pools: pools with amounts of their own; None: there are none.
         usual_s: (job, seconds that an element of it has run) to the seconds that one takes as a
             rule, for estimates alone; None: nothing is known but limits.
+        judged: lines of claims that don't start in this cycle, whatever there is; of them is told
+            alone whether they could ever start, and what holds them back where they could.
     """
 
     nodes: NodeColumns
@@ -462,6 +464,7 @@ class Snapshot:
     line_columns: LineColumns | None = None
     pools: PoolColumns | None = None
     usual_s: Callable[[str, float], float] | None = field(default=None, compare=False)
+    judged: tuple[Line, ...] = ()
     _running: runs.Running | None = field(default=None, init=False, repr=False, compare=False)
 
     @property

@@ -115,4 +115,6 @@ def _reasons(cycle: Finished) -> reasoning.Reasons:
                 cause = explain.Cause("array", subject=whose, held_back=held_back)
             if cause is not None:
                 reasons.job(progress.line, claim, cause)
+    for line in cycle.situation.judged:
+        reasons.judged(line)
     return reasons

@@ -28,10 +28,9 @@ def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
     if not situation.windows:
         return situation
     narrowing = _Narrowing(situation)
-    lines = []
-    for line in situation.lines:
-        shape = narrowing.of_line(line)
-        lines.append(line if shape == line.shape else dataclasses.replace(line, shape=shape))
+    lines, judged = (
+        [narrowing.narrowed(line) for line in some] for some in (situation.lines, situation.judged)
+    )
     holdings = []
     for holding in situation.holdings:
         shape = narrowing.of_running(holding)
@@ -45,6 +44,7 @@ def within(situation: snapshots.Snapshot) -> snapshots.Snapshot:
         situation,
         shapes=tuple(narrowing.shapes),
         lines=tuple(lines),
+        judged=tuple(judged),
         holdings=tuple(holdings),
         line_columns=columns,
     )
@@ -66,6 +66,11 @@ class _Narrowing:
         #: and those that could be told to leave now.
         self._left_at = max(now, left_by + LEAVING_S) if left_by else now
         self._gone_at = max(self._left_at, now + grace_s + LEAVING_S if may.any() else now)
+
+    def narrowed(self, line: snapshots.Line) -> snapshots.Line:
+        """A line with the shape by which its work is placed."""
+        shape = self.of_line(line)
+        return line if shape == line.shape else dataclasses.replace(line, shape=shape)
 
     def of_line(self, line: snapshots.Line) -> int:
         """The shape by which a line's work is placed."""

@@ -81,6 +81,14 @@ def test_what_is_lent_is_told_in_grammar(lending: int, gpu: int, rest: str) -> N
     assert rest in reason.message
 
 
+def test_of_several_pools_in_none_of_which_it_may_start_one_is_told() -> None:
+    s = Situation().node("a0", gpu=10, pool="a").node("b0", gpu=10, pool="b")
+    s.queue("owner", flavors=(gpus_in("a", 8, lending=0), gpus_in("b", 8, lending=0)))
+    s.queue("main", flavors=(gpus_in("a", 0), gpus_in("b", 0))).job("never", gpu=9)
+    (reason,) = told(s, "never")
+    assert "queue main can have 2 GPUs in pool a at the most" in reason.message
+
+
 def test_of_several_pools_one_in_which_it_may_start_is_enough() -> None:
     s = Situation().node("a0", gpu=4, pool="a").node("b0", gpu=4, pool="b")
     s.queue("owner", flavors=(gpus_in("a", 4, lending=1),)).queue("main", guaranteed=4)
