@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,8 +32,10 @@ else:
     results = lazily.module("reconciler.simulation.results")
 
 
-#: Of what never comes in virtual time, the most that is told by name.
+#: Of what never comes in virtual time, or never starts, the most that is told by name.
 NEVER_TOLD = 4
+#: Of what never starts, the most that is named to programs.
+NEVER_LISTED = 1000
 
 
 def register(app: typer.Typer) -> None:
@@ -318,26 +321,54 @@ def _bar(prepared: simulations.Prepared) -> Iterator[simulations.Progress | None
 def _show_runs(
     several: list[tuple[int, simulations.Prepared, list[results.Run]]], output: terminal.Output
 ) -> None:
-    figures = [(seed, results.figures(run)) for seed, _, runs in several for run in runs]
     _, prepared, _ = several[0]
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         value = {
             "title": prepared.title,
             "malformed": prepared.workload.malformed_count if prepared.workload else 0,
-            "runs": [{"seed": seed} | results.as_mapping(found) for seed, found in figures],
+            "runs": [_run_value(seed, run) for seed, _, runs in several for run in runs],
         }
         terminal.document(value, output)
         return
     terminal.note(prepared.title)
     if len(several) > 1:
         terminal.note(f"mean of {len(several)} seeds")
-    wide = output is terminal.Output.WIDE
+    _show_figures(several, wide=output is terminal.Output.WIDE)
+    for seed, _, runs in several:
+        of_seed = f" (seed {seed})" if len(several) > 1 else ""
+        for run in runs:
+            if told := _never_started(run):
+                terminal.note(f"{run.policy}{of_seed}: never started: {told}")
+
+
+def _run_value(seed: int, run: results.Run) -> dict[str, object]:
+    value: dict[str, object] = {"seed": seed}
+    value |= results.as_mapping(results.figures(run))
+    return value | {"never": results.never_started(run)[:NEVER_LISTED]}
+
+
+def _never_started(run: results.Run) -> str:
+    """What never started, the elements of an array together; empty: nothing."""
+    counted = Counter(name.partition("[")[0] for name in results.never_started(run))
+    arrays = {job.name.partition("[")[0] for job in run.jobs if job.name.endswith("]")}
+    told = [
+        f"{name} ({count:,} {'element' if count == 1 else 'elements'})" if name in arrays else name
+        for name, count in list(counted.items())[:NEVER_TOLD]
+    ]
+    more = len(counted) - len(told)
+    return ", ".join(told) + (f" and {more:,} more" if more else "")
+
+
+def _show_figures(
+    several: list[tuple[int, simulations.Prepared, list[results.Run]]], *, wide: bool
+) -> None:
+    figures = [results.figures(run) for _, _, runs in several for run in runs]
     headings = ["POLICY", "DONE", "NEVER", "DELAY", "D-P50", "D-P99", "SLOWDOWN", "S-P99", "USED"]
     if wide:
         headings += ["FAIR", "SHORT", "EVICTED", "LOST", "SPAN", "CYCLES"]
     rows = []
-    for policy in prepared.request.policies:
-        found = results.mean([one for _, one in figures if one.policy == policy])
+    for policy in several[0][1].request.policies:
+        found = results.mean([one for one in figures if one.policy == policy])
         row = [
             found.policy,
             str(found.finished),

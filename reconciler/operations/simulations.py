@@ -174,7 +174,9 @@ def _of_state(request: Request, settings: desired.Settings) -> Prepared:
     wanted = msgspec.structs.replace(wanted, structure=structure)
     nodes = sum(len(pool.nodes) for pool in pools.values())
     total = len(wanted.jobs)
-    title = f"{request.source}: {_counted(total, 'job')} on {_counted(nodes, 'node')}"
+    elements = sum(job.element_count for job in wanted.jobs.values())
+    of_elements = f" ({_counted(elements, 'element')})" if elements != total else ""
+    title = f"{request.source}: {_counted(total, 'job')}{of_elements} on {_counted(nodes, 'node')}"
     return Prepared(request, title, total, structure, wanted=wanted, never=_never(wanted))
 
 

@@ -96,30 +96,43 @@ def make_job(row: workloads.Row, per_node: int, unit: workloads.Unit) -> desired
     )
 
 
+class _Life(msgspec.Struct):
+    """An element from the first of its tasks that comes up to the last that leaves.
+
+    Attributes:
+        ends_at: when its work is done, for all its tasks at once.
+        up: its tasks that run. running, exited: how many of each group run, and are done.
+        left: the others that are gone: how long each ran, and its units.
+    """
+
+    ends_at: float
+    up: set[str] = set()
+    running: dict[str, int] = {}
+    exited: dict[str, int] = {}
+    left: list[tuple[float, int]] = []
+
+
 class _Ledger:
     """What really happens to each element of each job, as the nodes tell it."""
 
     def __init__(self, unit: workloads.Unit, checkpoint_every_s: float | None) -> None:
         self.unit = unit
         self.look: Callable[[], None] | None = None
+        self.now: Callable[[], float] = lambda: BEGIN
         self.checkpoint_every_s = checkpoint_every_s
         self.elements: dict[tuple[str, int], results.JobResult] = {}
         self.stretches: list[results.Stretch] = []
         self.lost_unit_s = 0.0
         self.finished_now: list[str] = []
-        self._size: dict[str, int] = {}
-        self._tasks: dict[str, int] = {}
-        self._up: dict[tuple[str, int], int] = {}
-        self._exited: dict[tuple[str, int], int] = {}
+        self._enough: dict[str, dict[str, int]] = {}
+        self._lives: dict[tuple[str, int], _Life] = {}
         self._done_s: dict[tuple[str, int], float] = {}
-        self._evicted_try: dict[tuple[str, int], int] = {}
-        self._lost_s = 0.0
         self._expected: dict[str, float] = {}
         self.estimate_errors_s: list[float] = []
 
     def add(self, job: desired.Job, submit_s: float, runs_s: Runs) -> None:
         """Expect a job; ``runs_s`` tells for each element how long its work takes."""
-        self._tasks[job.name] = sum(group.count for group in job.groups)
+        self._enough[job.name] = {group.name: group.least for group in job.groups}
         size = sum(group.count * self._units(group.resources) for group in job.groups)
         for element in range(job.element_count):
             name = job.name if job.array_count is None else f"{job.name}[{element}]"
@@ -132,25 +145,37 @@ class _Ledger:
         return math.ceil(milli / 1000)
 
     def fate(self, attempt: records.AttemptRecord) -> machines.Fate:
-        """What is left of its element's work."""
+        """What is left of its element's work: who joins it ends with the others."""
         key = (attempt.job, attempt.element)
-        left_s = self.elements[key].runs_s - self._done_s.get(key, 0.0)
+        life = self._lives.get(key)
+        left_s = self._left_s(key) if life is None else life.ends_at - self.now()
         return machines.Fate(runs_s=max(0.0, left_s))
 
+    def _left_s(self, key: tuple[str, int]) -> float:
+        return self.elements[key].runs_s - self._done_s.get(key, 0.0)
+
     def started(self, attempt: records.AttemptRecord, at: float) -> None:
-        """A task is up; with the last of its tasks the element has started."""
+        """A task is up; with as many as are enough of each group its element has started."""
         key = (attempt.job, attempt.element)
-        self._up[key] = self._up.get(key, 0) + 1
-        if self._up[key] == self._tasks[attempt.job] and self.elements[key].start_s is None:
-            self.elements[key].start_s = at - BEGIN
+        life = self._lives.get(key)
+        if life is None:
+            life = self._lives[key] = _Life(ends_at=at + self._left_s(key))
+        life.up.add(attempt.id)
+        life.running[attempt.group] = life.running.get(attempt.group, 0) + 1
+        job = self.elements[key]
+        if job.start_s is None and self._is_enough(attempt.job, life.running):
+            job.start_s = at - BEGIN
             expected = self._expected.pop(attempt.job, None)
             if expected is not None:
                 self.estimate_errors_s.append(at - expected)
 
+    def _is_enough(self, job: str, tasks: Mapping[str, int]) -> bool:
+        return all(tasks.get(name, 0) >= least for name, least in self._enough[job].items())
+
     def ended(
         self, attempt: records.AttemptRecord, at: float, why: EndReason, ran_s: float
     ) -> None:
-        """A task has left; what its element loses by that is kept."""
+        """A task has left; with the last of its tasks the element is done, or was evicted."""
         key = (attempt.job, attempt.element)
         job, units = self.elements[key], self._units(attempt.resources)
         end_s = at - BEGIN
@@ -158,18 +183,30 @@ class _Ledger:
             self.stretches.append(
                 results.Stretch(job.name, job.queue, attempt.node, units, end_s - ran_s, end_s)
             )
+        life = self._lives.get(key)
+        if life is None or attempt.id not in life.up:
+            return  # it left before it was up
+        life.up.remove(attempt.id)
+        life.running[attempt.group] -= 1
         if why is EndReason.EXITED:
-            self._exited[key] = self._exited.get(key, 0) + 1
-            if self._exited[key] == self._tasks[attempt.job]:
-                job.end_s = end_s
+            life.exited[attempt.group] = life.exited.get(attempt.group, 0) + 1
+        else:
+            life.left.append((ran_s, units))
+        if life.up:
             return
-        if self._evicted_try.get(key) != attempt.try_number:
-            self._evicted_try[key] = attempt.try_number
-            self._exited.pop(key, None)
+        del self._lives[key]
+        if self._is_enough(attempt.job, life.exited):
+            job.end_s = end_s
+        else:
             job.evictions += 1
-            self._done_s[key] = self._kept(self._done_s.get(key, 0.0) + ran_s)
-            self._lost_s = max(0.0, ran_s - self._kept(ran_s))
-        self.lost_unit_s += self._lost_s * units
+            self._lose(key, life)
+
+    def _lose(self, key: tuple[str, int], life: _Life) -> None:
+        """Keep what an eviction throws away of an element's work."""
+        ran_s = max((ran_s for ran_s, _ in life.left), default=0.0)
+        self._done_s[key] = self._kept(self._done_s.get(key, 0.0) + ran_s)
+        lost_s = max(0.0, ran_s - self._kept(ran_s))
+        self.lost_unit_s += sum(min(lost_s, task_s) * units for task_s, units in life.left)
 
     def _kept(self, done_s: float) -> float:
         """Work that a checkpoint has saved."""
@@ -219,6 +256,7 @@ def replay(
             start_report_within_s=START_REPORT_WITHIN_S, cycle_every_s=chosen.cycle_every_s
         ),
     )
+    ledger.now = lambda: cluster.now
     if look is not None:
         ledger.look = partial(look, cluster)
     for submit_s, job in arrivals:

@@ -84,7 +84,7 @@ class Figures(msgspec.Struct, frozen=True):
     """The figures of one run.
 
     Attributes:
-        jobs, finished, never_started: counts.
+        jobs, finished, never_started: counts; of an array each element is one.
         delay_*_s: seconds from submission to the first start, of jobs that started.
         slowdown_*: bounded slowdown, of jobs that finished.
         utilisation: share of the cluster in use between the first and the last submission.
@@ -139,6 +139,11 @@ def figures(run: Run) -> Figures:
         lost=run.lost_unit_s / used if used else 0.0,
         cycles=run.cycles,
     )
+
+
+def never_started(run: Run) -> list[str]:
+    """Names of what never started, in order of submission, the elements of an array each."""
+    return [job.name for job in run.jobs if job.start_s is None]
 
 
 def mean(several: Sequence[Figures]) -> Figures:

@@ -120,7 +120,54 @@ spec:
     code, _, err = muster(monkeypatch, capsys, str(folder), "--policy", "easy")
     assert (code, "knows traces and made-up jobs only" in err) == (64, True)
     code, _, err = muster(monkeypatch, capsys, str(folder))
-    assert (code, "state: 1 job on 2 nodes" in err) == (0, True), err
+    assert (code, "state: 1 job (6 elements) on 2 nodes" in err) == (0, True), err
+
+
+def test_what_never_started_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "all.yaml").write_text(
+        """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: pool}
+spec: {hosts: n1, nodes: {cpu: 8, memory: 32Gi}}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: default}
+spec: {}
+"""
+        + "".join(
+            f"""\
+---
+apiVersion: muster/v1
+kind: Job
+metadata: {{name: {name}}}
+spec: {{resources: {{cpu: {cpu}}}, command: [date]{more}}}
+"""
+            for name, cpu, more in (
+                ("fits", 8, ""),
+                *((f"large-{letter}", 9, "") for letter in "abcd"),
+                ("sweep", 9, ", array: {count: 5}"),
+            )
+        )
+    )
+    code, out, err = muster(monkeypatch, capsys, str(tmp_path))
+    assert code == 0
+    assert err.splitlines()[-1] == (
+        "muster: never started: large-a, large-b, large-c, large-d and 1 more"
+    )
+    code, out, _ = muster(monkeypatch, capsys, str(tmp_path), "-o", "json")
+    (run,) = json.loads(out)["runs"]
+    assert run["never"] == [f"large-{one}" for one in "abcd"] + [f"sweep[{n}]" for n in range(5)]
+    assert run["never_started"] == 9
+    text = (tmp_path / "all.yaml").read_text()
+    (tmp_path / "all.yaml").write_text(
+        text.replace("{cpu: 9}, command: [date]}", "{cpu: 1}, command: [date]}")
+    )
+    code, out, err = muster(monkeypatch, capsys, str(tmp_path))
+    assert err.splitlines()[-1] == "muster: never started: sweep (5 elements)"
 
 
 FOLDER = """\

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -95,6 +96,49 @@ def test_a_desired_state_with_an_array() -> None:
     ends = [j.end_s for j in found.jobs]
     starts = [j.start_s for j in found.jobs]
     assert starts == [0.0, *ends[:3]], "one after the other"
+
+
+def elastic(name: str, minimum: int, most: int, **more: Any) -> desired.Job:
+    made = job(name, cpu=1, count=most, **more)
+    (group,) = made.groups
+    return msgspec.structs.replace(made, groups=(msgspec.structs.replace(group, minimum=minimum),))
+
+
+def test_an_elastic_job_has_started_with_as_many_tasks_as_are_enough() -> None:
+    """It runs on two CPUs of the four that it could use, and is done all the same."""
+    structure = replay.make_structure(1, 2, "cpu", {"default": 2})
+    found = replay.replay(
+        "p", structure, [(0.0, elastic("grows", 1, 4))], lambda *_: 50.0, unit="cpu"
+    )
+    (grows,) = found.jobs
+    assert (grows.start_s, grows.end_s, grows.evictions) == (0.0, 50.0, 0)
+    assert {(s.begin_s, s.end_s) for s in found.stretches} == {(0.0, 50.0)}
+
+
+def test_tasks_that_join_an_elastic_job_end_with_the_others() -> None:
+    """They would else outlive the time limit of the job, which ends it undone."""
+    structure = replay.make_structure(1, 2, "cpu", {"default": 2})
+    lengths = {"first": 40.0, "grows": 90.0}
+    arrivals = [
+        (0.0, job("first", cpu=1)), (1.0, elastic("grows", 1, 2, time_limit_s=100)),
+    ]  # fmt: skip
+    found = replay.replay("p", structure, arrivals, lambda name, _: lengths[name], unit="cpu")
+    grows = found.jobs[1]
+    assert (grows.start_s, grows.end_s, grows.evictions) == (1.0, 91.0, 0)
+    assert sorted((s.begin_s, s.end_s) for s in found.stretches if s.job == "grows") == [
+        (1.0, 91.0), (40.0, 91.0),
+    ]  # fmt: skip
+
+
+def test_an_elastic_job_that_gives_up_a_task_was_not_evicted() -> None:
+    structure = replay.make_structure(1, 2, "cpu", {"owner": 1, "default": 1})
+    lengths = {"due": 10.0, "grows": 50.0}
+    arrivals = [(0.0, elastic("grows", 1, 2)), (20.0, job("due", cpu=1, queue="owner"))]
+    found = replay.replay("p", structure, arrivals, lambda name, _: lengths[name], unit="cpu")
+    grows, due = found.jobs
+    assert (due.start_s, due.end_s) == (20.0, 30.0)
+    assert (grows.start_s, grows.end_s, grows.evictions) == (0.0, 50.0, 0)
+    assert found.lost_unit_s == 0.0
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
