@@ -61,6 +61,23 @@ def kinds(work: desk.Work, capped: Iterable[tuple[str, Kind]]) -> frozenset[Kind
     return frozenset(found)
 
 
+def since_changed(work: desk.Work) -> bool:
+    """Whether documents or nodes are others than those by which the last cycle told its reasons.
+
+    What it found may have passed: then all are let through in order, and told anew.
+    """
+    if work.desired.generation != work.observed.desired_generation:
+        return True
+    before = work.observed.nodes
+    for name in work.node_names():
+        node, known = work.node(name), before.get(name)
+        if node is not known and (
+            node is None or known is None or node.inventory != known.inventory
+        ):
+            return True
+    return False
+
+
 def _says_final(work: desk.Work, key: str) -> bool:
     told = work.reasons.get(key)
     if told is None:

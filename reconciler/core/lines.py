@@ -126,7 +126,9 @@ class Maker:
             (record.name, hopeless.kind_of(record.spec, shape))
             for _, _, record, _, shape in self._capped
         )
-        made.let_last = hopeless.kinds(self._work, made.capped)
+        found = hopeless.kinds(self._work, made.capped)
+        if found and not hopeless.since_changed(self._work):
+            made.let_last = found
         granted = {
             record.name: self._promised(record, ready)
             for _, _, record, ready, _ in self._capped

@@ -107,6 +107,21 @@ def test_what_a_queue_is_never_let_have_takes_nobodys_place() -> None:
     assert told(of, "never") == ["OverLimit"]
 
 
+def test_who_may_start_again_goes_first_in_the_very_cycle_that_lets_it() -> None:
+    """What was told of it goes by documents that are others now."""
+    of = world(QUOTAS["running"])
+    nothing = desired.Queue("default", limit=desired.Amounts(gpu_milli=0))
+    of.change_structure(queues={"default": nothing})
+    of.commit(small("first", priority=90))
+    of.settle()
+    assert told(of, "first") == ["OverLimit"]
+    of.change_structure(queues={"default": desired.Queue("default")})
+    of.commit(small("behind"))
+    of.advance(1)
+    assert of.state("first").value != "Pending"
+    assert of.state("behind").value == "Pending"
+
+
 def test_nobody_passes_it_in_a_strict_queue() -> None:
     of = world(QUOTAS["running"])
     of.change_structure(queues={"default": desired.Queue("default", strict=True)})
