@@ -116,7 +116,7 @@ def test_who_may_start_again_goes_first_in_the_very_cycle_that_lets_it() -> None
     of.settle()
     assert told(of, "first") == ["OverLimit"]
     of.change_structure(queues={"default": desired.Queue("default")})
-    of.commit(small("behind"))
+    of.commit(small("behind", cpu=2))
     of.advance(1)
     assert of.state("first").value != "Pending"
     assert of.state("behind").value == "Pending"
