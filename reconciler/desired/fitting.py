@@ -1,13 +1,13 @@
-"""Whether work could ever start: what no node of any pool holds, what no limit of a queue lets in.
+"""Whether work could ever start: what no node holds, nor all together, what no limit lets in.
 
-Both are warnings, since pools and limits change: a job comes in with what stands beside it, and a
+All are warnings, since pools and limits change: a job comes in with what stands beside it, and a
 fault with the arithmetic goes out where it will wait in vain.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from reconciler.desired import checks, entitling
+from reconciler.desired import checks, entitling, together
 from reconciler.desired.faults import Fault
 from reconciler.model import desired, quantities, resources
 from reconciler.model.devices import INNER_LEVELS, INNER_WORDS
@@ -58,6 +58,8 @@ class Fitting:
         self._volumes = structure.volumes
         self._tainted = any(pool.taints for pool in structure.pools.values())
         self._why = functools.lru_cache(maxsize=4096)(self._judge)
+        self._may = functools.lru_cache(maxsize=4096)(self._usable)
+        self._together = together.Together(structure.pools)
 
     def warnings(self, job: desired.Job) -> list[Fault]:
         """Why a job can't start as things stand; none where it may."""
@@ -66,24 +68,48 @@ class Fitting:
         return found + self._entitled.warnings(job)
 
     def warning(self, job: desired.Job) -> Fault | None:
-        """A warning where no pool could hold a task of some group of the job."""
+        """A warning where no pool could hold a task of some group of the job, or all of them not
+        what starts together."""
         missing = checks.missing_pools(job.pools, self._pools)
         if missing is not None or not self._pools:
             return missing
         selector = tuple(job.node_selector.items()) if job.node_selector else ()
         elsewhere = self._barred(job) if job.storage or self._tainted else ()
         for group in job.groups:
-            inner, profile = group.inner_required, group.mig_profile
-            devices = (group.devices, group.gpu_memory_bytes, profile, inner)
-            why = self._why(group.resources, devices, job.pools, selector, elsewhere)
-            if why:
-                return Fault(
-                    "never-fits",
-                    f"no pool could ever hold a task of group {group.name}: {why}",
-                    ("spec",),
-                    severity="warning",
-                )
-        return None
+            asked = (group.resources, _devices(group), job.pools, selector, elsewhere)
+            if why := self._why(*asked):
+                why = f"no pool could ever hold a task of group {group.name}: {why}"
+                return Fault("never-fits", why, ("spec",), severity="warning")
+        return self._warning_of_all(job, selector, elsewhere)
+
+    def _warning_of_all(
+        self,
+        job: desired.Job,
+        selector: tuple[tuple[str, str], ...],
+        elsewhere: tuple[tuple[str, str], ...],
+    ) -> Fault | None:
+        """A warning where no nodes could hold what starts together."""
+        near = job.topology is not desired.ANYWHERE
+        if not near and len(job.groups) == 1 and job.groups[0].least == 1:
+            near = job.groups[0].topology is not desired.ANYWHERE
+            if not near:
+                return None  # one task alone, of which a pool may hold one
+        groups = tuple(
+            together.Group(
+                group.name,
+                group.least,
+                group.resources,
+                self._may(group.resources, _devices(group), job.pools, selector, elsewhere),
+                group.topology,
+                plain=not group.devices,
+            )
+            for group in job.groups
+        )
+        only = tuple(value for key, value in selector if key == "node")
+        beyond = self._together.beyond(groups, job.topology.required, only)
+        if beyond is None:
+            return None
+        return Fault("never-fits", beyond.message, ("spec",), severity="warning")
 
     def _barred(self, job: desired.Job) -> tuple[tuple[str, str], ...]:
         """Pools that lack a volume or have a taint of which the job minds, with the reason."""
@@ -109,9 +135,38 @@ class Fitting:
         selector: tuple[tuple[str, str], ...],
         elsewhere: tuple[tuple[str, str], ...],
     ) -> str:
+        """Why no pool could hold such a task; empty where one may."""
         reasons = []
+        for name, reason in self._reasons(needs, devices, pools, selector, elsewhere):
+            if not reason:
+                return ""
+            reasons.append(f"{name}: {reason}")
+        return "; ".join(reasons[:5])
+
+    def _usable(
+        self,
+        needs: resources.Resources,
+        devices: _Devices,
+        pools: tuple[str, ...],
+        selector: tuple[tuple[str, str], ...],
+        elsewhere: tuple[tuple[str, str], ...],
+    ) -> tuple[str, ...]:
+        """The pools that could hold such a task."""
+        found = self._reasons(needs, devices, pools, selector, elsewhere)
+        return tuple(name for name, reason in found if not reason)
+
+    def _reasons(
+        self,
+        needs: resources.Resources,
+        devices: _Devices,
+        pools: tuple[str, ...],
+        selector: tuple[tuple[str, str], ...],
+        elsewhere: tuple[tuple[str, str], ...],
+    ) -> Iterator[tuple[str, str]]:
+        """Of each pool why it could hold no such task, empty where it may."""
         barred = dict(elsewhere)
         for pool in self._pools.values():
+            reason = ""
             if pools and pool.name not in pools:
                 reason = "the job does not name it"
             elif not all(_may_have(pool, key, value) for key, value in selector):
@@ -124,10 +179,11 @@ class Fitting:
                 reason = lacks
             elif not pool.nodes:
                 reason = "it has no nodes"
-            else:
-                return ""
-            reasons.append(f"{pool.name}: {reason}")
-        return "; ".join(reasons[:5])
+            yield pool.name, reason
+
+
+def _devices(group: desired.TaskGroup) -> _Devices:
+    return (group.devices, group.gpu_memory_bytes, group.mig_profile, group.inner_required)
 
 
 def _lacks_devices(pool: desired.Pool, needs: resources.Resources, devices: _Devices) -> str:
