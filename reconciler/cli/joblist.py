@@ -26,6 +26,8 @@ LEAST = {"NAME": 15, "QUEUE": 8, "STATE": 9, "DONE": 12, "WHY": 21}
 WAITING = frozenset({"Pending", "Held"})
 #: In a narrower line words of ends are shortened to so many characters: ``5/6, 1 fail``.
 ROOMY, SHORT = 100, 4
+#: What stands for a reason that was told in whole of the job before.
+AS_ABOVE = "as above"
 #: Of a job with fewer tries all are told in a list.
 TRIES_TOLD = 16
 
@@ -55,8 +57,8 @@ def jobs(
     WAITED is the time from the submission to the first start, RAN the time in which it ran, all
     tries together: not while it was held, or waited for another try. Of a job of many tries, such
     as a large array, it is told as <=, the time since its first start. A reason that has no room in
-    its line stands below it, once for jobs in a row that wait alike; with -o wide there is one
-    line a job.
+    its line stands below it; jobs after it that wait alike say `as above`. With -o wide there is
+    one line a job.
 
     TASKS, where there are elastic gangs, tells how many of their tasks run now, and between which
     bounds: 3 of 2-6.
@@ -171,18 +173,23 @@ def stopping(item: Json) -> str:
 def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int, str]:
     """Texts too long for ``room`` characters, by the row below which they stand whole.
 
-    Of them the rows keep the code. Of rows in a stretch that wait alike the last one has the text.
+    Of them the rows keep the code. In a stretch that waits alike the first row has the text, and
+    the others say that they wait as it does.
     """
     below: dict[int, str] = {}
+    above = ("", "")
     for place, (row, item) in enumerate(zip(rows, items, strict=True)):
         text, reason = row[-1], telling(item.get("reasons") or [])
         if len(text) <= room:
+            above = ("", "")
             continue
-        row[-1] = reason["code"] if reason else ""
+        code = row[-1] = reason["code"] if reason else ""
         told = terminal.clocks(_waiting_for(item, reason)) if reason else text
-        if below.get(place - 1) == told:
-            del below[place - 1]
-        below[place] = told
+        if (code, told) == above:
+            whole = ", ".join(filter(None, (code, AS_ABOVE)))
+            row[-1] = whole if len(whole) <= room else AS_ABOVE
+        else:
+            below[place], above = told, (code, told)
     return below
 
 

@@ -624,7 +624,15 @@ def test_jobs_in_a_row_that_wait_alike_tell_it_once(capsys: pytest.CaptureFixtur
     items += [_item("c", reasons=[other]), _item("d", reasons=[reason])]
     joblist.show(items, 0.0, wide=False)
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["a", "b", "8", "many", "c", "d", "8", "many"]
+    assert [line.split()[0] for line in lines[1:]] == ["a", "8", "many", "b", "c", "d", "8", "many"]
+    assert lines[1].endswith("  InsufficientResources")
+    assert lines[4].endswith("  as above"), "there is no room for more at 80 columns"
+    assert not lines[6].endswith("above"), "between them one waits for something else"
+    short = [_item(name, queue="q", reasons=[reason]) for name in "abc"]
+    joblist.show(short, 0.0, wide=False)
+    lines = capsys.readouterr().out.splitlines()
+    told = [line.partition("-    -  ")[2] for line in lines[1:] if not line.startswith(" ")]
+    assert told == ["InsufficientResources", *["InsufficientResources, as above"] * 2]
 
 
 def test_of_names_that_differ_at_their_end_the_middle_is_cut() -> None:
