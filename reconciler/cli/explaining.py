@@ -361,15 +361,26 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
     if at is None:
         _say(f"No start can be estimated: {why}.")
         return
-    left = f" (in {terminal.duration(at - now)})" if at > now else ""
-    latest, unless = job.get("latestStart"), ", unless others take that room back first"
-    if job.get("estimatedCertain"):
-        told = latest and terminal.clock(latest)
-        later = told and told != terminal.clock(job["estimatedStart"])
-        unless = f", at the latest {told}" if later else ""
+    _say(f"Estimated start: {terminal.clock(job['estimatedStart'])}{_bounds(job, at, now)}.")
+
+
+def _bounds(job: Json, at: float, now: float) -> str:
+    """How far away an expected start is, and what it hangs on."""
+    is_over = at < now
+    told = f" (in {terminal.duration(at - now)})" if at > now else ""
+    if is_over:
+        told = f", which was {terminal.duration(now - at)} ago: it starts once what it waits for"
+        told += " has come free"
     elif job.get("startTakesBack"):
-        unless = ", when it may take room back"
-    _say(f"Estimated start: {terminal.clock(job['estimatedStart'])}{left}{unless}.")
+        told += ", when it may take room back"
+    elif not job.get("estimatedCertain"):
+        told += ", unless others take that room back first"
+    latest = job.get("latestStart") if job.get("estimatedCertain") else None
+    bound = terminal.seconds(latest)
+    if bound is not None and bound > now:
+        shown = terminal.clock(latest)
+        told += f", at the latest {shown}" if shown != terminal.clock(job["estimatedStart"]) else ""
+    return told
 
 
 def _unbounded(found: list[Json]) -> str:

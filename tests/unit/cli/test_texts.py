@@ -140,6 +140,67 @@ InsufficientResources: m
 Estimated start: 1970-01-01 02:00 (in 1h00m), when it may take room back.
 """,
     ),
+    "starts when others have to give room back, and by then for certain": (
+        {
+            "job": _job(
+                estimatedStart="1970-01-01T02:00:00Z",
+                estimatedCertain=True,
+                latestStart="1970-01-01T03:30:00Z",
+                startTakesBack=True,
+            ),
+            "reasons": [{"code": "InsufficientResources", "message": "m"}],
+            "queue": None,
+            "borrowers": [],
+        },
+        """\
+j is Pending.
+
+InsufficientResources: m
+
+Estimated start: 1970-01-01 02:00 (in 1h00m), when it may take room back, \
+at the latest 1970-01-01 03:30.
+""",
+    ),
+    "should have started": (
+        {
+            "job": _job(
+                estimatedStart="1970-01-01T00:59:34Z",
+                estimatedCertain=True,
+                latestStart="1970-01-01T03:30:00Z",
+            ),
+            "reasons": [{"code": "InsufficientResources", "message": "m"}],
+            "queue": None,
+            "borrowers": [],
+        },
+        """\
+j is Pending.
+
+InsufficientResources: m
+
+Estimated start: 1970-01-01 00:59, which was 26s ago: it starts once what it waits for has come \
+free, at the latest 1970-01-01 03:30.
+""",
+    ),
+    "should have started at the latest": (
+        {
+            "job": _job(
+                estimatedStart="1970-01-01T00:59:34Z",
+                estimatedCertain=True,
+                latestStart="1970-01-01T00:59:50Z",
+            ),
+            "reasons": [{"code": "InsufficientResources", "message": "m"}],
+            "queue": None,
+            "borrowers": [],
+        },
+        """\
+j is Pending.
+
+InsufficientResources: m
+
+Estimated start: 1970-01-01 00:59, which was 26s ago: it starts once what it waits for has come \
+free.
+""",
+    ),
     "waits": (
         {
             "job": _job(place=2, estimatedStart="1970-01-01T02:00:00Z"),
