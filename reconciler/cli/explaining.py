@@ -10,6 +10,7 @@ import typer
 from reconciler.cli import (
     completing,
     context,
+    elementwords,
     joblist,
     jobwords,
     looking,
@@ -72,7 +73,12 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    name: Annotated[str, typer.Argument(help="Name of the job.", autocompletion=completing.jobs)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the job, or JOB[ELEMENT] of an array.", autocompletion=completing.jobs
+        ),
+    ],
     at: Annotated[
         str | None,
         typer.Option(
@@ -95,8 +101,11 @@ def explain(
     Example: muster explain train --at 8h
     """
     moment = None if at is None else _moment(at)
+    job, element = elementwords.parted(name)
     with context.controller(server, token_file) as api:
-        item = api.get(f"/v1/jobs/{name}/explain", at=moment)
+        item = api.get(f"/v1/jobs/{job}/explain", at=moment)
+    if element is not None:
+        elementwords.require(item["job"], element)
     replayed = item.get("replayed")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(item, output)
@@ -104,7 +113,7 @@ def explain(
         if replayed:
             _explain_cycle(replayed)
         now = terminal.seconds(replayed["decided"]) if replayed else time.time()
-        _explain_job(item, now or time.time(), past=bool(replayed))
+        _explain_job(item, now or time.time(), past=bool(replayed), element=element)
     if replayed and replayed["disagreements"]:
         terminal.fail(
             f"the replay of cycle {replayed['cycle']} came to other {_and(replayed)} than were "
@@ -146,7 +155,7 @@ def _explain_cycle(replayed: Json) -> None:
     )
 
 
-def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
+def _explain_job(item: Json, now: float, *, past: bool = False, element: int | None = None) -> None:
     job = item["job"]
     leaves = f", {told}" if (told := joblist.stopping(job)) else ""
     verb = "was" if past else "is"
@@ -154,6 +163,8 @@ def _explain_job(item: Json, now: float, *, past: bool = False) -> None:
     if told := joblist.tasks_told(job):
         _say(f"{told}.")
     _explain_elements(job)
+    if element is not None and job.get("array"):
+        _say(f"\n{elementwords.told(job, element)}")
     _explain_silence(item, now)
     if job.get("message"):
         _say(f"\n{job['message']}")

@@ -1,0 +1,83 @@
+"""Elements of arrays by the names that plans and reasons give them."""
+
+import pytest
+import typer
+
+from reconciler.cli import elementwords, explaining
+
+
+def attempt(element: int, number: int, state: str, node: str) -> dict[str, object]:
+    return {"element": element, "attempt": number, "state": state, "node": node, "task": "main-0"}
+
+
+HOG = {
+    "name": "hog",
+    "state": "Running",
+    "array": True,
+    "elements": {"Running": 2, "Pending": 2},
+    "place": None,
+    "estimatedStart": None,
+    "attempts": [
+        attempt(0, 1, "Running", "n1"),
+        attempt(1, 1, "Ended", "n1"),
+        attempt(1, 2, "Running", "n2"),
+        attempt(2, 1, "Ended", "n3"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("hog", ("hog", None)),
+        ("hog[2]", ("hog", 2)),
+        ("hog[2", ("hog[2", None)),
+        ("hog[x]", ("hog[x]", None)),
+        ("[2]", ("[2]", None)),
+    ],
+)
+def test_a_name_means_a_job_or_one_of_its_elements(
+    written: str, expected: tuple[str, int | None]
+) -> None:
+    assert elementwords.parted(written) == expected
+
+
+@pytest.mark.parametrize(
+    ("element", "expected"),
+    [
+        (0, "Element 0 is Running on n1, its try 1."),
+        (1, "Element 1 is Running on n2, its try 2."),
+        (2, "The last try of element 2 that is told, 1, has ended on n3."),
+        (3, "Element 3 waits."),
+    ],
+)
+def test_what_is_told_of_an_element(
+    element: int, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explaining._explain_job({"job": HOG, "reasons": [], "queue": None}, 0.0, element=element)
+    assert expected in capsys.readouterr().out.splitlines()
+
+
+def test_an_element_without_tries_may_have_ended() -> None:
+    job = HOG | {"elements": {"Succeeded": 1, "Running": 2, "Pending": 1}}
+    assert elementwords.told(job, 3) == "No try of element 3 is told: it waits, or ended long ago."
+
+
+@pytest.mark.parametrize(
+    ("job", "element", "expected"),
+    [
+        (HOG, 4, "hog has 4 elements, counted from 0: none is 4"),
+        (HOG | {"array": False}, 0, "hog is no array: it has no element 0"),
+    ],
+)
+def test_an_element_that_is_not_there(
+    job: dict[str, object],
+    element: int,
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    elementwords.require(HOG, 3)
+    elementwords.require(HOG | {"run": 0, "array": False, "elements": {}}, 3)
+    with pytest.raises(typer.Exit):
+        elementwords.require(job, element)
+    assert expected in capsys.readouterr().err
