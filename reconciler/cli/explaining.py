@@ -166,7 +166,8 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     if element is not None and job.get("array"):
         _say(f"\n{elementwords.told(job, element)}")
     _explain_silence(item, now)
-    if job.get("message"):
+    told_below = [one["message"] for one in item.get("reasons") or []]
+    if job.get("message") and job["message"] not in told_below:
         _say(f"\n{job['message']}")
     if job["state"] in joblist.FINISHED:
         _tell_story(item)

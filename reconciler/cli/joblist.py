@@ -152,7 +152,7 @@ def why(item: Json) -> str:
 def _waiting_for(item: Json, reason: Json) -> str:
     """A reason of a job; of one that waits also what else is said of it, as of its deadline."""
     said = item.get("message") if item.get("state") in WAITING else None
-    return "; ".join(filter(None, (reason["message"], said)))
+    return "; ".join(dict.fromkeys(filter(None, (reason["message"], said))))
 
 
 def telling(reasons: Sequence[Json]) -> Json:

@@ -678,6 +678,18 @@ def test_a_list_of_jobs_keeps_room_for_why_they_wait(capsys: pytest.CaptureFixtu
     ]
 
 
+def test_a_job_whose_message_is_its_reason_tells_it_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    why = "jobs/a.yaml:3:1: error: there is no such field"
+    item = _item("a", reasons=[{"code": "Invalid", "message": why}], message=why, attempts=[])
+    assert joblist.why(item) == f"Invalid: {why}"
+    more = {"place": None, "estimatedStart": None}
+    explained = {"job": item | more, "reasons": item["reasons"], "queue": None}
+    explaining._explain_job(explained, 0.0)
+    assert capsys.readouterr().out.count(why) == 1
+
+
 def test_jobs_in_a_row_that_wait_alike_tell_it_once(capsys: pytest.CaptureFixture[str]) -> None:
     reason = {"code": "InsufficientResources", "message": "8 GPUs asked; " + "so many nodes " * 6}
     other = {"code": "Behind", "message": "others go first"}
