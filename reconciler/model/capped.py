@@ -50,7 +50,7 @@ def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reaso
         shorter, charged = charged_for(spec)
         return Reason(
             ReasonCode.OVER_BUDGET,
-            f"Quota {name} gives {whom} {hours_of(quota.budget_gpu_s)} GPU-hours in "
+            f"Quota {name} gives {whom} {hours_text(quota.budget_gpu_s)} in "
             f"{quantities.format_duration(quota.window_s)}, and one start asks {hours_of(asked_s)} "
             f"(GPUs times {charged}): more than all of it, {CAN_NOT_START} it",
             unblocks=f"{shorter}, fewer GPUs, or a higher spec.budget.gpuHours",
@@ -68,6 +68,12 @@ def charged_for(spec: desired.Job) -> tuple[str, str]:
 def hours_of(gpu_s: float) -> str:
     """GPU-seconds as GPU-hours."""
     return f"{gpu_s / HOUR_S:.10g}" if gpu_s % 36 == 0 else f"{gpu_s / HOUR_S:.2f}"
+
+
+def hours_text(gpu_s: float) -> str:
+    """The same with their unit: ``1 GPU-hour``, ``2.50 GPU-hours``."""
+    hours = hours_of(gpu_s)
+    return f"{hours} GPU-hour{'' if hours == '1' else 's'}"
 
 
 def whom_of(quota: desired.Quota) -> str:

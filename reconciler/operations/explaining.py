@@ -15,7 +15,7 @@ import msgspec
 
 from reconciler.core import health, journal
 from reconciler.core import memory as memories
-from reconciler.model import desired, outcome, quantities, records, times
+from reconciler.model import capped, desired, outcome, quantities, records, times
 from reconciler.model.reasons import ReasonCode
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, JobState
@@ -28,7 +28,6 @@ DONE, NOTHING_THERE, UNREADABLE = 0, 4, 5
 
 #: Reasons for which other work could have been evicted.
 _OF_ROOM = frozenset({ReasonCode.INSUFFICIENT_RESOURCES.value, ReasonCode.FRAGMENTED.value})
-_NOUNS = ("CPUs", "of memory", "GPUs")
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 Usage = outcome.QueueUsage
 
@@ -108,9 +107,9 @@ def not_reclaimed(spec: desired.Job, view: viewtypes.JobView, queues: Sequence[U
     for resource in (2, 0, 1):  # GPUs first
         due, has, more = own.fair_share[resource], own.allocated[resource], asked[resource]
         if due is not None and more and has + more > due:
-            noun, text = _NOUNS[resource], _FORMATS[resource]
+            text, much = _FORMATS[resource], capped.amount_of(resource, more)
             return (
-                f"No queue gives work back for it: with {text(more)} {noun} more queue {own.name} "
+                f"No queue gives work back for it: with {much} more queue {own.name} "
                 f"would have {text(has + more)}, over its fair share of {text(due)}."
             )
     return ""

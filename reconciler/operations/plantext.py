@@ -51,7 +51,7 @@ def lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
         for change in plan.changes:
             yield from change_lines(change)
         yield from _section("Impact", impact_lines(plan))
-        yield from _section(_forecast_title(plan), forecast_lines(plan))
+        yield from _section(_forecast_title(plan), forecast_lines(plan, moments))
     if plan.findings:
         yield from _section("Findings", finding_lines(plan))
     yield Line("")
@@ -338,7 +338,7 @@ def _forecast_title(plan: Plan) -> str:
     return f"Forecast for {duration(plan.forecast.horizon_s)}, if nothing else is submitted"
 
 
-def forecast_lines(plan: Plan) -> Iterator[Line]:
+def forecast_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
     """Which jobs start when, and what that means for queues."""
     found = plan.forecast
     if found is None:
@@ -347,10 +347,10 @@ def forecast_lines(plan: Plan) -> Iterator[Line]:
     new = [shift for shift in found.shifts if shift.is_new]
     others = [shift for shift in found.shifts if not shift.is_new]
     for shift in new[:JOBS_MAX]:
-        yield from _wrapped(shift.job, new_text(shift, found.decided_s))
+        yield from _wrapped(shift.job, moments(new_text(shift, found.decided_s)))
     yield from _more(len(new))
     for shift in others[:JOBS_MAX]:
-        yield from _wrapped(shift.job, shift_text(shift, found.decided_s))
+        yield from _wrapped(shift.job, moments(shift_text(shift, found.decided_s)))
     yield from _more(len(others))
     for queue in found.queues:
         yield from _wrapped(f"queue {queue.queue}", queue_text(queue))
@@ -488,4 +488,5 @@ def gpus(count: float) -> str:
 
 def hours(gpu_hours: float) -> str:
     """GPU-hours, with as many digits as tell something."""
-    return f"{gpu_hours:.2g} GPU-hours" if gpu_hours < 10 else f"{gpu_hours:,.0f} GPU-hours"
+    text = f"{gpu_hours:.2g}" if gpu_hours < 10 else f"{gpu_hours:,.0f}"
+    return f"{text} GPU-hour{'' if text == '1' else 's'}"

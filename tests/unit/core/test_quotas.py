@@ -149,7 +149,7 @@ def test_what_no_end_of_other_work_helps_is_not_told_to_wait_for_it(
     assert count == 0
     assert reason is not None
     if cap.budget_gpu_s:
-        begin = "Quota q gives ada 1 GPU-hours in 1d, and one start asks "
+        begin = "Quota q gives ada 1 GPU-hour in 1d, and one start asks "
         told = f"{begin}{told}: more than all of it, it can't start under it"
     assert (reason.message, reason.unblocks) == (told, helps)
 

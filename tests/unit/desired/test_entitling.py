@@ -38,6 +38,16 @@ metadata: {name: few}
 spec: {subject: {queue: students}, resources: {gpu: 2}, jobs: {running: 4}}
 ---
 apiVersion: muster/v1
+kind: Queue
+metadata: {name: one}
+spec: {}
+---
+apiVersion: muster/v1
+kind: Quota
+metadata: {name: single}
+spec: {subject: {queue: one}, resources: {gpu: 1}}
+---
+apiVersion: muster/v1
 kind: Quota
 metadata: {name: hours}
 spec: {subject: {user: a@x.org}, budget: {gpuHours: 10, window: 7d}}
@@ -68,6 +78,8 @@ SPECS = {
     f"queue: students, {GANG}1": None,
     f"queue: students, {GANG}2": "never-within-quota: Quota few limits queue students to 2 GPUs, "
     "and one start asks 4: it can't start under it",
+    f"queue: one, {GANG}1": "never-within-quota: Quota single limits queue one to 1 GPU, and one "
+    "start asks 2: it can't start under it",
     f"queue: leaf, owner: a@x.org, timeLimit: 5h, {GANG}1": None,
     f"queue: leaf, owner: a@x.org, timeLimit: 6h, {GANG}1": "never-within-quota: Quota hours gives "
     "a@x.org 10 GPU-hours in 1w, and one start asks 12 (GPUs times time limit): more than all of "

@@ -127,6 +127,10 @@ OVER_SHARE = (
     "No queue gives work back for it: with 5 GPUs more queue a would have 7, over its fair share "
     "of 4."
 )
+OVER_BY_ONE = (
+    "No queue gives work back for it: with 1 GPU more queue a would have 3, over its fair share "
+    "of 2."
+)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +139,11 @@ OVER_SHARE = (
         (5, None, 4000, True, OVER_SHARE),
         (5, 2, 4000, True, ""),
         (2, None, 4000, True, ""),
+        (1, None, 2000, True, OVER_BY_ONE),
         (5, None, None, True, ""),
         (5, None, 4000, False, ""),
     ],
-    ids=["over its share", "less is enough", "within it", "no share", "nobody borrows"],
+    ids=["over its share", "less is enough", "within it", "by one", "no share", "nobody borrows"],
 )  # fmt: skip
 def test_it_is_said_why_no_other_queue_gives_work_back(
     count: int, minimum: int | None, fair: int | None, lends: bool, expected: str

@@ -99,6 +99,29 @@ def executing(run: int, command: str) -> desired.Desired:
     return world.wanted(changed, world.KEPT, world.WAITS, structure=world.UNRESERVED)
 
 
+@pytest.mark.parametrize(
+    ("gpu_hours", "expected"),
+    [(0.67, "0.67 GPU-hours"), (1.0, "1 GPU-hour"), (1.04, "1 GPU-hour"), (1.2, "1.2 GPU-hours")],
+)
+def test_gpu_hours_are_in_grammar(gpu_hours: float, expected: str) -> None:
+    assert plantext.hours(gpu_hours) == expected
+
+
+def test_a_forecast_tells_times_as_its_reader_wants_them() -> None:
+    snapshot = live()
+    plan = planning.plan(comparison(BASE, HEAD), snapshot, snapshot.live.at + 5)
+    assert plan.forecast is not None
+    first = msgspec.structs.replace(
+        plan.forecast.shifts[0],
+        after_s=None,
+        reason="kept until 2026-11-26T17:30:00.000Z",
+    )
+    forecast = msgspec.structs.replace(plan.forecast, shifts=[first])
+    plan = msgspec.structs.replace(plan, forecast=forecast)
+    told = [one.text for one in plantext.lines(plan, lambda text: text.replace("2026-11-26T", ""))]
+    assert "kept until 17:30:00.000Z" in " ".join(" ".join(told).split())
+
+
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(("run", "ignored"), [(world.LOW.run, True), (world.LOW.run + 1, False)])
 def test_what_a_run_executes_is_no_other_while_it_is_alive_and_the_plan_says_so(
