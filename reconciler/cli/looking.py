@@ -248,8 +248,9 @@ def queues(
 ) -> None:
     """List queues and what they take.
 
-    Below a queue stand the pools in which it has amounts. With -o wide also what is due to it, and
-    what it asks for, in every pool.
+    Below a queue stand the pools in which it has amounts. LENDS, where a queue says it, is how much
+    of its guarantee others may use. With -o wide also what is due to it, and what it asks for, in
+    every pool.
 
     Example: muster queues -o wide
     """
@@ -259,19 +260,27 @@ def queues(
         terminal.document(page, output)
         return
     wide = output is terminal.Output.WIDE
-    kinds = ["allocated", "fairShare", "demand", "guaranteed", "limit"]
-    names = ["FAIR", "ASKED", "GUAR", "LIMIT"]
-    if not wide:
-        kinds, names = ["allocated", "guaranteed", "limit"], ["GUAR", "LIMIT"]
+    kinds, names = queue_columns(page["items"], wide=wide)
     rows = queue_rows(page["items"], kinds, wide=wide)
     headings = ["NAME", "PARENT", "GPUS", *names, "CPUS", *names]
     headings += ["WEIGHT", "PRIO"] if wide else []
     terminal.table(
         [*headings, "RUN", "WAIT"],
         rows,
-        right="GPUS GUAR LIMIT CPUS RUN WAIT FAIR ASKED WEIGHT PRIO",
+        right="GPUS GUAR LENDS LIMIT CPUS RUN WAIT FAIR ASKED WEIGHT PRIO",
         cut=not wide,
     )
+
+
+def queue_columns(items: list[Json], *, wide: bool) -> tuple[list[str], list[str]]:
+    """The amounts that are shown of queues, and the headings of all but the first."""
+    named = {"fairShare": "FAIR", "demand": "ASKED"} if wide else {}
+    named["guaranteed"] = "GUAR"
+    parts = [one for item in items for one in (item, *(item.get("pools") or []))]
+    if any(value is not None for p in parts for value in (p.get("lendingLimit") or {}).values()):
+        named["lendingLimit"] = "LENDS"
+    named["limit"] = "LIMIT"
+    return ["allocated", *named], list(named.values())
 
 
 def queue_rows(items: list[Json], kinds: list[str], *, wide: bool) -> list[list[str]]:

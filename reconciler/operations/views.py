@@ -329,13 +329,17 @@ def usage_view(of: records.NodeUsage) -> viewtypes.NodeUsageView:
     )
 
 
+_NOTHING = desired.Amounts()
 _NOBODY: Mapping[str, float] = MappingProxyType({})
 
 
 def queue_view(
-    of: outcome.QueueUsage, suspended: Mapping[str, float] = _NOBODY
+    of: outcome.QueueUsage,
+    suspended: Mapping[str, float] = _NOBODY,
+    said: desired.Queue | None = None,
 ) -> viewtypes.QueueView:
-    """A queue; ``suspended`` as ``SyncStatus`` has it."""
+    """A queue; ``suspended`` as ``SyncStatus`` has it, ``said``: as git has the queue."""
+    lends = {one.pool: one.lending_limit for one in said.flavors} if said else {}
     since = suspended.get(f"Queue/{of.name}", suspended.get("Cluster"))
     return viewtypes.QueueView(
         name=of.name,
@@ -359,9 +363,11 @@ def queue_view(
                 fair_share=vector(one.fair_share),
                 demand=vector(one.demand),
                 named=one.named,
+                lending_limit=vector(lends.get(one.pool, _NOTHING).as_vector()) if said else None,
             )
             for one in of.pools
         ],
+        lending_limit=vector(said.lending_limit.as_vector()) if said else None,
     )
 
 

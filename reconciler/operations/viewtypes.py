@@ -231,6 +231,7 @@ class QueueInPoolView(viewforms.View, frozen=True):
     fair_share: AmountsView
     demand: AmountsView
     named: bool
+    lending_limit: AmountsView | None = None
 
 
 class QueueView(viewforms.View, frozen=True):
@@ -238,7 +239,7 @@ class QueueView(viewforms.View, frozen=True):
 
     ``fairShare`` is null where it is not measured; ``demand`` is what it has and asks for.
     ``suspended``: since when nothing new starts, by the word of git or an override, on
-    it or on the whole cluster.
+    it or on the whole cluster. ``lendingLimit`` is null where only what it uses is told.
     """
 
     name: str
@@ -254,6 +255,7 @@ class QueueView(viewforms.View, frozen=True):
     running: int
     suspended: str | None = None
     pools: list[QueueInPoolView] = []
+    lending_limit: AmountsView | None = None
 
 
 class PoolView(viewforms.View, frozen=True):

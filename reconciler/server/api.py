@@ -220,7 +220,9 @@ def show_queues(service: services.Services) -> list[viewtypes.QueueView]:
     for one in service.reader.overrides():
         if one.verb == "suspend":
             suspended.setdefault(records.suspended_label(one.subject), one.made_at)
-    return [views.queue_view(usage, suspended) for usage in usages]
+    structure = views.stored_structure(service.reader.view(views.STRUCTURE))
+    said = structure.queues if structure is not None else {}
+    return [views.queue_view(usage, suspended, said.get(usage.name)) for usage in usages]
 
 
 def show_pools(service: services.Services) -> list[viewtypes.PoolView]:

@@ -830,6 +830,31 @@ def test_amounts_by_pool_stand_below_their_queue(*, wide: bool) -> None:
     assert rows == expected
 
 
+LENDS = {"lendingLimit": {"cpu": None, "memory": None, "gpu": 2.0}}
+
+
+@pytest.mark.parametrize(
+    ("items", "wide", "expected"),
+    [
+        ([QUEUE], False, ["allocated", "guaranteed", "limit"]),
+        ([QUEUE | {"lendingLimit": {"gpu": None}}], False, ["allocated", "guaranteed", "limit"]),
+        ([QUEUE, QUEUE | LENDS], False, ["allocated", "guaranteed", "lendingLimit", "limit"]),
+        (
+            [QUEUE | {"pools": [LENDS]}],
+            True,
+            ["allocated", "fairShare", "demand", "guaranteed", "lendingLimit", "limit"],
+        ),
+    ],
+)
+def test_what_queues_lend_is_shown_where_one_says_it(
+    items: list[dict[str, object]], expected: list[str], *, wide: bool
+) -> None:
+    kinds, names = looking.queue_columns(items, wide=wide)
+    assert kinds == expected
+    assert ("LENDS" in names) is ("lendingLimit" in expected)
+    assert len(names) == len(kinds) - 1
+
+
 def test_reasons_of_what_is_held_stand_each_on_a_line_of_its_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -5,10 +5,27 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from reconciler.model import desired
+from reconciler.model import desired, outcome
 from reconciler.operations import views, viewtypes
 from reconciler.store import DamagedError
 from tests.unit.store import samples
+
+
+def test_a_queue_tells_what_it_lends() -> None:
+    none = (None, None, None)
+    in_pool = outcome.PoolUsage("a", (0, 0, 0), none, none)
+    usage = outcome.QueueUsage("q", None, (0, 0, 0), none, none, pools=(in_pool,))
+    said = desired.Queue(
+        "q",
+        lending_limit=desired.Amounts(gpu_milli=2000),
+        flavors=(desired.Flavor("a", lending_limit=desired.Amounts(cpu_milli=500)),),
+    )
+    found = views.queue_view(usage, said=said)
+    assert found.lending_limit is not None
+    assert (found.lending_limit.cpu, found.lending_limit.gpu) == (None, 2.0)
+    assert found.pools[0].lending_limit is not None
+    assert (found.pools[0].lending_limit.cpu, found.pools[0].lending_limit.gpu) == (0.5, None)
+    assert views.queue_view(usage).lending_limit is None
 
 
 @pytest.mark.parametrize("body", [b"\xc1", b"\x01", b"\x93\x01\x02"])
