@@ -448,9 +448,14 @@ def _fields_summary(said: Mapping[str, str]) -> str:
     return ", ".join(shown)
 
 
+def _tasks(group: desired.TaskGroup) -> str:
+    """``4``; of an elastic group ``1 to 4``."""
+    return str(group.count) if group.least >= group.count else f"{group.least} to {group.count}"
+
+
 def _job_summary(job: desired.Job) -> str:
     groups = [
-        f"{group.count} x ({amounts(group.resources)})"
+        f"{_tasks(group)} x ({amounts(group.resources)})"
         if group.count > 1
         else amounts(group.resources)
         for group in job.groups

@@ -10,6 +10,7 @@ import pytest
 from reconciler.desired import validate
 from reconciler.model import access, desired
 from reconciler.model.documents import kinds
+from reconciler.model.resources import Resources
 from reconciler.operations import differences, wording
 
 BEFORE = """\
@@ -191,6 +192,23 @@ def test_people_are_told_as_they_are_written() -> None:
         "keys.1.validBefore": "2026-01-01T00:00:00.000Z",
         "acts": "self",
     }
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "expected"),
+    [
+        (None, 1, "1 GPU, 1 CPU in"),
+        (None, 4, "4 x (1 GPU, 1 CPU) in"),
+        (4, 4, "4 x (1 GPU, 1 CPU) in"),
+        (1, 4, "1 to 4 x (1 GPU, 1 CPU) in"),
+    ],
+)
+def test_a_job_is_summed_up_with_the_fewest_and_the_most_of_its_tasks(
+    least: int | None, most: int, expected: str
+) -> None:
+    group = desired.TaskGroup("main", most, Resources(1000, 0, 1000), minimum=least)
+    job = desired.Job("j", 1, "0" * 16, "default", (group,))
+    assert wording.summary(job).startswith(expected)
 
 
 def test_what_a_summary_leaves_out_it_counts() -> None:
