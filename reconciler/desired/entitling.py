@@ -4,6 +4,10 @@ A job comes in with the structure, a warning with the arithmetic goes out. Amoun
 to the scheduler: which pool a job goes to isn't written.
 """
 
+from collections.abc import Iterable
+
+import msgspec
+
 from reconciler.desired.faults import Fault
 from reconciler.model import access, capped, desired, owed, quantities, resources
 
@@ -21,6 +25,24 @@ def least_of(job: desired.Job) -> resources.Resources:
     return sum(
         (group.resources.times(group.least) for group in job.groups), start=resources.Resources()
     )
+
+
+class Beyond(msgspec.Struct, frozen=True):
+    """More of a resource is asked for at once than there can be; ``fault`` says so."""
+
+    fault: Fault
+    resource: int
+    bound: int
+
+
+def smallest(found: Iterable[Beyond | None]) -> list[Fault]:
+    """Of several bounds on one resource the smallest, the first of equal ones: who keeps to that
+    keeps to all of them."""
+    least: dict[int, Beyond] = {}
+    for one in found:
+        if one is not None and (one.resource not in least or one.bound < least[one.resource].bound):
+            least[one.resource] = one
+    return [one.fault for one in least.values()]
 
 
 class Entitled:
@@ -74,8 +96,8 @@ class Entitled:
         found = sum((pool.promised().times(len(pool.nodes)) for pool in pools), start=nothing)
         return found.as_vector()
 
-    def warnings(self, job: desired.Job) -> list[Fault]:
-        """Why a job can't start under what guarantees, lending and quotas say; mostly nothing."""
+    def beyond(self, job: desired.Job) -> list[Beyond]:
+        """What guarantees and lending are exceeded by; mostly nothing."""
         if job.queue not in self._parents:
             return []
         asked = least_of(job).as_vector()
@@ -84,17 +106,17 @@ class Entitled:
         # of what asks for memory of GPUs nobody knows which part of one that comes to
         by_memory = any(group.gpu_memory_bytes for group in job.groups)
         lending = None if by_memory else self._beyond_lending(asked, job.queue)
-        found = (guarantee, lending, self._beyond_quota(job, above))
+        found = (guarantee, lending)
         return [one for one in found if one is not None]
 
-    def _beyond_guarantee(self, asked: tuple[int, ...], above: list[str]) -> Fault | None:
+    def _beyond_guarantee(self, asked: tuple[int, ...], above: list[str]) -> Beyond | None:
         """Work that may not borrow, and asks for more than is guaranteed to it at all."""
         bounds = self.bounds()
         for queue in above:
             for resource, bound in enumerate(bounds[queue][0] if queue in bounds else ()):
                 if bound is not None and asked[resource] > bound:
                     text, name = FORMATS[resource], resources.RESOURCE_NAMES[resource]
-                    return Fault(
+                    fault = Fault(
                         "never-within-guarantee",
                         f"{text(asked[resource])} {name} asked for what starts together, more than "
                         f"is guaranteed to queue {queue}, {text(bound)}: work that is not "
@@ -102,16 +124,17 @@ class Entitled:
                         ("spec", "queue"),
                         severity="warning",
                     )
+                    return Beyond(fault, resource, bound)
         return None
 
-    def _beyond_lending(self, asked: tuple[int, ...], queue: str) -> Fault | None:
+    def _beyond_lending(self, asked: tuple[int, ...], queue: str) -> Beyond | None:
         """More at once than is guaranteed to its queue and others would ever lend."""
         firm, most = self.bounds()[queue]
         for resource, bound in enumerate(most):
             if bound is not None and asked[resource] > bound:
                 text, name = FORMATS[resource], resources.RESOURCE_NAMES[resource]
                 own = firm[resource] or 0
-                return Fault(
+                fault = Fault(
                     "never-within-lending",
                     f"{text(asked[resource])} {name} asked for what starts together, more than "
                     f"queue {queue} can ever have, {text(bound)}: {text(own)} guaranteed to it, "
@@ -119,13 +142,15 @@ class Entitled:
                     ("spec", "queue"),
                     severity="warning",
                 )
+                return Beyond(fault, resource, bound)
         return None
 
-    def _beyond_quota(self, job: desired.Job, above: list[str]) -> Fault | None:
+    def beyond_quota(self, job: desired.Job) -> Fault | None:
         """A quota that is less than one start asks for."""
         quotas = self._structure.quotas
-        if not quotas:
+        if not quotas or job.queue not in self._parents:
             return None
+        above = [job.queue, *access.ancestors(job.queue, self._parents)]
         groups = self._structure.access.groups_of(job.owner)
         asked = least_of(job).as_vector()
         for quota in quotas.values():

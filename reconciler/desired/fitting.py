@@ -16,31 +16,35 @@ _FORMATS: tuple[Callable[[int], str], ...] = entitling.FORMATS
 
 #: Devices or instances of a task, memory of each, MIG profile, level at which they are near.
 _Devices = tuple[int, int, str, str]
+#: Labels with their values, or pools with why a job can't use them.
+_Pairs = tuple[tuple[str, str], ...]
 
 #: The rules of what is said of work that could not start as things stand.
 RULES = frozenset({"never-within-limit", "never-fits", "unknown-pool"}) | entitling.RULES
 
 
-def beyond_limit(job: desired.Job, queues: Mapping[str, desired.Queue]) -> Fault | None:
-    """A warning where the tasks that start together ask for more than a queue may ever have."""
-    least = entitling.least_of(job)
+def beyond_limits(
+    job: desired.Job, queues: Mapping[str, desired.Queue]
+) -> Iterator[entitling.Beyond]:
+    """The limits that the tasks which start together ask for more than."""
+    least = entitling.least_of(job).as_vector()
     queue = queues.get(job.queue)
     for _ in queues:
         if queue is None:
-            return None
+            return
         for index, limit in enumerate(queue.limit.as_vector()):
-            asked = least.as_vector()[index]
+            asked = least[index]
             if limit is not None and asked > limit:
                 text, name = _FORMATS[index], resources.RESOURCE_NAMES[index]
-                return Fault(
+                fault = Fault(
                     "never-within-limit",
                     f"{text(asked)} {name} asked for what starts together, more than the limit of "
                     f"queue {queue.name}, {text(limit)}: it can't start under this limit",
                     ("spec", "queue"),
                     severity="warning",
                 )
+                yield entitling.Beyond(fault, index, limit)
         queue = queues.get(queue.parent) if queue.parent is not None else None
-    return None
 
 
 class Fitting:
@@ -62,38 +66,44 @@ class Fitting:
         self._together = together.Together(structure.pools)
 
     def warnings(self, job: desired.Job) -> list[Fault]:
-        """Why a job can't start as things stand; none where it may."""
-        beyond = beyond_limit(job, self._queues) if self._has_limits else None
-        found = [one for one in (self.warning(job), beyond) if one is not None]
-        return found + self._entitled.warnings(job)
+        """Why a job can't start as things stand; none where it may. Of several bounds on what
+        starts together the smallest is told."""
+        alone = self.warning(job)
+        beyond = [*beyond_limits(job, self._queues)] if self._has_limits else []
+        beyond += self._entitled.beyond(job)
+        near = None if alone is not None else self._of_all(job)
+        if near is not None and near.resource is None:
+            alone = _never_fits(near.message)
+        elif near is not None and near.resource is not None:
+            beyond.append(entitling.Beyond(_never_fits(near.message), near.resource, near.amount))
+        quota = self._entitled.beyond_quota(job)
+        found = [alone, *(entitling.smallest(beyond) if beyond else ()), quota]
+        return [one for one in found if one is not None]
 
     def warning(self, job: desired.Job) -> Fault | None:
-        """A warning where no pool could hold a task of some group of the job, or all of them not
-        what starts together."""
+        """A warning where no pool could hold a task of some group of the job."""
         missing = checks.missing_pools(job.pools, self._pools)
         if missing is not None or not self._pools:
             return missing
-        selector = tuple(job.node_selector.items()) if job.node_selector else ()
-        elsewhere = self._barred(job) if job.storage or self._tainted else ()
+        selector, elsewhere = self._where(job)
         for group in job.groups:
             asked = (group.resources, _devices(group), job.pools, selector, elsewhere)
             if why := self._why(*asked):
-                why = f"no pool could ever hold a task of group {group.name}: {why}"
-                return Fault("never-fits", why, ("spec",), severity="warning")
-        return self._warning_of_all(job, selector, elsewhere)
+                return _never_fits(f"no pool could ever hold a task of group {group.name}: {why}")
+        return None
 
-    def _warning_of_all(
-        self,
-        job: desired.Job,
-        selector: tuple[tuple[str, str], ...],
-        elsewhere: tuple[tuple[str, str], ...],
-    ) -> Fault | None:
-        """A warning where no nodes could hold what starts together."""
-        near = job.topology is not desired.ANYWHERE
-        if not near and len(job.groups) == 1 and job.groups[0].least == 1:
-            near = job.groups[0].topology is not desired.ANYWHERE
-            if not near:
-                return None  # one task alone, of which a pool may hold one
+    def _where(self, job: desired.Job) -> tuple[_Pairs, _Pairs]:
+        """The labels that nodes must have for a job, and the pools that it can't use."""
+        selector = tuple(job.node_selector.items()) if job.node_selector else ()
+        return selector, self._barred(job) if job.storage or self._tainted else ()
+
+    def _of_all(self, job: desired.Job) -> together.Bound | None:
+        """Why no nodes could hold what starts together, where each task alone has room."""
+        one = job.groups[0].least == 1 and len(job.groups) == 1
+        topologies = (job.topology, *(group.topology for group in job.groups))
+        if not self._pools or (one and all(each is desired.ANYWHERE for each in topologies)):
+            return None
+        selector, elsewhere = self._where(job)
         groups = tuple(
             together.Group(
                 group.name,
@@ -106,12 +116,9 @@ class Fitting:
             for group in job.groups
         )
         only = tuple(value for key, value in selector if key == "node")
-        beyond = self._together.beyond(groups, job.topology.required, only)
-        if beyond is None:
-            return None
-        return Fault("never-fits", beyond.message, ("spec",), severity="warning")
+        return self._together.beyond(groups, job.topology.required, only)
 
-    def _barred(self, job: desired.Job) -> tuple[tuple[str, str], ...]:
+    def _barred(self, job: desired.Job) -> _Pairs:
         """Pools that lack a volume or have a taint of which the job minds, with the reason."""
         found = []
         for pool in self._pools.values():
@@ -132,8 +139,8 @@ class Fitting:
         needs: resources.Resources,
         devices: _Devices,
         pools: tuple[str, ...],
-        selector: tuple[tuple[str, str], ...],
-        elsewhere: tuple[tuple[str, str], ...],
+        selector: _Pairs,
+        elsewhere: _Pairs,
     ) -> str:
         """Why no pool could hold such a task; empty where one may."""
         reasons = []
@@ -148,8 +155,8 @@ class Fitting:
         needs: resources.Resources,
         devices: _Devices,
         pools: tuple[str, ...],
-        selector: tuple[tuple[str, str], ...],
-        elsewhere: tuple[tuple[str, str], ...],
+        selector: _Pairs,
+        elsewhere: _Pairs,
     ) -> tuple[str, ...]:
         """The pools that could hold such a task."""
         found = self._reasons(needs, devices, pools, selector, elsewhere)
@@ -160,8 +167,8 @@ class Fitting:
         needs: resources.Resources,
         devices: _Devices,
         pools: tuple[str, ...],
-        selector: tuple[tuple[str, str], ...],
-        elsewhere: tuple[tuple[str, str], ...],
+        selector: _Pairs,
+        elsewhere: _Pairs,
     ) -> Iterator[tuple[str, str]]:
         """Of each pool why it could hold no such task, empty where it may."""
         barred = dict(elsewhere)
@@ -180,6 +187,10 @@ class Fitting:
             elif not pool.nodes:
                 reason = "it has no nodes"
             yield pool.name, reason
+
+
+def _never_fits(message: str) -> Fault:
+    return Fault("never-fits", message, ("spec",), severity="warning")
 
 
 def _devices(group: desired.TaskGroup) -> _Devices:

@@ -44,7 +44,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """Why something can't start: more than ``amount`` of a resource is asked for at once.
+    """Why something can't start: more of a resource is asked for at once than the nodes have.
 
     ``resource`` None: it is no matter of one resource alone.
     """

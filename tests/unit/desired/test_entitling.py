@@ -103,6 +103,52 @@ def test_what_can_never_start_as_things_are_written_is_told(
     assert told(spec) == ([] if expected is None else [expected])
 
 
+BOUNDS = """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: p}
+spec: {hosts: 'n[1-NODES]', nodes: {cpu: 64, memory: 64Gi, gpus: {count: 1}}}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: keeps}
+spec: {guaranteed: {gpu: 3}, lendingLimit: {gpu: 0}}
+---
+apiVersion: muster/v1
+kind: Queue
+metadata: {name: q}
+spec: {limit: {gpu: LIMIT}, guaranteed: {gpu: 2}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "limit", "more", "expected"),
+    [
+        (10, 6, "", ["never-within-limit"]),
+        (10, 8, "", ["never-within-lending"]),
+        (10, 7, "", ["never-within-limit"]),
+        (6, 4, "", ["never-within-lending"]),
+        (10, 6, ", preemptible: false", ["never-within-guarantee"]),
+        (10, 8, ", resources: {gpu: 1, cpu: 65}", ["never-fits", "never-within-lending"]),
+    ],
+)
+def test_of_several_bounds_on_one_amount_the_smallest_is_told(
+    nodes: int, limit: int, more: str, expected: list[str]
+) -> None:
+    structure = BOUNDS.replace("NODES", str(nodes)).replace("LIMIT", str(limit))
+    asked = "" if "resources" in more else ", resources: {gpu: 1}"
+    found = told(f"queue: q, count: 11{asked}{more}", structure)
+    assert [one.partition(":")[0] for one in found] == expected, found
+
+
+def test_nodes_that_are_fewer_than_a_limit_are_told_instead_of_it() -> None:
+    structure = (
+        BOUNDS.replace("NODES", "4").replace("LIMIT", "5").replace(", lendingLimit: {gpu: 0}", "")
+    )
+    (found,) = told("queue: q, count: 11, resources: {gpu: 1}", structure)
+    assert found.startswith("never-fits: 11 gpu asked for what starts together, and all nodes")
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [
