@@ -65,29 +65,18 @@ def estimates(
     waited long enough takes a share of the surplus by force. Of these it is what nothing that waits
     now can keep from its room (``certainty``).
     """
-    found: dict[str, Estimate] = {}
     expected = expecting.Expected(situation, queues, placements)
     taking = takebacks.Takebacks(situation, evictor, expected, calendar.later.amounts)
-    waited_for = [one for one in calendar.reservations if one.ask.progress.left > 0]
     sure = certainty.Certainty(
         situation, columns, ledger, queues, evictions=evictions, promised=promised
     )
-    reserved: list[pouring.Reserved] = []
-    for reservation, at in zip(waited_for, expected.starts(calendar, waited_for), strict=True):
-        ask = reservation.ask
-        entitled = ledger.covered(ask.queue, ask.amounts) or not _has_rivals(situation, ledger, ask)
-        certain = entitled and sure.holds(reservation)
-        latest = reservation.starts_at
-        reserved.append(pouring.Reserved(reservation, min(at, latest)))
-        if ask.job not in found:
-            by_itself, taken = min(at, latest), taking.at(ask.progress.line, ask.progress.claim)
-            found[ask.job] = Estimate(
-                min(by_itself, taken),
-                certain=certain,
-                latest=latest,
-                entitled=entitled,
-                takes_back=taken < by_itself,
-            )
+    waited_for = [one for one in calendar.reservations if one.ask.progress.left > 0]
+    moments = expected.starts(calendar, waited_for)
+    reserved = [
+        pouring.Reserved(one, min(at, one.starts_at))
+        for one, at in zip(waited_for, moments, strict=True)
+    ]
+    found = _of_reserved(situation, ledger, reserved, taking, sure)
     if promised:
         found |= {job: Estimate(at) for job, at in _left_by(situation, evictions, promised)}
     if not columns.elements.any():
@@ -109,6 +98,31 @@ def estimates(
                 expected, calendar, alike, resource, taking=taking, reserved=reserved
             )
             pools.pour(waiting, bounds, found)
+    return found
+
+
+def _of_reserved(
+    situation: snapshots.Snapshot,
+    ledger: ledgers.Ledger,
+    reserved: Sequence[pouring.Reserved],
+    taking: takebacks.Takebacks,
+    sure: certainty.Certainty,
+) -> dict[str, Estimate]:
+    """When those start for whom room is reserved: there, or sooner where they may take some."""
+    found: dict[str, Estimate] = {}
+    for reservation, at in reserved:
+        ask = reservation.ask
+        if ask.job in found:
+            continue
+        entitled = ledger.covered(ask.queue, ask.amounts) or not _has_rivals(situation, ledger, ask)
+        taken = taking.at(ask.progress.line, ask.progress.claim)
+        found[ask.job] = Estimate(
+            min(at, taken),
+            certain=entitled and sure.holds(reservation),
+            latest=reservation.starts_at,
+            entitled=entitled,
+            takes_back=taken < at,
+        )
     return found
 
 
