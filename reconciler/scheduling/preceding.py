@@ -19,7 +19,6 @@ from reconciler.scheduling import (
     eviction,
     explain,
     order,
-    victims,
     yielding,
 )
 from reconciler.scheduling import ledger as ledgers
@@ -46,9 +45,13 @@ class Turns(Protocol):
     calendar: backfill.Calendar
     queues: list[order.Line]
     kept_out: list[tuple[asking.Ask, int]]
+    begun: dict[int, list[yielding.Beside]]
 
     def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
         """What forbids a start."""
+
+    def outranks(self, ask: asking.Ask) -> bool:
+        """Whether reservations give way to it, which then are gone."""
 
     def ask_of(self, progress: order.Progress) -> asking.Ask:
         """What a claim asks for next."""
@@ -98,8 +101,10 @@ class Preceding:
             higher = one.queue == ask.queue and one.line.priority > ask.line.priority
             if not higher or one.missing or one.line.others or one.progress.left <= 0:
                 continue
+            if not one.line.preempts or turns.gate(one) is not None:
+                continue
             room = turns.calendar.room_for(one.line.duration_s)
-            if one.line.preempts and turns.gate(one) is None and one.fits(room):
+            if one.fits(room) or turns.outranks(one):
                 return one
         return None
 
@@ -203,16 +208,16 @@ class Preceding:
             return False
         if yielding.yielding(turns.evictor, other, [ask]):
             return True
-        units = yielding.returning(turns.evictor, other, ask)
-        return any(self._makes_room(other, ask, unit) for unit in units)
+        begun = turns.begun.get(ask.queue, ())
+        beside = yielding.returning(turns.evictor, other, ask, begun)
+        return any(self._makes_room(other, ask, one) for one in beside)
 
-    def _makes_room(self, other: asking.Ask, ask: asking.Ask, unit: victims.Unit) -> bool:
-        """Whether another has room beside an ask once a unit has left."""
-        room, holding = self.turns.now, unit.holding
-        exclusive = holding.exclusive and not unit.spare
+    def _makes_room(self, other: asking.Ask, ask: asking.Ask, one: yielding.Beside) -> bool:
+        """Whether another has room beside an ask once what began or ran before has left."""
+        room = self.turns.now
         mark = room.mark()
         ask.place(room)
-        room.release(unit.tasks, exclusive=exclusive, matches=holding.matches, partly=unit.spare)
+        room.release(one.tasks, exclusive=one.exclusive, matches=one.matches, partly=one.partly)
         found = other.fits(room)
         room.rollback(mark)
         return found

@@ -392,7 +392,7 @@ class Cycle(ways.Ways):
         """
         if self.calendar.reservations and ask.fits(self.now):
             if self.outranks(ask):
-                if self._goes_after(ask, kept=kept):
+                if self._goes_after(ask, kept=True):
                     return self._try(ask, kept=kept)
                 if self.start(ask, "allocate"):
                     return None

@@ -39,6 +39,7 @@ class Ways:
     Attributes:
         now, later, first: room now, once all that leaves has left, and when the cycle began.
         placements, evictions, promised: what was decided.
+        begun: of each queue what starts and could be evicted as soon as it runs.
         gone: job and element of what leaves as a whole by that.
         causes: why single claims wait: by job, and whether it is for missing tasks.
         takers: who got room and on which nodes. stopping: who stops for whom.
@@ -74,6 +75,7 @@ class Ways:
         self.mover = consolidation.Mover(situation, self.later)
         self.placements: list[Placement] = []
         self.evictions: list[Eviction] = []
+        self.begun: dict[int, list[yielding.Beside]] = {}
         self.promised: dict[str, int] = {}
         self.gone: set[tuple[str, int]] = set()
         self.causes: dict[tuple[str, bool], explain.Cause] = {}
@@ -134,7 +136,7 @@ class Ways:
             exclusive=shape.exclusive,
             matches=shape.matches,
         )
-        self._charge(ask, tasks)
+        self._began(ask, tasks, self._charge(ask, tasks))
         claim, progress = ask.progress.claim, ask.progress
         if ask.missing:
             element = claim.elements[0]
@@ -185,7 +187,21 @@ class Ways:
         """Rows of what elements have, by job and element."""
         return {(h.job, h.element): row for row, h in enumerate(self.situation.holdings)}
 
-    def _charge(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
+    def _began(
+        self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...], charged: snapshots.Charge
+    ) -> None:
+        """Note what could be evicted as soon as it runs."""
+        if ask.firm or ask.missing or self.situation.queues.min_runtime_s[ask.queue] > 0:
+            return
+        shape, line = self.situation.shapes[ask.shape], ask.line
+        ends_at = self.situation.now + line.duration_s
+        one = yielding.Beside(
+            line.priority, charged, ends_at, tasks, shape.exclusive, shape.matches, partly=False
+        )
+        self.begun.setdefault(ask.queue, []).append(one)
+
+    def _charge(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> snapshots.Charge:
+        """Charge a queue for tasks; what it is charged."""
         cpu = memory = gpu = 0
         for task in tasks:
             cpu += task.amounts[0]
@@ -195,6 +211,7 @@ class Ways:
         charged = bypool.charge((cpu, memory, gpu), pool, self.ledger.width)
         self.ledger.charge(ask.queue, charged, firm=ask.firm)
         self.accruing.took(ask, charged)
+        return charged
 
     def promise(self, ask: asking.Ask, *, always: bool = False) -> bool:
         """Keep room that is coming free, and what is free beside it, for who can start with it.

@@ -5,15 +5,34 @@ leave again. An ask and the holders of such reservations come in; those that giv
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from reconciler.scheduling import asking, eviction, victims
+from reconciler.scheduling import asking, eviction, inventory, victims
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 
-#: Of what runs with a higher priority in a holder's queue so much is looked at, the cheapest first.
+#: So much of what runs with a higher priority in a holder's queue is looked at, and of what begins.
 RETURNING_MAX = 16
+
+
+class Beside(NamedTuple):
+    """What may leave in the stead of a holder of its queue.
+
+    Attributes:
+        total: what it frees in all.
+        ends_at: when it ends at the latest, in Unix seconds.
+        tasks: where they are; ``exclusive``, ``matches``, ``partly``: as of ``Room.release``.
+    """
+
+    priority: int
+    total: snapshots.Charge
+    ends_at: float
+    tasks: Sequence[inventory.Task]
+    exclusive: bool
+    matches: tuple[int, ...]
+    partly: bool
 
 
 def yielding(
@@ -48,11 +67,13 @@ def _takes(evictor: eviction.Evictor, ask: asking.Ask, holder: asking.Ask) -> bo
     )
 
 
-def returning(evictor: eviction.Evictor, ask: asking.Ask, holder: asking.Ask) -> list[victims.Unit]:
+def returning(
+    evictor: eviction.Evictor, ask: asking.Ask, holder: asking.Ask, begun: Sequence[Beside]
+) -> list[Beside]:
     """What an ask could evict beside a holder that has started, and would evict that in its turn.
 
     It runs in the holder's queue with a higher priority, which has more than its share only with
-    the holder.
+    the holder. ``begun``: what of it started in this cycle.
     """
     policy, ledger = evictor.situation.policy, evictor.ledger
     if not (policy.preempt and policy.reclaim) or ask.queue == holder.queue:
@@ -61,24 +82,44 @@ def returning(evictor: eviction.Evictor, ask: asking.Ask, holder: asking.Ask) ->
         return []
     units = evictor.pool.units(holder.queue)
     above = np.flatnonzero((units.priority > holder.line.priority) & units.there)
-    if not above.size:
+    there = [_beside(units.unit(place)) for place in above[:RETURNING_MAX].tolist()]
+    there += [one for one in begun if one.priority > holder.line.priority][:RETURNING_MAX]
+    if not there:
         return []
     version = ledger.version
     ledger.charge(holder.queue, holder.amounts)
     found = [
-        unit
-        for unit in map(units.unit, above[:RETURNING_MAX].tolist())
-        if _could_lose(evictor, ask, unit) and _no_more(unit.total, holder.amounts)
+        one
+        for one in there
+        if _could_lose(evictor, ask, holder.queue, one) and _no_more(one.total, holder.amounts)
     ]
     ledger.charge(holder.queue, tuple([-amount for amount in holder.amounts]))
     ledger.undone(version)
     return found
 
 
-def _could_lose(evictor: eviction.Evictor, ask: asking.Ask, unit: victims.Unit) -> bool:
-    """Whether an ask may reclaim a unit as things stand."""
-    endless = unit.holding.ends_at >= snapshots.ENDLESS
-    return evictor.may_reclaim(ask, endless=endless) and evictor.allowed(ask, unit)
+def _beside(unit: victims.Unit) -> Beside:
+    holding = unit.holding
+    exclusive = holding.exclusive and not unit.spare
+    return Beside(
+        holding.priority,
+        unit.total,
+        holding.ends_at,
+        unit.tasks,
+        exclusive,
+        holding.matches,
+        unit.spare,
+    )
+
+
+def _could_lose(evictor: eviction.Evictor, ask: asking.Ask, queue: int, one: Beside) -> bool:
+    """Whether an ask may reclaim what is of a queue, as things stand."""
+    endless = one.ends_at >= snapshots.ENDLESS
+    return (
+        evictor.may_reclaim(ask, endless=endless)
+        and evictor.rules.may_lose(ask, queue, one.total)
+        and evictor.is_due(ask, queue, one.ends_at)
+    )
 
 
 def _no_more(amounts: snapshots.Charge, others: snapshots.Charge) -> bool:
