@@ -88,6 +88,8 @@ class Evictor:
         endless = (running.ends_at >= snapshots.ENDLESS) & ~running.leaving
         self._some_endless = bool(endless.any())
         self.budget = UNITS_MAX
+        #: What does not start in the queue of the ask that is looked for, and it has instead.
+        self.stead = ledger.nothing
         self._gentle = self._thrifty = ASKS_MAX
         self.failures = failures.Failures(situation)
         #: Who was promised room, in that order, with what was planned for them.
@@ -149,6 +151,24 @@ class Evictor:
                 return found
             self.failures.note(key, ask)
         return None
+
+    def find_in_stead(
+        self, ask: asking.Ask, holder: asking.Ask, mover: consolidation.Mover
+    ) -> Found | None:
+        """Victims in its own queue for an ask that has what a holder would take as it starts.
+
+        The holder is of a lower priority there: once it ran it would be one of the victims.
+        """
+        if self.budget <= 0 or not self._has_lower(ask):
+            return None
+        self.stead = holder.amounts
+        found = self._search(ask, candidates.Scope("preempt", foreign=False, own=True), mover)
+        self.stead = self.ledger.nothing
+        for unit in found.units if found is not None else ():
+            self.pool.take(unit)
+        if found is not None:
+            self.failures.clear()
+        return found
 
     def _relieves(self, ask: asking.Ask, excess: ledgers.Excess) -> bool:
         """Whether somebody could leave under the limit that an ask would exceed.

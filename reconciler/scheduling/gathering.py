@@ -18,12 +18,13 @@ from reconciler.scheduling.room import Room
 class Search(Protocol):
     """What is read of the searches of a cycle: ``eviction.Evictor``.
 
-    ``budget``: units that may still be looked at.
+    ``budget``: units that may still be looked at. ``stead``: what of its own queue does not start.
     """
 
     ledger: ledgers.Ledger
     later: Room
     budget: int
+    stead: snapshots.Charge
 
     @property
     def pool(self) -> pools.Pool:
@@ -52,8 +53,8 @@ class Attempt:
         self._version = evictor.ledger.version
         #: Whether it has no room for certain where nobody leaves.
         self._needs_some = not ask.missing and evictor.later.is_full_for(ask.shape)
-        #: What units of the ask's own queue had.
-        self.freed = evictor.ledger.nothing
+        #: What units of the ask's own queue had, and what does not start for it.
+        self.freed = evictor.stead
 
     def gather(self, units: Iterator[pools.Unit]) -> bool:
         """Add units until the ask could start; False when there are too few."""

@@ -299,14 +299,20 @@ class Ways:
         self.takers.append((holding.job, tuple(task.node for task in tasks)))
         self.stopping.setdefault(ask.job, []).append(f"{holding.job}[{holding.element}]")
 
-    def _evict(self, ask: asking.Ask) -> bool:
-        """Evict those from whom the ask may take."""
+    def evict(self, ask: asking.Ask, *, stead: asking.Ask | None = None) -> bool:
+        """Evict those from whom the ask may take.
+
+        ``stead``: what is about to start in its queue with a lower priority, and does not then.
+        """
         policy = self.situation.policy
         if not (policy.reclaim or policy.preempt) or not self.evictor.may_find(ask):
             return False
         ask = self._after(ask, self.situation.shapes[ask.shape].evicting)
         self._split()
-        found = self.evictor.find(ask, self.mover)
+        if stead is None:
+            found = self.evictor.find(ask, self.mover)
+        else:
+            found = self.evictor.find_in_stead(ask, stead, self.mover)
         if found is None or not found.units:
             return False  # without victims it would only take what is reserved for others
         tasks = self._moved(ask, found.placed) if found.placed else ask.place(self.later)
