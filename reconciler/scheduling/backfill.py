@@ -116,6 +116,16 @@ class Calendar:
         self._coming[reach] = (at, room)
         return room
 
+    def ahead_of(self, ask: asking.Ask) -> list[Reservation]:
+        """What an ask's own queue has reserved for who comes before it, and it could delay."""
+        return [
+            reservation
+            for reservation in self.reservations[: self._reach(ask.line.duration_s)]
+            if reservation.ask.queue == ask.queue
+            and reservation.ask.line.priority >= ask.line.priority
+            and reservation.ask.job != ask.job
+        ]
+
     def delayed_by(self, ask: asking.Ask) -> Reservation:
         """The first reservation that an ask would delay, which fits but for reservations."""
         low, high = 1, self._reach(ask.line.duration_s)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from reconciler.scheduling import (
     asking,
+    backfill,
     blocking,
     candidates,
     consolidation,
@@ -55,12 +56,14 @@ class Found:
     """Victims of one ask, in the order they were taken.
 
     ``placed``: where it goes, with what moves for it; both are taken in the room. None: it has room
-    when the victims have left, and nothing need move.
+    when the victims have left, and nothing need move. ``room``: where it is to be placed; None: in
+    all that is free then.
     """
 
     ground: Ground
     units: list[pools.Unit] = field(default_factory=list)
     placed: consolidation.Placed | None = None
+    room: Room | None = None
 
 
 class Evictor:
@@ -72,9 +75,11 @@ class Evictor:
         ledger: ledgers.Ledger,
         later: Room,
         prospects: blocking.Prospects,
+        calendar: backfill.Calendar,
     ) -> None:
         """``later`` is the room once all that is leaving has left."""
         self.prospects = prospects
+        self.calendar = calendar
         self.forcing = forcing.Forcing(situation, ledger, prospects)
         self._asked = False
         self.situation = situation
@@ -214,6 +219,10 @@ class Evictor:
         """
         forced, measured = self.is_forced(ask), self._measured(ask)
         who = (ask.queue, ask.line.priority, ask.firm, forced, measured)
+        # who preempts delays no reservation of its own queue: how long it runs matters then
+        if scope.own and not scope.foreign and self.calendar.ahead_of(ask):
+            until = (ask.line.duration_s, self.calendar.given_up)
+            return (scope, who, self.failures.kind(ask), until)
         return (scope, who, self.failures.kind(ask))
 
     def _measured(self, ask: asking.Ask) -> tuple[bool, ...]:
@@ -317,13 +326,15 @@ class Evictor:
         group = shape.groups[0]
         simple = shape.is_single and group.devices <= 1 and group.profile < 0
         taken: set[tuple[int, int]] = set()
+        ahead = self.calendar.ahead_of(ask) if scope.own and not scope.foreign else ()
         for by_node in (False,) if simple else (True, False):
-            attempt = gathering.Attempt(self, ask)
+            attempt = gathering.Attempt(self, ask, ahead=ahead)
             units = candidates.by_node if by_node else candidates.cheapest
             if attempt.gather(units(self, ask, scope)):
                 as_found = scope.own or scope.spare or simple
                 gentler = None if as_found else self._gentler(ask, attempt, mover)
-                return gentler or Found(scope.ground, attempt.settled())
+                room = attempt.room() if ahead else None
+                return gentler or Found(scope.ground, attempt.settled(), room=room)
             taken = set(attempt.chosen)
             attempt.undo()
         if scope.own or scope.spare:

@@ -71,7 +71,9 @@ class Ways:
         self.accruing = accruing.Accruing(situation, self.ledger)
         self.calendar = backfill.Calendar(situation, self.now, self.later)
         self.prospects = blocking.Prospects(situation, self.ledger)
-        self.evictor = eviction.Evictor(situation, self.ledger, self.later, self.prospects)
+        self.evictor = eviction.Evictor(
+            situation, self.ledger, self.later, self.prospects, self.calendar
+        )
         self.mover = consolidation.Mover(situation, self.later)
         self.placements: list[Placement] = []
         self.evictions: list[Eviction] = []
@@ -299,6 +301,16 @@ class Ways:
         self.takers.append((holding.job, tuple(task.node for task in tasks)))
         self.stopping.setdefault(ask.job, []).append(f"{holding.job}[{holding.element}]")
 
+    def _placed(self, ask: asking.Ask, found: eviction.Found) -> tuple[TaskPlacement, ...] | None:
+        """Where an ask goes once its victims have left; that is taken of what comes free."""
+        if found.placed:
+            return self._moved(ask, found.placed)
+        tasks = ask.place(found.room or self.later)
+        if tasks is not None and found.room is not None:
+            shape = self.situation.shapes[ask.shape]
+            self.later.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
+        return tasks
+
     def evict(self, ask: asking.Ask, *, stead: asking.Ask | None = None) -> bool:
         """Evict those from whom the ask may take.
 
@@ -315,7 +327,7 @@ class Ways:
             found = self.evictor.find_in_stead(ask, stead, self.mover)
         if found is None or not found.units:
             return False  # without victims it would only take what is reserved for others
-        tasks = self._moved(ask, found.placed) if found.placed else ask.place(self.later)
+        tasks = self._placed(ask, found)
         if tasks is None:  # pragma: no cover - find() has just tried it
             raise AssertionError(f"{ask.job}: no room after its victims were found")
         self.mover.moved.update(unit.row for unit in found.units)
