@@ -117,10 +117,10 @@ class Calendar:
         return room
 
     def ahead_of(self, ask: asking.Ask) -> list[Reservation]:
-        """What an ask's own queue has reserved for who comes before it, and it could delay."""
+        """What an ask's own queue has reserved for who comes before it."""
         return [
             reservation
-            for reservation in self.reservations[: self._reach(ask.line.duration_s)]
+            for reservation in self.reservations
             if reservation.ask.queue == ask.queue
             and reservation.ask.line.priority >= ask.line.priority
             and reservation.ask.job != ask.job
@@ -190,7 +190,13 @@ class Calendar:
         if ends_at < math.inf:
             self._times.started(ends_at, tasks, exclusive=exclusive, matches=matches)
 
-    def promised(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
+    def promised(
+        self,
+        tasks: tuple[TaskPlacement, ...],
+        *,
+        beside_s: float | None = None,
+        beside: Sequence[Reservation] = (),
+    ) -> None:
         """Room was kept for somebody who starts soon: it is taken in every other room too.
 
         Reservations on the same nodes are given up: who may evict goes before them.
@@ -198,6 +204,8 @@ class Calendar:
         Args:
             tasks: what room was kept for.
             beside_s: for how long it stays, where it was placed so that it delays no reservation.
+            beside: reservations that it doesn't delay where it may others; where it is still there
+                when they begin it is taken in their rooms already.
         """
         self._combined.clear()
         if beside_s is not None:
@@ -210,13 +218,14 @@ class Calendar:
         self.reservations = [
             reservation
             for reservation in there
-            if not any(task.node in nodes for task in reservation.tasks)
+            if reservation in beside or not any(task.node in nodes for task in reservation.tasks)
         ]
         gone = [r for r in there if r not in self.reservations]
         self.dropped += gone
         self.lost += gone
         for reservation in self.reservations:
-            reservation.room.hold(tasks)
+            if reservation not in beside:
+                reservation.room.hold(tasks)
 
     # When somebody could start
 

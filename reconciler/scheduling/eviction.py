@@ -326,7 +326,9 @@ class Evictor:
         group = shape.groups[0]
         simple = shape.is_single and group.devices <= 1 and group.profile < 0
         taken: set[tuple[int, int]] = set()
-        ahead = self.calendar.ahead_of(ask) if scope.own and not scope.foreign else ()
+        ahead = [] if scope.foreign or not scope.own else self.calendar.ahead_of(ask)
+        ends_at = self.situation.now + ask.line.duration_s
+        ahead = [reservation for reservation in ahead if reservation.starts_at < ends_at]
         for by_node in (False,) if simple else (True, False):
             attempt = gathering.Attempt(self, ask, ahead=ahead)
             units = candidates.by_node if by_node else candidates.cheapest

@@ -128,7 +128,7 @@ class Attempt:
         if holding.queue == self.ask.queue:
             self.freed = ledgers.added(self.freed, unit.total)
         self.evictor.ledger.release(holding.queue, unit.total)
-        _release(self.evictor.later, unit)
+        release(self.evictor.later, unit)
 
     def _drop(self, unit: pools.Unit) -> None:
         holding = unit.holding
@@ -164,7 +164,7 @@ class Attempt:
             then = reservation.room.copy()
             for unit in self.chosen.values():
                 if unit.holding.ends_at > reservation.starts_at:
-                    _release(then, unit)
+                    release(then, unit)
             room.clamp(then)
         return room
 
@@ -218,7 +218,7 @@ class Attempt:
         self.evictor.ledger.undone(self._version)
 
 
-def _release(room: Room, unit: pools.Unit) -> None:
+def release(room: Room, unit: pools.Unit) -> None:
     """A unit leaves a room."""
     holding = unit.holding
     exclusive = holding.exclusive and not unit.spare

@@ -7,6 +7,7 @@ ledger and the rooms at once and noted for the result. Whose turn it is, is told
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from reconciler.scheduling import (
     eviction,
     explain,
     gangs,
+    gathering,
     lendable,
     lines,
     order,
@@ -238,9 +240,14 @@ class Ways:
         return ask if shape is None else dataclasses.replace(ask, shape=shape)
 
     def _promised(
-        self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None
+        self,
+        ask: asking.Ask,
+        tasks: tuple[TaskPlacement, ...],
+        *,
+        beside_s: float | None = None,
+        beside: Sequence[backfill.Reservation] = (),
     ) -> None:
-        self.clamp(tasks, beside_s=beside_s)
+        self.clamp(tasks, beside_s=beside_s, beside=beside)
         self.evictor.promised(ask, tasks)
         self._charge(ask, tasks)
         if ask.missing:
@@ -254,10 +261,16 @@ class Ways:
             "evictions", subject=ask.job, stopping=stopping
         )
 
-    def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
+    def clamp(
+        self,
+        tasks: tuple[TaskPlacement, ...],
+        *,
+        beside_s: float | None = None,
+        beside: Sequence[backfill.Reservation] = (),
+    ) -> None:
         """What was promised of what is free now can't be taken by others."""
         self.now.clamp(self.later, {task.node for task in tasks})
-        self.calendar.promised(tasks, beside_s=beside_s)
+        self.calendar.promised(tasks, beside_s=beside_s, beside=beside)
 
     def _split(self) -> None:
         """From now on what is coming free differs from what is free."""
@@ -300,6 +313,21 @@ class Ways:
         self.promised[holding.job] = self.promised.get(holding.job, 0) + 1
         self.takers.append((holding.job, tuple(task.node for task in tasks)))
         self.stopping.setdefault(ask.job, []).append(f"{holding.job}[{holding.element}]")
+
+    def _ahead(
+        self, ask: asking.Ask, found: eviction.Found, tasks: tuple[TaskPlacement, ...]
+    ) -> list[backfill.Reservation]:
+        """Reservations that an ask doesn't delay though it evicts, with rooms as it leaves them."""
+        if found.ground != "preempt":
+            return []
+        ahead, shape = self.calendar.ahead_of(ask), self.situation.shapes[ask.shape]
+        for reservation in ahead:
+            for unit in found.units:
+                if unit.holding.ends_at > reservation.starts_at:
+                    gathering.release(reservation.room, unit)
+            if reservation.starts_at < self.situation.now + ask.line.duration_s:
+                reservation.room.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
+        return ahead
 
     def _placed(self, ask: asking.Ask, found: eviction.Found) -> tuple[TaskPlacement, ...] | None:
         """Where an ask goes once its victims have left; that is taken of what comes free."""
@@ -348,7 +376,7 @@ class Ways:
                 Eviction(unit.holding.job, unit.holding.element, ask.job, why, ground, leaving)
             )
             self.stopping.setdefault(ask.job, []).append(unit.name)
-        self._promised(ask, tasks)
+        self._promised(ask, tasks, beside=self._ahead(ask, found, tasks))
         return True
 
     def outranks(self, ask: asking.Ask) -> bool:

@@ -146,3 +146,81 @@ def test_a_guarantee_that_voids_too_little_goes_on_to_who_it_could_evict() -> No
     s.held, s.now = [held for held in s.held if held.job == "run2"], 100.0
     s.job("high", "owed", gpu=4, time_limit_s=600)
     assert rest(s)[0] == ["high"]
+
+
+def test_what_began_in_the_same_cycle_counts_as_what_would_come_back_too() -> None:
+    s = Situation().node("n1", gpu=2).node("n2", gpu=4)
+    s.queue("owed", weight=3.0, priority=10).queue("own", guaranteed=4, weight=0.0)
+    s.job("runs", "own", gpu=1, tasks=2, on=("n1", "n1"), time_limit_s=300)
+    s.job("before", "own", gpu=4, on=("n2",), time_limit_s=70, preemptible=False)
+    s.job("low", "own", gpu=1, tasks=2, time_limit_s=30, priority=10)
+    s.apply(s.decide())
+    s.job("high", "own", gpu=1)
+    s.apply(s.decide())
+    assert {kept.job for kept in s.kept} == {"low", "high"}
+    s.held, s.now = [held for held in s.held if held.job == "runs"], 70.0
+    s.job("share", "owed", gpu=1, tasks=2, time_limit_s=30)
+    assert set(rest(s)[0]) == {"high", "share"}
+
+
+def test_a_higher_priority_takes_what_reservations_leave_that_give_way_behind_it() -> None:
+    s = Situation().node("n", gpu=2).queue("own", weight=2.0).queue("other", weight=0.0)
+    s.job("before", "own", gpu=2, on=("n",), time_limit_s=120, preemptible=False)
+    s.job("first", "own", gpu=1, time_limit_s=60)
+    s.job("foreign", "other", gpu=1, time_limit_s=120)
+    s.apply(s.decide())
+    assert {kept.job for kept in s.kept} == {"first", "foreign"}
+    s.held, s.now = [], 120.0
+    s.job("second", "own", gpu=1, time_limit_s=90)
+    s.job("high", "own", gpu=1, tasks=2, priority=90)
+    assert rest(s)[0] == ["high"]
+
+
+def beyond(**head: Any) -> Situation:
+    """A higher priority than what runs, and than what could start, beyond the queue's share."""
+    s = Situation().node("n", gpu=4).queue("own", guaranteed=3, weight=0.0).queue("other")
+    s.job("runs", gpu=2, queue="own", on=("n",), priority=50)
+    s.job("starts", gpu=2, queue="own", time_limit_s=180, priority=10)
+    return s.job("high", gpu=4, queue="own", time_limit_s=60, **head)
+
+
+def test_a_higher_priority_has_what_would_start_only_to_be_evicted_for_it_with_others() -> None:
+    s = beyond(priority=90)
+    decisions = s.decide()
+    assert (started(decisions), evicted(decisions)) == ([], [("runs", "high")])
+    s.apply(decisions)
+    s.left()
+    assert rest(s) == [["high"]]
+
+
+@pytest.mark.parametrize(
+    ("head", "policy"), [({"priority": 50}, Policy()), ({"priority": 90}, Policy(preempt=False))]
+)
+def test_who_could_not_preempt_what_runs_has_nothing_in_its_stead(
+    head: dict[str, Any], policy: Policy
+) -> None:
+    s = beyond(**head)
+    s.policy = policy
+    assert rest(s) == [["starts"]]
+
+
+@pytest.mark.parametrize(
+    ("priority", "limit_s", "found", "then"),
+    [
+        (90, 200.0, [], [100.0]),  # until after the large one is to start
+        (90, 50.0, [("low", "small")], [100.0]),
+        (95, 200.0, [("low", "small")], []),  # it comes before the large one
+    ],
+)
+def test_preemption_delays_nothing_that_its_queue_has_reserved_for_who_comes_before(
+    priority: int, limit_s: float, found: list[tuple[str, str]], then: list[float]
+) -> None:
+    s = Situation().node("n", gpu=4).queue("main")
+    s.job("run", gpu=2, on=("n",), time_limit_s=100, preemptible=False)
+    s.job("low", gpu=1, on=("n",), time_limit_s=50, priority=10)
+    s.job("large", gpu=4, time_limit_s=300, priority=90)
+    s.job("small", gpu=2, time_limit_s=limit_s, priority=priority)
+    decisions = s.decide()
+    assert evicted(decisions) == found
+    s.apply(decisions)
+    assert [kept.starts_at for kept in s.kept if kept.job == "large"] == then
