@@ -151,15 +151,17 @@ def test_a_guarantee_that_voids_too_little_goes_on_to_who_it_could_evict() -> No
 def test_what_began_in_the_same_cycle_counts_as_what_would_come_back_too() -> None:
     s = Situation().node("n1", gpu=2).node("n2", gpu=4)
     s.queue("owed", weight=3.0, priority=10).queue("own", guaranteed=4, weight=0.0)
-    s.job("runs", "own", gpu=1, tasks=2, on=("n1", "n1"), time_limit_s=300)
-    s.job("before", "own", gpu=4, on=("n2",), time_limit_s=70, preemptible=False)
-    s.job("low", "own", gpu=1, tasks=2, time_limit_s=30, priority=10)
+    s.now = 1000.0
+    s.policy = Policy(overdue=4.0)
+    s.job("runs", "own", gpu=1, tasks=2, on=("n1", "n1"), time_limit_s=1300)
+    s.job("before", "own", gpu=4, on=("n2",), time_limit_s=1070, preemptible=False)
+    s.job("low", "own", gpu=1, tasks=2, time_limit_s=30, priority=10, submitted_at=1000.0)
     s.apply(s.decide())
-    s.job("high", "own", gpu=1)
+    s.job("high", "own", gpu=1, submitted_at=1050.0)
     s.apply(s.decide())
     assert {kept.job for kept in s.kept} == {"low", "high"}
-    s.held, s.now = [held for held in s.held if held.job == "runs"], 70.0
-    s.job("share", "owed", gpu=1, tasks=2, time_limit_s=30)
+    s.held, s.now = [held for held in s.held if held.job == "runs"], 1070.0
+    s.job("share", "owed", gpu=1, tasks=2, time_limit_s=30, submitted_at=1050.0)
     assert set(rest(s)[0]) == {"high", "share"}
 
 
@@ -178,7 +180,9 @@ def test_a_higher_priority_takes_what_reservations_leave_that_give_way_behind_it
 
 def beyond(**head: Any) -> Situation:
     """A higher priority than what runs, and than what could start, beyond the queue's share."""
-    s = Situation().node("n", gpu=4).queue("own", guaranteed=3, weight=0.0).queue("other")
+    s = Situation().node("n", gpu=4)
+    s.queue("own", guaranteed=3, weight=0.0).queue("other", guaranteed=1)
+    s.job("waits", gpu=4, queue="other", time_limit_s=300)
     s.job("runs", gpu=2, queue="own", on=("n",), priority=50)
     s.job("starts", gpu=2, queue="own", time_limit_s=180, priority=10)
     return s.job("high", gpu=4, queue="own", time_limit_s=60, **head)
