@@ -93,8 +93,6 @@ class Evictor:
         endless = (running.ends_at >= snapshots.ENDLESS) & ~running.leaving
         self._some_endless = bool(endless.any())
         self.budget = UNITS_MAX
-        #: What does not start in the queue of the ask that is looked for, and it has instead.
-        self.stead = ledger.nothing
         self._gentle = self._thrifty = ASKS_MAX
         self.failures = failures.Failures(situation)
         #: Who was promised room, in that order, with what was planned for them.
@@ -150,10 +148,7 @@ class Evictor:
                 continue
             found = self._search(ask, scope, mover)
             if found is not None:
-                for unit in found.units:
-                    self.pool.take(unit)
-                self.failures.clear()
-                return found
+                return self._taken(found)
             self.failures.note(key, ask)
         return None
 
@@ -166,13 +161,15 @@ class Evictor:
         """
         if self.budget <= 0 or not self._has_lower(ask):
             return None
-        self.stead = holder.amounts
-        found = self._search(ask, candidates.Scope("preempt", foreign=False, own=True), mover)
-        self.stead = self.ledger.nothing
-        for unit in found.units if found is not None else ():
+        scope = candidates.Scope("preempt", foreign=False, own=True)
+        found = self._search(ask, scope, mover, stead=holder.amounts)
+        return None if found is None else self._taken(found)
+
+    def _taken(self, found: Found) -> Found:
+        """Nobody else finds these victims, and searches that failed may find somebody now."""
+        for unit in found.units:
             self.pool.take(unit)
-        if found is not None:
-            self.failures.clear()
+        self.failures.clear()
         return found
 
     def _relieves(self, ask: asking.Ask, excess: ledgers.Excess) -> bool:
@@ -219,11 +216,9 @@ class Evictor:
         """
         forced, measured = self.is_forced(ask), self._measured(ask)
         who = (ask.queue, ask.line.priority, ask.firm, forced, measured)
-        # who preempts delays no reservation of its own queue: how long it runs matters then
-        if scope.own and not scope.foreign and self.calendar.ahead_of(ask):
-            until = (ask.line.duration_s, self.calendar.given_up)
-            return (scope, who, self.failures.kind(ask), until)
-        return (scope, who, self.failures.kind(ask))
+        found = (scope, who, self.failures.kind(ask))
+        ahead = self._ahead(ask, scope)
+        return (found, tuple([one.place for one in ahead]), ask.line.duration_s) if ahead else found
 
     def _measured(self, ask: asking.Ask) -> tuple[bool, ...]:
         """Of which resources an ask wants some that a queue on its path measures."""
@@ -320,17 +315,21 @@ class Evictor:
     # The search
 
     def _search(
-        self, ask: asking.Ask, scope: candidates.Scope, mover: consolidation.Mover
+        self,
+        ask: asking.Ask,
+        scope: candidates.Scope,
+        mover: consolidation.Mover,
+        *,
+        stead: snapshots.Charge | None = None,
     ) -> Found | None:
+        """``stead``: what does not start in its queue, and the ask may have instead."""
         shape = self.situation.shapes[ask.shape]
         group = shape.groups[0]
         simple = shape.is_single and group.devices <= 1 and group.profile < 0
         taken: set[tuple[int, int]] = set()
-        ahead = [] if scope.foreign or not scope.own else self.calendar.ahead_of(ask)
-        ends_at = self.situation.now + ask.line.duration_s
-        ahead = [reservation for reservation in ahead if reservation.starts_at < ends_at]
+        ahead = self._ahead(ask, scope)
         for by_node in (False,) if simple else (True, False):
-            attempt = gathering.Attempt(self, ask, ahead=ahead)
+            attempt = gathering.Attempt(self, ask, ahead=ahead, stead=stead)
             units = candidates.by_node if by_node else candidates.cheapest
             if attempt.gather(units(self, ask, scope)):
                 as_found = scope.own or scope.spare or simple
@@ -342,6 +341,13 @@ class Evictor:
         if scope.own or scope.spare:
             return None
         return self._otherwise(ask, scope, taken, mover, by_node=not simple)
+
+    def _ahead(self, ask: asking.Ask, scope: candidates.Scope) -> list[backfill.Reservation]:
+        """Reservations of its own queue that an ask could delay and may not: it only preempts."""
+        if scope.foreign or not scope.own:
+            return []
+        ends_at = self.situation.now + ask.line.duration_s
+        return [one for one in self.calendar.ahead_of(ask) if one.starts_at < ends_at]
 
     def _otherwise(
         self,

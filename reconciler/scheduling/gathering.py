@@ -18,13 +18,12 @@ from reconciler.scheduling.room import Room
 class Search(Protocol):
     """What is read of the searches of a cycle: ``eviction.Evictor``.
 
-    ``budget``: units that may still be looked at. ``stead``: what of its own queue does not start.
+    ``budget``: units that may still be looked at.
     """
 
     ledger: ledgers.Ledger
     later: Room
     budget: int
-    stead: snapshots.Charge
 
     @property
     def pool(self) -> pools.Pool:
@@ -46,9 +45,14 @@ class Attempt:
     """The gathering of one ask's victims; room and ledger follow as they are added."""
 
     def __init__(
-        self, evictor: Search, ask: asking.Ask, *, ahead: Sequence[backfill.Reservation] = ()
+        self,
+        evictor: Search,
+        ask: asking.Ask,
+        *,
+        ahead: Sequence[backfill.Reservation] = (),
+        stead: snapshots.Charge | None = None,
     ) -> None:
-        """``ahead``: reservations that the ask may not delay, though it evicts."""
+        """``ahead``: reservations not to be delayed. ``stead``: what doesn't start for the ask."""
         self.evictor = evictor
         self.ask = ask
         self.ahead = ahead
@@ -57,8 +61,8 @@ class Attempt:
         self._version = evictor.ledger.version
         #: Whether it has no room for certain where nobody leaves.
         self._needs_some = not ask.missing and evictor.later.is_full_for(ask.shape)
-        #: What units of the ask's own queue had, and what does not start for it.
-        self.freed = evictor.stead
+        #: What units of the ask's own queue had, and what doesn't start for it.
+        self.freed = evictor.ledger.nothing if stead is None else stead
 
     def gather(self, units: Iterator[pools.Unit]) -> bool:
         """Add units until the ask could start; False when there are too few."""

@@ -30,6 +30,8 @@ from reconciler.scheduling.room import Room
 LOOKS_MAX, IN_ALL_MAX = 8, 64
 #: So many shapes are tried beside each of them, and so many kinds of claims that have none there.
 SHAPES_MAX, KINDS_MAX = 64, 64
+#: Lines of a higher priority in its queue for which it is looked whether they would evict it.
+HIGHER_MAX = 8
 
 
 class Turns(Protocol):
@@ -72,6 +74,7 @@ class Preceding:
         self._in_all = IN_ALL_MAX
         #: Lines whose next claim may take from other queues, as far as anybody asked.
         self._open: NDArray[np.intp] | None = None
+        #: The highest priority that waits in each queue, as far as anybody asked.
         self._tops: NDArray[np.int64] | None = None
 
     def let(self, ask: asking.Ask, *, kept: bool) -> asking.Ask | None:
@@ -130,7 +133,7 @@ class Preceding:
         above = (columns.queue == ask.queue) & (columns.priority > ask.line.priority)
         rows = np.flatnonzero(above & (columns.claims > 0) & ~columns.special)
         rows = rows[np.lexsort((columns.order[rows], -columns.priority[rows]))]
-        for index in rows[:KINDS_MAX].tolist():
+        for index in rows[:HIGHER_MAX].tolist():
             found = self._next_of(index)
             if found is None or turns.gate(found[0]) or turns.accruing.delayed_by(found[0]):
                 continue
