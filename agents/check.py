@@ -40,6 +40,7 @@ from agents import (
 from agents.link import LinkError, Target
 from reconciler.model import addresses, devices
 from reconciler.model.hosts import Host
+from reconciler.model.quantities import counted
 
 OK, NOTE, FAILED = "ok", "note", "failed"
 PYTHON_MIN = (3, 11)
@@ -225,7 +226,7 @@ def gpus(sample: samples.Sample | None, top: Path, *, simulated: int = 0) -> Ite
     if sample.driver == "absent":
         hardware = list(_nvidia_on_bus(top))
         if hardware:
-            found = f"{len(hardware)} NVIDIA GPUs on the bus, but {sample.message}"
+            found = f"{counted(len(hardware), 'NVIDIA GPU')} on the bus, but {sample.message}"
             yield Finding("driver", FAILED, found, "install the NVIDIA driver, or say --gpus none")
         else:
             yield Finding("driver", NOTE, f"none: {sample.message}", "this node offers no GPUs")
@@ -235,7 +236,7 @@ def gpus(sample: samples.Sample | None, top: Path, *, simulated: int = 0) -> Ite
         yield Finding("driver", FAILED, sample.message, do)
         return
     version = f"{sample.driver_version}, CUDA {sample.cuda_version}"
-    yield Finding("driver", OK, f"{version}, {len(sample.devices)} GPUs; {NO_REAL_GPU}")
+    yield Finding("driver", OK, f"{version}, {counted(len(sample.devices), 'GPU')}; {NO_REAL_GPU}")
     for device in sample.devices:
         name = f"gpu {device.index}"
         what = f"{device.uuid} {device.name} {_gib(device.memory_total_bytes or 0)}"
@@ -248,7 +249,7 @@ def gpus(sample: samples.Sample | None, top: Path, *, simulated: int = 0) -> Ite
             do = "see `systemctl status nvidia-fabricmanager`: till then nothing computes on it"
             yield Finding(name, FAILED, f"{what}: it {device.fabric_problem}", do)
         elif device.mig_enabled:
-            yield Finding(name, OK, f"{what}, {len(device.mig)} MIG instances")
+            yield Finding(name, OK, f"{what}, {counted(len(device.mig), 'MIG instance')}")
         else:
             yield Finding(name, OK, what)
     yield _mig(sample)
@@ -264,7 +265,7 @@ def _mig(sample: samples.Sample) -> Finding:
     able = [device for device in sample.devices if device.mig_able]
     if not able:
         return Finding("mig", NOTE, "no GPU here has it", "keep `mig` out of this node's pool")
-    found = f"{len(able)} of {len(sample.devices)} GPUs can be cut in instances"
+    found = f"{len(able)} of {counted(len(sample.devices), 'GPU')} can be cut in instances"
     if os.geteuid() != 0:
         return Finding("mig", NOTE, found, "start the agent as root: nobody else may cut them")
     return Finding("mig", OK, f"{found}; {NOT_EXERCISED}")

@@ -17,6 +17,7 @@ import msgspec
 from agents import hosts, processes, sitechecks
 from reconciler.model import devices, records
 from reconciler.model.checks import BUILT_IN, Plan, Result, Verdict
+from reconciler.model.quantities import counted
 
 #: How long a file system may take to tell of itself.
 MOUNT_S = 5.0
@@ -95,7 +96,7 @@ def _gpu_count(readings: Readings, plan: Plan) -> Iterator[Finding]:
     if usable < plan.gpus:
         bad = [gpu for gpu in readings.gpus if gpu.state != devices.OK]
         why = f": GPU {bad[0].index} is {bad[0].state}" if bad else ""
-        yield "failed", f"{usable} GPUs of {plan.gpus} can be used{why}"
+        yield "failed", f"{counted(usable, 'GPU')} of {plan.gpus} can be used{why}"
 
 
 def _gpu_driver(readings: Readings, plan: Plan) -> Iterator[Finding]:

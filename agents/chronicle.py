@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from agents import voice
 from agents.settings import Settings
 from agents.state import NodeState
-from reconciler.model.quantities import format_cpu, format_memory
+from reconciler.model.quantities import counted, format_cpu, format_memory
 from reconciler.model.records import AttemptReport, Inventory
 from reconciler.model.states import AttemptState
 
@@ -135,7 +135,7 @@ def _amounts(offers: Inventory) -> str:
 
 
 def _tasks(count: int) -> str:
-    return f"{count} task{'' if count == 1 else 's'}"
+    return counted(count, "task")
 
 
 def _numbers(devices: Iterable[int]) -> str:

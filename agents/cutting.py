@@ -19,6 +19,7 @@ import msgspec
 
 from agents import miglayout, samples, shares, simulated
 from reconciler.model import desired, devices, records
+from reconciler.model.quantities import counted
 from reconciler.model.wire import Assignment
 
 #: Tries at one layout of one device, and how long the next one waits, twice as long each time.
@@ -159,9 +160,11 @@ class Cutter:
             first = there[number : number + 1]
             free = [one for one in (*first, *there) if one.uuid not in taken]
             if not free:
+                given = counted(len(assignment.instances), "MIG instance")
+                was = "was" if len(assignment.instances) == 1 else "were"
                 raise NotReadyError(
-                    f"{len(assignment.instances)} MIG instances of {assignment.mig_profile} were "
-                    f"given to it, and of {len(there)} that are there none is free"
+                    f"{given} of {assignment.mig_profile} {was} given to it, and of "
+                    f"{len(there)} that are there none is free"
                 )
             taken.add(free[0].uuid)
             found.append(free[0])

@@ -323,6 +323,8 @@ _SITE = sitechecks.Site()
 def _must_be_idle(node: Node) -> None:
     here = node.occupants()
     if here:
+        if len(here) == 1:
+            raise OrderError(f"task {here[0]} runs or starts here: nothing may")
         raise OrderError(f"{len(here)} tasks run or start here, as {here[0]}: nothing may")
 
 

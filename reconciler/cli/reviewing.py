@@ -326,4 +326,6 @@ def snapshot(
         partial.replace(file)
     except OSError as error:
         terminal.fail(f"{file}: {error.strerror or error}")
-    terminal.note(f"{file}: {len(live.observed.jobs)} jobs, {len(live.observed.nodes)} nodes")
+    jobs = terminal.counted(len(live.observed.jobs), "job")
+    nodes = terminal.counted(len(live.observed.nodes), "node")
+    terminal.note(f"{file}: {jobs}, {nodes}")

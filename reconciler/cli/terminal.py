@@ -16,7 +16,7 @@ import rich.console
 import rich.text
 import typer
 
-from reconciler.model import loglines, paragraphs, times
+from reconciler.model import loglines, paragraphs, quantities, times
 
 
 def plain(text: str) -> str:
@@ -262,7 +262,7 @@ def moved_down(headings: Sequence[str], rows: list[list[str]], least: int = 0) -
 
 def counted(number: int, what: str) -> str:
     """``1 pool``, ``2 pools``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return quantities.counted(number, what)
 
 
 def fit(widths: list[int], total: int, floors: Sequence[int] = ()) -> list[int]:

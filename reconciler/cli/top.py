@@ -180,7 +180,8 @@ def _bars(nodes: list[Json]) -> list[str]:
     ]
     if busy:
         mean = sum(busy) / len(busy)
-        lines.append(f"{'busy':<5}{bar(mean, 3 * _BAR)} {mean:.0%} of {len(busy)} GPUs that tell")
+        told = "the GPU that tells" if len(busy) == 1 else f"{len(busy)} GPUs that tell"
+        lines.append(f"{'busy':<5}{bar(mean, 3 * _BAR)} {mean:.0%} of {told}")
     return lines
 
 

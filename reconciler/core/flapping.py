@@ -43,8 +43,8 @@ def message(node: records.NodeRecord, pool: desired.Pool) -> str:
     was = node.flapping
     window = quantities.format_duration(pool.flapping.window_s)
     return (
-        f"its checks failed {len(was.at)} times within {window}, last {was.check}: Muster keeps it "
-        f"out until {times.format_time(was.until)}, longer each time"
+        f"its checks failed {quantities.counted(len(was.at), 'time')} within {window}, last "
+        f"{was.check}: Muster keeps it out until {times.format_time(was.until)}, longer each time"
     )
 
 
@@ -80,7 +80,8 @@ def _turned_failing(
     if not was.held:
         out = quantities.format_duration(_out_s(now, rule))
         window = quantities.format_duration(rule.window_s)
-        said = f"its checks failed {len(at)} times within {window}, last {check}: {out}"
+        often = quantities.counted(len(at), "time")
+        said = f"its checks failed {often} within {window}, last {check}: {out}"
         work.event("NodeFlapping", f"{said} out once they are well", node=node.name)
     return now
 

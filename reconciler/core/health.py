@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from reconciler.core import flapping, ingest, mismatches
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
-from reconciler.model import desired, records, times
+from reconciler.model import desired, quantities, records, times
 from reconciler.model.states import AttemptState, EndReason, NodeState
 
 #: Added to lease and grace before work is started elsewhere: a node needs a moment to be sure.
@@ -271,9 +271,10 @@ def _undeclared(work: desk.Work, node: records.NodeRecord) -> tuple[NodeState, s
     message = "not heard of, and no pool declares it"
     endless = sum(attempt.lease_s is None for attempt in attempts)
     if endless:
+        waits, them = ("waits", "it") if endless == 1 else ("wait", "them")
         message += (
-            f"; {endless} tasks without a lease wait for it: an override with `gone: true` in a "
-            "pool that has it gives them up"
+            f"; {quantities.counted(endless, 'task')} without a lease {waits} for it: an "
+            f"override with `gone: true` in a pool that has it gives {them} up"
         )
     return NodeState.UNKNOWN, message
 

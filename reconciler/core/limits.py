@@ -10,7 +10,7 @@ import zlib
 import msgspec
 
 from reconciler.core import work as desk
-from reconciler.model import desired, taskwords, times
+from reconciler.model import desired, quantities, taskwords, times
 from reconciler.model.drift import KINDS, Action, Remedy, RemedyVerb
 
 #: How long a try counts.
@@ -81,12 +81,17 @@ def stand_of(work: desk.Work, kind: str, cause: str, pool: str) -> Stand:
     if count >= limits.attempts:
         ends_at = since + wait_s
         if ends_at <= work.now:
-            return Stand(f"given up after {count} tries{said}", count, given_up=True)
-        text = f"the last of {count} tries has to show by {times.format_time(ends_at)}{said}"
+            return Stand(f"given up after {_tries(count)}{said}", count, given_up=True)
+        text = f"the last of {_tries(count)} has to show by {times.format_time(ends_at)}{said}"
         return Stand(text, count, looks_at=ends_at)
     next_at = max(since + wait_s, _rate_at(work, pool, limits.per_hour))
-    text = f"tried {count} of {limits.attempts} times, next at {times.format_time(next_at)}{said}"
+    often = quantities.counted(limits.attempts, "time")
+    text = f"tried {count} of {often}, next at {times.format_time(next_at)}{said}"
     return Stand(text, count, next_at, next_at)
+
+
+def _tries(count: int) -> str:
+    return quantities.counted(count, "try", "tries")
 
 
 def _rate_at(work: desk.Work, pool: str, per_hour: int) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from reconciler.core import inner
-from reconciler.model import desired, devices, records
+from reconciler.model import desired, devices, quantities, records
 from reconciler.model.devices import INNER_LEVELS, INNER_WORDS
 
 
@@ -91,13 +91,15 @@ def _amounts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Misma
     capacity, declared = inventory.capacity, pool.node_resources
     gpu_milli = _gpu_milli(inventory)
     if capacity.cpu_milli < declared.cpu_milli:
-        found, wanted = f"{capacity.cpu_milli / 1000:g} CPUs", f"{declared.cpu_milli / 1000:g}"
+        found = quantities.counted(capacity.cpu_milli / 1000, "CPU")
+        wanted = f"{declared.cpu_milli / 1000:g}"
         yield _inventory("cpu", found, wanted)
     if capacity.memory_bytes < declared.memory_bytes:
         found, wanted = f"{capacity.memory_bytes} bytes of memory", str(declared.memory_bytes)
         yield _inventory("memory", found, wanted)
     if gpu_milli < declared.gpu_milli:
-        found, wanted = f"{gpu_milli // 1000} GPUs", str(declared.gpu_milli // 1000)
+        found = quantities.counted(gpu_milli // 1000, "GPU")
+        wanted = str(declared.gpu_milli // 1000)
         yield _inventory("gpus", found, wanted)
 
 

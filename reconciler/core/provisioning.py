@@ -13,7 +13,7 @@ import msgspec
 
 from reconciler.core import health, poolbooks
 from reconciler.core import work as desk
-from reconciler.model import desired, outcome, times
+from reconciler.model import desired, outcome, quantities, times
 from reconciler.model import provisioning as model
 from reconciler.model.provisioning import InstanceState
 from reconciler.model.states import NodeState
@@ -99,8 +99,8 @@ def differences(work: desk.Work) -> Iterator[Difference]:
                 yield Difference("instance-left-over", one.node, message, book.name, one.node)
         if book.failures > book.asked.retries:
             message = (
-                f"{book.failures} nodes in a row did not come up, the last: {book.failure}; the "
-                f"next is made from {times.format_time(book.retry_at)} on"
+                f"{quantities.counted(book.failures, 'node')} in a row did not come up, the last: "
+                f"{book.failure}; the next is made from {times.format_time(book.retry_at)} on"
             )
             yield Difference("pool-not-growing", book.name, message, book.name)
         if book.list_failure:
@@ -258,7 +258,8 @@ def _progress(book: poolbooks.Book) -> None:
     if book.pool is not None:
         for slot in book.free()[: max(0, asked.minimum - book.present)]:
             if may_create(book):
-                book.create(slot, f"the pool has at least {asked.minimum} nodes")
+                least = quantities.counted(asked.minimum, "node")
+                book.create(slot, f"the pool has at least {least}")
     if book.scripted and not book.list_open:
         if book.list_at <= work.now:
             book.list_open = True

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from reconciler.core import digests, impact, occurrences
-from reconciler.model import desired, judgement, records, times
+from reconciler.model import desired, judgement, quantities, records, times
 
 _WHERE = "spec.sync of Cluster"
 _NAMES_MAX = 3
@@ -132,16 +132,18 @@ def _limits(safety: desired.Safety, what: impact.Impact) -> Iterator[judgement.F
             continue
         if one.share_lost > safety.gpu_share:
             where = f" of pool {one.pool}" if one.pool else ""
+            leave = "leaves" if one.gpus_lost == 1 else "leave"
             yield over(
                 "structure",
-                f"{one.gpus_lost} of {one.gpus_before} GPUs{where} ({one.share_lost:.0%}) leave "
+                f"{one.gpus_lost} of {quantities.counted(one.gpus_before, 'GPU')}{where} "
+                f"({one.share_lost:.0%}) {leave} "
                 f"service, and at most {safety.gpu_share:.0%} may",
                 "gpuShare",
             )
     if safety.gpus is not None and what.total.gpus_lost > safety.gpus:
         yield over(
             "structure",
-            f"{what.total.gpus_lost} GPUs leave service, and at most {safety.gpus} may",
+            f"{_gpus(what.total.gpus_lost)} service, and at most {safety.gpus} may",
             "gpus",
         )
     removed = what.queues_removed
@@ -197,7 +199,11 @@ def _parts_over(limit: float | None, figure: Callable[..., float]) -> Iterator[j
 
 
 def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun} is" if count == 1 else f"{count} {noun}s are"
+    return quantities.counted(count, noun, one="is", many="are")
+
+
+def _gpus(count: int) -> str:
+    return quantities.counted(count, "GPU", one="leaves", many="leave")
 
 
 def _some(names: Iterable[str]) -> str:

@@ -134,11 +134,13 @@ class Entitled:
             if bound is not None and asked[resource] > bound:
                 text, name = FORMATS[resource], resources.RESOURCE_NAMES[resource]
                 own = firm[resource] or 0
+                rest = max(0, bound - own)
+                be = "is" if text(rest) == "1" else "are"
                 fault = Fault(
                     "never-within-lending",
                     f"{text(asked[resource])} {name} asked for what starts together, more than "
                     f"queue {queue} can ever have, {text(bound)}: {text(own)} guaranteed to it, "
-                    f"and {text(max(0, bound - own))} that are nobody's own or that others lend",
+                    f"and {text(rest)} that {be} nobody's own or that others lend",
                     ("spec", "queue"),
                     severity="warning",
                 )

@@ -173,3 +173,15 @@ def format_duration(seconds: int) -> str:
         if count:
             parts.append(f"{count}{suffix}")
     return "".join(parts)
+
+
+def counted(number: float, noun: str, more: str = "", *, one: str = "", many: str = "") -> str:
+    """A number with what it counts: ``1 GPU``, ``2 GPUs``; nouns that don't take an ``s`` in full.
+
+    ``one`` and ``many`` are verbs that go with it: ``1 node is``, ``2 nodes are``.
+    """
+    alone = number == 1
+    shown = str(number) if isinstance(number, int) else f"{number:g}"
+    words = f"{shown} {noun if alone else more or f'{noun}s'}"
+    verb = one if alone else many
+    return f"{words} {verb}" if verb else words

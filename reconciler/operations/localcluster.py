@@ -15,7 +15,7 @@ from typing import Any
 
 from agents import networks, processes, virtual
 from reconciler.desired import gitobjects
-from reconciler.model import desired
+from reconciler.model import desired, quantities
 from reconciler.operations import client as clients
 from reconciler.operations import endpoints, localcontroller, localnodes, logfiles
 
@@ -357,8 +357,9 @@ class LocalCluster:
         declared = len(self.nodes.names()) if self.nodes is not None else 0
         if self.node_count is None or declared >= self.node_count:
             return ""
+        asked = quantities.counted(self.node_count, "node", one="was", many="were")
         return (
-            f"{self.node_count} nodes were asked for, and the virtual pools declare {declared}: "
+            f"{asked} asked for, and the virtual pools declare {declared}: "
             "raise `count` of a pool and commit"
         )
 
@@ -380,7 +381,7 @@ class LocalCluster:
         ready = wanted & {item["name"] for item in items if item["state"] == "Ready"}
         if not ready or ready != wanted:
             return ""
-        return "1 node takes work" if len(ready) == 1 else f"{len(ready)} nodes take work"
+        return quantities.counted(len(ready), "node", one="takes work", many="take work")
 
     def keep(self, stopped: Callable[[], bool], say: Callable[[str], None]) -> None:
         """Keep everything alive until ``stopped``.

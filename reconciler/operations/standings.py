@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from reconciler.model import records, times
+from reconciler.model import quantities, records, times
 
 Sync = Literal["Synced", "OutOfSync", "Unknown"]
 Health = Literal["Healthy", "Drained", "Suspended", "Progressing", "Missing", "Degraded", "Unknown"]
@@ -133,7 +133,7 @@ def _pool(one: Json, drift: Sequence[Json], *, readable: bool) -> Standing:
         health = "Unknown"
     mine = [row for row in drift if row.get("pool") == one["name"]]
     parts = [
-        f"{count} of {one['nodes']} nodes {state}"
+        f"{count} of {quantities.counted(one['nodes'], 'node')} {state}"
         for state, count in sorted(counts.items())
         if state != "Ready"
     ]

@@ -47,9 +47,9 @@ HUNG = samples.Sample(1.0, devices.UNRESPONSIVE, "the NVIDIA driver hangs")
     [
         (None, {}, ("gpus", "note", "--gpus none")),
         (ABSENT, {}, ("driver", "note", "not installed")),
-        (ABSENT, BUS, ("driver", "failed", "1 NVIDIA GPUs on the bus, but libnvidia-ml.so.1")),
+        (ABSENT, BUS, ("driver", "failed", "1 NVIDIA GPU on the bus, but libnvidia-ml.so.1")),
         (HUNG, {}, ("driver", "failed", "hangs")),
-        (OK_SAMPLE, {}, ("driver", "ok", "550.54.15, CUDA 12.4, 1 GPUs")),
+        (OK_SAMPLE, {}, ("driver", "ok", "550.54.15, CUDA 12.4, 1 GPU;")),
         (OK_SAMPLE, {}, ("gpu 0", "ok", "GPU-0 NVIDIA H200 128 GiB")),
         (OK_SAMPLE, {}, ("cdi", "note", "no description")),
         (replaced(state="lost", message="it fell"), {}, ("gpu 0", "failed", "lost: it fell")),
@@ -66,7 +66,7 @@ HUNG = samples.Sample(1.0, devices.UNRESPONSIVE, "the NVIDIA driver hangs")
         (replaced(fabric_problem="is about to"), {}, ("gpu 0", "ok", "128 GiB")),
         (replaced(mig_enabled=True), {}, ("gpu 0", "ok", "0 MIG instances")),
         (OK_SAMPLE, {}, ("mig", "note", "no GPU here has it")),
-        (replaced(mig_able=True), {}, ("mig", "ok", "1 of 1 GPUs can be cut in instances")),
+        (replaced(mig_able=True), {}, ("mig", "ok", "1 of 1 GPU can be cut in instances")),
         (replaced(mig_able=True), {}, ("mig", "ok", "not exercised here")),
     ],
 )

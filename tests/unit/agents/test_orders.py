@@ -196,7 +196,9 @@ def test_nothing_is_reset_or_run_where_a_task_runs() -> None:
     busy = Node()
     busy.busy = ("train.1.a.0.main.0.1",)
     for handler in (orders.run_command, orders.reset_gpu, orders.reboot):
-        with pytest.raises(orders.OrderError, match="1 tasks run or start here, as train"):
+        with pytest.raises(
+            orders.OrderError, match=r"task train\.1.a.0.main.0.1 runs or starts here"
+        ):
             handler(order(command=("true",), timeout_s=1.0, devices=(0,)), busy)
 
 

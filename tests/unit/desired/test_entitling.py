@@ -174,3 +174,10 @@ def test_it_is_told_no_more_once_what_says_so_changes(before: str, after: str) -
     assert len({one.object for one in state.problems()}) == len(specs) - 1
     state.apply("3", changes({"s.yaml": STRUCTURE}), {})
     assert {one.object for one in state.problems()} == first
+
+
+@pytest.mark.parametrize(("nodes", "rest"), [(6, "1 that is"), (7, "2 that are")])
+def test_what_others_leave_is_told_in_grammar(nodes: int, rest: str) -> None:
+    structure = BOUNDS.replace("NODES", str(nodes)).replace("limit: {gpu: LIMIT}, ", "")
+    (message,) = told(f"queue: q, count: {nodes}, resources: {{gpu: 1}}", structure)
+    assert f"2 guaranteed to it, and {rest} nobody's own or that others lend" in message

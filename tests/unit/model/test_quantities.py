@@ -152,3 +152,26 @@ def test_what_is_too_much_is_told_in_words_of_its_kind(
 ) -> None:
     with pytest.raises(quantities.QuantityError, match=told):
         parse(written)
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "told"),
+    [
+        (0, ("GPU",), "0 GPUs"),
+        (1, ("GPU",), "1 GPU"),
+        (1.0, ("CPU",), "1 CPU"),
+        (1.5, ("CPU",), "1.5 CPUs"),
+        (12_345_678, ("task",), "12345678 tasks"),
+        (1, ("try", "tries"), "1 try"),
+        (2, ("try", "tries"), "2 tries"),
+    ],
+)
+def test_what_is_counted_is_told_in_grammar(
+    number: float, words: tuple[str, ...], told: str
+) -> None:
+    assert quantities.counted(number, *words) == told
+
+
+def test_a_verb_goes_with_the_number() -> None:
+    assert quantities.counted(1, "node", one="is", many="are") == "1 node is"
+    assert quantities.counted(3, "node", one="is", many="are") == "3 nodes are"
