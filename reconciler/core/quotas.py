@@ -22,10 +22,14 @@ from reconciler.model.capped import (
     amount_of,
     charged_for,
     hours_of,
+    hours_text,
     reserved_s,
     whom_of,
 )
 from reconciler.model.reasons import TIME_IS_UP, Reason, ReasonCode
+
+#: Of amounts that work which comes first may start with in this cycle.
+LEFT_BEFORE = "left to work before it"
 
 
 @dataclass
@@ -33,9 +37,10 @@ class Account:
     """What counts for one quota.
 
     Attributes:
-        used: amounts in use, and let through in this cycle.
+        used: amounts in use, and let through in this cycle. let: of these what is let through.
         jobs: jobs that hold something. considered: jobs that were let through or refused room.
-        spent_gpu_s: settled within the window. reserved_gpu_s: held back for what runs.
+        spent_gpu_s: settled within the window. reserved_gpu_s: held back for what runs, and for
+            what is let through in this cycle. let_gpu_s: of this what is for the latter.
         running_gpu_s: used so far by what runs. gpus: that it holds now.
         ends: of jobs that hold something, when the time limits of all of it are up; infinite where
             nobody knows. first_end: with how many jobs it was asked for, and what is told of it.
@@ -43,10 +48,12 @@ class Account:
 
     quota: desired.Quota
     used: list[int] = field(default_factory=lambda: [0, 0, 0])
+    let: list[int] = field(default_factory=lambda: [0, 0, 0])
     jobs: set[str] = field(default_factory=set)
     considered: int = 0
     spent_gpu_s: float = 0.0
     reserved_gpu_s: float = 0.0
+    let_gpu_s: float = 0.0
     running_gpu_s: float = 0.0
     gpus: float = 0.0
     ends: dict[str, float] = field(default_factory=dict)
@@ -244,7 +251,10 @@ def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:
 def _count_in(account: Account, spec: desired.Job, each: list[int], times: int) -> None:
     for index, amount in enumerate(each):
         account.used[index] += amount * times
-    account.reserved_gpu_s += times * each[2] / 1000 * reserved_s(spec, account.quota)
+        account.let[index] += amount * times
+    reserved_gpu_s = times * each[2] / 1000 * reserved_s(spec, account.quota)
+    account.reserved_gpu_s += reserved_gpu_s
+    account.let_gpu_s += reserved_gpu_s
 
 
 def _first_never(
@@ -258,7 +268,7 @@ def _first_never(
 def _over_jobs(account: Account, spec: desired.Job) -> Reason | None:
     quota = account.quota
     if quota.pending is not None and account.considered > quota.pending:
-        jobs = f"{quota.pending} job{'s' if quota.pending > 1 else ''}"
+        jobs = quantities.counted(quota.pending, "job")
         return Reason(
             ReasonCode.OVER_LIMIT,
             f"Quota {quota.name} considers {jobs} of {whom_of(quota)} at a time",
@@ -272,10 +282,10 @@ def _over_running(account: Account, spec: desired.Job) -> Reason | None:
     many = len(account.jobs) - (spec.name in account.jobs)
     if quota.running is None or many < quota.running:
         return None
-    several = "s" if quota.running > 1 else ""
+    jobs = quantities.counted(quota.running, "job")
     return Reason(
         ReasonCode.OVER_LIMIT,
-        f"Quota {quota.name} lets {quota.running} job{several} of {whom_of(quota)} run at once",
+        f"Quota {quota.name} lets {jobs} of {whom_of(quota)} run at once",
         unblocks=f"the end of one of them{_first_end(account)}, or a higher spec.jobs.running",
     )
 
@@ -292,11 +302,13 @@ def _first_end(account: Account) -> str:
 
 
 def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
-    text, quota = FORMATS[index], account.quota
+    text, quota, let = FORMATS[index], account.quota, account.let[index]
+    # whether nodes have room for that is not known yet: it may start now, or go on waiting
+    before = f", {text(let)} {LEFT_BEFORE}" if let else ""
     return Reason(
         ReasonCode.OVER_LIMIT,
         f"Quota {quota.name} limits {whom_of(quota)} to {amount_of(index, cap)}: "
-        f"{text(account.used[index])} in use, {text(asked)} asked",
+        f"{text(account.used[index] - let)} in use{before}, {text(asked)} asked",
         unblocks="the end of other work, or a higher spec.resources",
     )
 
@@ -304,12 +316,14 @@ def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
 def _over_budget(account: Account, spec: desired.Job, asked_s: float) -> Reason:
     quota, (shorter, charged) = account.quota, charged_for(spec)
     budget_s, window = quota.budget_gpu_s or 0.0, quantities.format_duration(quota.window_s)
-    reserved = hours_of(account.reserved_gpu_s)
+    let_gpu_s = account.let_gpu_s
+    before = f", {hours_of(let_gpu_s)} {LEFT_BEFORE}" if let_gpu_s else ""
+    reserved_gpu_s = round(account.reserved_gpu_s - let_gpu_s, 6)
     return Reason(
         ReasonCode.OVER_BUDGET,
-        f"Quota {quota.name} gives {whom_of(quota)} {hours_of(budget_s)} GPU-hours in {window}: "
-        f"{hours_of(account.spent_gpu_s)} spent, {reserved} reserved by what "
-        f"runs, {hours_of(asked_s)} asked (GPUs times {charged})",
+        f"Quota {quota.name} gives {whom_of(quota)} {hours_text(budget_s)} in {window}: "
+        f"{hours_of(account.spent_gpu_s)} spent, {hours_of(reserved_gpu_s)} "
+        f"reserved by what runs{before}, {hours_of(asked_s)} asked (GPUs times {charged})",
         unblocks=f"{shorter}, time, or a higher spec.budget.gpuHours",
     )
 

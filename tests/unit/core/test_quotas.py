@@ -37,7 +37,7 @@ def test_elements_that_room_is_kept_for_are_counted_first() -> None:
     count, reason = both.admit(other, 1, cpus(4))
     assert count == 0
     assert reason is not None
-    assert "2 in use, 4 asked" in reason.message
+    assert "0 in use, 2 left to work before it, 4 asked" in reason.message
 
 
 @pytest.mark.parametrize(("cap", "told"), [(1, "1 GPU"), (2, "2 GPUs")])
@@ -48,7 +48,10 @@ def test_what_a_cap_leaves_is_told_in_grammar(cap: int, told: str) -> None:
     found.admit(job("first"), cap, each)
     _, reason = found.admit(job("second"), 1, each)
     assert reason is not None
-    assert f"limits queue default to {told}: {cap} in use, 1 asked" in reason.message
+    assert (
+        f"limits queue default to {told}: 0 in use, {cap} left to work before it, 1 asked"
+        in reason.message
+    )
 
 
 def test_those_of_a_group_share_one_cap() -> None:
@@ -65,7 +68,10 @@ def test_those_of_a_group_share_one_cap() -> None:
     count, reason = found.admit(job("second", owner="bob@example.org"), 1, cpus(2))
     assert count == 0
     assert reason is not None
-    assert "limits group interns to 5 CPUs: 4 in use, 2 asked" in reason.message
+    assert (
+        "limits group interns to 5 CPUs: 0 in use, 4 left to work before it, 2 asked"
+        in reason.message
+    )
     for free in ("eve@example.org", "somebody@example.org"):
         assert found.admit(job(f"of-{free}", owner=free), 1, cpus(8)) == (1, None)
 
@@ -221,3 +227,49 @@ def test_until_when_it_waits_for_who_runs_under_a_cap_is_told(
     (reason,) = world.memory.reasons[world.memory.jobs["waits"].reason_key]
     assert reason.code == "OverLimit"
     assert reason.unblocks == f"the end of one of them{told}, or a higher spec.jobs.running"
+
+
+def test_what_starts_in_the_same_cycle_is_not_told_as_in_use() -> None:
+    world = World(nodes=2, cpu=4, gpu=4)
+    amounts = desired.Amounts(cpu_milli=3000)
+    world.change_structure(
+        quotas={
+            "cpus": desired.Quota("cpus", user="ada", resources=amounts),
+            "hour": desired.Quota("hour", user="bob", budget_gpu_s=GPU_HOUR_S, window_s=86_400),
+        }
+    )
+    world.commit(*(job(name, owner="ada") for name in ("runs", "starts", "starts-too")))
+    world.commit(job("waits", owner="ada"))
+    world.commit(*(job(f"of-bob-{n}", gpu=1, time_limit_s=3600, owner="bob") for n in range(2)))
+    world.cycle()
+
+    def message(name: str) -> str:
+        return world.memory.reasons[world.memory.jobs[name].reason_key][0].message
+
+    assert message("waits").endswith("3 CPUs: 0 in use, 3 left to work before it, 1 asked")
+    assert "gives bob 1 GPU-hour in 1d: 0 spent, 0 reserved by what runs, 1 left to work" in (
+        message("of-bob-1")
+    )
+    world.settle()
+    assert message("waits").endswith("3 CPUs: 3 in use, 1 asked")
+    assert "0 spent, 1 reserved by what runs, 1 asked" in message("of-bob-1")
+
+
+def test_what_no_waiting_could_start_is_not_told_to_have_waited() -> None:
+    world = World(nodes=1)
+    cap = desired.Quota("q", user="ada", resources=desired.Amounts(cpu_milli=1000))
+    world.change_structure(quotas={"q": cap})
+    world.commit(job("wide", cpu=2, owner="ada"), job("waits", owner="ada", cpu=1))
+    world.commit(job("runs", owner="ada", priority=90))
+    world.settle()
+    wider = msgspec.structs.replace(cap, resources=desired.Amounts(cpu_milli=4000))
+    world.change_structure(quotas={"q": wider})
+    world.settle()
+    told = {
+        event.job: event.message.partition("; ")[2]
+        for result in world.outcomes
+        for event in result.events
+        if event.kind == "JobPlaced"
+    }
+    assert told["wide"].startswith("until now it could not start at all: OverLimit: Quota q limits")
+    assert told["waits"].startswith("until now it waited: OverLimit: Quota q limits")
