@@ -202,9 +202,13 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
 
 
 def _explain_room(item: Json) -> None:
-    """That nobody has looked for room yet, of what is kept back before that is done."""
-    codes = {one["code"] for one in item.get("reasons") or []}
-    if codes and codes <= BEFORE_ROOM:
+    """That nobody has looked for room yet, of what is kept back before that is done.
+
+    Of what no waiting starts it is not said: whether nodes have room changes nothing for it.
+    """
+    found = item.get("reasons") or []
+    codes = {one["code"] for one in found}
+    if codes and codes <= BEFORE_ROOM and not _never_starts(found):
         _say("  It needs room on nodes as well, which is looked for only once that has ended.")
 
 
@@ -398,8 +402,7 @@ def _bounds(job: Json, at: float, now: float) -> str:
 def _unbounded(found: list[Json]) -> str:
     """Why nobody can say when something starts that waits for these reasons."""
     codes = [one["code"] for one in found]
-    never = bool(found) and all(reasons.CAN_NOT_START in one.get("message", "") for one in found)
-    if never or any(waiting.is_impossible(one) for one in found):
+    if _never_starts(found):
         return NOT_AT_ALL
     helps = (found[0].get("unblocks") or "") if found else ""
     if reasons.TIME_IS_UP in helps:
@@ -412,6 +415,12 @@ def _unbounded(found: list[Json]) -> str:
     if helps.startswith("a node"):  # nothing else helps
         return "nobody knows when its nodes take work again"
     return "not all that is before it has a time limit, or nodes that could hold it take no work"
+
+
+def _never_starts(found: list[Json]) -> bool:
+    """Whether no waiting ends these reasons."""
+    limited = bool(found) and all(reasons.CAN_NOT_START in one.get("message", "") for one in found)
+    return limited or any(waiting.is_impossible(one) for one in found)
 
 
 def _explain_queue(queue: Json, borrowers: list[Json]) -> None:

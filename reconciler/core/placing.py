@@ -9,8 +9,8 @@ import numpy as np
 
 from reconciler.core import drafts, lifecycle, pending, snapshots
 from reconciler.core import work as desk
-from reconciler.model import desired, hostlists, identifiers, records, times
-from reconciler.model.reasons import ReasonCode
+from reconciler.model import desired, hostlists, identifiers, quantities, records, times
+from reconciler.model.reasons import ReasonCode, never_starts
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason, JobState
 from reconciler.scheduling import decisions
@@ -167,7 +167,7 @@ def _place(
         draft.set_element(element, JobState.STARTING)
     where = Counter(names[task.node] for task in tasks)
     places = ", ".join(
-        f"{count} task{'s' if count > 1 else ''} on {name}" for name, count in sorted(where.items())
+        f"{quantities.counted(count, 'task')} on {name}" for name, count in sorted(where.items())
     )
     why = f" ({parts[0].why})" if parts[0].why else ""
     which = "" if spec.array_count is None else f"element {element}, "
@@ -187,7 +187,9 @@ def _waited_for(work: desk.Work, draft: drafts.JobDraft) -> str:
         told[0].code is ReasonCode.NEVER_FITS and told[0].funnel
     ):  # it was so of the nodes that there were
         return "; until now no node that had joined could hold it"
-    return f"; until now it waited: {told[0].code}: {told[0].message}"
+    # what no waiting ends has ended by something else: by other documents, or other nodes
+    verb = "could not start at all" if never_starts(told) else "waited"
+    return f"; until now it {verb}: {told[0].code}: {told[0].message}"
 
 
 def _ranks(

@@ -100,7 +100,7 @@ def not_reclaimed(spec: desired.Job, view: viewtypes.JobView, queues: Sequence[U
     own = next((one for one in queues if one.name == spec.queue), None)
     if own is None or not view.reasons or view.reasons[0].code not in _OF_ROOM:
         return ""
-    if not any(one.name != spec.queue for one in borrowers(queues)):
+    if not borrowers(queues, spec.queue):
         return ""
     least = (one.resources.times(one.least) for one in spec.groups)
     asked = sum(least, start=Resources()).as_vector()
@@ -115,12 +115,15 @@ def not_reclaimed(spec: desired.Job, view: viewtypes.JobView, queues: Sequence[U
     return ""
 
 
-def borrowers(queues: Sequence[outcome.QueueUsage], most: int = 5) -> list[Borrower]:
-    """The queues without children that hold the most over their guarantees, first by GPUs."""
+def borrowers(queues: Sequence[outcome.QueueUsage], own: str, most: int = 5) -> list[Borrower]:
+    """The queues without children that hold the most over their guarantees, first by GPUs.
+
+    ``own`` is left out: what a queue has over its own guarantee it took from none of the others.
+    """
     parents = {queue.parent for queue in queues}
     over = []
     for queue in queues:
-        if queue.name in parents:
+        if queue.name in parents or queue.name == own:
             continue
         more = [
             max(0, has - (due or 0))
@@ -191,7 +194,7 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
         job=shown,
         queue=None if queue is None else views.queue_view(queue),
         events=[views.event_view(event) for event in happened],
-        borrowers=borrowers(call.told.queues) if shown.reasons else [],
+        borrowers=borrowers(call.told.queues, shown.queue) if shown.reasons else [],
         not_reclaimed=not_reclaimed(spec, shown, call.told.queues) if spec else "",
         silent=silent((one for one in after.attempts.values() if one.job == name), after.nodes),
         replayed=Replayed(

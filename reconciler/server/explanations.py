@@ -112,7 +112,7 @@ def _now(service: services.Services, name: str, limit: int) -> lists.Explanation
         reasons=shown.reasons,
         queue=queue,
         events=[views.event_view(one) for one in service.reader.events(job=name, limit=limit)],
-        borrowers=explaining.borrowers(usages) if shown.reasons else [],
+        borrowers=explaining.borrowers(usages, shown.queue) if shown.reasons else [],
         not_reclaimed=explaining.not_reclaimed(found.spec, shown, usages),
         silent=[] if found.finished else _silent(service, found),
         **lists.head(service),

@@ -90,6 +90,11 @@ def _job(**fields: object) -> dict[str, object]:
     } | fields  # fmt: skip
 
 
+NEVER_WITHIN = {
+    "code": "OverLimit",
+    "message": "Quota q limits a to 1 GPU, and one start asks 2: it can't start under it",
+    "unblocks": "that",
+}
 EXPLAINED = {
     "starts for certain": (
         {
@@ -409,6 +414,21 @@ Queue vision:
 
 Place in its queue: 1.
 No start can be estimated: nobody knows when what it needs under that limit comes back.
+""",
+    ),
+    "can never start under its own limit": (
+        {
+            "job": _job(place=3, reasons=[NEVER_WITHIN]),
+            "reasons": [NEVER_WITHIN],
+            "queue": None,
+        },
+        """\
+j is Pending.
+
+OverLimit: Quota q limits a to 1 GPU, and one start asks 2: it can't start under it
+  It would end with: that.
+
+No start can be estimated: as things are it can't start at all.
 """,
     ),
     "can never start": (

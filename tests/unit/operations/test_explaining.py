@@ -164,6 +164,16 @@ def test_it_is_said_why_no_other_queue_gives_work_back(
     assert explaining.not_reclaimed(spec, view, queues) == expected
 
 
+def test_a_queue_is_not_among_the_others_that_have_more_than_their_guarantee() -> None:
+    none = (None, None, None)
+    queues = [
+        outcome.QueueUsage(name, None, (0, 0, has), (None, None, 1000), none)
+        for name, has in (("a", 9000), ("b", 4000), ("c", 1000))
+    ]
+    assert [one.name for one in explaining.borrowers(queues, "a")] == ["b"]
+    assert [one.name for one in explaining.borrowers(queues, "c")] == ["a", "b"]
+
+
 @pytest.mark.parametrize("lease_s", [None, 60])
 def test_what_is_told_of_tasks_on_a_silent_node_is_what_then_happens(lease_s: int | None) -> None:
     settings = desired.Settings(node_silence_s=30)
