@@ -156,6 +156,7 @@ def _of_nodes(work: desk.Work) -> Iterator[Found]:
         pool = work.desired.structure.pools.get(declared.get(name, ""))
         there = node is not None and name not in work.absent
         found = list(_of_node(node, pool)) if there and node is not None else []
+        found += _beyond(work, name, pool) if there and pool is not None else []
         if not found and name not in work.nodes:
             alike.others.discard(name)
         yield from found
@@ -218,6 +219,18 @@ def _of_checks(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Found]:
             "node-flapping", node.name, message, "checks that stay well", "checks that come and go",
             pool=pool.name, node=node.name,
         )  # fmt: skip
+
+
+def _beyond(work: desk.Work, node: str, pool: desired.Pool) -> Iterator[Found]:
+    """Tasks on GPUs that the pool of their node declares no more."""
+    for attempt in sorted(work.attempts_of_node(node), key=lambda one: one.id):
+        one = mismatches.held(attempt, pool)
+        if one is not None:
+            subject = killings.subject(attempt, is_array=_is_array(work, attempt.job))
+            yield Found(
+                one.kind, subject, one.message, one.wanted, one.found,
+                pool=pool.name, node=node, job=attempt.job, attempt=attempt.id,
+            )  # fmt: skip
 
 
 def _on_devices(node: records.NodeRecord, pool: str) -> Iterator[Found]:

@@ -87,6 +87,34 @@ def labels(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatc
             )
 
 
+def held(attempt: records.AttemptRecord, pool: desired.Pool) -> Mismatch | None:
+    """GPUs that a task of a node holds and that its pool does not declare, or no more.
+
+    Both are given out by number, from 0, instances by profile. Work is put on nothing else: it ran
+    before the pool was declared with less.
+    """
+    kind, profile = "task-gpu-undeclared", attempt.mig_profile
+    declared = pool.node_resources.gpu_milli // 1000
+    beyond = [device for device in attempt.devices if device >= declared]
+    if beyond:
+        found, wanted = f"GPU {_numbers(beyond)}", quantities.counted(declared, "GPU")
+        message = f"it holds {found}, and pool {pool.name} declares {wanted} on each node"
+        return Mismatch(kind, message, wanted, found)
+    of_profile = [dict(layout.instances).get(profile, 0) for layout in pool.mig]
+    beyond = [number for number in attempt.instances if number >= sum(of_profile)]
+    if beyond:
+        wanted = f"{quantities.counted(sum(of_profile), 'MIG instance')} of {profile}"
+        several = "s" if len(beyond) > 1 else ""
+        found = f"MIG instance{several} {_numbers(beyond)} of {profile}"
+        message = f"it holds {found}, and pool {pool.name} declares {wanted} on each node"
+        return Mismatch(kind, message, wanted, found)
+    return None
+
+
+def _numbers(found: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(found)))
+
+
 def _amounts(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
     capacity, declared = inventory.capacity, pool.node_resources
     gpu_milli = _gpu_milli(inventory)

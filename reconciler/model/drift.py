@@ -74,6 +74,9 @@ KINDS: dict[str, Kind] = {
         "warning", "remediate", ("remediate",), "a task runs that was given up or is not known",
         "its node ends it; this is so always",
     ),
+    "task-gpu-undeclared": Kind(
+        "warning", "report", _TOLD, "a task holds GPUs of its node that its pool does not declare"
+    ),
     "task-missing": Kind(
         "warning", "remediate", _ANY, "a task was given to its node and does not start there",
         "the node is told again",

@@ -23,6 +23,7 @@ DriftKind = Literal[
     "gpu-failed",
     "gpu-process-foreign",
     "task-unwanted",
+    "task-gpu-undeclared",
     "task-missing",
     "task-killed",
     "queue-over-limit",

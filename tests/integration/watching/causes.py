@@ -365,6 +365,16 @@ def not_started(scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
+def on_fewer_gpus(scene: Scene) -> Iterator[None]:
+    spec = "  pools: [virtual]\n  resources: {cpu: 0.1, gpu: 2}\n  command: [sleep, '600']"
+    scene.bed.commit({"jobs/holder.yaml": beds.job("holder", spec)})
+    scene.bed.until_state("holder", "Running")
+    with scene.changed("gpus: {count: 2", "gpus: {count: 1"):
+        yield
+    scene.bed.commit({"jobs/holder.yaml": None})
+
+
+@contextmanager
 def killed(scene: Scene) -> Iterator[None]:
     spec = "  command: [sleep, '600']\n  retries: {limit: 1, backoff: 10m}"  # it is wanted again
     with scene.job("prey", spec, "Running"):
@@ -462,6 +472,7 @@ CAUSES: dict[str, tuple[str, Cause]] = {
     "gpu-failed": ("MusterGpuUnusable", gpu_gone),
     "gpu-process-foreign": ("MusterForeignGpuProcess", stranger),
     "task-unwanted": ("MusterTaskUnwanted", unwanted),
+    "task-gpu-undeclared": ("MusterTaskGpuUndeclared", on_fewer_gpus),
     "task-missing": ("MusterTaskMissing", not_started),
     "task-killed": ("MusterTaskKilled", killed),
     "queue-over-limit": ("MusterQueueOverLimit", over_limit),

@@ -289,6 +289,25 @@ def unwanted(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     return "task-unwanted", f"{node.name}/{name}", heal
 
 
+def on_fewer_gpus(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
+    """A pool is declared with fewer GPUs than a task of it holds."""
+    name = f"wide{chance.randrange(10**6)}"
+    site.commit(job(name, gpu=GPUS))
+    site.settle()
+    has = site.structure.pools["pool"].node_resources
+    site.change_pool(node_resources=msgspec.structs.replace(has, gpu_milli=1000))
+    given_back = chance.choice([True, False])
+
+    def heal() -> None:
+        if given_back:
+            site.change_pool(node_resources=has)
+        else:
+            site.end(name)
+            site.change_pool(node_resources=has)
+
+    return "task-gpu-undeclared", f"{name}/main-0", heal
+
+
 def not_started(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     name = f"slow{chance.randrange(10**6)}"
     for node in site.nodes.values():
@@ -404,6 +423,7 @@ CAUSES: dict[str, Cause] = {
     "gpu-failed": failed,
     "gpu-process-foreign": foreign,
     "task-unwanted": unwanted,
+    "task-gpu-undeclared": on_fewer_gpus,
     "task-missing": not_started,
     "task-killed": killed,
     "queue-over-limit": over,

@@ -230,3 +230,28 @@ def test_a_device_is_cut_once_what_runs_on_it_has_ended() -> None:
     assert then is not None
     assert then.gpus[0].simulated
     assert node.report(61.0, complete=False).inventory is None
+
+
+@pytest.mark.parametrize(
+    ("attempt", "told"),
+    [
+        ({"mig_profile": "1g.18gb", "instances": (6, 13)}, None),
+        (
+            {"mig_profile": "1g.18gb", "instances": (13, 15, 14)},
+            "it holds MIG instances 14,15 of 1g.18gb, and pool p declares 14 MIG instances of "
+            "1g.18gb on each node",
+        ),
+        (
+            {"mig_profile": "3g.71gb", "instances": (0,)},
+            "it holds MIG instance 0 of 3g.71gb, and pool p declares 0 MIG instances of 3g.71gb "
+            "on each node",
+        ),
+        ({"devices": (0, 1)}, None),
+        ({"devices": (1, 2)}, "it holds GPU 2, and pool p declares 2 GPUs on each node"),
+    ],
+)
+def test_what_a_task_holds_beyond_its_pool_is_told(
+    attempt: dict[str, Any], told: str | None
+) -> None:
+    found = mismatches.held(runs(**attempt), pool(d0=ONES, d1=ONES))
+    assert (found.message if found else None) == told
