@@ -86,12 +86,6 @@ def usable_by(
     found = []
     for index, window in enumerate(windows):
         one = structure.reservations[window.name]
-        if one.maintenance:
-            continue
-        if one.users or one.queues:
-            allowed = spec.owner in one.users or any(name in one.queues for name in ancestors)
-        else:
-            allowed = spec.reservation == one.name
-        if allowed:
+        if one.lets_in(spec.owner, spec.reservation, ancestors):
             found.append(index)
     return tuple(found)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from reconciler.desired import checks, entitling, together
 from reconciler.desired.faults import Fault
-from reconciler.model import desired, quantities, resources
+from reconciler.model import access, desired, quantities, resources
 from reconciler.model.devices import INNER_LEVELS, INNER_WORDS
 
 _FORMATS: tuple[Callable[[int], str], ...] = entitling.FORMATS
@@ -20,7 +20,11 @@ _Devices = tuple[int, int, str, str]
 _Pairs = tuple[tuple[str, str], ...]
 
 #: The rules of what is said of work that could not start as things stand.
-RULES = frozenset({"never-within-limit", "never-fits", "unknown-pool"}) | entitling.RULES
+RULES = entitling.RULES | {
+    *("never-within-limit", "never-fits", "never-in-reservation", "unknown-pool"),
+}
+#: The most users and queues that are named of whom a reservation is for.
+WHOM_SHOWN = 3
 
 
 def beyond_limits(
@@ -52,6 +56,8 @@ class Fitting:
 
     def __init__(self, structure: desired.Structure) -> None:
         self._queues = structure.queues
+        self._parents = {name: queue.parent for name, queue in structure.queues.items()}
+        self._reservations = structure.reservations
         self._entitled = entitling.Entitled(structure)
         self._has_limits = any(
             amount is not None
@@ -77,8 +83,32 @@ class Fitting:
         elif near is not None and near.resource is not None:
             beyond.append(entitling.Beyond(_never_fits(near.message), near.resource, near.amount))
         quota = self._entitled.beyond_quota(job)
-        found = [alone, *(entitling.smallest(beyond) if beyond else ()), quota]
+        found = [alone, *(entitling.smallest(beyond) if beyond else ()), quota, self._kept(job)]
         return [one for one in found if one is not None]
+
+    def _kept(self, job: desired.Job) -> Fault | None:
+        """That a job may not use the reservation which it names, and is placed as if it named none.
+
+        Nothing is said where its owner isn't known yet and would have to be.
+        """
+        one = self._reservations.get(job.reservation)
+        if one is None or (one.users and not job.owner):
+            return None
+        above = [job.queue, *access.ancestors(job.queue, self._parents)]
+        if one.lets_in(job.owner, job.reservation, above):
+            return None
+        whom = [*one.users, *(f"queue {name}" for name in one.queues)]
+        more = f" and {len(whom) - WHOM_SHOWN} more" if len(whom) > WHOM_SHOWN else ""
+        for_whom = (
+            "maintenance, for nobody" if one.maintenance else ", ".join(whom[:WHOM_SHOWN]) + more
+        )
+        who = f"{job.owner} in queue {job.queue}" if job.owner else f"queue {job.queue}"
+        message = (
+            f"reservation {one.name} is kept for {for_whom}: {who} may not use it, and the job "
+            "is placed as if it named none"
+        )
+        place = ("spec", "reservation")
+        return Fault("never-in-reservation", message, place, severity="warning")
 
     def warning(self, job: desired.Job) -> Fault | None:
         """A warning where no pool could hold a task of some group of the job."""

@@ -68,7 +68,7 @@ class Basis(msgspec.Struct, frozen=True):
             and self.structure.pools == other.structure.pools
             and self.structure.volumes == other.structure.volumes
             and self.structure.policies == other.structure.policies
-            and self.structure.reservations.keys() == other.structure.reservations.keys()
+            and _kept_for(self.structure) == _kept_for(other.structure)
             and _capping(self.structure) == _capping(other.structure)
         )
         if not same:
@@ -76,6 +76,14 @@ class Basis(msgspec.Struct, frozen=True):
         mine, others = _bounds_of_jobs(self), _bounds_of_jobs(other)
         found = {name for name in mine.keys() | others.keys() if mine.get(name) != others.get(name)}
         return found and found.union(*(_below(found, one) for one in (self, other)))
+
+
+def _kept_for(structure: desired.Structure) -> dict[str, tuple[object, ...]]:
+    """Whom reservations are for, by name."""
+    return {
+        name: (one.users, one.queues, one.maintenance)
+        for name, one in structure.reservations.items()
+    }
 
 
 def _capping(structure: desired.Structure) -> tuple[object, ...]:

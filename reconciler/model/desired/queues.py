@@ -116,3 +116,12 @@ class Reservation(msgspec.Struct, frozen=True):
     queues: tuple[str, ...] = ()
     maintenance: bool = False
     amounts: Amounts = Amounts()
+
+    def lets_in(self, owner: str, named: str, above: Collection[str]) -> bool:
+        """Whether work may use what is kept, by its owner, the reservation that it names, and its
+        queue with those above it."""
+        if self.maintenance:
+            return False
+        if self.users or self.queues:
+            return owner in self.users or any(name in self.queues for name in above)
+        return named == self.name

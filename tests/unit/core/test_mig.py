@@ -238,13 +238,17 @@ def test_a_device_is_cut_once_what_runs_on_it_has_ended() -> None:
         ({"mig_profile": "1g.18gb", "instances": (6, 13)}, None),
         (
             {"mig_profile": "1g.18gb", "instances": (13, 15, 14)},
-            "it holds MIG instances 14,15 of 1g.18gb, and pool p declares 14 MIG instances of "
-            "1g.18gb on each node",
+            (
+                "it holds MIG instances 14,15 of 1g.18gb, and pool p declares 14 MIG instances of "
+                "1g.18gb on each node"
+            ),
         ),
         (
             {"mig_profile": "3g.71gb", "instances": (0,)},
-            "it holds MIG instance 0 of 3g.71gb, and pool p declares 0 MIG instances of 3g.71gb "
-            "on each node",
+            (
+                "it holds MIG instance 0 of 3g.71gb, and pool p declares 0 MIG instances of "
+                "3g.71gb on each node"
+            ),
         ),
         ({"devices": (0, 1)}, None),
         ({"devices": (1, 2)}, "it holds GPU 2, and pool p declares 2 GPUs on each node"),
