@@ -27,6 +27,7 @@ COMMANDS = {
     "waiting": ("wait",),
     "joblist": ("jobs",),
     "looking": ("job", "nodes", "node", "queues", "events", "status"),
+    "capping": ("quotas",),
     "tasklogs": ("logs",),
     "plotting": ("plot",),
     "drifting": ("drift", "export"),

@@ -87,7 +87,9 @@ OTHER_WORDS: dict[str, str] = {
     "rollout": "muster history, muster rollback REV",
     "log": "muster logs JOB, muster history",
     "usage": "muster report usage",
-    "quota": "muster queues",
+    "quota": "muster quotas",
+    "resourcequota": "muster quotas",
+    "qos": "muster quotas, muster queues",
     "users": "muster access can WHO submit Queue/QUEUE; it is YAML in git: muster schema access",
 }
 

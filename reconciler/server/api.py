@@ -9,10 +9,10 @@ from litestar import get, post
 from litestar.datastructures import State
 from litestar.params import JSONBody, Parameter, QueryParameter
 
-from reconciler.model import link, nearest, records
+from reconciler.model import link, nearest, records, times
 from reconciler.model.reasons import Reason
 from reconciler.model.states import JobState
-from reconciler.operations import views, viewtypes
+from reconciler.operations import quotaviews, views, viewtypes
 from reconciler.server import access, failures, lists, services
 from reconciler.server.link_client import LinkDownError
 from reconciler.store.reader import cursor, parse_cursor
@@ -258,6 +258,18 @@ def queues(state: State) -> lists.Queues:
     return lists.Queues(items=show_queues(service), **lists.head(service))
 
 
+@get("/v1/quotas", sync_to_thread=True, responses=FAILS, summary="Quotas")
+def quotas(state: State) -> lists.Quotas:
+    """All quotas, and what counts for each as of the last cycle."""
+    service: services.Services = state.services
+    structure = views.stored_structure(service.reader.view(views.STRUCTURE))
+    head, items = lists.head(service), []
+    if structure is not None and structure.quotas:
+        as_of = times.parse_time(head["as_of"])
+        items = quotaviews.quota_views(structure, service.reader.holders(), as_of)
+    return lists.Quotas(items=items, **head)
+
+
 @get("/v1/pools", sync_to_thread=True, responses=FAILS, summary="Node pools")
 def pools(state: State) -> lists.Pools:
     """All pools of the structure in force."""
@@ -409,6 +421,7 @@ HANDLERS = [
     job,
     nodes,
     queues,
+    quotas,
     pools,
     drift,
     git_sync,

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from reconciler.model.times import format_time
-from reconciler.operations import explaining, reports, viewforms, views, viewtypes
+from reconciler.operations import explaining, quotaviews, reports, viewforms, views, viewtypes
 from reconciler.server import services
 
 
@@ -33,6 +33,12 @@ class Queues(Envelope, frozen=True, kw_only=True):
     """Queues, parents first."""
 
     items: list[viewtypes.QueueView]
+
+
+class Quotas(Envelope, frozen=True, kw_only=True):
+    """Quotas by name."""
+
+    items: list[quotaviews.QuotaView]
 
 
 class Pools(Envelope, frozen=True, kw_only=True):

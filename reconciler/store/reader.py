@@ -117,6 +117,33 @@ class Reader:
                 ),
             )
 
+    def holders(self) -> records.Observed:
+        """What holds something: attempts that are not concluded with their jobs; and what the
+        scheduler remembers. Of all else it says nothing."""
+        jobs, attempts = schema.JOBS.c, schema.ATTEMPTS.c
+        unconcluded = attempts.concluded == sa.literal_column("0")
+        of_jobs = (
+            sa.select(jobs.body)
+            .where(jobs.newest == 1)
+            .where(jobs.name.in_(sa.select(attempts.job).where(unconcluded)))
+            .order_by(jobs.position, jobs.name)
+        )
+        of_attempts = sa.select(attempts.body).where(unconcluded)
+        with database.told(self.url), self._readers.connect() as connection:
+            found = [codec.job(row.body, None) for row in connection.execute(of_jobs)]
+            tried = [
+                codec.attempt(row.body)
+                for row in connection.execute(
+                    of_attempts.order_by(attempts.assigned_at, attempts.id)
+                )
+            ]
+        return records.Observed(
+            jobs={job.name: job for job in found},
+            active=frozenset(job.name for job in found if not job.finished),
+            attempts={attempt.id: attempt for attempt in tried},
+            recollection=codec.recollection_of(self.view(RECOLLECTION)),
+        )
+
     def jobs(
         self,
         *,

@@ -40,7 +40,14 @@ def filled(served: parts.Served) -> parts.Served:
         )
         | views.desired_views(
             desired.Desired(
-                structure=desired.Structure(pools={"cpu": pool}),
+                structure=desired.Structure(
+                    pools={"cpu": pool},
+                    quotas={
+                        "q": desired.Quota(
+                            "q", user="alice@example.org", resources=desired.Amounts(cpu_milli=4000)
+                        )
+                    },
+                ),
                 refused={"broken": "no such queue"},
                 status=desired.SyncStatus("OutOfSync", "abc", "aaa", "bbb", problems=(problem,)),
             )
@@ -121,6 +128,8 @@ def test_nodes_queues_pools_drift_sync_and_all_at_once(filled: parts.Served) -> 
     (queue,) = get(filled, "/v1/queues")["items"]
     assert queue["allocated"] == {"cpu": 1.0, "memory": 2**30, "gpu": 1.5}
     assert queue["guaranteed"] == {"cpu": None, "memory": None, "gpu": 2.0}
+    (quota,) = get(filled, "/v1/quotas")["items"]
+    assert (quota["used"]["cpu"], quota["limit"]["cpu"], quota["running"]) == (1.0, 4.0, 1)
     (pool,) = get(filled, "/v1/pools")["items"]
     assert pool["states"] == {"Missing": 1, "Ready": 1}
     (drift,) = get(filled, "/v1/drift")["items"]
