@@ -39,6 +39,19 @@ TIME_IS_UP = "is up at"
 WORK_AGAIN = "takes work again"
 PRECEDENCE = {code: rank for rank, code in enumerate(ReasonCode)}
 
+#: What only another commit ends.
+_BY_COMMIT = frozenset(
+    {
+        *(ReasonCode.INVALID, ReasonCode.NOT_ALLOWED, ReasonCode.NO_UNIX_USER),
+        ReasonCode.DEPENDENCY_NEVER_MET,
+    }
+)
+#: Reasons that are in vain have one of these words in them.
+VAIN_WORDS = (
+    *(CAN_NOT_START, NONE_LARGE_ENOUGH, ReasonCode.NEVER_FITS.value),
+    *sorted(code.value for code in _BY_COMMIT),
+)
+
 
 def is_final(code: str, message: str) -> bool:
     """Whether a reason of those that say what nodes and guarantees hold ends by no waiting."""
@@ -65,6 +78,11 @@ def never_starts(told: Sequence[Reason]) -> bool:
     """Whether what is told of a claim ends by no waiting, nor what limits say of it in any pool."""
     limited = bool(told) and all(CAN_NOT_START in one.message for one in told)
     return limited or any(is_final(one.code, one.message) for one in told)
+
+
+def in_vain(told: Sequence[Reason]) -> bool:
+    """Whether a job waits for what nothing but another commit brings, or other nodes."""
+    return never_starts(told) or any(one.code in _BY_COMMIT for one in told)
 
 
 def hopeful(told: Sequence[Sequence[Reason]]) -> Sequence[Sequence[Reason]]:

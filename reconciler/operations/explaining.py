@@ -16,7 +16,7 @@ import msgspec
 from reconciler.core import health, journal
 from reconciler.core import memory as memories
 from reconciler.model import capped, desired, outcome, quantities, records, times
-from reconciler.model.reasons import ReasonCode
+from reconciler.model.reasons import ReasonCode, in_vain
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, JobState
 from reconciler.operations import replaying, viewforms, views, viewtypes
@@ -257,7 +257,7 @@ def _attempts(
 
 def _place(job: records.JobRecord, then: memories.Memory) -> int | None:
     """The place in the queue, in the order of ``Reader.places``."""
-    if job.state is not JobState.PENDING:
+    if job.state is not JobState.PENDING or _in_vain(job, then):
         return None
 
     def order(of: records.JobRecord) -> tuple[int, int, str]:
@@ -265,9 +265,16 @@ def _place(job: records.JobRecord, then: memories.Memory) -> int | None:
 
     mine = order(job)
     return 1 + sum(
-        one.state is JobState.PENDING and one.spec.queue == job.spec.queue and order(one) < mine
+        one.state is JobState.PENDING
+        and one.spec.queue == job.spec.queue
+        and order(one) < mine
+        and not _in_vain(one, then)
         for one in (then.jobs[name] for name in then.active)
     )
+
+
+def _in_vain(job: records.JobRecord, then: memories.Memory) -> bool:
+    return in_vain(then.reasons.get(job.reason_key, ()))
 
 
 def main() -> int:

@@ -127,7 +127,8 @@ class TasksView(viewforms.View, frozen=True):
 
 
 class JobView(viewforms.View, frozen=True):
-    """A job's run. ``place`` counts from 1 among those that wait in its queue.
+    """A job's run. ``place`` counts from 1 among those that wait in its queue and not in vain:
+    what nothing but another commit or other nodes let start has none, and takes nobody's.
 
     ``elements`` counts elements by state; ``attempts`` holds a bounded number of them;
     ``dependsOn`` names the jobs that it waits for, or waited for. ``estimatedCertain``: it starts

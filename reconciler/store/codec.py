@@ -57,6 +57,7 @@ def job_row(job: records.JobRecord) -> Row:
         1,
         encode(bare),
         job.ended_at,
+        job.reason_key,
     )
 
 

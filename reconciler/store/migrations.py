@@ -142,6 +142,18 @@ def _sums_by_place(connection: sa.Connection) -> None:
         connection.execute(sa.text(statement))
 
 
+def _reasons_of_jobs(connection: sa.Connection) -> None:
+    """By which reason a job waits is a column, so that those are found that wait in vain."""
+    connection.execute(sa.text("ALTER TABLE jobs ADD COLUMN reason_key TEXT DEFAULT '' NOT NULL"))
+    rows = connection.execute(sa.text("SELECT key, body FROM jobs WHERE state = 'Pending'")).all()
+    found = [
+        {"key": row.key, "why": msgspec.msgpack.decode(row.body).get("reason_key") or ""}
+        for row in rows
+    ]
+    if found:
+        connection.execute(sa.text("UPDATE jobs SET reason_key = :why WHERE key = :key"), found)
+
+
 #: The first step leads from version 1 to 2, and so on; an empty database needs none of them.
 STEPS: tuple[Step, ...] = (
     _replayable_journal,
@@ -151,6 +163,7 @@ STEPS: tuple[Step, ...] = (
     _provisions,
     _chores,
     _sums_by_place,
+    _reasons_of_jobs,
 )
 NEWEST = 1 + len(STEPS)
 

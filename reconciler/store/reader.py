@@ -9,9 +9,10 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+import msgspec
 import sqlalchemy as sa
 
-from reconciler.model import drift, events, provisioning, records, runs
+from reconciler.model import drift, events, provisioning, reasons, records, runs
 from reconciler.model.drift import Remedy
 from reconciler.model.reasons import Reason
 from reconciler.store import codec, database, migrations, schema
@@ -316,10 +317,15 @@ class Reader:
             return [codec.attempt(row.body) for row in rows]
 
     def places(self, names: Sequence[str]) -> dict[str, int]:
-        """Those of ``names`` that are pending, with their place in their queue, from 1."""
+        """Those of ``names`` that are pending, with their place in their queue, from 1.
+
+        What waits in vain (``reasons.in_vain``) has none, and takes nobody's.
+        """
         if not names:
             return {}
         table = schema.JOBS.c
+        in_vain = msgspec.json.encode(self._reasons_in_vain()).decode()
+        keys = sa.func.json_each(in_vain).table_valued("value")
         ranked = (
             sa.select(
                 table.name,
@@ -331,6 +337,7 @@ class Reader:
                 .label("place"),
             )
             .where(table.newest == sa.literal_column("1"), table.state == "Pending")
+            .where(table.reason_key.not_in(sa.select(keys.c.value)))
             .subquery()
         )
         wanted = sorted(set(names))
@@ -340,6 +347,13 @@ class Reader:
             rows = self.rows(sa.select(ranked).where(ranked.c.name.in_(part)))
             found |= {row.name: int(row.place) for row in rows}
         return found
+
+    def _reasons_in_vain(self) -> list[str]:
+        """The keys of reasons that no waiting ends; only what may be one is read in full."""
+        table = schema.REASONS.c
+        may_be = [sa.func.instr(table.body, word.encode()) > 0 for word in reasons.VAIN_WORDS]
+        rows = self.rows(sa.select(table.key, table.body).where(sa.or_(*may_be)))
+        return [row.key for row in rows if reasons.in_vain(codec.reasons(row.body))]
 
     def job_state_counts(self) -> dict[tuple[str, str], int]:
         """(queue, state) to number of jobs, of newest runs."""

@@ -66,6 +66,7 @@ JOBS = sa.Table(
     _integer("newest"),
     _body(),
     _time("ended_at", nullable=True),
+    sa.Column("reason_key", sa.Text, nullable=False, server_default=""),
     sa.Index("jobs_by_name", "name", "run"),
 )
 sa.Index("jobs_by_end", JOBS.c.ended_at, sqlite_where=JOBS.c.newest == 0)

@@ -78,6 +78,7 @@ def test_what_was_there_is_there_after_the_upgrade(tmp_path: pathlib.Path) -> No
             assert opened.lead("one", 5.0) > 7
             assert opened.load().jobs == {"train": samples.job(reason_key="default/shape")}
             assert opened.cycle == 2
+            assert opened.rows(sa.select(schema.JOBS.c.reason_key)) == [("default/shape",)]
     with contextlib.closing(sqlite3.connect(tmp_path / "old.db")) as connection:
         versions = connection.execute("SELECT version FROM schema_version ORDER BY version")
         assert [number for (number,) in versions] == list(range(1, migrations.NEWEST + 1))

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from reconciler import store
 from reconciler.model import drift, outcome, records, runs
+from reconciler.model.reasons import Reason, ReasonCode
 from reconciler.model.states import AttemptState, JobState
 from reconciler.store import journals, reader
 from tests.unit.store import samples
@@ -283,6 +284,34 @@ def test_jobs_are_filtered_and_paged(opened: store.Store) -> None:
     assert opened.job_state_counts()["a", "Running"] == 2
     with pytest.raises(ValueError, match="no place in a list"):
         opened.jobs(after="x")
+
+
+NEVER = {
+    "never fits": Reason(ReasonCode.NEVER_FITS, "no node could ever hold it"),
+    "too large": Reason(ReasonCode.NO_TOPOLOGY_DOMAIN, "2 racks: none is large enough"),
+    "quota": Reason(ReasonCode.OVER_LIMIT, "Quota q: it can't start under it"),
+    "account": Reason(ReasonCode.NO_UNIX_USER, "nobody is called so"),
+}
+WAITS = {
+    "room": Reason(ReasonCode.INSUFFICIENT_RESOURCES, "it is told of NeverFits alone"),
+    "limit": Reason(ReasonCode.OVER_LIMIT, "2 in use, 1 asked"),
+}
+
+
+def test_what_waits_in_vain_takes_nobody_s_place(opened: store.Store) -> None:
+    epoch = opened.lead("one", 50.0)
+    names = [name for pair in zip(NEVER, [*WAITS, *WAITS], strict=True) for name in pair]
+    jobs = [
+        samples.job(f"j{number}", order=number + 1, reason_key=name)
+        for number, name in enumerate([*names, ""])
+    ]
+    told = {name: (one,) for name, one in (NEVER | WAITS).items()}
+    commit(opened, epoch, 1, samples.cycle(jobs=tuple(jobs), reasons=told))
+    places = {"j1": 1, "j3": 2, "j5": 3, "j7": 4, "j8": 5}
+    assert opened.places([job.name for job in jobs]) == places
+    moved = samples.job("j0", order=1, reason_key="room")
+    commit(opened, epoch, 2, samples.cycle(jobs=(moved,)))
+    assert opened.places(["j0", "j8"]) == {"j0": 1, "j8": 6}
 
 
 def test_running_tasks_of_elastic_gangs_are_counted(opened: store.Store) -> None:
