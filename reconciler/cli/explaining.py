@@ -46,11 +46,14 @@ NO_ESTIMATE = {
     "Held": "it waits until it is released",
     "Dependency": "it depends on others that have not ended",
     "ArrayLimit": "elements of its own go first",
-    "OverLimit": "nobody knows when what it needs under that limit comes back",
+    "OverLimit": "time limits don't say when enough of what runs under that limit has ended",
     "WaitingForQuota": "nobody knows when its queue may have more",
     "Reserved": "nobody knows when what is reserved for others leaves it the time",
     "OverBudget": "a budget keeps it back, whatever room there is",
 }
+#: The same of what waits until one before it has started, as quotas have it (``jobs.pending``).
+STARTS_BEFORE = "the start of one before it"
+NO_TURN_YET = "its turn comes when one before it has started, and nobody knows when that is"
 #: Why what no waiting starts has none; nor has it a place among those that wait for their turn.
 NOT_AT_ALL = "as things are it can't start at all"
 #: Reasons that have nothing to do with what a queue has, and those that no other queue can end.
@@ -407,6 +410,8 @@ def _unbounded(found: list[Json]) -> str:
     helps = (found[0].get("unblocks") or "") if found else ""
     if reasons.TIME_IS_UP in helps:
         return "of what comes free then others may have it first"
+    if helps.startswith(STARTS_BEFORE):
+        return NO_TURN_YET
     why = NO_ESTIMATE.get(codes[0] if codes else "")
     if why is not None:
         return why

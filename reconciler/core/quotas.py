@@ -8,7 +8,10 @@ their place, start, have to leave for them again, and so on. Who asks in which o
 ``lines``, and that what can't start at all comes last in ``hopeless``.
 """
 
+import bisect
+import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -44,6 +47,8 @@ class Account:
         running_gpu_s: used so far by what runs. gpus: that it holds now.
         ends: of jobs that hold something, when the time limits of all of it are up; infinite where
             nobody knows. first_end: with how many jobs it was asked for, and what is told of it.
+        has: of these jobs, what of them runs. back: by resource, once it was asked for, what is
+            back by each end, in order.
     """
 
     quota: desired.Quota
@@ -58,6 +63,8 @@ class Account:
     gpus: float = 0.0
     ends: dict[str, float] = field(default_factory=dict)
     first_end: tuple[int, str] = (-1, "")
+    has: dict[str, list[int]] = field(default_factory=dict)
+    back: dict[int, list[tuple[int, float, str]]] = field(default_factory=dict)
 
 
 class Accounts:
@@ -104,9 +111,11 @@ class Accounts:
         for account in self.of(spec):
             account.jobs.add(spec.name)
             account.ends[spec.name] = max(account.ends.get(spec.name, 0.0), ends_at)
+            has = account.has.setdefault(spec.name, [0, 0, 0])
             for attempt in attempts:
                 for index, amount in enumerate(attempt.resources.as_vector()):
                     account.used[index] += amount
+                    has[index] += amount
                 gpus = attempt.resources.gpu_milli / 1000
                 began = attempt.started_at or attempt.assigned_at
                 ran_s = max(0.0, self._work.now - began)
@@ -301,15 +310,33 @@ def _first_end(account: Account) -> str:
     return account.first_end[1]
 
 
+def _enough_back(account: Account, index: int, lacks: int) -> str:
+    """Until when so much of a resource is back, at the most, where time limits say that."""
+    if index not in account.back:
+        ranked = sorted((end, job) for job, end in account.ends.items() if end < math.inf)
+        sums = itertools.accumulate(account.has[job][index] for _, job in ranked)
+        account.back[index] = [(all_, *one) for all_, one in zip(sums, ranked, strict=True)]
+    back = account.back[index]
+    at = bisect.bisect_left(back, lacks, key=operator.itemgetter(0))
+    if at == len(back):
+        return ""
+    _, end, job = back[at]
+    return (
+        f" (the time limit of {job} {TIME_IS_UP} {times.format_time(end)}, and enough of it is "
+        "back by then)"
+    )
+
+
 def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
     text, quota, let = FORMATS[index], account.quota, account.let[index]
+    back = _enough_back(account, index, account.used[index] + asked - cap)
     # whether nodes have room for that is not known yet: it may start now, or go on waiting
     before = f", {text(let)} {LEFT_BEFORE}" if let else ""
     return Reason(
         ReasonCode.OVER_LIMIT,
         f"Quota {quota.name} limits {whom_of(quota)} to {amount_of(index, cap)}: "
         f"{text(account.used[index] - let)} in use{before}, {text(asked)} asked",
-        unblocks="the end of other work, or a higher spec.resources",
+        unblocks=f"the end of other work{back}, or a higher spec.resources",
     )
 
 

@@ -181,7 +181,10 @@ def test_what_was_stopped_has_not_failed(reason: str, *, failed: bool) -> None:
         (["Held"], "it waits until it is released"),
         (["OverLimit", "NeverFits"], "as things are it can't start at all"),
         (["InsufficientResources"], "not all that is before it has a time limit"),
-        (["OverLimit"], "nobody knows when what it needs under that limit comes back"),
+        (
+            ["OverLimit"],
+            "time limits don't say when enough of what runs under that limit has ended",
+        ),
         ([], "not all that is before it has a time limit"),
     ],
 )

@@ -413,7 +413,28 @@ Queue vision:
   memory           3 GiB           -           -           -    1024 GiB
 
 Place in its queue: 1.
-No start can be estimated: nobody knows when what it needs under that limit comes back.
+No start can be estimated: time limits don't say when enough of what runs under that limit has \
+ended.
+""",
+    ),
+    "waits for its turn under a quota": (
+        {
+            "job": _job(
+                place=1,
+                reasons=[{"code": "OverLimit", "unblocks": "the start of one before it, or"}],
+            ),
+            "reasons": [{"code": "OverLimit", "message": "m"}],
+            "queue": None,
+        },
+        """\
+j is Pending.
+
+OverLimit: m
+  It needs room on nodes as well, which is looked for only once that has ended.
+
+Place in its queue: 1.
+No start can be estimated: its turn comes when one before it has started, and nobody knows when \
+that is.
 """,
     ),
     "can never start under its own limit": (

@@ -6,7 +6,7 @@ import pytest
 from reconciler.core import held as holders
 from reconciler.core import quotas
 from reconciler.core import work as desk
-from reconciler.model import access, desired, records, resources
+from reconciler.model import access, desired, records, resources, times
 from reconciler.model.reasons import CAN_NOT_START
 from tests.unit.core.world import World, job
 
@@ -273,3 +273,38 @@ def test_what_no_waiting_could_start_is_not_told_to_have_waited() -> None:
     }
     assert told["wide"].startswith("until now it could not start at all: OverLimit: Quota q limits")
     assert told["waits"].startswith("until now it waited: OverLimit: Quota q limits")
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [(1, "short"), (2, "short"), (3, "long"), (5, "long"), (6, "")],
+)
+def test_who_waits_for_an_amount_is_told_until_when_at_the_most(asked: int, told: str) -> None:
+    """Three CPUs of eight are endless; two come back after a minute, three after an hour."""
+    world = World(nodes=2, cpu=8)
+    quota = desired.Quota("q", user="ada", resources=desired.Amounts(cpu_milli=8000))
+    world.change_structure(quotas={"q": quota})
+    world.commit(
+        job("endless", cpu=3, owner="ada"),
+        job("long", cpu=3, owner="ada", time_limit_s=3600),
+        job("short", cpu=2, owner="ada", time_limit_s=60),
+    )
+    world.settle()
+    world.commit(job("waits", cpu=asked, owner="ada"))
+    world.settle()
+    reason = world.memory.reasons[world.memory.jobs["waits"].reason_key][0]
+    assert f"to 8 CPUs: 8 in use, {asked} asked" in reason.message
+    if not told:
+        assert reason.unblocks == "the end of other work, or a higher spec.resources"
+        return
+    (attempt,) = world.attempts(told)
+    assert attempt.started_at is not None
+    limit_s = attempt.started_at + (60 if told == "short" else 3600)
+    assert reason.unblocks == (
+        f"the end of other work (the time limit of {told} is up at {times.format_time(limit_s)}, "
+        "and enough of it is back by then), or a higher spec.resources"
+    )
+    for name in ("short", "long")[: 1 + (told == "long")]:
+        assert world.state("waits").value == "Pending"
+        world.end(name)
+    assert world.state("waits").value == "Running"
