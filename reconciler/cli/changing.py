@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reconciler.cli import completing, context, lazily, overriding, submitwords, terminal
+from reconciler.cli import (
+    completing,
+    context,
+    elementwords,
+    lazily,
+    overriding,
+    submitwords,
+    terminal,
+)
 from reconciler.model import hostlists
 from reconciler.operations import endpoints
 
@@ -305,6 +313,7 @@ def _on_jobs(verb: operations.Verb, help_text: str) -> Callable[..., None]:
         server: context.Server = None,
         token_file: context.TokenFile = None,
     ) -> None:
+        elementwords.whole(verb, names)
         change_all(verb, names, reason, (clone, server, token_file), dry_run=dry_run)
 
     act.__name__ = verb
@@ -330,6 +339,7 @@ def cancel(
     Example: muster cancel train --override --for 2h --reason "fills the disk; git is down"
     """
     overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
+    elementwords.whole("cancel", names)
     if override:
         overriding.put("cancel", names, reason, lasts, (server, token_file))
         return

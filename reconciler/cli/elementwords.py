@@ -8,10 +8,12 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from reconciler.cli import joblist, terminal
+from reconciler.cli import terminal
+from reconciler.model import states
 
 Json = Any
 
+_FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
 #: ``JOB[ELEMENT]``, as the controller names elements of arrays.
 _NAMED = re.compile(r"([^\[\]]+)\[(\d{1,6})\]")
 
@@ -20,6 +22,28 @@ def parted(written: str) -> tuple[str, int | None]:
     """The job that a name means, and the number of its element where it names one."""
     found = _NAMED.fullmatch(written)
     return (written, None) if found is None else (found[1], int(found[2]))
+
+
+def chosen(written: str, option: int | None) -> tuple[str, int | None]:
+    """The job and the element that a name and ``--element`` mean together, which both may say."""
+    job, element = parted(written)
+    if element is not None and option is not None and element != option:
+        terminal.fail(
+            f"{written} and --element {option} are two elements: name one of them", terminal.USAGE
+        )
+    return job, option if element is None else element
+
+
+def whole(command: str, names: Iterable[str]) -> None:
+    """Leave a command that takes whole jobs where a name means an element of one."""
+    for written in names:
+        job, element = parted(written)
+        if element is not None:
+            terminal.fail(
+                f"{written} is one element of an array, and muster {command} takes whole jobs: "
+                f"muster {command} {job} is for all of it",
+                terminal.USAGE,
+            )
 
 
 def require(job: Json, element: int) -> None:
@@ -52,7 +76,7 @@ def told(job: Json, element: int) -> str:
 
 def _untried(job: Json, element: int) -> str:
     """An element of which no try is told: one that ended long ago has none any more."""
-    if any(job["elements"].get(state) for state in joblist.FINISHED):
+    if any(job["elements"].get(state) for state in _FINISHED):
         return f"No try of element {element} is told: it waits, or ended long ago."
     return f"Element {element} waits."
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import completing, context, terminal
+from reconciler.cli import completing, context, elementwords, terminal
 from reconciler.model import nearest, states
 from reconciler.model import reasons as words
 
@@ -65,6 +65,7 @@ def jobs(
 
     Example: muster jobs --queue research --state Pending
     """
+    elementwords.whole("jobs", names or ())
     wanted = None if state is None else _state(state)
     with context.controller(server, token_file) as api:
         items = api.items("/v1/jobs", queue=queue, state=wanted, owner=owner)

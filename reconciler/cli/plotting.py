@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reconciler.cli import completing, context, terminal
+from reconciler.cli import completing, context, elementwords, terminal
 from reconciler.model import nearest
 from reconciler.operations import jobplots
 
@@ -31,7 +31,12 @@ def register(app: typer.Typer) -> None:
 
 
 def plot(
-    name: Annotated[str, typer.Argument(help="Name of the job.", autocompletion=completing.jobs)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the job, or JOB[ELEMENT] of an array.", autocompletion=completing.jobs
+        ),
+    ],
     *,
     metric: Annotated[
         list[str] | None, typer.Option("--metric", "-m", help="Only this series; repeatable.")
@@ -70,6 +75,7 @@ def plot(
             "pictures need matplotlib, which is not installed: install the extra `plots`, such as "
             "by `pip install '.[plots]'` in a checkout, or `pip install matplotlib`"
         )
+    name, element = elementwords.chosen(name, element)
     query = {"stream": "metrics", "every": "true"}
     for key, value in (("task", task), ("element", element), ("run", run)):
         if value is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import completing, context, lazily, logwords, patience, terminal
+from reconciler.cli import completing, context, elementwords, lazily, logwords, patience, terminal
 from reconciler.model import states, times
 
 if TYPE_CHECKING:
@@ -56,7 +56,12 @@ _Timestamps = Annotated[
 
 
 def logs(
-    name: Annotated[str, typer.Argument(help="Name of the job.", autocompletion=completing.jobs)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the job, or JOB[ELEMENT] of an array.", autocompletion=completing.jobs
+        ),
+    ],
     task: Annotated[
         str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
     ] = None,
@@ -100,6 +105,7 @@ def logs(
 
     Example: muster logs train --since 12h --timestamps
     """
+    name, element = elementwords.chosen(name, element)
     if all_tasks and task is not None:
         terminal.fail("--all-tasks and --task: give one of them", terminal.USAGE)
     widely = bool(every or since or until) and not (follow or all_tasks)

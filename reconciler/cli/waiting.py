@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from reconciler.cli import completing, context, lazily, patience, terminal
+from reconciler.cli import completing, context, elementwords, lazily, patience, terminal
 from reconciler.model import quantities, reasons
 from reconciler.operations import withheld
 
@@ -187,6 +187,7 @@ def wait(
     Example: muster wait train evaluate --timeout 2h
     """
     timeout_s = context.seconds("--timeout", timeout) if timeout else None
+    elementwords.whole("wait", names)
     ends_at = None if timeout_s is None else time.monotonic() + timeout_s
     span = "" if timeout_s is None else quantities.format_duration(timeout_s)
     with context.controller(server, token_file) as api:

@@ -1,9 +1,11 @@
 """Elements of arrays by the names that plans and reasons give them."""
 
+from collections.abc import Callable
+
 import pytest
 import typer
 
-from reconciler.cli import elementwords, explaining
+from reconciler.cli import changing, elementwords, explaining, joblist, onejob, waiting
 
 
 def attempt(element: int, number: int, state: str, node: str) -> dict[str, object]:
@@ -81,3 +83,62 @@ def test_an_element_that_is_not_there(
     with pytest.raises(typer.Exit):
         elementwords.require(job, element)
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("written", "option", "expected"),
+    [
+        ("hog", None, ("hog", None)),
+        ("hog", 3, ("hog", 3)),
+        ("hog[2]", None, ("hog", 2)),
+        ("hog[2]", 2, ("hog", 2)),
+    ],
+)
+def test_a_name_and_an_option_mean_one_element(
+    written: str, option: int | None, expected: tuple[str, int | None]
+) -> None:
+    assert elementwords.chosen(written, option) == expected
+
+
+def test_two_elements_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as left:
+        elementwords.chosen("hog[2]", 3)
+    assert left.value.exit_code == 64
+    assert "hog[2] and --element 3 are two elements" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "call"),
+    [
+        ("cancel", changing.cancel),
+        ("hold", changing._on_jobs("hold", "")),
+        ("rerun", changing._on_jobs("rerun", "")),
+        ("wait", waiting.wait),
+        ("jobs", joblist.jobs),
+    ],
+)
+def test_what_takes_whole_jobs_says_what_to_write(
+    command: str, call: Callable[[list[str]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as left:
+        call(["train", "hog[2]"])
+    assert left.value.exit_code == 64
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"hog[2] is one element of an array, and muster {command} takes whole jobs" in told
+    assert f"muster {command} hog is for all of it" in told
+
+
+@pytest.mark.usefixtures("in_utc")
+def test_a_job_shows_the_tries_of_the_element_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    tries = [
+        {**one, "phase": None, "devices": [], "started": None, "ended": None, "asked": {}}
+        for one in HOG["attempts"]  # type: ignore[attr-defined]
+    ]
+    whole = {**HOG, "attempts": tries, "run": 1, "queue": "q"}
+    onejob.show_job(whole, [], 1)
+    told = capsys.readouterr().out
+    assert "Element   Element 1 is Running on n2, its try 2." in told
+    assert told.count("[1] main-0") >= 2
+    assert "[0] main-0" not in told
+    onejob.show_job(whole, [])
+    assert "[0] main-0" in capsys.readouterr().out

@@ -12,6 +12,7 @@ from reconciler.cli import (
     joblist,
     looking,
     main,
+    onejob,
     recording,
     terminal,
     waiting,
@@ -924,7 +925,7 @@ def test_a_job_says_that_there_are_more_evictions_than_it_lists(
 ) -> None:
     item = _job(run=1, queue="", array=False) | {"submitted": None, "started": None, "ended": None}
     evicted = [{"at": "1970-01-01T00:00:05Z", "message": f"element {one}"} for one in range(count)]
-    looking._facts(item, evicted)
+    onejob.facts(item, evicted)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Evicted")]
     assert lines[:-3] == told
     assert [line.rpartition(" ")[2] for line in lines[-3:]] == [
@@ -980,5 +981,5 @@ def test_an_elastic_gang_is_explained(capsys: pytest.CaptureFixture[str]) -> Non
     gang |= {"place": None, "estimatedStart": None, "attempts": []}
     explaining._explain_job({"job": gang, "reasons": [], "queue": None}, 0.0)
     assert "1 task runs, 2 are enough and 6 the most." in capsys.readouterr().out.splitlines()
-    looking._facts({**gang, "run": 0, "reasons": []}, [])
+    onejob.facts({**gang, "run": 0, "reasons": []}, [])
     assert "Tasks     1 task runs, 2 are enough and 6 the most" in capsys.readouterr().out
