@@ -6,7 +6,7 @@ what it has in hand, and whoever judges documents asks of these alone: both say 
 
 from collections.abc import Mapping, Sequence
 
-from reconciler.model import desired
+from reconciler.model import desired, lenders
 
 #: Of each queue the amounts of each resource; -1 is what is above the roots.
 Rows = Sequence[Sequence[int]]
@@ -86,44 +86,34 @@ class Most:
     ) -> None:
         """``of_queue``: paths. ``owed``, ``lent``: guarantees, and how much of them others may use.
 
-        ``measured``: whose share of what is measured. ``whole``: what there is in all.
+        Rows of parents come first. ``measured``: whose share of what is measured. ``whole``: what
+        there is in all.
         """
         self._paths, self._owed, self._lent = of_queue, owed, lent
         self._measured, self._whole = measured, whole
-        #: By resource: what each queue lends to nobody, and the sum of that below each, roots last.
-        self._kept: dict[int, tuple[list[int], list[int]]] = {}
+        self._idle: dict[int, lenders.Lenders] = {}
 
     def of(self, queue: int, resource: int) -> int | None:
         """The most of one resource; None: nobody keeps any of it back, only nodes are a bound."""
-        most, kept = self._covered(queue, resource)
-        return max(most, self._whole[resource] - kept) if kept else None
+        lent = self._lenders(resource).of(queue)
+        return max(0, lent.most) if lent.kept else None
 
     def owed(self, queue: int, resource: int) -> int:
         """What of that is guaranteed to a queue, or above it where that leaves more."""
-        return self._covered(queue, resource)[0]
+        return max(0, self._lenders(resource).of(queue).owned)
 
-    def _covered(self, queue: int, resource: int) -> tuple[int, int]:
-        """What guarantees leave a queue at the most, and what others keep back from it in all."""
-        alone, below = self._kept_of(resource)
-        most = kept = 0
-        path = self._paths[queue]
-        for member, above in zip(path, (*path[1:], -1), strict=True):
-            if self._measured[member][resource]:
-                most = max(most, self._owed[member][resource] - kept)
-            kept += below[above] - alone[member]
-        return most, kept
-
-    def _kept_of(self, resource: int) -> tuple[list[int], list[int]]:
-        """What each queue and those below it lend to nobody while they leave it idle."""
-        found = self._kept.get(resource)
+    def _lenders(self, resource: int) -> lenders.Lenders:
+        """What is kept back of a resource while nobody uses any of it."""
+        found = self._idle.get(resource)
         if found is None:
-            count = len(self._paths)
-            alone, below = [0] * count, [0] * (count + 1)
-            # longest paths first, so that what is below a queue is known when it is its turn
-            for row in sorted(range(count), key=lambda each: -len(self._paths[each])):
-                own = self._owed[row][resource] - self._lent[row][resource]
-                alone[row] = max(0, min(own, self._whole[resource]), below[row])
-                path = self._paths[row]
-                below[path[1] if len(path) > 1 else -1] += alone[row]
-            found = self._kept[resource] = (alone, below)
+            guaranteed = [row[resource] for row in self._owed]
+            lent = [row[resource] for row in self._lent]
+            found = self._idle[resource] = lenders.Lenders(
+                self._paths,
+                used=[0] * len(self._paths),
+                guaranteed=guaranteed,
+                withheld=[own - most for own, most in zip(guaranteed, lent, strict=True)],
+                measured=[row[resource] for row in self._measured],
+                capacity=self._whole[resource],
+            )
         return found

@@ -9,7 +9,8 @@ out with what one start takes of each.
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from reconciler.scheduling import bypool, lenders, timelines
+from reconciler.model import lenders
+from reconciler.scheduling import bypool, timelines
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Charge

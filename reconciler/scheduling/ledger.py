@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import bypool, fairshare, lenders, written
+from reconciler.model import lenders
+from reconciler.scheduling import bypool, fairshare, written
 from reconciler.scheduling import demand as demands
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Charge, Vector

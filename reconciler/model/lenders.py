@@ -2,13 +2,13 @@
 
 Of one resource the amounts in use come in, as they are or as they will be; for any queue goes out
 what it may still start. The sums over the tree are made once, so that each queue after that costs
-no more than its depth.
+no more than its depth. With nothing in use it is the most that each could ever have (``owed``).
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from reconciler.scheduling.amounts import UNLIMITED
+from reconciler.model.quantities import LARGEST_AMOUNT
 
 
 class Lent(NamedTuple):
@@ -61,7 +61,7 @@ class Lenders:
     def of(self, queue: int) -> Lent:
         """What one queue may still start."""
         path, used = self._paths[queue], self._used
-        owned, needed, kept = -UNLIMITED, used[queue], 0
+        owned, needed, kept = -LARGEST_AMOUNT, used[queue], 0
         for member, above in zip(path, (*path[1:], -1), strict=True):
             if self._measured[member]:
                 owned = max(owned, self._guaranteed[member] - needed)
