@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +20,6 @@ from reconciler.cli import (
     submitwords,
     terminal,
 )
-from reconciler.model import hostlists
 from reconciler.operations import endpoints
 
 if TYPE_CHECKING:
@@ -34,12 +33,6 @@ else:
     withheld = lazily.module("reconciler.operations.withheld")
 
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; goes into the commit.")]
-Nodes = Annotated[
-    list[str],
-    typer.Argument(
-        help="Names of nodes, or host lists such as gpu[001-004].", autocompletion=completing.nodes
-    ),
-]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Check and say what would be done, and change nothing.")
 ]
@@ -61,7 +54,7 @@ def register(app: typer.Typer) -> None:
     )
     for verb, help_text in JOB_VERBS.items():
         app.command(verb)(_on_jobs(verb, help_text))
-    for command in (cancel, drain, undrain, approve):
+    for command in (cancel, approve):
         app.command()(command)
 
 
@@ -280,10 +273,10 @@ def change_all(
     changes: list[operations.Change] = [
         operations.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
     ]
-    _tell(carry_out(changes, to, dry_run=dry_run), to, verb, reason, dry_run=dry_run)
+    tell(carry_out(changes, to, dry_run=dry_run), to, verb, reason, dry_run=dry_run)
 
 
-def _tell(
+def tell(
     made: list[operations.Done], to: operations.Target, verb: str, reason: str, *, dry_run: bool
 ) -> None:
     """Say what was done; leaves the command where safety keeps it from being in force."""
@@ -360,54 +353,6 @@ JOB_VERBS: dict[operations.Verb, str] = {
     Example: muster rerun train
     """,
 }
-
-
-def drain(
-    nodes: Nodes,
-    reason: Annotated[str, typer.Option("--reason", "-m", help="Why, for who comes after.")],
-    *,
-    override: overriding.Override = False,
-    lasts: overriding.For = None,
-    dry_run: DryRun = False,
-    clone: Clone = None,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """Take nodes out of service; what runs goes on.
-
-    Example: muster drain gpu003 --reason "fan 3 is noisy"
-
-    Example: muster drain 'gpu[017-020]' --reason "rack 5 is moved"
-
-    Example: muster drain gpu003 --override --for 2h --reason "it smokes; git is down"
-    """
-    overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
-    names = _expanded(nodes)
-    if override:
-        overriding.put("drain", names, reason, lasts, (server, token_file))
-        return
-    _change_nodes("drain", names, reason, (clone, server, token_file), dry_run=dry_run)
-
-
-def _expanded(nodes: list[str]) -> list[str]:
-    """Names of nodes, each once; leaves the command where something is no host list."""
-    try:
-        return list(dict.fromkeys(name for one in nodes for name in hostlists.expand(one)))
-    except hostlists.HostListError as error:
-        terminal.fail(str(error), terminal.USAGE)
-
-
-def _change_nodes(
-    verb: Literal["drain", "undrain"],
-    names: list[str],
-    reason: str,
-    place: tuple[Path | None, str | None, str | None],
-    *,
-    dry_run: bool,
-) -> None:
-    to = target(*place)
-    done = carry_out([operations.Drain(verb, tuple(names), reason)], to, dry_run=dry_run)
-    _tell(done, to, verb, reason, dry_run=dry_run)
 
 
 def approve(
@@ -490,18 +435,3 @@ def _figure_of(
 
 #: How the digest of a plan begins.
 PLAN = "sha256:"
-
-
-def undrain(
-    nodes: Nodes,
-    *,
-    dry_run: DryRun = False,
-    clone: Clone = None,
-    server: context.Server = None,
-    token_file: context.TokenFile = None,
-) -> None:
-    """Put drained nodes back into service.
-
-    Example: muster undrain gpu003
-    """
-    _change_nodes("undrain", _expanded(nodes), "", (clone, server, token_file), dry_run=dry_run)

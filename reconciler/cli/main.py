@@ -18,10 +18,8 @@ from reconciler.cli import interrupts, otherwords, terminal
 #: looked up here, so that none but its own module has to be imported.
 COMMANDS = {
     "serving": ("up", "demo", "init", "controller", "agent", "version"),
-    "changing": (
-        *("submit", "hold", "release", "rerun", "cancel"),
-        *("drain", "undrain", "approve"),
-    ),
+    "changing": ("submit", "hold", "release", "rerun", "cancel", "approve"),
+    "draining": ("drain", "undrain"),
     "overriding": ("overrides",),
     "running": ("run",),
     "waiting": ("wait",),
