@@ -46,6 +46,9 @@ Clone = Annotated[
     ),
 ]
 
+#: How the digest of a plan begins.
+PLAN = "sha256:"
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
@@ -431,7 +434,3 @@ def _figure_of(
             or [nothing],
         )
     return "; ".join(figures)
-
-
-#: How the digest of a plan begins.
-PLAN = "sha256:"

@@ -7,7 +7,7 @@ starts the controller has said that it is right.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from reconciler.desired import firsts, provenance, source, trees, trusting
+from reconciler.desired import firsts, provenance, source, trees, trusting, walks
 from reconciler.model import revisions
 
 #: Heads that were accepted and are remembered.
@@ -93,8 +93,8 @@ class Lineage:
         base: str | None,
         judge: provenance.Provenance,
         trust: trusting.Trust,
-        before: Callable[[], provenance.Before],
-    ) -> provenance.Walk:
+        before: Callable[[], walks.Before],
+    ) -> walks.Walk:
         """Who answers for what leads from ``base`` to ``head``.
 
         The first revision, and one that was accepted from outside and does not follow, or not in
@@ -111,7 +111,7 @@ class Lineage:
         """
         if base is None or not self._source.descends(head, base):
             self.take_alone(head, judge, trust)
-            return provenance.Walk(trusting.Trust(), as_written=True)
+            return walks.Walk(trusting.Trust(), as_written=True)
         known = before()
         last = self._merges.get(head, head)
         if last != head:
@@ -127,7 +127,7 @@ class Lineage:
                     f"{error}, and who signed each can't be judged at once: look at what they "
                     f"change, and {how_to_accept(head)}",
                 ) from None
-            return provenance.Walk(trusting.Trust(), as_written=True)
+            return walks.Walk(trusting.Trust(), as_written=True)
         self.line, self._alone = tuple(line), False
         try:
             found = judge.walk(line, trust, known, whole=self.is_merge(head))
@@ -141,8 +141,8 @@ class Lineage:
         until: str,
         judge: provenance.Provenance,
         trust: trusting.Trust,
-        before: provenance.Before,
-    ) -> provenance.Walk:
+        before: walks.Before,
+    ) -> walks.Walk:
         """Go on behind the commit that a walk has stopped at; the rest as for :meth:`walk`."""
         ids = [commit.id for commit in self.line]
         try:
@@ -158,12 +158,12 @@ class Lineage:
         judge: provenance.Provenance,
         trust: trusting.Trust,
         error: trees.BrokenTreeError,
-    ) -> provenance.Walk:
+    ) -> walks.Walk:
         """What leads to a head can't be judged: it is taken only where that was accepted."""
         if not self.is_accepted(head):
             raise broken(head, error) from None
         self.take_alone(head, judge, trust)
-        return provenance.Walk(trusting.Trust(), as_written=True)
+        return walks.Walk(trusting.Trust(), as_written=True)
 
     def take_alone(self, head: str, judge: provenance.Provenance, trust: trusting.Trust) -> None:
         """A head to which nothing leads that could be judged: it answers for itself."""

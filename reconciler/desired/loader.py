@@ -27,6 +27,7 @@ from reconciler.desired import (
     trees,
     trusting,
     undecided,
+    walks,
 )
 from reconciler.desired.incumbents import Incumbents
 from reconciler.model import desired, judgement
@@ -320,7 +321,7 @@ class Loader:
         self._take_stops(walk)
         self._apply(head, walk.trust, as_written=walk.as_written)
 
-    def _take_stops(self, walk: provenance.Walk) -> None:
+    def _take_stops(self, walk: walks.Walk) -> None:
         """Bring what is in force to where a walk stopped on its way."""
         self.approved += walk.approvals
         self._approvals = (*self._approvals, *walk.approvals)[-APPROVALS_MAX:]
@@ -341,14 +342,14 @@ class Loader:
         if self._applied.expire() or is_due or trust != self._trust:
             self._apply(self._head, trust)
 
-    def _walk(self, head: str) -> provenance.Walk:
+    def _walk(self, head: str) -> walks.Walk:
         """Who answers for what leads to ``head``."""
         return self._lineage.walk(head, self._head, self._provenance, self._trust, self._before)
 
-    def _before(self) -> provenance.Before:
+    def _before(self) -> walks.Before:
         """What is in force, by which changes are judged."""
         structure = self._applied.basis.structure
-        return provenance.Before(
+        return walks.Before(
             {name: q.parent for name, q in structure.queues.items()},
             self._applied.jobs,
             self._applied.places(trusting.TRUSTED_KINDS),

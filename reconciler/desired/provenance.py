@@ -11,8 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from reconciler.desired import altered, documents, measures, signatures, source, touched, trusting
-from reconciler.model import access, desired
+from reconciler.desired import (
+    altered,
+    documents,
+    measures,
+    signatures,
+    source,
+    touched,
+    trusting,
+    walks,
+)
+from reconciler.model import access
 from reconciler.model.documents import cluster, queue
 
 APPROVE = "Muster-Approve"
@@ -23,61 +32,6 @@ JOBS_FOLDER = "jobs"
 STOPS_MAX = 100
 
 
-class Before(msgspec.Struct, frozen=True):
-    """What is in force where a walk begins.
-
-    Attributes:
-        parents: the parent of each queue.
-        jobs: the jobs in force, by name: whose they are, where their documents can't be read.
-        places: by label, in which files, with their blobs, the trusted kinds are written.
-        measure: what commits are measured by beside what is written; None: nothing is in force.
-        waits: whether something is held, which an approval may bring into force.
-        origins: by label, in which file a structural object that is in force was written.
-    """
-
-    parents: Mapping[str, str | None] = {}
-    jobs: Mapping[str, desired.Job] = {}
-    places: Mapping[str, Mapping[str, str]] = {}
-    measure: measures.Measure | None = None
-    waits: bool = False
-    origins: Mapping[str, str] = {}
-
-    def by_path(self) -> dict[str, list[str]]:
-        """The labels of what is in force from each file."""
-        found: dict[str, list[str]] = {}
-        for job in self.jobs.values():
-            found.setdefault(job.path, []).append(f"Job/{job.name}")
-        for label, path in self.origins.items():
-            found.setdefault(path, []).append(label)
-        return found
-
-
-class Stop(msgspec.Struct, frozen=True):
-    """A revision on the way that is to be in force before what comes behind it is refused."""
-
-    revision: str
-    trust: trusting.Trust
-
-
-class Walk(msgspec.Struct, frozen=True):
-    """What came of a walk: what holds after it, digests that were approved, and who signed.
-
-    ``signers``: as whom each commit counts whose signature was looked at; empty: as nobody.
-    ``stops``: what of an object counted, and was then changed by somebody who may not, stays as of
-    there: how many commits are fetched at once makes no difference.
-    ``until``: the commit that changes what those behind it are measured by, or before which no more
-    stops are left, which has to be taken up before them; empty: all of the line was walked.
-    ``as_written``: what the revision says of people and keys is taken as it is.
-    """
-
-    trust: trusting.Trust
-    approvals: tuple[str, ...] = ()
-    signers: dict[str, str] = {}
-    stops: tuple[Stop, ...] = ()
-    until: str = ""
-    as_written: bool = False
-
-
 class Provenance:
     """Walks along the commits of one repository. Close it when done."""
 
@@ -86,7 +40,7 @@ class Provenance:
         self._clock = clock
         self._verifier = signatures.Verifier(repository)
         self._touched = touched.Touched(repository, dict)
-        self._before = Before()
+        self._before = walks.Before()
         self._places: dict[str, dict[str, str]] = {}
         #: Whose a job is as of the last commit that counts; None: it is gone.
         self._holders: dict[str, _Holder | None] = {}
@@ -101,10 +55,10 @@ class Provenance:
         self,
         line: Sequence[source.Commit],
         trust: trusting.Trust,
-        before: Before,
+        before: walks.Before,
         *,
         whole: bool = False,
-    ) -> Walk:
+    ) -> walks.Walk:
         """Go along ``line``, the oldest first.
 
         Args:
@@ -122,13 +76,15 @@ class Provenance:
         in_force = before.measure
         unasked = trust.mode == "off" and (in_force is None or in_force.mode == "off")
         if unasked and not self._turns_on(line):
-            return Walk(trust, tuple(one for commit in line for one in commit.trailer(APPROVE)))
+            return walks.Walk(
+                trust, tuple(one for commit in line for one in commit.trailer(APPROVE))
+            )
         self._before, self._holders, self._parents = before, {}, before.parents
         self._touched = touched.Touched(self._source, before.by_path)
         self._places = {label: dict(files) for label, files in before.places.items()}
         counted: set[str] = set()  # what is other than in force, or than at the last stop
-        stops: list[Stop] = []
-        earlier = Stop("", trust)
+        stops: list[walks.Stop] = []
+        earlier = walks.Stop("", trust)
         for commit in line:
             parent, parents = trust, self._parents  # what held before, whatever it makes of it
             asked = self._asked(commit, trust, in_force)
@@ -155,17 +111,17 @@ class Provenance:
                 elif denied & counted and not whole:  # the next walk goes on, with new stops
                     del signers[commit.id], approvals[len(approvals) - len(approved) :]
                     told = tuple(approvals), signers, tuple(stops)
-                    return Walk(earlier.trust, *told, until=earlier.revision)
+                    return walks.Walk(earlier.trust, *told, until=earlier.revision)
                 counted |= changes.keys() - denied
-            earlier = Stop(commit.id, trust)
+            earlier = walks.Stop(commit.id, trust)
             trusts = (trust.mode, trust.documents) != (parent.mode, parent.documents)
             if trusts:
                 in_force = None
             moves = asked is not None and self._parents != parents
             settles = before.waits and bool(approved)
             if (trusts or moves or settles) and commit is not line[-1] and not whole:
-                return Walk(trust, tuple(approvals), signers, tuple(stops), commit.id)
-        return Walk(trust, tuple(approvals), signers, tuple(stops))
+                return walks.Walk(trust, tuple(approvals), signers, tuple(stops), commit.id)
+        return walks.Walk(trust, tuple(approvals), signers, tuple(stops))
 
     def _asked(
         self,
@@ -201,7 +157,7 @@ class Provenance:
         return asked if access.of_approval(measure.known, signer.who).allowed else []
 
     def signers(self, commit: source.Commit, trust: trusting.Trust) -> dict[str, str]:
-        """Who signed a commit that nothing leads to; as ``Walk.signers``.
+        """Who signed a commit that nothing leads to; as ``walks.Walk.signers``.
 
         Raises:
             GitError: it can't be read, or git can't verify at all.
@@ -372,7 +328,7 @@ class Provenance:
             found |= {p: blob for p, blob in after.items() if not self._touched.of(label, blob)}
         return found
 
-    def again(self, head: str, trust: trusting.Trust, before: Before) -> trusting.Trust:
+    def again(self, head: str, trust: trusting.Trust, before: walks.Before) -> trusting.Trust:
         """Judge anew, once, what a clock alone refused that has been set back since.
 
         It counts if who signed it may by the Access of now too: what was taken from somebody
