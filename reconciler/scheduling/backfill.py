@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reconciler.scheduling import asking, moments, windows
+from reconciler.scheduling import asking, moments, order, windows
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.room import Room
@@ -116,15 +116,20 @@ class Calendar:
         self._coming[reach] = (at, room)
         return room
 
-    def ahead_of(self, ask: asking.Ask) -> list[Reservation]:
-        """What an ask's own queue has reserved for who comes before it."""
-        return [
-            reservation
-            for reservation in self.reservations
-            if reservation.ask.queue == ask.queue
-            and reservation.ask.line.priority >= ask.line.priority
-            and reservation.ask.job != ask.job
-        ]
+    def holds_back(self, ask: asking.Ask) -> bool:
+        """Whether the queue has room reserved for who has waited so long that nobody passes it.
+
+        ``order.WAIT_MAX_S``; it is of no lower priority than the ask, and came before it.
+        """
+        longest_ago = self.situation.now - order.WAIT_MAX_S
+        own = ask.progress.claim.submitted_at
+        return any(
+            other.ask.queue == ask.queue
+            and other.ask.line.priority >= ask.line.priority
+            and other.ask.progress.claim.submitted_at <= min(longest_ago, own)
+            and other.ask.job != ask.job
+            for other in self.reservations
+        )
 
     def delayed_by(self, ask: asking.Ask) -> Reservation:
         """The first reservation that an ask would delay, which fits but for reservations."""
@@ -190,13 +195,7 @@ class Calendar:
         if ends_at < math.inf:
             self._times.started(ends_at, tasks, exclusive=exclusive, matches=matches)
 
-    def promised(
-        self,
-        tasks: tuple[TaskPlacement, ...],
-        *,
-        beside_s: float | None = None,
-        beside: Sequence[Reservation] = (),
-    ) -> None:
+    def promised(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
         """Room was kept for somebody who starts soon: it is taken in every other room too.
 
         Reservations on the same nodes are given up: who may evict goes before them.
@@ -204,8 +203,6 @@ class Calendar:
         Args:
             tasks: what room was kept for.
             beside_s: for how long it stays, where it was placed so that it delays no reservation.
-            beside: reservations that it doesn't delay where it may others; where it is still there
-                when they begin it is taken in their rooms already.
         """
         self._combined.clear()
         if beside_s is not None:
@@ -218,14 +215,13 @@ class Calendar:
         self.reservations = [
             reservation
             for reservation in there
-            if reservation in beside or not any(task.node in nodes for task in reservation.tasks)
+            if not any(task.node in nodes for task in reservation.tasks)
         ]
         gone = [r for r in there if r not in self.reservations]
         self.dropped += gone
         self.lost += gone
         for reservation in self.reservations:
-            if reservation not in beside:
-                reservation.room.hold(tasks)
+            reservation.room.hold(tasks)
 
     # When somebody could start
 

@@ -3,7 +3,8 @@
 An ask and the ledger come in; victims with their ground go out, or nothing, and then nothing has
 changed. *Reclaim*: a queue that stays within its fair share takes from queues above theirs.
 *Preempt*: higher priority takes from lower in the same queue, and more than those had only as far
-as the queue's share goes: what it took beyond would be reclaimed at once, and so on. Units are
+as the queue's share goes: what it took beyond would be reclaimed at once, and so on. Nobody does
+behind who has waited for longest there (``Calendar.holds_back``). Units are
 added until the ask would start, then each that turns out not to be needed is spared, dearest first.
 Where a loser would be left with less than it may keep while its work waits for that, units that
 free the amount alone leave instead, if other work can then be moved together for the shape.
@@ -56,14 +57,12 @@ class Found:
     """Victims of one ask, in the order they were taken.
 
     ``placed``: where it goes, with what moves for it; both are taken in the room. None: it has room
-    when the victims have left, and nothing need move. ``room``: where it is to be placed; None: in
-    all that is free then.
+    when the victims have left, and nothing need move.
     """
 
     ground: Ground
     units: list[pools.Unit] = field(default_factory=list)
     placed: consolidation.Placed | None = None
-    room: Room | None = None
 
 
 class Evictor:
@@ -148,29 +147,12 @@ class Evictor:
                 continue
             found = self._search(ask, scope, mover)
             if found is not None:
-                return self._taken(found)
+                for unit in found.units:
+                    self.pool.take(unit)
+                self.failures.clear()
+                return found
             self.failures.note(key, ask)
         return None
-
-    def find_in_stead(
-        self, ask: asking.Ask, holder: asking.Ask, mover: consolidation.Mover
-    ) -> Found | None:
-        """Victims in its own queue for an ask that has what a holder would take as it starts.
-
-        The holder is of a lower priority there: once it ran it would be one of the victims.
-        """
-        if self.budget <= 0 or not self._has_lower(ask):
-            return None
-        scope = candidates.Scope("preempt", foreign=False, own=True)
-        found = self._search(ask, scope, mover, stead=holder.amounts)
-        return None if found is None else self._taken(found)
-
-    def _taken(self, found: Found) -> Found:
-        """Nobody else finds these victims, and searches that failed may find somebody now."""
-        for unit in found.units:
-            self.pool.take(unit)
-        self.failures.clear()
-        return found
 
     def _relieves(self, ask: asking.Ask, excess: ledgers.Excess) -> bool:
         """Whether somebody could leave under the limit that an ask would exceed.
@@ -205,7 +187,7 @@ class Evictor:
         """Where to look for victims, and on which grounds."""
         policy = self.situation.policy
         reclaims = policy.reclaim and self.may_reclaim(ask)
-        preempts = policy.preempt and self._has_lower(ask)
+        preempts = policy.preempt and self._has_lower(ask) and not self.calendar.holds_back(ask)
         return candidates.scopes(self, reclaims=reclaims, preempts=preempts)
 
     def _key(self, ask: asking.Ask, scope: candidates.Scope) -> object:
@@ -216,9 +198,7 @@ class Evictor:
         """
         forced, measured = self.is_forced(ask), self._measured(ask)
         who = (ask.queue, ask.line.priority, ask.firm, forced, measured)
-        found = (scope, who, self.failures.kind(ask))
-        ahead = self._ahead(ask, scope)
-        return (found, tuple([one.place for one in ahead]), ask.line.duration_s) if ahead else found
+        return (scope, who, self.failures.kind(ask))
 
     def _measured(self, ask: asking.Ask) -> tuple[bool, ...]:
         """Of which resources an ask wants some that a queue on its path measures."""
@@ -315,39 +295,24 @@ class Evictor:
     # The search
 
     def _search(
-        self,
-        ask: asking.Ask,
-        scope: candidates.Scope,
-        mover: consolidation.Mover,
-        *,
-        stead: snapshots.Charge | None = None,
+        self, ask: asking.Ask, scope: candidates.Scope, mover: consolidation.Mover
     ) -> Found | None:
-        """``stead``: what does not start in its queue, and the ask may have instead."""
         shape = self.situation.shapes[ask.shape]
         group = shape.groups[0]
         simple = shape.is_single and group.devices <= 1 and group.profile < 0
         taken: set[tuple[int, int]] = set()
-        ahead = self._ahead(ask, scope)
         for by_node in (False,) if simple else (True, False):
-            attempt = gathering.Attempt(self, ask, ahead=ahead, stead=stead)
+            attempt = gathering.Attempt(self, ask)
             units = candidates.by_node if by_node else candidates.cheapest
             if attempt.gather(units(self, ask, scope)):
                 as_found = scope.own or scope.spare or simple
                 gentler = None if as_found else self._gentler(ask, attempt, mover)
-                room = attempt.room() if ahead else None
-                return gentler or Found(scope.ground, attempt.settled(), room=room)
+                return gentler or Found(scope.ground, attempt.settled())
             taken = set(attempt.chosen)
             attempt.undo()
         if scope.own or scope.spare:
             return None
         return self._otherwise(ask, scope, taken, mover, by_node=not simple)
-
-    def _ahead(self, ask: asking.Ask, scope: candidates.Scope) -> list[backfill.Reservation]:
-        """Reservations of its own queue that an ask could delay and may not: it only preempts."""
-        if scope.foreign or not scope.own:
-            return []
-        ends_at = self.situation.now + ask.line.duration_s
-        return [one for one in self.calendar.ahead_of(ask) if one.starts_at < ends_at]
 
     def _otherwise(
         self,

@@ -5,10 +5,10 @@ go back as they were where too few can be found. Who may be taken is told by ``e
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from reconciler.scheduling import asking, backfill
+from reconciler.scheduling import asking
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
@@ -44,25 +44,16 @@ class Search(Protocol):
 class Attempt:
     """The gathering of one ask's victims; room and ledger follow as they are added."""
 
-    def __init__(
-        self,
-        evictor: Search,
-        ask: asking.Ask,
-        *,
-        ahead: Sequence[backfill.Reservation] = (),
-        stead: snapshots.Charge | None = None,
-    ) -> None:
-        """``ahead``: reservations not to be delayed. ``stead``: what doesn't start for the ask."""
+    def __init__(self, evictor: Search, ask: asking.Ask) -> None:
         self.evictor = evictor
         self.ask = ask
-        self.ahead = ahead
         self.chosen: dict[tuple[int, int], pools.Unit] = {}
         self.losing: Counter[int] = Counter()
         self._version = evictor.ledger.version
         #: Whether it has no room for certain where nobody leaves.
         self._needs_some = not ask.missing and evictor.later.is_full_for(ask.shape)
-        #: What units of the ask's own queue had, and what doesn't start for it.
-        self.freed = evictor.ledger.nothing if stead is None else stead
+        #: What units of the ask's own queue had.
+        self.freed = evictor.ledger.nothing
 
     def gather(self, units: Iterator[pools.Unit]) -> bool:
         """Add units until the ask could start; False when there are too few."""
@@ -132,7 +123,12 @@ class Attempt:
         if holding.queue == self.ask.queue:
             self.freed = ledgers.added(self.freed, unit.total)
         self.evictor.ledger.release(holding.queue, unit.total)
-        release(self.evictor.later, unit)
+        self.evictor.later.release(
+            unit.tasks,
+            exclusive=holding.exclusive and not unit.spare,
+            matches=holding.matches,
+            partly=unit.spare,
+        )
 
     def _drop(self, unit: pools.Unit) -> None:
         holding = unit.holding
@@ -156,31 +152,19 @@ class Attempt:
         freed = self.freed if own else self.evictor.ledger.nothing
         if not self.evictor.may_start(self.ask, losing, freed):
             return False
-        return self.ask.fits(self.room()) and self.evictor.lasts(self.ask, self.chosen.values())
-
-    def room(self) -> Room:
-        """What is free once the victims have left, but for what is reserved ahead of the ask."""
-        later = self.evictor.later
-        if not self.ahead:
-            return later
-        room = later.copy()
-        for reservation in self.ahead:
-            then = reservation.room.copy()
-            for unit in self.chosen.values():
-                if unit.holding.ends_at > reservation.starts_at:
-                    release(then, unit)
-            room.clamp(then)
-        return room
+        return self.ask.fits(self.evictor.later) and self.evictor.lasts(
+            self.ask, self.chosen.values()
+        )
 
     def _spare(self) -> None:
         """Let go whoever is not needed: first all beside the plan at once, then one by one."""
         if len(self.chosen) == 1:  # there is nobody beside it
             self._let_go(self._would_start)
             return
-        room = self.room()
-        mark = room.mark()
-        placed = self.ask.place(room)
-        room.rollback(mark)
+        later = self.evictor.later
+        mark = later.mark()
+        placed = self.ask.place(later)
+        later.rollback(mark)
         nodes = {task.node for task in placed or ()}
         beside = [
             unit
@@ -220,10 +204,3 @@ class Attempt:
         for unit in list(reversed(self.chosen.values())):
             self._drop(unit)
         self.evictor.ledger.undone(self._version)
-
-
-def release(room: Room, unit: pools.Unit) -> None:
-    """A unit leaves a room."""
-    holding = unit.holding
-    exclusive = holding.exclusive and not unit.spare
-    room.release(unit.tasks, exclusive=exclusive, matches=holding.matches, partly=unit.spare)

@@ -30,8 +30,6 @@ from reconciler.scheduling.room import Room
 LOOKS_MAX, IN_ALL_MAX = 8, 64
 #: So many shapes are tried beside each of them, and so many kinds of claims that have none there.
 SHAPES_MAX, KINDS_MAX = 64, 64
-#: Lines of a higher priority in its queue for which it is looked whether they would evict it.
-HIGHER_MAX = 8
 
 
 class Turns(Protocol):
@@ -61,9 +59,6 @@ class Turns(Protocol):
     def start(self, ask: asking.Ask, action: Action) -> bool:
         """Start it where there is room."""
 
-    def evict(self, ask: asking.Ask, *, stead: asking.Ask | None = None) -> bool:
-        """Keep room for it that others of its queue, told to leave, and who doesn't start give."""
-
 
 class Preceding:
     """The looks of one cycle."""
@@ -74,8 +69,6 @@ class Preceding:
         self._in_all = IN_ALL_MAX
         #: Lines whose next claim may take from other queues, as far as anybody asked.
         self._open: NDArray[np.intp] | None = None
-        #: The highest priority that waits in each queue, as far as anybody asked.
-        self._tops: NDArray[np.int64] | None = None
 
     def let(self, ask: asking.Ask, *, kept: bool) -> asking.Ask | None:
         """Start whoever goes before an ask that could start; None: nobody does.
@@ -88,7 +81,7 @@ class Preceding:
         if other is None and self._may_be_evicted(ask):
             other = self._before(ask)
         if other is None:
-            return self._in_stead(ask)
+            return None
         calendar.cancel(other.job)
         action: Action = "backfill" if calendar.reservations else "allocate"
         if turns.start(other, action):
@@ -110,50 +103,20 @@ class Preceding:
                 continue
             if not one.line.preempts or turns.gate(one) is not None:
                 continue
-            room = turns.calendar.room_for(one.line.duration_s)
-            if one.fits(room) or turns.outranks(one):
+            if self._has_room(one) or self._is_given_way(one):
                 return one
         return None
 
-    def _in_stead(self, ask: asking.Ask) -> asking.Ask | None:
-        """Who is promised room in an ask's stead, since it would evict it with others once it ran.
-
-        It has a higher priority in the queue, and the share lets it take no more than comes free.
-        """
-        turns, columns, ledger = self.turns, self.turns.columns, self.turns.ledger
-        situation = turns.situation
-        if ask.firm or ask.missing or ask.line.others or not situation.policy.preempt:
-            return None
-        if self._highest()[ask.queue] <= ask.line.priority or self._looks <= 0:
-            return None
-        if situation.queues.min_runtime_s[ask.queue] > 0 or not self._has_room(ask):
-            return None
+    def _is_given_way(self, ask: asking.Ask) -> bool:
+        """Whether an ask has room now that reservations gave way to it, which then are gone."""
+        if self._looks <= 0:
+            return False
         self._looks -= 1
         self._in_all -= 1
-        above = (columns.queue == ask.queue) & (columns.priority > ask.line.priority)
-        rows = np.flatnonzero(above & (columns.claims > 0) & ~columns.special)
-        rows = rows[np.lexsort((columns.order[rows], -columns.priority[rows]))]
-        for index in rows[:HIGHER_MAX].tolist():
-            found = self._next_of(index)
-            if found is None or turns.gate(found[0]) or turns.accruing.delayed_by(found[0]):
-                continue
-            other = found[0]
-            if ledger.grows_within_share(ask.queue, other.amounts, ledger.nothing):
-                continue
-            if turns.evict(other, stead=ask):
-                self._looks = min(LOOKS_MAX, self._in_all)
-                turns.queues[ask.queue].begin(other.progress, found[1])
-                return other
-        return None
-
-    def _highest(self) -> NDArray[np.int64]:
-        """(q,) the highest priority that waits in each queue."""
-        if self._tops is None:
-            columns = self.turns.columns
-            tops = np.full(len(self.turns.ledger.paths), -snapshots.UNLIMITED, dtype=np.int64)
-            np.maximum.at(tops, columns.queue, columns.priority)
-            self._tops = tops
-        return self._tops
+        if not self.turns.outranks(ask) or not self._has_room(ask):
+            return False
+        self._looks = min(LOOKS_MAX, self._in_all)
+        return True
 
     def _may_be_evicted(self, ask: asking.Ask) -> bool:
         """Whether other queues could take back what an ask takes; ``False`` is certain."""

@@ -353,7 +353,7 @@ class Cycle(ways.Ways):
         """Whether what stood in the way of an ask is about to leave, and room is kept for it."""
         if cause.kind not in {"limit", "lending"} or (cause.kind == "lending" and self._never(ask)):
             return False
-        return self._settles(ask) or (ask.line.preempts and self.evict(ask))
+        return self._settles(ask) or (ask.line.preempts and self._evict(ask))
 
     def _idle(self, ask: asking.Ask) -> None:
         """A turn that comes to nothing, with those of the same queue that follow at once."""
@@ -400,7 +400,7 @@ class Cycle(ways.Ways):
                 return self._kept_out(ask, again=kept, reserves=reserves)
         if self.promise(ask):
             return None
-        if ask.line.preempts and (self._move(ask) or self.evict(ask)):
+        if ask.line.preempts and (self._move(ask) or self._evict(ask)):
             return None
         cause = explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
         return (self._reserve(ask, again=kept) if reserves else None) or cause

@@ -7,7 +7,6 @@ ledger and the rooms at once and noted for the result. Whose turn it is, is told
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from reconciler.scheduling import (
     eviction,
     explain,
     gangs,
-    gathering,
     lendable,
     lines,
     order,
@@ -240,14 +238,9 @@ class Ways:
         return ask if shape is None else dataclasses.replace(ask, shape=shape)
 
     def _promised(
-        self,
-        ask: asking.Ask,
-        tasks: tuple[TaskPlacement, ...],
-        *,
-        beside_s: float | None = None,
-        beside: Sequence[backfill.Reservation] = (),
+        self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None
     ) -> None:
-        self.clamp(tasks, beside_s=beside_s, beside=beside)
+        self.clamp(tasks, beside_s=beside_s)
         self.evictor.promised(ask, tasks)
         self._charge(ask, tasks)
         if ask.missing:
@@ -261,16 +254,10 @@ class Ways:
             "evictions", subject=ask.job, stopping=stopping
         )
 
-    def clamp(
-        self,
-        tasks: tuple[TaskPlacement, ...],
-        *,
-        beside_s: float | None = None,
-        beside: Sequence[backfill.Reservation] = (),
-    ) -> None:
+    def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
         """What was promised of what is free now can't be taken by others."""
         self.now.clamp(self.later, {task.node for task in tasks})
-        self.calendar.promised(tasks, beside_s=beside_s, beside=beside)
+        self.calendar.promised(tasks, beside_s=beside_s)
 
     def _split(self) -> None:
         """From now on what is coming free differs from what is free."""
@@ -314,48 +301,17 @@ class Ways:
         self.takers.append((holding.job, tuple(task.node for task in tasks)))
         self.stopping.setdefault(ask.job, []).append(f"{holding.job}[{holding.element}]")
 
-    def _ahead(
-        self, ask: asking.Ask, found: eviction.Found, tasks: tuple[TaskPlacement, ...]
-    ) -> list[backfill.Reservation]:
-        """Reservations that an ask doesn't delay though it evicts, with rooms as it leaves them."""
-        if found.ground != "preempt":
-            return []
-        ahead, shape = self.calendar.ahead_of(ask), self.situation.shapes[ask.shape]
-        for reservation in ahead:
-            for unit in found.units:
-                if unit.holding.ends_at > reservation.starts_at:
-                    gathering.release(reservation.room, unit)
-            if reservation.starts_at < self.situation.now + ask.line.duration_s:
-                reservation.room.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
-        return ahead
-
-    def _placed(self, ask: asking.Ask, found: eviction.Found) -> tuple[TaskPlacement, ...] | None:
-        """Where an ask goes once its victims have left; that is taken of what comes free."""
-        if found.placed:
-            return self._moved(ask, found.placed)
-        tasks = ask.place(found.room or self.later)
-        if tasks is not None and found.room is not None:
-            shape = self.situation.shapes[ask.shape]
-            self.later.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
-        return tasks
-
-    def evict(self, ask: asking.Ask, *, stead: asking.Ask | None = None) -> bool:
-        """Evict those from whom the ask may take.
-
-        ``stead``: what is about to start in its queue with a lower priority, and does not then.
-        """
+    def _evict(self, ask: asking.Ask) -> bool:
+        """Evict those from whom the ask may take."""
         policy = self.situation.policy
         if not (policy.reclaim or policy.preempt) or not self.evictor.may_find(ask):
             return False
         ask = self._after(ask, self.situation.shapes[ask.shape].evicting)
         self._split()
-        if stead is None:
-            found = self.evictor.find(ask, self.mover)
-        else:
-            found = self.evictor.find_in_stead(ask, stead, self.mover)
+        found = self.evictor.find(ask, self.mover)
         if found is None or not found.units:
             return False  # without victims it would only take what is reserved for others
-        tasks = self._placed(ask, found)
+        tasks = self._moved(ask, found.placed) if found.placed else ask.place(self.later)
         if tasks is None:  # pragma: no cover - find() has just tried it
             raise AssertionError(f"{ask.job}: no room after its victims were found")
         self.mover.moved.update(unit.row for unit in found.units)
@@ -376,7 +332,7 @@ class Ways:
                 Eviction(unit.holding.job, unit.holding.element, ask.job, why, ground, leaving)
             )
             self.stopping.setdefault(ask.job, []).append(unit.name)
-        self._promised(ask, tasks, beside=self._ahead(ask, found, tasks))
+        self._promised(ask, tasks)
         return True
 
     def outranks(self, ask: asking.Ask) -> bool:

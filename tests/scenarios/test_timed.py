@@ -7,9 +7,7 @@ import pytest
 from tests.scenarios import timed
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(100), [166, 539, 605, 722, 839, 1150, 1387, 1457, 20042, 40288]]
-)
+@pytest.mark.parametrize("seeds", [range(100), [166, 539, 605, 722, 839, 1150, 1387, 1457]])
 def test_nobody_starts_only_to_leave_at_once(seeds: Sequence[int]) -> None:
     """Those named did while who is owed something was not asked before who borrows."""
     told = {seed: timed.run(timed.drawn(seed))[0] for seed in seeds}

@@ -69,6 +69,35 @@ def test_steady_short_work_holds_nothing_back_for_longer_than_the_bound(
     assert situations.started(s.decide()) == ["long"]
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "priority", "after_s", "leaves"),
+    [
+        (order.WAIT_MAX_S, 90, 1.0, False),
+        (order.WAIT_MAX_S, 90, -1.0, True),  # it came first
+        (order.WAIT_MAX_S, 95, 1.0, True),
+        (order.WAIT_MAX_S - 1, 90, 1.0, True),
+    ],
+)
+def test_nobody_behind_who_waited_beyond_the_bound_evicts_what_filled_in_until_it_starts(
+    waited_s: float, priority: int, after_s: float, *, leaves: bool
+) -> None:
+    s = Situation().node("n", gpu=4).queue("main")
+    s.now = 10 * DAY
+    s.job("run", gpu=2, on=("n",), time_limit_s=s.now + 100, preemptible=False)
+    s.job("low", gpu=1, on=("n",), time_limit_s=s.now + 50, priority=10)
+    submitted_at = s.now - waited_s
+    s.job("large", gpu=4, time_limit_s=300, priority=90, submitted_at=submitted_at)
+    s.apply(s.decide())
+    assert [kept.job for kept in s.kept] == ["large"]
+    submitted_at += after_s
+    s.job("small", gpu=2, time_limit_s=200, priority=priority, submitted_at=submitted_at)
+    decisions = s.decide()
+    assert situations.evicted(decisions) == [("low", "small")] * leaves
+    if not leaves:
+        s.apply(decisions)
+        assert [(kept.job, kept.starts_at - s.now) for kept in s.kept] == [("large", 100.0)]
+
+
 def test_of_what_waited_beyond_the_bound_the_oldest_goes_first() -> None:
     s = Situation().node("n", gpu=1).queue("main")
     s.policy = dataclasses.replace(s.policy, overdue=2.0)
