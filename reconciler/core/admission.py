@@ -5,6 +5,7 @@ runs, takes over fields that may change under a live one, and marks what git no 
 """
 
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
@@ -72,7 +73,8 @@ def _differing(
     if len(jobs) < len(before):
         return None
     kept = zip(before.values(), jobs.values(), strict=False)
-    other = [pair for pair in kept if pair[0] is not pair[1]]
+    differ = map(operator.is_not, before.values(), jobs.values())
+    other = list(itertools.compress(kept, differ))
     if any(old.name != new.name for old, new in other):
         return None
     return [*[new for _, new in other], *itertools.islice(jobs.values(), len(before), None)]

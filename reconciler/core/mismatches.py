@@ -169,6 +169,8 @@ def _devices(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Misma
 
 def _near(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch]:
     """Devices that are near each other in another way than declared, as far as it is told."""
+    if not (pool.numa or pool.nvlink):
+        return  # asked of each node that is heard of, mostly where nothing is declared
     declared = pool.node_resources.gpu_milli
     real = [gpu for gpu in inventory.gpus if not gpu.simulated and 1000 * gpu.index < declared]
     knows_numa = bool(real) and all(gpu.numa_node is not None for gpu in real)

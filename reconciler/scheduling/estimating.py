@@ -16,6 +16,7 @@ import dataclasses
 import heapq
 import itertools
 import math
+import operator
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
@@ -40,6 +41,7 @@ from reconciler.scheduling.decisions import Estimate, Eviction, Placement
 
 #: Claims that get an estimate, with GPUs and without.
 CLAIMS_MAX = 1000
+_job = operator.attrgetter("job")
 
 
 def estimates(
@@ -142,8 +144,11 @@ def _left_by(
     """When what leaves for each of some jobs has left, at the latest; a moved one leaves itself."""
     told = {(one.job, one.element): one.for_job for one in evictions}
     now, found, last = situation.now, dict.fromkeys(promised, 0.0), situation.now
-    jobs = {one.job for one in evictions}
-    for holding in [one for one in situation.holdings if one.leaving or one.job in jobs]:
+    jobs, holdings = {one.job for one in evictions}, situation.holdings
+    gone = [holdings[row] for row in np.flatnonzero(situation.running.leaving).tolist()]
+    if jobs:  # of ten thousands a few hold what is told to leave
+        gone += itertools.compress(holdings, map(jobs.__contains__, map(_job, holdings)))
+    for holding in gone:
         whose = told.get((holding.job, holding.element))
         if holding.leaving:
             whose, at = holding.leaving_for, holding.leaves_by

@@ -49,7 +49,6 @@ class QueueAmounts:
     version: int
     charged: snapshots.Amounts
     going: snapshots.Amounts
-    firm: snapshots.Amounts
 
 
 def plus(left: Vector, right: Vector) -> Vector:
@@ -118,6 +117,8 @@ class Ledger:
         self._versions = itertools.count(1)
         self.version = 0
         self._columns: QueueAmounts | None = None
+        #: Queues whose amounts may be others than in these columns.
+        self._touched: set[int] = set()
         for row in np.flatnonzero(situation.running.leaving).tolist():
             holding = situation.holdings[row]
             self.release(holding.queue, bypool.total_of(situation, holding.tasks))
@@ -161,6 +162,7 @@ class Ledger:
     def charge(self, queue: int, asked: Charge, *, firm: bool = False) -> None:
         """Count amounts as taken by a queue and all above it; ``firm``: not preemptible."""
         self.version = next(self._versions)
+        self._touched.update(self.paths[queue])
         for member in self.paths[queue]:
             row = self.charged[member]
             row[0] += asked[0]
@@ -176,6 +178,7 @@ class Ledger:
     def release(self, queue: int, amounts: Charge, sign: int = 1) -> None:
         """Count amounts of a queue as about to come free (-1: not after all)."""
         self.version = next(self._versions)
+        self._touched.update(self.paths[queue])
         for member in self.paths[queue]:
             row = self.going[member]
             row[0] += sign * amounts[0]
@@ -202,13 +205,20 @@ class Ledger:
 
     def columns(self) -> "QueueAmounts":
         """The accounts as columns, for questions about many queues at once."""
-        if self._columns is None or self._columns.version != self.version:
-            self._columns = QueueAmounts(
-                self.version,
-                np.array(self.charged, dtype=np.int64).reshape(-1, self.width),
-                np.array(self.going, dtype=np.int64).reshape(-1, self.width),
-                np.array(self.firm, dtype=np.int64).reshape(-1, self.width),
+        known = self._columns
+        if known is None:
+            charged, going = (
+                np.array(rows, dtype=np.int64).reshape(-1, self.width)
+                for rows in (self.charged, self.going)
             )
+        elif known.version == self.version:
+            return known
+        else:
+            charged, going = known.charged.copy(), known.going.copy()
+            for queue in self._touched:
+                charged[queue], going[queue] = self.charged[queue], self.going[queue]
+        self._touched.clear()
+        self._columns = QueueAmounts(self.version, charged, going)
         return self._columns
 
     def used(self, queue: int, resource: int) -> int:

@@ -180,22 +180,31 @@ class Preceding:
 
         Once there is none any more nobody looks again, though a queue may lose something later.
         """
-        turns, columns, rows = self.turns, self.turns.columns, self._open
+        columns, rows = self.turns.columns, self._open
         if rows is None:
-            strict = turns.situation.queues.strict[columns.queue]
-            may = (columns.claims > 0) & ~columns.special & ~strict
-            rows = np.lexsort((columns.order, -columns.priority, columns.queue))
-            rows = rows[may[rows]]
-        if rows.size:
-            prospects, amounts = turns.prospects, turns.ledger.columns()
-            queue = columns.queue[rows]
-            asked = prospects.least[columns.shape[rows]]
-            measured = (asked > 0) & prospects.rationed[queue]
-            used = (amounts.charged - amounts.going)[queue]
-            beyond = measured & (used + asked > prospects.fair[queue])
-            rows = rows[measured.any(axis=1) & ~beyond.any(axis=1)]
+            strict = self.turns.situation.queues.strict[columns.queue]
+            rows = np.flatnonzero((columns.claims > 0) & ~columns.special & ~strict)
+            rows = rows[self._stays_within(rows)]  # before they are put in order: few are left
+            keys = (columns.order[rows], -columns.priority[rows], columns.queue[rows])
+            rows = rows[np.lexsort(keys)]
+        elif rows.size:
+            rows = rows[self._stays_within(rows)]
         self._open = rows
         return rows
+
+    def _stays_within(self, rows: NDArray[np.intp]) -> snapshots.Mask:
+        """(r,) whether a claim of a line asks for something that is measured, and within shares."""
+        prospects, amounts = self.turns.prospects, self.turns.ledger.columns()
+        queue, shape = self.turns.columns.queue[rows], self.turns.columns.shape[rows]
+        left = prospects.fair - (amounts.charged - amounts.going)
+        some: snapshots.Mask = np.zeros(len(rows), dtype=np.bool_)
+        beyond: snapshots.Mask = np.zeros(len(rows), dtype=np.bool_)
+        for resource in np.flatnonzero(prospects.rationed.any(axis=0)).tolist():
+            asked = prospects.least_columns[resource][shape]
+            measured = (asked > 0) & prospects.rationed[:, resource][queue]
+            some |= measured
+            beyond |= measured & (asked > left[:, resource][queue])
+        return some & ~beyond
 
     def _next_of(self, index: int) -> tuple[asking.Ask, int] | None:
         """What a line would try next, blocked or not, and its place in the line."""
