@@ -42,13 +42,12 @@ class Wanted(NamedTuple):
 
 
 class _Entries:
-    """Units of several queues on their nodes, sorted by node, on each in the order given.
+    """Units of several queues on their nodes, in the order given.
 
     Attributes:
         unit, node, amounts: of each entry, as in ``victims.Ordered``; units are numbered in the
             order given.
-        first: where each node's entries begin. place: number of the node of each entry.
-        nodes: rows of the nodes, ascending.
+        total, cost, priority, order, source: of each unit; the last is the number of its source.
     """
 
     def __init__(self, sources: Sequence[pools.Ordered], wanted: Wanted) -> None:
@@ -68,24 +67,88 @@ class _Entries:
         # A unit none of whose nodes may be used frees nothing for the ask.
         helps = np.bincount(unit, wanted.usable[node], len(self.source)) > 0
         kept = helps[unit] & wanted.eligible[node]
-        unit, node, amounts = unit[kept], node[kept], amounts[kept]
+        self.unit, self.node, self.amounts = unit[kept], node[kept], amounts[kept]
+
+    def are_enough(self, wanted: Wanted) -> snapshots.Mask:
+        """(e,) entries on nodes that have room for a task once all units there have left."""
+        enough: snapshots.Mask = np.ones(len(wanted.free), dtype=np.bool_)
+        for resource, amount in enumerate(wanted.amounts):
+            freed = np.bincount(self.node, self.amounts[:, resource], len(enough))
+            enough &= amount - wanted.free[:, resource] <= freed
+        found: snapshots.Mask = enough[self.node]
+        return found
+
+    def made(self, at: int) -> pools.Unit:
+        """A unit by its number."""
+        source = int(self.source[at])
+        ordered = self._sources[source]
+        return ordered.units.unit(int(ordered.place[at - self._starts[source]]))
+
+
+class _Sorted:
+    """Some of the entries sorted by node, on each in the order given.
+
+    Attributes:
+        unit, amounts: as of ``entries``.
+        first: where each node's entries begin. place: number of the node of each entry.
+        nodes: rows of the nodes, ascending.
+    """
+
+    def __init__(self, entries: _Entries, some: snapshots.Mask, count: int) -> None:
+        """``count``: of all nodes."""
+        self.entries = entries
+        chosen = np.flatnonzero(some)
         # In few bits a stable sort is by radix, and several times faster.
-        ranked = np.argsort(node.astype(np.min_scalar_type(len(wanted.free))), kind="stable")
-        self.unit, self.node, self.amounts = unit[ranked], node[ranked], amounts[ranked]
-        begins = np.diff(self.node, prepend=-1) != 0
+        node = entries.node[chosen].astype(np.min_scalar_type(count))
+        chosen = chosen[np.argsort(node, kind="stable")]
+        self.unit, self.amounts, node = (
+            entries.unit[chosen],
+            entries.amounts[chosen],
+            entries.node[chosen],
+        )
+        begins = np.diff(node, prepend=-1) != 0
         self.first = np.flatnonzero(begins)
         self.place = np.cumsum(begins) - 1
-        self.nodes = self.node[self.first]
+        self.nodes = node[self.first]
 
     def members(self, place: int) -> list[pools.Unit]:
         """Units on a node, in the order given."""
         end = self.first[place + 1] if place + 1 < len(self.first) else len(self.unit)
-        return [self._unit(at) for at in self.unit[self.first[place] : end].tolist()]
+        return [self.entries.made(at) for at in self.unit[self.first[place] : end].tolist()]
 
-    def _unit(self, at: int) -> pools.Unit:
-        source = int(self.source[at])
-        ordered = self._sources[source]
-        return ordered.units.unit(int(ordered.place[at - self._starts[source]]))
+
+class _Spare(NamedTuple):
+    """What queues may lose as things stand before any of them loses something.
+
+    Attributes:
+        over: (q, w) what each source's queue has above what it may keep, negated: below 0 it is
+            that much; where it has no share to keep, far below.
+        waiting: (q, w) what waits in it to take that back.
+    """
+
+    over: snapshots.Amounts
+    waiting: snapshots.Amounts
+
+    @classmethod
+    def of(cls, ledger: ledgers.Ledger, queues: Sequence[int]) -> "_Spare":
+        """``queues``: of each source, -1 for none that has a share to keep."""
+        over = np.array(
+            [
+                [
+                    max(ledger.may_keep(queue)[r] - ledger.used(queue, r), -snapshots.UNLIMITED)
+                    if queue >= 0 and ledger.rationed[queue][r]
+                    else -snapshots.UNLIMITED
+                    for r in ledger.resources
+                ]
+                for queue in queues
+            ],
+            dtype=np.int64,
+        )
+        waiting = np.array(
+            [[ledger.waiting(q, r) if q >= 0 else 0 for r in ledger.resources] for q in queues],
+            dtype=np.int64,
+        )
+        return cls(over, waiting)
 
 
 def taken(
@@ -96,9 +159,10 @@ def taken(
 ) -> Iterator[pools.Unit]:
     """Units node by node, those nodes first that make room for a task at the least cost.
 
-    Before cost comes how far the losing queues would fall below their shares while work waits there
-    that would take it back. Among equals it is the node whose oldest victim is the newest. On each
-    node they are counted only as far as they make room for one task.
+    Nodes on which all units together make none come last, and only then is anything worked out of
+    them. Before cost comes how far the losing queues would fall below their shares while work waits
+    there that would take it back. Among equals it is the node whose oldest victim is the newest. On
+    each node they are counted only as far as they make room for one task.
 
     Args:
         ledger: the accounts.
@@ -111,16 +175,21 @@ def taken(
     entries = _Entries(sources, wanted)
     if not entries.unit.size:
         return
-    own = wanted.queue
-    keys = _keys(ledger, queues, wanted, entries)
+    own, enough = wanted.queue, entries.are_enough(wanted)
+    spare = _Spare.of(ledger, [queue if queue != own else -1 for queue in queues])
     seen: set[tuple[int, int]] = set()
-    for place in ascending(keys, np.arange(len(entries.nodes))):
-        fresh = [unit for unit in entries.members(place) if unit.key not in seen]
-        seen.update(unit.key for unit in fresh)
-        yield from _furthest_first(
-            ledger, [unit for unit in fresh if unit.holding.queue != own], wanted.resources
-        )
-        yield from (unit for unit in fresh if unit.holding.queue == own)
+    for some in (enough, ~enough):
+        if not some.any():
+            continue
+        there = _Sorted(entries, some, len(wanted.free))
+        keys = _keys(wanted, spare, there)
+        for place in ascending(keys, np.arange(len(there.nodes))):
+            fresh = [unit for unit in there.members(place) if unit.key not in seen]
+            seen.update(unit.key for unit in fresh)
+            yield from _furthest_first(
+                ledger, [unit for unit in fresh if unit.holding.queue != own], wanted.resources
+            )
+            yield from (unit for unit in fresh if unit.holding.queue == own)
 
 
 def _furthest_first(
@@ -141,34 +210,26 @@ def _furthest_first(
         yield from reversed(rest)
 
 
-def _keys(
-    ledger: ledgers.Ledger,
-    queues: Sequence[int],
-    wanted: Wanted,
-    entries: _Entries,
-) -> list[NDArray[Any]]:
+def _keys(wanted: Wanted, spare: _Spare, there: _Sorted) -> list[NDArray[Any]]:
     """What nodes are compared by, what counts most first."""
-    lacks = [amount - wanted.free[entries.nodes, r] for r, amount in enumerate(wanted.amounts)]
-    count, place = len(entries.nodes), entries.place
+    entries, count, place = there.entries, len(there.nodes), there.place
     counts = np.zeros(len(place), dtype=np.bool_)
-    counts[entries.first] = True  # the first of a node is looked at in any case
-    for resource, lack in enumerate(lacks):
-        freed = entries.amounts[:, resource]
+    counts[there.first] = True  # the first of a node is looked at in any case
+    for resource, amount in enumerate(wanted.amounts):
+        lack = amount - wanted.free[there.nodes, resource]
+        freed = there.amounts[:, resource]
         before = np.cumsum(freed) - freed
         # what was freed before the node's own entries counts for nothing
-        counts |= (lack + before[entries.first])[place] > before
-    place, unit = place[counts], entries.unit[counts]
-    short = np.zeros(count, dtype=np.bool_)
-    for resource, lack in enumerate(lacks):
-        short |= lack > np.bincount(place, entries.amounts[counts, resource], count)
+        counts |= (lack + before[there.first])[place] > before
+    place, unit = place[counts], there.unit[counts]
     begins = np.flatnonzero(np.diff(place, prepend=-1))
     priority = np.maximum(np.maximum.reduceat(entries.priority[unit], begins), _LOWEST)
     oldest = np.minimum.reduceat(entries.order[unit], begins)
     cost = np.bincount(place, entries.cost[unit], count)
     gpus = np.bincount(place, entries.total[unit, ledgers.GPU], count)
-    below = _below(ledger, [q if q != wanted.queue else -1 for q in queues], entries, place, unit)
+    below = _below(spare, there, place, unit)
     used = np.bincount(place, minlength=count)
-    return [short, priority, below, cost, gpus, used, -oldest, entries.nodes]
+    return [priority, below, cost, gpus, used, -oldest, there.nodes]
 
 
 def ascending(keys: Sequence[NDArray[Any]], rows: NDArray[np.intp]) -> Iterator[int]:
@@ -183,37 +244,15 @@ def ascending(keys: Sequence[NDArray[Any]], rows: NDArray[np.intp]) -> Iterator[
 
 
 def _below(
-    ledger: ledgers.Ledger,
-    queues: Sequence[int],
-    entries: _Entries,
-    place: NDArray[np.intp],
-    unit: NDArray[np.int64],
+    spare: _Spare, there: _Sorted, place: NDArray[np.intp], unit: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """(p,) how much of what they may keep queues would lose on each node that work waits for.
-
-    ``queues``: of each source, -1 for none that has a share to keep.
-    """
+    """(p,) how much of what they may keep queues would lose on each node that work waits for."""
+    entries, count = there.entries, len(spare.over)
     source = entries.source[unit]
-    pair = place * len(queues) + source  # ascending, as sources are in turn on each node
+    pair = place * count + source  # ascending, as sources are in turn on each node
     begins = np.flatnonzero(np.diff(pair, prepend=-1))
     pairs, lost = pair[begins], np.add.reduceat(entries.total[unit], begins, axis=0)
-    bounds = np.array(
-        [
-            [
-                max(ledger.may_keep(queue)[r] - ledger.used(queue, r), -snapshots.UNLIMITED)
-                if queue >= 0 and ledger.rationed[queue][r]
-                else -snapshots.UNLIMITED
-                for r in ledger.resources
-            ]
-            for queue in queues
-        ],
-        dtype=np.int64,
-    )
-    waiting = np.array(
-        [[ledger.waiting(q, r) if q >= 0 else 0 for r in ledger.resources] for q in queues],
-        dtype=np.int64,
-    )
-    of = pairs % len(queues)
-    short = np.minimum(np.clip(bounds[of] + lost, 0, lost), waiting[of]).sum(axis=1)
-    below = np.bincount(pairs // len(queues), short, len(entries.nodes))
+    of = pairs % count
+    short = np.minimum(np.clip(spare.over[of] + lost, 0, lost), spare.waiting[of]).sum(axis=1)
+    below = np.bincount(pairs // count, short, len(there.nodes))
     return below.astype(np.float64)
