@@ -150,33 +150,30 @@ class Prospects:
         found: list[int] = np.flatnonzero((self._above() | self._free) & self._leaves).tolist()
         return found
 
-    def reclaiming(self, asked: snapshots.Amounts, queue: NDArray[np.int64]) -> Mask:
-        """(n,) whether a queue might take back what others have above their shares for a start.
+    def reclaiming(self, asked: snapshots.Amounts, queue: int) -> Mask:
+        """(n,) whether a queue might take back what others have above their shares for starts.
 
-        ``asked``: (n, w) amounts, ``queue``: (n,) whose start each would be.
+        ``asked``: (n, w) amounts of each.
         """
-        may: Mask = (self.losers() & self._measured)[queue]
-        if not may.any():
-            return may
-        amounts = self.ledger.columns()
-        used = (amounts.charged - amounts.going)[queue]
-        beyond = (asked > 0) & self.rationed[queue] & (used + asked > self.fair[queue])
-        found: Mask = may & ~beyond.any(axis=1)
+        ledger = self.ledger
+        may = bool(self.losers()[queue] and self._measured[queue])
+        found: Mask = np.full(len(asked), may)
+        if may:
+            for resource, measured in enumerate(ledger.rationed[queue]):
+                if measured:
+                    left = ledger.fair[queue][resource] - ledger.used(queue, resource)
+                    found &= asked[:, resource] <= max(left, 0)
         return found
 
-    def gated(self, asked: snapshots.Amounts, queue: NDArray[np.int64]) -> Mask:
-        """(n,) whether a limit or a lender might forbid a start of (n, w) amounts in a queue."""
-        if self.ledger.lends or self.ledger.caps:
-            return np.ones(len(asked), dtype=np.bool_)
-        found: Mask = np.zeros(len(asked), dtype=np.bool_)
-        if not self._limited:
-            return found
-        bounds = np.asarray(self.situation.queues.limit)
-        charged = self.ledger.columns().charged
-        for members in self.paths[queue].T:
-            bound = bounds[members]
-            beyond = (asked > 0) & (bound < UNLIMITED) & (charged[members] + asked > bound)
-            found |= beyond.any(axis=1)
+    def gated(self, asked: snapshots.Amounts, queue: int) -> Mask:
+        """(n,) whether a limit or a lender might forbid starts of (n, w) amounts in a queue."""
+        ledger = self.ledger
+        found: Mask = np.full(len(asked), bool(ledger.lends or ledger.caps))
+        for member in ledger.paths[queue] if self._limited and not found.any() else ():
+            for resource, bound in enumerate(ledger.limit[member]):
+                if bound < UNLIMITED:
+                    left = bound - ledger.charged[member][resource]
+                    found |= asked[:, resource] > max(left, 0)
         return found
 
 

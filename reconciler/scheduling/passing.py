@@ -345,14 +345,13 @@ class Passing:
         """
         turns, prospects = self.turns, self.turns.prospects
         asked = prospects.least[turns.columns.shape[lines]]
-        owner = np.full(len(lines), queue)
         might = self._preempts[lines]
         if turns.situation.policy.reclaim:
-            might = might | prospects.reclaiming(asked, owner)
+            might = might | prospects.reclaiming(asked, queue)
         searched = might
         if might.any() and self._failed_at.get(queue) == self._standing(queue):
             might = might & ~self._failed[lines]
-        return ~(might | prospects.gated(asked, owner)), searched
+        return ~(might | prospects.gated(asked, queue)), searched
 
     def _unchanged(self, queue: int, lines: NDArray[np.intp]) -> int:
         """For how many of the first lines nothing was done yet, though something might be."""

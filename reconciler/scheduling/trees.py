@@ -6,6 +6,7 @@ allocated to fair share, then to the earlier. What each queue would start next c
 out one at a time.
 """
 
+import functools
 import heapq
 
 import numpy as np
@@ -124,10 +125,12 @@ class Tree:
             ledger.rationed[queue],
         )
         then = [asked[resource] + charged[resource] for resource in range(bypool.BASE)]
-        covered: snapshots.Mask = np.full(asked.shape[1], any(rationed))
-        for resource, amounts in enumerate(then):
-            if rationed[resource]:
-                covered &= amounts <= bounds[resource]
+        judged = [then[r] <= bounds[r] for r in range(bypool.BASE) if rationed[r]]
+        covered: snapshots.Mask = np.zeros(asked.shape[1], dtype=np.bool_)
+        if judged:
+            covered = functools.reduce(np.logical_and, judged)
+        if covered.all() if uncovered else not covered.any():
+            return covered
         surely = 0.0 if int(asked.max()) + max(charged) < EXACT_MAX else EPSILON
         measured = ledger.measured(queue, then) <= share * (1 - surely)
         lacking = ledger.lacking(queue, then)

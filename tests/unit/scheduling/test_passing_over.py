@@ -120,11 +120,13 @@ def many(queues: int) -> scheduler.Cycle:
 
 def test_limits_and_shares_are_judged_as_the_ledger_judges_each() -> None:
     cycle = many(12)
-    pairs = [(amounts(gpu, 1, 1), queue) for gpu in (0, 1, 2, 3, 5) for queue in range(12)]
-    asked = np.array([vector for vector, _ in pairs], dtype=np.int64)
-    queue = np.array([queue for _, queue in pairs])
-    gated = cycle.prospects.gated(asked, queue).tolist()
-    reclaiming = cycle.prospects.reclaiming(asked, queue).tolist()
+    vectors = [amounts(gpu, 1, 1) for gpu in (0, 1, 2, 3, 5)]
+    pairs = [(vector, queue) for queue in range(12) for vector in vectors]
+    asked = np.array(vectors, dtype=np.int64)
+    gated, reclaiming = (
+        np.concatenate([judged(asked, queue) for queue in range(12)]).tolist()
+        for judged in (cycle.prospects.gated, cycle.prospects.reclaiming)
+    )
     ledger, losers = cycle.ledger, cycle.prospects.losers()
     assert gated == [ledger.over_limit(at, vector) is not None for vector, at in pairs]
     assert reclaiming == [
@@ -140,8 +142,8 @@ def test_what_is_judged_of_lines_does_not_grow_with_the_queues() -> None:
     for cycle in (few, lots):
         cycle.prospects.losers()
         tracemalloc.start()
-        cycle.prospects.gated(asked, np.zeros(len(asked), dtype=np.int64))
-        cycle.prospects.reclaiming(asked, np.zeros(len(asked), dtype=np.int64))
+        cycle.prospects.gated(asked, 0)
+        cycle.prospects.reclaiming(asked, 0)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 2 * peaks[0]
