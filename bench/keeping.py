@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from reconciler.scheduling import schedule as scheduler
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.snapshot import (
@@ -146,7 +148,7 @@ class Cluster:
         for job in sorted(self._promised.union(promised)):
             claim, count = self.claims.get(job), promised.get(job, 0)
             if claim is not None and claim.promised != count:
-                self.claims[job] = dataclasses.replace(claim, promised=count)
+                self.claims[job] = msgspec.structs.replace(claim, promised=count)
                 if job not in self.running:
                     self._wait(job)
         self._promised = set(promised)

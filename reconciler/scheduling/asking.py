@@ -4,7 +4,7 @@ The cycle makes an ``Ask`` of the next claim of a line; a room answers it with p
 nothing. Everything that looks for room, now or after evictions, asks in this form.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from reconciler.scheduling import order
 from reconciler.scheduling import snapshot as snapshots
@@ -15,8 +15,7 @@ from reconciler.scheduling.snapshot import Charge
 Present = tuple[snapshots.HeldTask | TaskPlacement, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """What is asked for.
 
     Attributes:

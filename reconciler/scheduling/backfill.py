@@ -8,11 +8,11 @@ Source: EASY backfill (Lifka, 1995) reserves for the head, conservative backfill
 described by Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from reconciler.scheduling import asking, moments, order, windows
@@ -434,7 +434,7 @@ class Calendar:
     def _whole(self, ask: asking.Ask) -> asking.Ask:
         """An ask that may go where a window keeps it from now: later that may be over."""
         unreserved = self.situation.shapes[ask.shape].unreserved
-        return ask if unreserved is None else dataclasses.replace(ask, shape=unreserved)
+        return ask if unreserved is None else msgspec.structs.replace(ask, shape=unreserved)
 
     def _open(
         self, ask: asking.Ask, moment: float, within: snapshots.Mask | None

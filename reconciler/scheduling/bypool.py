@@ -9,6 +9,7 @@ snapshot comes out as it was.
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -129,7 +130,7 @@ class _Split:
         """A line with the shapes in which its pools are tried."""
         first, *others = self.tried(line)
         same = first == line.shape and not others
-        return line if same else dataclasses.replace(line, shape=first, others=tuple(others))
+        return line if same else msgspec.structs.replace(line, shape=first, others=tuple(others))
 
     def of_running(self, holding: snapshots.Holding) -> int:
         """The shape to place an element anew by: in its pool, -1 where it is in several."""

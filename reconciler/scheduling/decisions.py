@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from reconciler.model.reasons import Reason
 from reconciler.scheduling.snapshot import Kept, Vector
 
@@ -11,8 +13,7 @@ Action = Literal["allocate", "backfill", "grow", "promised"]
 Ground = Literal["consolidate", "reclaim", "preempt", "shrink", "stale-gang", "window"]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskPlacement:
+class TaskPlacement(msgspec.Struct, frozen=True):
     """One task goes to this node and gets these devices.
 
     Attributes:
@@ -33,8 +34,7 @@ class TaskPlacement:
     instances: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """One element starts now with at least its minimum, or grows by the tasks named.
 
     ``why`` says how the nodes were chosen, in words for ``muster explain``.

@@ -12,7 +12,6 @@ evicted waits again, so it is an estimate; what nothing bounds gets none, as wha
 hold that take no work now.
 """
 
-import dataclasses
 import heapq
 import itertools
 import math
@@ -20,6 +19,7 @@ import operator
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -232,7 +232,7 @@ def _unreserved(situation: snapshots.Snapshot, line: snapshots.Line) -> snapshot
         one if (whole := shapes[one].unreserved) is None else whole
         for one in (line.shape, *line.others)
     ]
-    return dataclasses.replace(line, shape=here, others=tuple(others))
+    return msgspec.structs.replace(line, shape=here, others=tuple(others))
 
 
 def _is_held(situation: snapshots.Snapshot, line: snapshots.Line) -> bool:

@@ -7,6 +7,7 @@ people write them and hold nothing that changes while nothing happens.
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -92,7 +93,7 @@ class Explainer:
         """Why a claim that was not tried could never start, as if it had been; () if it could."""
         told = []
         for number in (line.shape, *line.others):
-            one = replace(line, shape=number, others=())
+            one = msgspec.structs.replace(line, shape=number, others=())
             excess = self.bounds.beyond_limits(line, self.situation.shapes[number])
             found = self._lasting(one, Cause("never"))
             found += [] if excess is None else [self.bounds.over_limit(excess)]
@@ -126,7 +127,7 @@ class Explainer:
         """
         first = replace(cause, shape=-1, elsewhere=())
         parts = [
-            (replace(line, shape=shape, others=()), one)
+            (msgspec.structs.replace(line, shape=shape, others=()), one)
             for shape, one in ((cause.shape, first), *cause.elsewhere)
         ]
         told = [self.told(*part) for part in parts]
@@ -199,7 +200,8 @@ class Explainer:
         """Whether a claim could ever start as queues and nodes are: else nobody can say when."""
         queues, shape = self.situation.queues, self.situation.shapes[line.shape]
         if line.others and any(
-            self.could_start(replace(line, shape=other, others=())) for other in line.others
+            self.could_start(msgspec.structs.replace(line, shape=other, others=()))
+            for other in line.others
         ):
             return True
         if any(queues.suspended[queue] for queue in self.ledger.paths[line.queue]):

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,8 +36,7 @@ WAIT_MAX_S = 3 * 86_400.0
 FEW = 8
 
 
-@dataclass(slots=True)
-class Progress:
+class Progress(msgspec.Struct):
     """How far a claim has come in this cycle.
 
     Attributes:

@@ -9,14 +9,14 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling.amounts import ENDLESS, WHOLE, Amounts, Mask, Vector
 
 
-@dataclass(frozen=True, slots=True)
-class HeldTask:
+class HeldTask(msgspec.Struct, frozen=True):
     """What one running task has.
 
     Attributes:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -230,8 +231,7 @@ class Shape:
         return len(self.groups) == 1 and self.groups[0].count == 1
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """Elements of one job that wait, or tasks that an elastic element may grow by.
 
     Attributes:
@@ -278,8 +278,7 @@ AGE = np.dtype([("order", "<i8"), ("moment", "<f8")])
 _AGE = struct.Struct("<qd")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """Claims of one queue that are alike, in order of arrival.
 
     Attributes:
@@ -295,7 +294,8 @@ class Line:
         preempts: whether others may be evicted or moved so that it starts.
         others: indexes of the same shape in other pools, in the order in which they are tried
             after ``shape``.
-        ages: ``Claim.order`` and ``Claim.submitted_at`` of each claim, as records of ``AGE``.
+        ages: ``Claim.order`` and ``Claim.submitted_at`` of each claim, as records of ``AGE``;
+            worked out of ``claims``, whatever is said.
     """
 
     queue: int
@@ -307,11 +307,11 @@ class Line:
     reservations: tuple[int, ...] = ()
     preempts: bool = True
     others: tuple[int, ...] = ()
-    ages: bytes = field(init=False, repr=False, compare=False)
+    ages: bytes = b""
 
     def __post_init__(self) -> None:
         ages = [_AGE.pack(claim.order, claim.submitted_at) for claim in self.claims]
-        object.__setattr__(self, "ages", b"".join(ages))
+        msgspec.structs.force_setattr(self, "ages", b"".join(ages))
 
 
 @dataclass(frozen=True, slots=True)

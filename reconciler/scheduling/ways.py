@@ -5,9 +5,9 @@ are moved or evicted for it, or it gets a reservation in time. What was done is 
 ledger and the rooms at once and noted for the result. Whose turn it is, is told by ``schedule``.
 """
 
-import dataclasses
 import functools
 
+import msgspec
 import numpy as np
 
 from reconciler.scheduling import (
@@ -96,7 +96,7 @@ class Ways:
         cpu, memory, gpu, *_ = ask.amounts
         pool = self.situation.shapes[shape].pool
         amounts = bypool.charge((cpu, memory, gpu), pool, self.ledger.width)
-        return dataclasses.replace(ask, shape=shape, amounts=amounts)
+        return msgspec.structs.replace(ask, shape=shape, amounts=amounts)
 
     def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
         """A limit, a lender, or for firm work a guarantee, that forbids the start."""
@@ -171,7 +171,7 @@ class Ways:
             for number, group in enumerate(groups)
             for index in range(group.least, group.count)
         )
-        claim = dataclasses.replace(
+        claim = msgspec.structs.replace(
             ask.progress.claim, elements=(element,), startable=1, promised=0, missing=missing
         )
         self.queues[ask.queue].add(ask.progress.line, claim)
@@ -235,7 +235,7 @@ class Ways:
     @staticmethod
     def _after(ask: asking.Ask, shape: int | None) -> asking.Ask:
         """An ask by the shape for those who start once others have left; None: its own."""
-        return ask if shape is None else dataclasses.replace(ask, shape=shape)
+        return ask if shape is None else msgspec.structs.replace(ask, shape=shape)
 
     def _promised(
         self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None

@@ -9,6 +9,7 @@ Whoever looks further ahead asks which nodes are ``closed`` for a span of time.
 import dataclasses
 import math
 
+import msgspec
 import numpy as np
 
 from reconciler.model import reasons
@@ -70,7 +71,7 @@ class _Narrowing:
     def narrowed(self, line: snapshots.Line) -> snapshots.Line:
         """A line with the shape by which its work is placed."""
         shape = self.of_line(line)
-        return line if shape == line.shape else dataclasses.replace(line, shape=shape)
+        return line if shape == line.shape else msgspec.structs.replace(line, shape=shape)
 
     def of_line(self, line: snapshots.Line) -> int:
         """The shape by which a line's work is placed."""

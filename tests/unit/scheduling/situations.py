@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -676,7 +677,7 @@ class Situation:
         found = []
         for task in ordered:
             seen[task.group] = seen.get(task.group, 0) + 1
-            found.append(dataclasses.replace(task, spare=seen[task.group] > job.least))
+            found.append(msgspec.structs.replace(task, spare=seen[task.group] > job.least))
         return tuple(found)
 
     def left(self) -> Situation:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,10 +59,10 @@ def at_once(situation: Snapshot, **moments: float) -> Snapshot:
     return dataclasses.replace(
         situation,
         lines=tuple(
-            dataclasses.replace(
+            msgspec.structs.replace(
                 line,
                 claims=tuple(
-                    dataclasses.replace(claim, submitted_at=moments.get(claim.job, 1.0))
+                    msgspec.structs.replace(claim, submitted_at=moments.get(claim.job, 1.0))
                     for claim in line.claims
                 ),
             )

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import msgspec
 import pytest
 
 from reconciler.model.reasons import Reason, ReasonCode, never_starts
@@ -16,14 +17,14 @@ TAKEN = Reason(ReasonCode.OVER_LIMIT, "others have its place")
 
 def judged(found: Snapshot) -> Snapshot:
     """The same in which nothing that waits is tried."""
-    lines = tuple(dataclasses.replace(line, claims=_held_back(line)) for line in found.lines)
+    lines = tuple(msgspec.structs.replace(line, claims=_held_back(line)) for line in found.lines)
     waits = tuple(line for line in lines if line.claims)
     return dataclasses.replace(found, lines=(), line_columns=None, judged=waits)
 
 
 def _held_back(line: Line) -> tuple[Claim, ...]:
     return tuple(
-        dataclasses.replace(claim, startable=0, promised=0, held_back=TAKEN)
+        msgspec.structs.replace(claim, startable=0, promised=0, held_back=TAKEN)
         for claim in line.claims
         if not claim.missing
     )

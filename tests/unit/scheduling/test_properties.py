@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 
+import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -285,7 +286,7 @@ def test_no_victim_could_be_spared(s: Situation) -> None:
             if not any((e.job, e.element) == (h.job, h.element) for e in others)
         )
         lines = tuple(
-            dataclasses.replace(
+            msgspec.structs.replace(
                 line, claims=tuple(c for c in line.claims if c.job == eviction.for_job)
             )
             for line in before.lines
@@ -383,7 +384,7 @@ def _guarantee_denied(situation: Snapshot, line: Line, claim: Claim) -> bool:
     )
     if not covered or not asked[2] or roots > whole:
         return False
-    lines = (dataclasses.replace(line, claims=(dataclasses.replace(claim, startable=1),)),)
+    lines = (msgspec.structs.replace(line, claims=(msgspec.structs.replace(claim, startable=1),)),)
     borrowed = [
         h
         for h in situation.holdings

@@ -1,8 +1,8 @@
 """Devices: whole, shared, by memory, MIG; exclusive nodes; the log."""
 
-import dataclasses
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -195,7 +195,7 @@ def test_nodes_that_take_no_work_give_nothing() -> None:
 
 def _at(tasks: Sequence[TaskPlacement] | None, node: int) -> TaskPlacement:
     assert tasks is not None
-    return dataclasses.replace(tasks[0], node=node)
+    return msgspec.structs.replace(tasks[0], node=node)
 
 
 def test_empty_room_is_as_if_nothing_ran() -> None:
