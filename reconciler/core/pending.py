@@ -61,17 +61,14 @@ class Lines(NamedTuple):
 
     Attributes:
         slots: of each line that of its group, -1 for those with claims of other jobs too.
-        place: of each slot, where its line is; -1: nowhere.
     """
 
     lines: tuple[columns.Line, ...]
     columns: columns.LineColumns
     slots: NDArray[np.int64]
-    place: NDArray[np.int64]
 
 
-_NOWHERE = np.full(1, -1, dtype=np.int64)
-NOTHING = Lines((), line_columns.columns_of(()), np.zeros(0, dtype=np.int64), _NOWHERE)
+NOTHING = Lines((), line_columns.columns_of(()), np.zeros(0, dtype=np.int64))
 #: So many groups that are new, or gone, are put in their place one by one.
 FEW_MAX = 1000
 
@@ -148,7 +145,7 @@ class Pending(recalls.Part):
             changed |= self.start_anew()
         draft = work.drafts.get
         known = work.observed.jobs
-        for name in changed:
+        for name in recalls.in_order(changed, known):
             one = draft(name)
             record = one.record() if one is not None else known.get(name)
             if record is not None and self._is_known(name, record):
@@ -321,10 +318,7 @@ class Pending(recalls.Part):
         table = self._table[slots]
         for at in np.flatnonzero(slots < 0).tolist():
             table[at] = line_columns.row_of(made[at])
-        place = np.full(len(self._by_slot) + 1, -1, dtype=np.int64)
-        place[slots] = np.arange(len(slots))
-        place[-1] = -1  # where those of no group have been put
-        return Lines(tuple(made), line_columns.from_table(table), slots, place)
+        return Lines(tuple(made), line_columns.from_table(table), slots)
 
     def _arrange(self, numbers: Mapping[str, int]) -> None:
         """Bring the order of groups up to date."""

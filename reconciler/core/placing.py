@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from reconciler.core import drafts, lifecycle, pending, snapshots
+from reconciler.core import recall as recalls
 from reconciler.core import work as desk
 from reconciler.model import desired, hostlists, identifiers, quantities, records, times
 from reconciler.model.reasons import ReasonCode, never_starts
@@ -323,21 +324,21 @@ def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions
     part.told[own] = None
     used: set[str] = set(keys[together].tolist())
     for index in np.flatnonzero(~together | (part.told[slots] != keys)).tolist():
-        claims, key = situation.snapshot.lines[index].claims, keys[index]
-        visit.update(claim.job for claim in claims)
-        if key:
-            for claim in claims:
-                if not claim.missing and started[claim.job] < len(claim.elements):
-                    found[claim.job] = key
+        key = keys[index]
+        for claim in situation.snapshot.lines[index].claims:
+            visit.add(claim.job)
+            if key and not claim.missing and started.get(claim.job, 0) < len(claim.elements):
+                found[claim.job] = key
     part.told[slots[together]] = keys[together]
     found |= decided.reason_of
     # What autoscaling has told of jobs beside this stands in their records until now.
     visit.update(work.observed.recollection.growing.helped)
-    for name in visit.union(found, part.changed, part.others, work.drafts):
-        group = part.group_of.get(name)
+    visit = visit.union(found, part.changed, part.others, work.drafts)
+    for name in recalls.in_order(visit, work.observed.jobs):
         key = found.get(name, "")
-        if not key and group is not None and group not in apart:
-            key = _of_line(group, situation, decided)
+        group = None if key else part.group_of.get(name)
+        if group is not None and group not in apart:
+            key = part.told[group.slot] or ""
         _point(work, name, key)
     used.update(found.values())
     used.discard("")
@@ -347,13 +348,6 @@ def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions
     for key in work.observed.reasons:
         if key not in used:
             work.reasons[key] = ()
-
-
-def _of_line(
-    group: pending.Group, situation: snapshots.Situation, decided: decisions.Decisions
-) -> str:
-    place = int(situation.waiting.place[group.slot])
-    return decided.reason_of_line[place] if place >= 0 else ""
 
 
 def _point(work: desk.Work, name: str, key: str) -> None:

@@ -8,6 +8,7 @@ outcome is the same to the byte, and replays, plans and tests decide with a new 
 
 import bisect
 import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -210,11 +211,11 @@ class Recall:
 
     def absorb(self, result: outcome.Outcome) -> None:
         """Take over an outcome, as ``Memory`` does."""
-        changed = {record.name for record in result.jobs}
+        changed = dict.fromkeys([record.name for record in result.jobs])
         for record in result.jobs:
             self._note(record)
         for attempt in result.attempts:
-            changed.add(attempt.job)
+            changed[attempt.job] = None
             if attempt.concluded:
                 self._leave(attempt)
             else:
@@ -228,7 +229,7 @@ class Recall:
             self.by_node.pop(name, None)
         seen = [node.name for node in result.nodes]
         for part in self._parts.values():
-            part.jobs |= changed
+            part.jobs.update(changed)
             part.nodes.update(seen, result.left_nodes)
             part.absorb(result)
 
@@ -241,15 +242,16 @@ class Recall:
 
     def _note(self, record: records.JobRecord) -> None:
         name, spec, alive = record.name, record.spec, not record.finished
-        self.active.put(name, there=alive)
-        self.waiting.put(name, there=alive and is_waiting(record))
+        for known, there in ((self.active, alive), (self.waiting, alive and is_waiting(record))):
+            if there is not (name in known.known):
+                known.put(name, there=there)
         for names, there in (
-            (self.particular, is_particular(spec)),
-            (self.affine, spec.affinities),
+            (self.particular, alive and is_particular(spec)),
+            (self.affine, alive and bool(spec.affinities)),
         ):
-            if there and alive:
+            if there:
                 names.add(name)
-            else:
+            elif names:
                 names.discard(name)
 
     def _index(self, attempt: records.AttemptRecord) -> None:
@@ -266,6 +268,17 @@ class Recall:
         if not elements:
             self.by_job.pop(attempt.job, None)
         self.by_node.get(attempt.node, {}).pop(attempt.id, None)
+
+
+def in_order(names: AbstractSet[str], known: Mapping[str, object]) -> Iterable[str]:
+    """Names in any order; in that of what is ``known`` of them where they are most of it.
+
+    Records that were made one after the other lie so in memory. Whoever goes through a hundred
+    thousand in the order of a set waits for memory longer than for all that is done with them.
+    """
+    if 2 * len(names) < len(known):
+        return names
+    return itertools.chain(filter(names.__contains__, known), names - known.keys())
 
 
 def is_particular(spec: desired.Job) -> bool:

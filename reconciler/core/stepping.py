@@ -76,6 +76,8 @@ def _bound_job(work: desk.Work, record: records.JobRecord) -> None:
         draft.submitted_at = min(record.submitted_at, work.now)
         if record.started_at is not None:
             draft.started_at = min(record.started_at, work.now)
+    if not record.notes:
+        return
     latest = {
         element: work.now + lifecycle.backoff_s(note, record.spec.retries)
         for element, note in record.notes.items()
