@@ -65,14 +65,22 @@ def _too_large(situation: snapshots.Snapshot, columns: snapshots.LineColumns) ->
             cpu, memory = capacity[:, :2].max(axis=0, initial=0).tolist()
             largest = (cpu, memory, int(devices.max(initial=0)))
             known = there[id(shape.eligible)] = (largest, capacity.sum(axis=0).tolist())
-        (cpu, memory, most), whole = known
-        whole_devices = not any(g.share_bytes or g.profile >= 0 for g in shape.groups)
-        found[number] = any(
-            group.amounts[0] > cpu or group.amounts[1] > memory or group.devices > most
-            for group in shape.groups
-            if group.least and group.profile < 0
-        ) or any(
-            asked > there_is
-            for asked, there_is in zip(shape.least[: 2 + whole_devices], whole, strict=False)
-        )
+        found[number] = _exceeds(shape, *known)
     return found
+
+
+def _exceeds(shape: snapshots.Shape, largest: snapshots.Vector, whole: list[int]) -> bool:
+    """Whether a shape asks for more than the largest node has, or than all have together.
+
+    ``largest``: CPU, memory and devices. Asked of each of a thousand shapes in every cycle.
+    """
+    whole_devices = True
+    for group in shape.groups:
+        if group.share_bytes or group.profile >= 0:
+            whole_devices = False
+        if group.least and group.profile < 0:
+            cpu, memory, _ = group.amounts
+            if cpu > largest[0] or memory > largest[1] or group.devices > largest[2]:
+                return True
+    cpu, memory, gpu = shape.least
+    return cpu > whole[0] or memory > whole[1] or (whole_devices and gpu > whole[2])
