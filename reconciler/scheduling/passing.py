@@ -10,6 +10,7 @@ asks for. Turns come in from ``schedule``; whether they are idle, and which line
 same queue have idle turns before anybody else's, go out. Decisions are the same without all this.
 """
 
+import itertools
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -36,6 +37,8 @@ from reconciler.scheduling.snapshot import Mask
 NEVER = -1
 #: So many lines are looked at together: more would often be looked at in vain.
 AHEAD_MAX = 1024
+#: So few are looked at one by one: columns of them would cost more.
+FEW = 3
 
 
 class Turns(Protocol):
@@ -368,9 +371,13 @@ class Passing:
 
     def _staying(self, ask: asking.Ask, lines: NDArray[np.intp]) -> int:
         """During how many of the next turns their queue stays the one whose turn it is."""
-        shapes = self.turns.columns.shape[lines]
+        shapes, tree = self.turns.columns.shape[lines], self.turns.tree
+        if len(lines) <= FEW:
+            least = (self.turns.least[shape] for shape in shapes.tolist())
+            stays = (tree.stays(ask.queue, ask.amounts, amounts) for amounts in least)
+            return sum(1 for _ in itertools.takewhile(bool, stays))
         asked = np.take(self.turns.prospects.least_columns, shapes, axis=1)
-        return _leading(self.turns.tree.staying(ask.queue, ask.amounts, asked))
+        return _leading(tree.staying(ask.queue, ask.amounts, asked))
 
     def _note_overdue(self, lines: NDArray[np.intp]) -> None:
         """Ask after the line that is overdue first, as its turn would: the cycle wakes for it."""
