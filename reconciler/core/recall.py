@@ -104,6 +104,10 @@ class Moments:
         if len(self._heap) > 2 * len(self._until) + MOMENTS_SPARE:
             self._heap = sorted((at, one) for one, at in self._until.items() if at < math.inf)
 
+    def names(self) -> AbstractSet[str]:
+        """Of what it holds."""
+        return self._until.keys()
+
     def drop(self, name: str) -> None:
         """It holds no longer."""
         self._until.pop(name, None)
@@ -185,10 +189,8 @@ class Recall:
 
         ``touched`` ones are changed in this very cycle: what was known of them holds no longer.
         """
-        for job in touched:
-            self._disturb(job)
-        for job in self._quiet.over(now):
-            self._disturb(job)
+        self._disturb(set(touched))
+        self._disturb(set(self._quiet.over(now)))
         return self._restless.union(touched)
 
     def rest(self, job: str, until: float | None) -> None:
@@ -200,12 +202,11 @@ class Recall:
         """When the first of those at rest has to be judged again."""
         return self._quiet.first()
 
-    def _disturb(self, job: str) -> None:
-        self._quiet.drop(job)
-        if job in self.by_job:
-            self._restless.add(job)
-        else:
-            self._restless.discard(job)
+    def _disturb(self, jobs: AbstractSet[str]) -> None:
+        for job in jobs & self._quiet.names():
+            self._quiet.drop(job)
+        self._restless.difference_update(jobs)
+        self._restless |= jobs & self.by_job.keys()
 
     # -- what is other now
 
@@ -220,8 +221,7 @@ class Recall:
                 self._leave(attempt)
             else:
                 self._index(attempt)
-        for name in changed:
-            self._disturb(name)
+        self._disturb(changed.keys())
         for node in result.nodes:
             self.nodes.put(node.name, there=True)
         for name in result.left_nodes:
@@ -236,7 +236,7 @@ class Recall:
     def job_changed(self, record: records.JobRecord) -> None:
         """A record is another one now, without an outcome."""
         self._note(record)
-        self._disturb(record.name)
+        self._disturb({record.name})
         for part in self._parts.values():
             part.jobs.add(record.name)
 
