@@ -398,10 +398,12 @@ def _least_undercut(units: Units, spared: Spared) -> Places:
 
 def _least_ahead(shorts: list[int]) -> list[int]:
     """Positions, always that of the least of the first ``LOOK_MAX`` that are left."""
-    ahead = [(short, at) for at, short in enumerate(shorts[:LOOK_MAX])]
+    count = len(shorts)
+    turns = [short * count + at for at, short in enumerate(shorts)]  # faster than pairs
+    ahead = turns[:LOOK_MAX]
     heapq.heapify(ahead)
-    found = [heapq.heapreplace(ahead, (shorts[at], at))[1] for at in range(LOOK_MAX, len(shorts))]
-    return found + [at for _, at in sorted(ahead)]
+    found = [heapq.heapreplace(ahead, turn) % count for turn in turns[LOOK_MAX:]]
+    return found + [turn % count for turn in sorted(ahead)]
 
 
 def _used(ledger: ledgers.Ledger, queue: int) -> tuple[int, ...]:
