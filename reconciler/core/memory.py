@@ -169,8 +169,7 @@ class Memory:
 
     def absorb(self, result: outcome.Outcome) -> None:
         """Take over an outcome, after it was committed."""
-        for job in result.jobs:
-            self._put(job)
+        others = [job for job in result.jobs if self._put(job)]
         self.past_runs.update(result.new_runs)
         self._pack_runs()
         for attempt in result.attempts:
@@ -201,7 +200,7 @@ class Memory:
         for name in result.left_nodes:
             self.nodes.pop(name, None)
             self.attempts_by_node.pop(name, None)
-        self.recall.absorb(result)
+        self.recall.absorb(result, others)
         self.recollection = result.recollection
         self.desired_generation = result.desired_generation
         self.next_order = result.next_order
@@ -225,8 +224,12 @@ class Memory:
                 self.jobs[name] = msgspec.structs.replace(record, spec=spec)
                 self.recall.job_changed(self.jobs[name])
 
-    def _put(self, job: records.JobRecord) -> None:
+    def _put(self, job: records.JobRecord) -> bool:
+        """Keep a record; whether more of it is other than the reason for which it waits."""
+        before = self.jobs.get(job.name)
         self.jobs[job.name] = job
+        if before is not None and recalls.is_alike(before, job):
+            return False
         if job.finished:
             self.active.discard(job.name)
         else:
@@ -235,6 +238,7 @@ class Memory:
             self.watched.add(job.name)
         else:
             self.watched.discard(job.name)
+        return True
 
     def _pack_runs(self) -> None:
         known = self.past_runs

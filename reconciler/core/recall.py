@@ -210,10 +210,10 @@ class Recall:
 
     # -- what is other now
 
-    def absorb(self, result: outcome.Outcome) -> None:
-        """Take over an outcome, as ``Memory`` does."""
+    def absorb(self, result: outcome.Outcome, others: Iterable[records.JobRecord]) -> None:
+        """Take over an outcome, as ``Memory`` does; ``others``: jobs not alike to before."""
         changed = dict.fromkeys([record.name for record in result.jobs])
-        for record in result.jobs:
+        for record in others:
             self._note(record)
         for attempt in result.attempts:
             changed[attempt.job] = None
@@ -287,6 +287,17 @@ def is_particular(spec: desired.Job) -> bool:
         if group.mig_profile or group.inner:
             return True
     return False
+
+
+def is_alike(before: records.JobRecord, record: records.JobRecord) -> bool:
+    """Whether a job is in the same sets of names as before; mostly it waits for other reasons."""
+    return (
+        before.spec is record.spec
+        and before.state is record.state
+        and before.removed is record.removed
+        and before.elements == record.elements
+        and (_PENDING in record.elements or bool(before.reason_key) is bool(record.reason_key))
+    )
 
 
 def is_waiting(record: records.JobRecord) -> bool:
