@@ -340,7 +340,8 @@ class Ways:
 
         In its own queue who comes first has the guarantee, also where that has to come free for it.
         So does, of what may start now, one that could evict it at once, if that gives it room:
-        else work would start only to leave again.
+        else work would start only to leave again. What its own queue has reserved for a lower
+        priority may be for later: it could be evicted then too, and the room lie idle till then.
         """
         covered = self.ledger.covered
         voided = covered(ask.queue, ask.amounts) and self.calendar.void(
@@ -349,15 +350,23 @@ class Ways:
         if voided and ask.fits(self.calendar.room_for(ask.line.duration_s)):
             return True
         now, there = self.situation.now, self.calendar.reservations
-        due = [r.ask for r in there if r.starts_at <= now]
-        holders = yielding.yielding(self.evictor, ask, due) if due else []
+        loose = [r for r in there if r.starts_at <= now or self._is_below(r.ask, ask)]
+        holders = yielding.yielding(self.evictor, ask, [r.ask for r in loose]) if loose else []
         if not holders:
             return voided
-        gives_way = [r for r in there if r.starts_at <= now and r.ask in holders]
+        gives_way = [r for r in loose if r.ask in holders]
+        if self.calendar.gives_way(ask, gives_way):
+            return True
         # who evicts goes before what is reserved for later as well
-        return self.calendar.gives_way(ask, gives_way) or self.calendar.gives_way(
-            ask, gives_way + [r for r in there if r.starts_at > now]
+        due = any(r.starts_at <= now for r in gives_way)
+        return due and self.calendar.gives_way(
+            ask, gives_way + [r for r in there if r.starts_at > now and r not in gives_way]
         )
+
+    @staticmethod
+    def _is_below(holder: asking.Ask, ask: asking.Ask) -> bool:
+        """Whether a holder is of a lower priority in the same queue."""
+        return holder.queue == ask.queue and holder.line.priority < ask.line.priority
 
     def _reserve(self, ask: asking.Ask, *, again: bool) -> explain.Cause | None:
         """Keep room in time for a blocked claim, as far as the policy goes.

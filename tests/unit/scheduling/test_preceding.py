@@ -176,3 +176,25 @@ def test_a_higher_priority_takes_what_reservations_leave_that_give_way_behind_it
     s.job("second", "own", gpu=1, time_limit_s=90)
     s.job("high", "own", gpu=1, tasks=2, priority=90)
     assert rest(s)[0] == ["high"]
+
+
+@pytest.mark.parametrize(
+    ("priority", "holder", "found"),
+    [
+        (90, {}, ["high"]),
+        (90, {"preemptible": False}, []),  # it would keep what it has
+        (50, {}, []),
+    ],
+)
+def test_room_is_not_kept_idle_from_a_higher_priority_that_could_evict_the_holder(
+    priority: int, holder: dict[str, Any], found: list[str]
+) -> None:
+    s = Situation().node("n1", gpu=4).node("n2", gpu=4).queue("main", guaranteed=16)
+    s.job("run1", gpu=4, on=("n1",), time_limit_s=50, preemptible=False)
+    s.job("run2", gpu=4, on=("n2",), time_limit_s=100, preemptible=False)
+    s.job("low", gpu=4, tasks=2, time_limit_s=300, priority=50, **holder)
+    s.apply(s.decide())
+    assert [(kept.job, kept.starts_at) for kept in s.kept] == [("low", 100.0)]
+    s.held, s.now = [held for held in s.held if held.job == "run2"], 50.0
+    s.job("high", gpu=4, time_limit_s=600, priority=priority)
+    assert started(s.decide()) == found
