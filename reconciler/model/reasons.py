@@ -74,6 +74,11 @@ class Reason(msgspec.Struct, frozen=True):
     unblocks: str = ""
 
 
+def is_barred(told: Sequence[Reason]) -> bool:
+    """Whether a limit is in the way for good in one pool: more is asked than it is in all."""
+    return any(CAN_NOT_START in one.message for one in told)
+
+
 def never_starts(told: Sequence[Reason]) -> bool:
     """Whether what is told of a claim ends by no waiting, nor what limits say of it in any pool."""
     limited = bool(told) and all(CAN_NOT_START in one.message for one in told)

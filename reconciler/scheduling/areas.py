@@ -22,21 +22,21 @@ class Areas:
 
     Attributes:
         of_node: (n,) the area of each node.
-        of_shape: the areas of each shape that was asked for, ascending.
+        of_shapes: the areas, ascending, of each shape with those that are tried after it.
         count: how many areas there are.
     """
 
     def __init__(self, situation: snapshots.Snapshot, alike: Iterable[tuple[int, ...]]) -> None:
         """``alike``: of each kind of line its shape, then those that are tried after it."""
-        kinds: dict[tuple[int, ...], list[int]] = {}
+        kinds: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         masks: list[snapshots.Mask] = []
-        for shape, *others in alike:
-            eligible = [situation.shapes[one].eligible for one in (shape, *others)]
+        for shapes in alike:
+            eligible = [situation.shapes[one].eligible for one in shapes]
             key = tuple([id(mask) for mask in eligible])
             if key not in kinds:
                 kinds[key] = []
                 masks.append(np.logical_or.reduce(eligible))
-            kinds[key].append(shape)
+            kinds[key].append(shapes)
         everywhere = len(masks) > KINDS_MAX
         closing = list({w.nodes.tobytes(): w.nodes for w in situation.windows}.values())
         if len(masks) + len(closing) > KINDS_MAX:
@@ -48,8 +48,8 @@ class Areas:
         found, of_node = np.unique(codes, return_inverse=True)
         self.of_node: NDArray[np.intp] = of_node.reshape(-1)
         self.count = len(found)
-        self.of_shape: dict[int, tuple[int, ...]] = {}
-        for bit, shapes in enumerate(kinds.values()):
+        self.of_shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for bit, same in enumerate(kinds.values()):
             usable = (found >> bit & 1) > 0
             inside = range(self.count) if everywhere else np.flatnonzero(usable).tolist()
-            self.of_shape.update(dict.fromkeys(shapes, tuple(inside)))
+            self.of_shapes.update(dict.fromkeys(same, tuple(inside)))

@@ -161,7 +161,7 @@ class _Split:
             return known
         old, here = self.shapes[shape], self._pools.of_node == pool
         outside = int((old.eligible & ~here).sum())
-        if not outside and pool == REST:
+        if pool == REST and self._there(shape) <= {REST}:
             self._made[shape, pool] = shape
             return shape
         number = self._made[shape, pool] = len(self.shapes)

@@ -87,15 +87,16 @@ def estimates(
     if not (situation.windows or protected or any(expected.moments())):
         return found  # nothing is known to come back
     uses_gpu = np.array([s.least[ledgers.GPU] > 0 for s in situation.shapes])[columns.shape]
+    ways = _Ways(situation, could_start)
     for resource, mask in ((ledgers.GPU, uses_gpu), (0, ~uses_gpu)):
         streams = {
-            int(columns.queue[ranked[0]]): _waiting(situation, queues, ranked, could_start)
+            int(columns.queue[ranked[0]]): _waiting(situation, queues, ranked, ways)
             for ranked in _by_queue(columns, mask)
         }
         if streams:
             waiting = itertools.islice(_in_turn(situation, ledger, streams), CLAIMS_MAX)
             bounds = caps.Caps(situation, ledger, expected.freed)
-            alike = _alike(situation, columns, mask)
+            alike = _alike(situation, columns, mask, ways)
             pools = pouring.Pools(
                 expected, calendar, alike, resource, taking=taking, reserved=reserved
             )
@@ -177,14 +178,13 @@ def _waiting(
     situation: snapshots.Snapshot,
     queues: list[order.Line],
     ranked: NDArray[np.intp],
-    could_start: Callable[[snapshots.Line], bool],
+    ways: "_Ways",
 ) -> Iterator[pouring.Waiting]:
     """Claims of one queue that wait, by priority and arrival, with the elements left.
 
     ``ranked``: its lines in order; no more of them are looked at than claims are taken.
     """
     heap: list[tuple[int, int, str, int, int]] = []
-    startable: dict[int, bool] = {}
     at = 0
     while heap or at < len(ranked):
         while at < len(ranked):
@@ -212,27 +212,55 @@ def _waiting(
         left = len(claim.elements) - begun
         if left <= 0:
             continue
-        if index not in startable:
-            open_to_it = _unreserved(situation, line)
-            startable[index] = could_start(open_to_it) and _is_held(situation, open_to_it)
-        if not startable[index] and situation.queues.strict[line.queue]:
+        open_to_it = ways.of(line)
+        if open_to_it is None and situation.queues.strict[line.queue]:
             return  # all others wait behind it, for good as things are
-        if startable[index]:
+        if open_to_it is not None:
             at_once = min(claim.startable, len(claim.elements)) - begun
-            open_to_it = _unreserved(situation, line)
             yield pouring.Waiting(index, open_to_it, claim, left, at_once)
 
 
-def _unreserved(situation: snapshots.Snapshot, line: snapshots.Line) -> snapshots.Line:
-    """The same as if no window kept nodes from it for being too near."""
-    shapes = situation.shapes
-    if all(shapes[one].unreserved is None for one in (line.shape, *line.others)):
-        return line
-    here, *others = [
-        one if (whole := shapes[one].unreserved) is None else whole
-        for one in (line.shape, *line.others)
-    ]
-    return msgspec.structs.replace(line, shape=here, others=tuple(others))
+class _Ways:
+    """Where the claims of lines could start: in which of the pools that are tried for them."""
+
+    def __init__(
+        self, situation: snapshots.Snapshot, could_start: Callable[[snapshots.Line], bool]
+    ) -> None:
+        self._situation = situation
+        self._could_start = could_start
+        self._found: dict[tuple[int, int, bool], tuple[int, ...]] = {}
+
+    def of(self, line: snapshots.Line) -> snapshots.Line | None:
+        """The same with the shapes by which its claims could start, as if no window kept nodes from
+        it for being too near; None: nowhere."""
+        key = (line.queue, line.shape, line.preemptible)
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = tuple(self._shapes(line))
+        if not found:
+            return None
+        if found == (line.shape,) and not line.others:
+            return line
+        first, *others = found
+        return msgspec.structs.replace(line, shape=first, others=tuple(others))
+
+    def _shapes(self, line: snapshots.Line) -> Iterator[int]:
+        for shape in self._unreserved(line):
+            alone = msgspec.structs.replace(line, shape=shape, others=())
+            if self._could_start(alone) and _is_held(self._situation, alone):
+                yield shape
+
+    def _unreserved(self, line: snapshots.Line) -> list[int]:
+        shapes = self._situation.shapes
+        there = [(number, shapes[number].unreserved) for number in (line.shape, *line.others)]
+        return [number if whole is None else whole for number, whole in there]
+
+    def tried(self, line: snapshots.Line) -> tuple[int, ...]:
+        """The same shapes; of a line with one alone, which only ``of`` looks at, that one."""
+        if not line.others:
+            return tuple(self._unreserved(line))
+        found = self.of(line)
+        return () if found is None else (found.shape, *found.others)
 
 
 def _is_held(situation: snapshots.Snapshot, line: snapshots.Line) -> bool:
@@ -289,10 +317,17 @@ def _in_turn(
 
 
 def _alike(
-    situation: snapshots.Snapshot, columns: snapshots.LineColumns, mask: snapshots.Mask
+    situation: snapshots.Snapshot, columns: snapshots.LineColumns, mask: snapshots.Mask, ways: _Ways
 ) -> list[tuple[int, ...]]:
-    """The shapes of lines with claims, each with those that are tried after it."""
+    """The shapes of lines with claims, each with those that are tried after it.
+
+    Where limits are by pool, it depends on the queue which these are.
+    """
     chosen = np.flatnonzero(mask & (columns.claims > 0))
-    firsts = chosen[np.unique(columns.shape[chosen], return_index=True)[1]].tolist()
-    found = [_unreserved(situation, situation.lines[i]) for i in firsts]
-    return [(line.shape, *line.others) for line in found]
+    kinds = columns.shape[chosen]
+    if situation.pools is not None:
+        whose = 2 * columns.queue[chosen] + columns.preemptible[chosen]
+        kinds = kinds * (2 * len(situation.queues.names)) + whose
+    firsts = chosen[np.unique(kinds, return_index=True)[1]].tolist()
+    found = (ways.tried(situation.lines[i]) for i in firsts)
+    return list(dict.fromkeys(filter(None, found)))

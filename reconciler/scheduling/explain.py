@@ -123,7 +123,8 @@ class Explainer:
     def _of_pools(self, line: snapshots.Line, cause: Cause) -> tuple[reasons.Reason, ...]:
         """The reasons in each pool that a claim may go to; of those that never fit, of one if all.
 
-        It is told once that it can't start, as of a claim that was tried nowhere.
+        It is told once that it can't start, as of a claim that was tried nowhere. Where a limit
+        forbids it one pool for good it is told what it waits for in the others, and that.
         """
         first = replace(cause, shape=-1, elsewhere=())
         parts = [
@@ -131,8 +132,14 @@ class Explainer:
             for shape, one in ((cause.shape, first), *cause.elsewhere)
         ]
         told = [self.told(*part) for part in parts]
-        found = dict.fromkeys(reason for each in reasons.hopeful(told) for reason in each)
-        return tuple(sorted(found, key=lambda one: reasons.PRECEDENCE[one.code]))
+        hopeful = reasons.hopeful(told)
+        ways = [each for each in hopeful if not reasons.is_barred(each)] or hopeful
+        found = dict.fromkeys(reason for each in ways for reason in each)
+        ranked = sorted(found, key=lambda one: reasons.PRECEDENCE[one.code])
+        if len(ways) < len(hopeful):
+            shapes = [part.shape for part, _ in parts]
+            ranked[0] = wording.and_barred(self.situation, ranked[0], shapes, told)
+        return tuple(ranked)
 
     def _suspended(self, queue: int) -> reasons.Reason:
         queues = self.situation.queues

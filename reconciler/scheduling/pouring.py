@@ -74,8 +74,8 @@ class Pools:
         self.alike = alike
         #: Of strict queues: nobody starts before this, as who goes first does not.
         self._floors: dict[int, float] = {}
-        #: The rows of nodes that each shape may use.
-        self._rows: dict[int, tuple[int, ...]] = {}
+        #: The rows of nodes that each shape may use, with those that are tried after it.
+        self._rows: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._timeline = timelines.Timeline(expected.situation.now, ())
         self._closures: closures.Closures
 
@@ -106,7 +106,7 @@ class Pools:
 
     def _start(self, one: Waiting, bounds: caps.Caps) -> float:
         """When a claim starts, which takes what it needs from then on; infinity: nobody knows."""
-        rows = self._rows[one.line.shape]
+        rows = self._rows[one.line.shape, *one.line.others]
         wanted = _Wanted(
             rows,
             self.expected.situation.shapes[one.line.shape].least[self.resource],
@@ -164,7 +164,7 @@ class Pools:
         situation, resource = self.expected.situation, self.resource
         accepts = situation.nodes.accepts
         parts = areas.Areas(situation, self.alike)
-        self._rows = parts.of_shape
+        self._rows = parts.of_shapes
         self._closures = closures.Closures(situation, parts)
         amounts = np.zeros(parts.count, dtype=np.int64)
         free = np.where(accepts, self.calendar.later.amounts[:, resource], 0)

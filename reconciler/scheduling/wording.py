@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
+import msgspec
 import numpy as np
 
-from reconciler.model import quantities, times
+from reconciler.model import quantities, reasons, times
 from reconciler.model.devices import INNER_WORDS
 from reconciler.scheduling import asking, bypool
 from reconciler.scheduling import ledger as ledgers
@@ -234,3 +235,28 @@ def together(situation: snapshots.Snapshot, group: snapshots.GroupShape) -> str:
     several = "s" if group.least > 1 else ""
     tasks = f"{group.least} task{several} of {task_text(situation, group)}"
     return f"{task_text(situation, group, group.least)} are free for {tasks}"
+
+
+def and_barred(
+    situation: snapshots.Snapshot,
+    reason: reasons.Reason,
+    shapes: Sequence[int],
+    told: Sequence[Sequence[reasons.Reason]],
+) -> reasons.Reason:
+    """A reason, and of each pool in which a limit lets work never start what is more than it.
+
+    Args:
+        situation: the snapshot.
+        reason: what work waits for in the pools that are open to it.
+        shapes, told: of all pools the shape there, and the reasons.
+    """
+    parts = [reason.message]
+    for shape, each in zip(shapes, told, strict=True):
+        said = next((one.message for one in each if reasons.CAN_NOT_START in one.message), "")
+        if said:
+            pool = situation.shapes[shape].pool
+            pools = situation.pools if pool >= 0 else None
+            where = f"pool {pools.names[pool]}" if pools is not None else "other pools"
+            more, _, _ = said.partition(f": {reasons.CAN_NOT_START}")
+            parts.append(f"it can't go to {where}: {more}")
+    return msgspec.structs.replace(reason, message="; ".join(parts))

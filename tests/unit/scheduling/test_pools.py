@@ -257,8 +257,11 @@ def test_what_never_fits_in_one_pool_and_does_in_another_is_not_hopeless() -> No
 def test_a_limit_that_it_can_never_keep_to_is_told_beside_a_pool_without_room() -> None:
     s = two_pools().queue("main", flavors=(gpus_in("a", limit=1),))
     s.job("runs", gpu=4, on=("b1",), preemptible=False).job("j", gpu=2)
-    said = [one.code for one in situations.reasons_of(s, s.decide(), "j")]
-    assert said == [ReasonCode.OVER_LIMIT, ReasonCode.INSUFFICIENT_RESOURCES]
+    (reason,) = situations.reasons_of(s, s.decide(), "j")
+    assert reason.code is ReasonCode.INSUFFICIENT_RESOURCES  # there it can start one day
+    assert reason.message.endswith(
+        "; it can't go to pool a: 2 GPUs asked, more than the limit of queue main, 1 GPU in pool a"
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,3 +288,42 @@ def test_where_a_limit_forbids_it_no_room_is_reserved() -> None:
     s.job("ra", gpu=4, on=("a1",), time_limit_s=600).job("rb", gpu=4, on=("b1",), time_limit_s=60)
     s.job("j", gpu=4, pools=("a", "b"), time_limit_s=1000)
     assert [entry.starts_at for entry in s.decide().kept] == [600.0]
+
+
+def capped(*, window: bool = True) -> Situation:
+    """A pool of four GPUs that are in use, and one of which all work may have three."""
+    s = two_pools().queue("main")
+    s.caps = [desired.Quota("rented", pool="b", resources=desired.Amounts(gpu_milli=3000))]
+    if window:
+        s.window("repair", -10, 230, [False, True], maintenance=True)
+    return s.job("r", gpu=4, on=("a1",), time_limit_s=600)
+
+
+@pytest.mark.parametrize("window", [False, True])
+def test_no_room_is_kept_or_expected_in_a_pool_whose_quota_never_lets_it_start(
+    window: bool,
+) -> None:
+    s = capped(window=window).job("short", gpu=1, on=("b1",), time_limit_s=100)
+    s.job("j", gpu=4, time_limit_s=300)
+    decisions = s.decide()
+    assert [(one.job, one.starts_at, one.nodes) for one in decisions.kept] == [("j", 600.0, (0,))]
+    assert decisions.estimates["j"].at == 600.0
+    s.policy = dataclasses.replace(s.policy, backfill="none")
+    assert s.decide().estimates["j"].at == 600.0
+
+
+def test_what_waits_for_one_pool_is_told_so_and_that_a_quota_of_another_is_too_small() -> None:
+    for window in (False, True):
+        s = capped(window=window).job("j", gpu=4, time_limit_s=300)
+        (reason,) = situations.reasons_of(s, s.decide(), "j")
+        assert reason.code is ReasonCode.INSUFFICIENT_RESOURCES
+        assert reason.message.endswith(
+            "; it can't go to pool b: 4 GPUs asked, more than Quota rented lets all work in pool "
+            "b have, 3 GPUs"
+        )
+        assert "unless" not in reason.unblocks
+
+
+def test_who_fits_under_a_quota_of_a_pool_is_still_expected_there() -> None:
+    s = capped().job("j", gpu=3, time_limit_s=300)
+    assert s.decide().estimates["j"].at == 230.0
