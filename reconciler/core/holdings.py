@@ -92,7 +92,7 @@ class Maker:
     ) -> columns.Holding:
         spec = record.spec
         queue = self._work.desired.structure.queues[spec.queue]
-        began = runtimes.began(attempts)
+        began, try_began = runtimes.began(attempts), self._try_began(spec, element, attempts)
         saved = [a.saved.at for a in attempts if a.saved is not None]
         minimum_s = queue.min_runtime_s
         if minimum_s is None:
@@ -119,7 +119,7 @@ class Maker:
             since=min(max([began, *saved]), self._at),
             protected_until=self._protected_until(began, minimum_s, record, element),
             movable=movable,
-            ends_at=runtimes.ends_at(spec, began, self._expected_s(spec), self._at),
+            ends_at=runtimes.ends_at(spec, try_began, self._expected_s(spec), self._at),
             leaving=leaving,
             leaving_for=evicted[0].by if evicted else "",
             shape=shape,
@@ -128,11 +128,19 @@ class Maker:
             least=tuple(group.least for group in spec.groups) if resizable else (),
             doubtful=doubtful,
             moving=bool(evicted) and any(stop.moving for stop in evicted),
-            began=min(began, self._at),
+            began=min(try_began, self._at),
             fixed=fixed and shape >= 0,
             grace_s=float(max(a.grace_s for a in attempts)),
             leaves_by=max((a.stop.at + a.stop.grace_s for a in attempts if a.stop), default=0.0),
         )
+
+    def _try_began(self, spec: desired.Job, element: int, attempts: holders.Attempts) -> float:
+        """When the try began by whose start its time limit counts: with a task that may have ended,
+        or is leaving, while others that came later go on."""
+        whole = self._work.attempts_of_element(spec.name, element)
+        if len(whole) <= len(attempts):
+            return runtimes.began(attempts)
+        return runtimes.began([one for one in whole if not one.concluded] or attempts)
 
     def _protected_until(
         self, began: float, minimum_s: int, record: records.JobRecord, element: int

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from reconciler.core import work as desk
-from reconciler.model import desired, outcome, records
+from reconciler.model import desired, outcome, records, times
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState
 from tests.unit.core.world import World, job
@@ -233,3 +233,37 @@ def test_what_grows_is_not_overdue_because_it_ends_soon() -> None:
     world.advance(300)
     assert world.states() == {"other": "Running", "train": "Running"}
     assert world.events("JobEvicted") == []
+
+
+def test_what_waits_for_its_end_goes_by_the_start_of_its_first_task_also_once_that_has_ended() -> (
+    None
+):
+    """The time limit is that of the whole try, which tasks that join don't prolong."""
+    world = World(nodes=1, cpu=4)
+    world.commit(job("beside", cpu=2, time_limit_s=3600))
+    world.settle()
+    world.commit(elastic("train", 1, 4, time_limit_s=1200))
+    world.settle()
+    assert indexes(world, "train") == [0, 1]
+    (began, _) = sorted(a.started_at or 0.0 for a in world.attempts("train"))
+    world.advance(500)
+    world.end("beside")
+    world.settle()
+    assert indexes(world, "train") == [0, 1, 2, 3]
+    world.commit(job("whole", cpu=4, time_limit_s=3600))
+    world.settle()
+    due = f"room is reserved for it from {times.format_time(began + 1200)} at the latest"
+
+    def told() -> str:
+        (reason, *_) = world.memory.reasons[world.memory.jobs["whole"].reason_key]
+        return reason.message
+
+    assert told().endswith(due)
+    for index in (0, 1):
+        world.end("train", index=index)
+    world.advance(10)
+    assert indexes(world, "train") == [2, 3]
+    assert told().endswith(due)
+    world.advance(began + 1200 - world.now)
+    world.settle()
+    assert world.states()["whole"] == "Running"
