@@ -1,5 +1,6 @@
 """Where other work lets an element go: nearness and distance to what label selectors match."""
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,19 @@ def reach(present: snapshots.Mask, topology: Topology, level: int) -> snapshots.
     touched = domains[present & (domains >= 0)]
     found: snapshots.Mask = np.isin(domains, touched)
     return found
+
+
+def has_company(shape: snapshots.Shape, present: Callable[[], Collection[int]]) -> bool:
+    """Whether something is there of all other work that a shape has to be near to.
+
+    ``present``: the selectors that match something; asked for only where that matters.
+    """
+    wanted = [
+        one.selector
+        for one in shape.affinities
+        if not (one.apart or one.weight or one.selector in shape.matches)
+    ]
+    return not wanted or set(wanted).issubset(present())
 
 
 def rules(

@@ -9,9 +9,10 @@ their own time: always one of the queue that has least of its share by then, in 
 and arrival (``pouring``), with what windows, limits and lenders leave, and sooner where a queue may
 take something back by then (``takebacks``). That leaves out gaps between nodes, and that who is
 evicted waits again, so it is an estimate; what nothing bounds gets none, as what only nodes could
-hold that take no work now.
+hold that take no work now, and what has to be near to work of which none runs.
 """
 
+import functools
 import heapq
 import itertools
 import math
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling import (
+    affinity,
     asking,
     backfill,
     caps,
@@ -87,7 +89,7 @@ def estimates(
     if not (situation.windows or protected or any(expected.moments())):
         return found  # nothing is known to come back
     uses_gpu = np.array([s.least[ledgers.GPU] > 0 for s in situation.shapes])[columns.shape]
-    ways = _Ways(situation, could_start)
+    ways = _Ways(situation, queues, could_start)
     for resource, mask in ((ledgers.GPU, uses_gpu), (0, ~uses_gpu)):
         streams = {
             int(columns.queue[ranked[0]]): _waiting(situation, queues, ranked, ways)
@@ -224,9 +226,13 @@ class _Ways:
     """Where the claims of lines could start: in which of the pools that are tried for them."""
 
     def __init__(
-        self, situation: snapshots.Snapshot, could_start: Callable[[snapshots.Line], bool]
+        self,
+        situation: snapshots.Snapshot,
+        queues: list[order.Line],
+        could_start: Callable[[snapshots.Line], bool],
     ) -> None:
         self._situation = situation
+        self._queues = queues
         self._could_start = could_start
         self._found: dict[tuple[int, int, bool], tuple[int, ...]] = {}
 
@@ -246,9 +252,24 @@ class _Ways:
 
     def _shapes(self, line: snapshots.Line) -> Iterator[int]:
         for shape in self._unreserved(line):
+            if not affinity.has_company(self._situation.shapes[shape], lambda: self._present):
+                continue  # nobody knows when what it has to be near to starts
             alone = msgspec.structs.replace(line, shape=shape, others=())
             if self._could_start(alone) and _is_held(self._situation, alone):
                 yield shape
+
+    @functools.cached_property
+    def _present(self) -> frozenset[int]:
+        """Selectors that match something that runs, or that starts in this cycle."""
+        situation = self._situation
+        runs = () if situation.presence is None else np.flatnonzero(situation.presence.any(axis=1))
+        starting = (
+            situation.shapes[situation.lines[progress.line].shape].matches
+            for queue in self._queues
+            for progress in queue.progress.values()
+            if progress.started or progress.promised
+        )
+        return frozenset(map(int, runs)).union(*starting)
 
     def _unreserved(self, line: snapshots.Line) -> list[int]:
         shapes = self._situation.shapes

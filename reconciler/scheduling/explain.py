@@ -448,7 +448,7 @@ class Explainer:
         one = len(shape.groups) == 1 and group.least == 1
         code = reasons.ReasonCode.INSUFFICIENT_RESOURCES
         free = f"{wording.freed_text(self.situation, group)} come free on one node"
-        kept = [funnels.FREED[step.why] for step in funnel if step.why in funnels.FREED]
+        kept = [words for step in funnel for words in funnels.freed(shape, step.why)]
         if any(step.why.startswith("lack ") for step in funnel):
             kept = []
         if not kept and self._is_fragmented(shape):

@@ -31,8 +31,9 @@ RULED_OUT = "ruled out by affinity to other jobs"
 FREED: dict[str, str] = {
     EXCLUDED: "the work that has a node to itself ends",
     OCCUPIED: "all work on one node ends",
-    RULED_OUT: "the work that it stays apart from ends, or what it has to be near to starts",
 }
+APART = "the work that it stays apart from ends"
+NEAR = "what it has to be near to starts"
 
 _STRATEGIES: dict[str, str] = {
     "pack": "the fullest with room",
@@ -45,6 +46,14 @@ def funnel(planner: Planner, shape: int) -> tuple[FunnelStep, ...]:
     """How nodes drop out for a task of the scarcest group; the counts add up to all nodes."""
     group, held = _scarcest(planner, shape)
     return _Funnel(planner, shape, group).steps(held)
+
+
+def freed(asked: snapshots.Shape, why: str) -> list[str]:
+    """What has to happen where nodes drop out for this, if other work keeps them from an ask."""
+    if why != RULED_OUT:
+        return [FREED[why]] if why in FREED else []
+    required = [one.apart for one in asked.affinities if not one.weight]
+    return [words for words, apart in ((APART, True), (NEAR, False)) if apart in required]
 
 
 def closed(nodes: snapshots.NodeColumns) -> list[tuple[str, list[int]]]:

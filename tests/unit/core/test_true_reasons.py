@@ -92,3 +92,59 @@ def test_what_never_fits_says_what_alone_would_mend_it(
     (reason,) = world.memory.reasons[world.memory.jobs["j"].reason_key]
     assert reason.code == "NeverFits"
     assert reason.unblocks == ", or ".join(unblocks)
+
+
+def beside(name: str, *affinities: desired.JobAffinity, **more: Any) -> desired.Job:
+    """A job that has to be near to others, or apart from them."""
+    return job(name, affinities=affinities, time_limit_s=300, **more)
+
+
+NEAR_SERVER = desired.JobAffinity((("job", "server"),))
+APART_FROM_LONG = desired.JobAffinity((("job", "long"),), apart=True)
+
+
+@pytest.mark.parametrize(
+    ("affinities", "told"),
+    [
+        ((NEAR_SERVER,), "what it has to be near to starts"),
+        ((APART_FROM_LONG,), "the work that it stays apart from ends"),
+        (
+            (APART_FROM_LONG, NEAR_SERVER),
+            "the work that it stays apart from ends, or what it has to be near to starts",
+        ),
+    ],
+)
+def test_who_is_kept_from_nodes_by_other_work_is_told_of_what_it_asks_alone(
+    affinities: tuple[desired.JobAffinity, ...], told: str
+) -> None:
+    world = World(nodes=1, cpu=4)
+    world.commit(job("long", time_limit_s=600))
+    world.settle()
+    world.commit(beside("j", *affinities))
+    world.settle()
+    (reason, *_) = world.memory.reasons[world.memory.jobs["j"].reason_key]
+    assert reason.unblocks == told
+
+
+def expected(world: World) -> set[str]:
+    """Jobs of which it was last said when they start."""
+    said = [one.expected for one in world.outcomes if one.expected is not None]
+    return set(said[-1])
+
+
+def test_who_has_to_be_near_to_what_nobody_runs_is_expected_at_no_moment() -> None:
+    world = World(nodes=1, cpu=4)
+    world.commit(job("long", cpu=2, time_limit_s=600))
+    world.settle()
+    world.commit(beside("j", NEAR_SERVER, cpu=2))
+    world.settle()
+    assert "j" not in expected(world)
+
+
+def test_who_has_to_be_near_to_what_runs_is_expected_when_there_is_room() -> None:
+    world = World(nodes=1, cpu=4)
+    world.commit(job("server", cpu=3, time_limit_s=600))
+    world.settle()
+    world.commit(beside("j", NEAR_SERVER, cpu=2))
+    world.settle()
+    assert "j" in expected(world)
