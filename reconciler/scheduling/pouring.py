@@ -118,9 +118,13 @@ class Pools:
         if after == math.inf:
             return math.inf
         runs_s = self.expected.runs_s(one.claim.job, one.line.duration_s)
+        instead = self._instead(one, wanted, runs_s, after)
         first, left = math.inf, min(one.left, max(1, one.at_once))
         for _ in range(BATCHES_MAX):
             at, there = self._first(wanted, runs_s, after)
+            if first == math.inf and instead < at:
+                self._timeline.take(wanted.limits, instead, instead + runs_s)
+                return instead
             first = min(first, at)
             if at == math.inf:
                 break
@@ -144,6 +148,27 @@ class Pools:
         if one.at_once <= 0:  # as many as may run at once do
             after = max(after, self.expected.first_end(one.claim.job))
         return after
+
+    def _instead(self, one: Waiting, wanted: _Wanted, runs_s: float, after: float) -> float:
+        """When it could have what less urgent work of its queue has reserved, which it would evict
+        as soon as that ran (``yielding``); infinity: at no moment."""
+        situation, found = self.expected.situation, math.inf
+        if not (wanted.limits and one.line.preempts and situation.policy.preempt):
+            return found  # who waits for room alone was kept out by it
+        eligible = np.logical_or.reduce(
+            [situation.shapes[shape].eligible for shape in (one.line.shape, *one.line.others)]
+        )
+        for reservation, at in self.reserved:
+            line = reservation.ask.line
+            if line.queue != one.line.queue or line.priority >= one.line.priority:
+                continue
+            if not line.preemptible or situation.queues.min_runtime_s[line.queue]:
+                continue
+            tasks = [task for task in reservation.tasks if eligible[task.node]]
+            if sum(task.amounts[self.resource] for task in tasks) >= wanted.asked:
+                begin = self._timeline.first(wanted.limits, runs_s, max(at, after))
+                found = min(found, begin)
+        return found
 
     def _first(self, wanted: _Wanted, runs_s: float, after: float) -> tuple[float, tuple[int, ...]]:
         """When all that is wanted is there, and in which areas; infinity: nobody knows."""

@@ -228,3 +228,17 @@ def test_who_takes_back_is_expected_to_though_it_stands_behind_who_may_not() -> 
     assert (found["w"].at, found["w"].takes_back) == (1500.0, True)
     assert not found["over"].takes_back
     assert starts(s, "w") == 1500.0
+
+
+def test_firm_work_that_waits_for_its_guarantee_has_what_less_urgent_work_reserved_meanwhile() -> (
+    None
+):
+    """It starts when the firm work before it has ended; nobody less urgent begins there."""
+    s = Situation().node("a", gpu=4).queue("team", guaranteed=4).queue("other")
+    s.job("runs", "team", gpu=4, on=("a",), preemptible=False, time_limit_s=75)
+    s.job("large", "team", gpu=4, priority=90, time_limit_s=300)
+    s.job("firm", "team", gpu=2, priority=95, preemptible=False, time_limit_s=120)
+    one = told(s, "firm")
+    assert one is not None
+    assert one.at == 75.0
+    assert starts(s, "firm") == 75.0
