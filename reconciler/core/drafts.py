@@ -15,8 +15,8 @@ RUNNING = ELEMENT_CODE[JobState.RUNNING]
 #: Codes of elements that hold resources now.
 LIVE_CODES = (STARTING, RUNNING)
 _NO_NOTE = records.ElementNote()
-#: How the message of a job begins that can't end by its deadline any more.
-LATE = "its deadline can't be met any more:"
+#: How the message of a job that waits begins where it can't end by its deadline any more.
+LATE = "its deadline can't be met "
 
 
 class JobDraft:

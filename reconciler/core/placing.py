@@ -363,7 +363,10 @@ def _point(work: desk.Work, name: str, key: str) -> None:
 def _deadlines(
     work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions
 ) -> None:
-    """Say at once which deadlines can't be met any more, and take it back where they can."""
+    """Say at once which deadlines can't be met any more, and take it back where they can.
+
+    Of what waits: what runs may end long before its time limit, and has its deadline before it.
+    """
     late = dict(situation.unreachable)
     for claim in situation.pressed:
         if claim.job in late:
@@ -373,11 +376,11 @@ def _deadlines(
         if estimate is not None and estimate.entitled and latest < estimate.latest < math.inf:
             late[claim.job] = latest
     for name, latest in late.items():
-        would = "would have to" if latest >= work.now else "would have had to"
-        when = times.format_time(latest)
-        message = f"{drafts.LATE} it {would} start by {when} at the latest"
         draft = work.draft(name)
-        if draft is not None and draft.message != message:
+        if draft is None or drafts.PENDING not in draft.elements:
+            continue
+        message = _late(draft, latest, work.now)
+        if draft.message != message:
             known = draft.message.startswith(drafts.LATE)
             draft.message = message
             if not known:
@@ -386,3 +389,21 @@ def _deadlines(
         draft = work.draft(name) if name not in late else None
         if draft is not None and draft.message.startswith(drafts.LATE):
             draft.message = ""
+    for draft in work.drafts.values():  # among them all that has started in this cycle
+        if draft.message.startswith(drafts.LATE) and drafts.PENDING not in draft.elements:
+            draft.message = ""
+
+
+def _late(draft: drafts.JobDraft, latest: float, now: float) -> str:
+    """That a deadline can't be met, by which length that is known, and until when it could."""
+    spec = draft.spec
+    takes_s = 0.0 if spec.deadline is None else spec.deadline - latest
+    if spec.time_limit_s is not None and takes_s > spec.time_limit_s - 1e-3:
+        known_by = "by its time limit"
+    else:  # less was learned, or nobody knows how long it takes
+        known_by = "by the time it is expected to take" if takes_s > 0 else "any more"
+    who = "what waits of it" if draft.live_count() else "it"
+    would = "would have to" if latest >= now else "would have had to"
+    return (
+        f"{drafts.LATE}{known_by}: {who} {would} start by {times.format_time(latest)} at the latest"
+    )

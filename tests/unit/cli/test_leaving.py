@@ -246,7 +246,7 @@ def test_of_a_job_that_no_waiting_starts_that_is_told(codes: list[str], told: st
     assert joblist.why(row) == (f"{told}: so" if told else "")
 
 
-LATE = "its deadline can't be met any more: it would have had to start by then"
+LATE = "its deadline can't be met by its time limit: it would have had to start by then"
 
 
 def test_what_is_said_of_a_job_that_waits_is_told_beside_its_reason(

@@ -222,7 +222,7 @@ def test_a_deadline_that_is_out_of_reach_is_told_at_once() -> None:
         job("late", deadline=world.now + 900, time_limit_s=600),
     )
     world.settle()
-    assert world.memory.jobs["late"].message.startswith("its deadline can't be met any more")
+    assert world.memory.jobs["late"].message.startswith("its deadline can't be met by its time")
     assert world.events("DeadlineOutOfReach") == ["late"]
     world.end("first")
     world.settle()
@@ -241,8 +241,8 @@ def test_a_deadline_is_out_of_reach_at_once_whatever_it_waits_for(kept_back: str
     world.commit(job("first", priority=90), late)
     world.settle()
     at = times.format_time(world.now - 3600)
-    told = f"its deadline can't be met any more: it would have had to start by {at} at the latest"
-    assert world.memory.jobs["late"].message == told
+    told = "its deadline can't be met by its time limit: it would have had to start by"
+    assert world.memory.jobs["late"].message == f"{told} {at} at the latest"
     world.advance(60)
     world.settle()
     assert world.events("DeadlineOutOfReach") == ["late"]
@@ -284,7 +284,7 @@ def test_who_starts_for_certain_is_told_by_when() -> None:
     assert (expected.certain, expected.latest) == (True, world.now + 600)
 
 
-def test_a_deadline_that_was_met_after_all_is_not_told_to_be_out_of_reach() -> None:
+def test_a_job_that_runs_is_not_told_that_its_deadline_is_out_of_reach() -> None:
     world = World(nodes=1, cpu=1)
     world.commit(
         job("first", time_limit_s=900, priority=90),
@@ -292,12 +292,42 @@ def test_a_deadline_that_was_met_after_all_is_not_told_to_be_out_of_reach() -> N
     )
     world.settle()
     world.advance(500)
+    assert world.memory.jobs["late"].message.startswith("its deadline can't be met by its time")
     world.end("first")
     world.settle()
     assert world.states() == {"first": "Succeeded", "late": "Running"}
-    assert world.memory.jobs["late"].message.startswith("its deadline can't be met any more")
+    assert world.memory.jobs["late"].message == ""
+    world.cycle()
+    assert world.memory.jobs["late"].message == ""
     world.advance(60)
     world.end("late")
     world.settle()
     assert world.states()["late"] == "Succeeded"
     assert world.memory.jobs["late"].message == ""
+
+
+def test_a_job_that_starts_at_once_is_never_told_of_its_deadline() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("short", deadline=world.now + 180, time_limit_s=300))
+    world.settle()
+    assert world.states() == {"short": "Running"}
+    assert (world.memory.jobs["short"].message, world.events("DeadlineOutOfReach")) == ("", [])
+
+
+def test_of_an_array_that_runs_in_part_that_is_told_of_what_waits() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(job("sweep", array_count=2, deadline=world.now + 900, time_limit_s=600))
+    world.settle()
+    at = times.format_time(world.now + 300)
+    told = "its deadline can't be met by its time limit: what waits of it would have to start by"
+    assert world.memory.jobs["sweep"].message == f"{told} {at} at the latest"
+
+
+def test_a_deadline_of_a_job_without_time_limit_is_not_told_to_go_by_it() -> None:
+    world = World(nodes=1, cpu=1)
+    world.commit(
+        job("first", time_limit_s=600, priority=90),
+        job("late", deadline=world.now + 300),
+    )
+    world.settle()
+    assert world.memory.jobs["late"].message.startswith("its deadline can't be met any more: it")
