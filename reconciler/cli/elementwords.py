@@ -16,11 +16,23 @@ Json = Any
 _FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
 #: ``JOB[ELEMENT]``, as the controller names elements of arrays.
 _NAMED = re.compile(r"([^\[\]]+)\[(\d{1,6})\]")
+#: What no name of a job has.
+_BRACKETS = frozenset("[]")
 
 
 def parted(written: str) -> tuple[str, int | None]:
-    """The job that a name means, and the number of its element where it names one."""
+    """The job that a name means, and the number of its element where it names one.
+
+    What has brackets and means no element of anything leaves the command.
+    """
     found = _NAMED.fullmatch(written)
+    if found is None and not _BRACKETS.isdisjoint(written):
+        job = written.partition("[")[0].strip("]") or "JOB"
+        terminal.fail(
+            f"{written} names no element of an array: one is written as {job}[3], by its number, "
+            "counted from 0",
+            terminal.USAGE,
+        )
     return (written, None) if found is None else (found[1], int(found[2]))
 
 
@@ -35,15 +47,21 @@ def chosen(written: str, option: int | None) -> tuple[str, int | None]:
 
 
 def whole(command: str, names: Iterable[str]) -> None:
-    """Leave a command that takes whole jobs where a name means an element of one."""
+    """Leave a command that takes whole jobs where a name means elements of one.
+
+    ``command``: with the option that takes the name, where one does, as ``events --job``.
+    """
     for written in names:
-        job, element = parted(written)
-        if element is not None:
+        job, bracket, _ = written.partition("[")
+        if bracket and job:
+            is_one = _NAMED.fullmatch(written) is not None
+            what = "is one element" if is_one else "means elements"
             terminal.fail(
-                f"{written} is one element of an array, and muster {command} takes whole jobs: "
-                f"muster {command} {job} is for all of it",
+                f"{written} {what} of an array, and muster {command.partition(' ')[0]} takes whole "
+                f"jobs: muster {command} {job} is for all of it",
                 terminal.USAGE,
             )
+        parted(written)
 
 
 def require(job: Json, element: int) -> None:
@@ -54,9 +72,7 @@ def require(job: Json, element: int) -> None:
     if not job.get("array"):
         terminal.fail(f"{name} is no array: it has no element {element}")
     if element >= count:
-        terminal.fail(
-            f"{name} has {terminal.counted(count, 'element')}, counted from 0: none is {element}"
-        )
+        terminal.fail(f"there is no element {element}: {name} has {count}, counted from 0")
 
 
 def told(job: Json, element: int) -> str:

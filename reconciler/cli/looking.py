@@ -9,6 +9,7 @@ import typer
 from reconciler.cli import (
     completing,
     context,
+    elementwords,
     lazily,
     nodeview,
     patience,
@@ -226,6 +227,7 @@ def events(
 
     Example: muster events --job train -w
     """
+    elementwords.whole("events --job", [job] if job else ())
     after: int | None = None
     with context.controller(server, token_file) as api:
         asked = patience.Patient(api) if watch else api

@@ -14,6 +14,8 @@ from reconciler.operations import jobplots
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from reconciler.operations import client as clients
+
 HEIGHT = 10
 #: What stands above each try, and says nothing where a try has written nothing.
 _HEADING = re.compile(
@@ -81,8 +83,7 @@ def plot(
         if value is not None:
             query[key] = str(value)
     with context.controller(server, token_file) as api:
-        text = b"".join(api.stream(f"/v1/jobs/{name}/logs", query))
-    past = jobplots.read(text.splitlines())
+        past = written(api, name, query)
     curves = _chosen(name, past, metric)
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document({"job": name, "curves": curves, "remarks": past.remarks}, output)
@@ -90,6 +91,15 @@ def plot(
         _picture(name, curves, over, png)
     else:
         _draw(curves, over, all_named=bool(metric))
+
+
+def written(api: "clients.Client", name: str, query: dict[str, str]) -> jobplots.Past:
+    """What a task wrote; leaves the command where an element is asked for that is not there."""
+    if "element" in query:
+        job = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query["element"])["job"]
+        elementwords.require(job, int(query["element"]))
+    text = b"".join(api.stream(f"/v1/jobs/{name}/logs", query))
+    return jobplots.read(text.splitlines())
 
 
 def _chosen(name: str, past: jobplots.Past, metric: list[str] | None) -> tuple[jobplots.Curve, ...]:

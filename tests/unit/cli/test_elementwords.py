@@ -1,11 +1,24 @@
 """Elements of arrays by the names that plans and reasons give them."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import typer
 
-from reconciler.cli import changing, elementwords, explaining, joblist, onejob, waiting
+from reconciler.cli import (
+    changing,
+    elementwords,
+    explaining,
+    joblist,
+    looking,
+    onejob,
+    plotting,
+    waiting,
+)
+
+if TYPE_CHECKING:
+    from reconciler.operations import client as clients
 
 
 def attempt(element: int, number: int, state: str, node: str) -> dict[str, object]:
@@ -33,15 +46,33 @@ HOG = {
     [
         ("hog", ("hog", None)),
         ("hog[2]", ("hog", 2)),
-        ("hog[2", ("hog[2", None)),
-        ("hog[x]", ("hog[x]", None)),
-        ("[2]", ("[2]", None)),
     ],
 )
 def test_a_name_means_a_job_or_one_of_its_elements(
     written: str, expected: tuple[str, int | None]
 ) -> None:
     assert elementwords.parted(written) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "like"),
+    [
+        ("hog[2", "hog[3]"),
+        ("hog2]", "hog2[3]"),
+        ("hog[x]", "hog[3]"),
+        ("hog[0-3]", "hog[3]"),
+        ("[2]", "JOB[3]"),
+    ],
+)
+def test_what_means_no_element_is_answered_with_how_one_is_written(
+    written: str, like: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for read in (elementwords.parted, lambda name: elementwords.chosen(name, None)):
+        with pytest.raises(typer.Exit) as left:
+            read(written)
+        assert left.value.exit_code == 64
+        told = " ".join(capsys.readouterr().err.split())
+        assert f"{written} names no element of an array: one is written as {like}, by its" in told
 
 
 @pytest.mark.parametrize(
@@ -68,7 +99,7 @@ def test_an_element_without_tries_may_have_ended() -> None:
 @pytest.mark.parametrize(
     ("job", "element", "expected"),
     [
-        (HOG, 4, "hog has 4 elements, counted from 0: none is 4"),
+        (HOG, 4, "there is no element 4: hog has 4, counted from 0"),
         (HOG | {"array": False}, 0, "hog is no array: it has no element 0"),
     ],
 )
@@ -126,6 +157,51 @@ def test_what_takes_whole_jobs_says_what_to_write(
     told = " ".join(capsys.readouterr().err.split())
     assert f"hog[2] is one element of an array, and muster {command} takes whole jobs" in told
     assert f"muster {command} hog is for all of it" in told
+
+
+@pytest.mark.parametrize(
+    ("written", "what"),
+    [("hog[2]", "is one element"), ("hog[x]", "means elements"), ("hog[0-3]", "means elements")],
+)
+def test_events_of_an_element_are_those_of_its_job(
+    written: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as left:
+        looking.events(written)
+    assert left.value.exit_code == 64
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{written} {what} of an array, and muster events takes whole jobs" in told
+    assert "muster events --job hog is for all of it" in told
+
+
+class Api:
+    """What the controller says of one job, which has written nothing."""
+
+    def __init__(self, job: dict[str, object]) -> None:
+        self.job = job
+
+    def get(self, path: str, **query: object) -> dict[str, object]:
+        return {"job": self.job}
+
+    def stream(self, path: str, query: dict[str, str]) -> list[bytes]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("job", "element", "expected"),
+    [
+        (HOG | {"array": False}, "0", "hog is no array: it has no element 0"),
+        (HOG, "4", "there is no element 4: hog has 4, counted from 0"),
+    ],
+)
+def test_a_plot_of_an_element_that_is_not_there(
+    job: dict[str, object], element: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = cast("clients.Client", Api(job))
+    with pytest.raises(typer.Exit):
+        plotting.written(api, "hog", {"element": element})
+    assert expected in capsys.readouterr().err
+    assert not plotting.written(api, "hog", {}).curves
 
 
 @pytest.mark.usefixtures("in_utc")
