@@ -28,8 +28,8 @@ def quotas(
 
     A row for each amount that a quota caps. USED of a budget is what was spent within its window
     and what is set aside for the work that runs. BACK BY is when some of it comes back at the
-    latest: as the time limit of something that runs is up, or as what was spent leaves the window;
-    nobody knows it of work without a time limit. Which jobs are considered is settled anew in each
+    latest: as the time limit of something that runs is up, or as what was spent, by then, leaves
+    the window; nobody knows it of work without a time limit. Which jobs are considered is settled anew in each
     cycle, so that their number is not told.
 
     Example: muster quotas -o json

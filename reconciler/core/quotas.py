@@ -46,9 +46,14 @@ class Account:
             what is let through in this cycle. let_gpu_s: of this what is for the latter.
         running_gpu_s: used so far by what runs. gpus: that it holds now.
         ends: of jobs that hold something, when the time limits of all of it are up; infinite where
-            nobody knows. first_end: with how many jobs it was asked for, and what is told of it.
+            nobody knows. goes_on: of these jobs those of which more waits, so that they hold
+            something after that. first_end: with how many jobs it was asked for, and what is told
+            of it.
         has: of these jobs, what of them runs. back: by resource, once it was asked for, what is
             back by each end, in order.
+        parts: of each element that holds something when its time limit is up, its amounts, and
+            what of the budget it has used and holds back.
+        returned: once it was asked for, how much of the budget is back by each moment, in order.
     """
 
     quota: desired.Quota
@@ -62,9 +67,16 @@ class Account:
     running_gpu_s: float = 0.0
     gpus: float = 0.0
     ends: dict[str, float] = field(default_factory=dict)
+    goes_on: set[str] = field(default_factory=set)
     first_end: tuple[int, str] = (-1, "")
     has: dict[str, list[int]] = field(default_factory=dict)
     back: dict[int, list[tuple[int, float, str]]] = field(default_factory=dict)
+    parts: list[tuple[float, list[int], float]] = field(default_factory=list)
+    returned: list[tuple[float, float]] | None = None
+
+    def job_end(self, job: str) -> float:
+        """When a job holds nothing any more at the latest; infinite where nobody knows."""
+        return math.inf if job in self.goes_on else self.ends.get(job, math.inf)
 
 
 class Accounts:
@@ -89,9 +101,7 @@ class Accounts:
         for (job, _), entry in held.items():
             spec = holders.spec_of(work, job)
             if spec is not None:
-                self._count(spec, entry.attempts)
-                for account in self.of(spec):
-                    account.spent_gpu_s += entry.used_gpu_s
+                self._count(spec, entry.attempts, entry.used_gpu_s)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -102,26 +112,54 @@ class Accounts:
                 record = draft.record() if draft else self._work.observed.jobs.get(job)
                 # of one that is left out nobody decides anything while it runs
                 if record is None or drafts.PENDING in record.elements:
-                    account.ends[job] = math.inf
+                    account.goes_on.add(job)
 
-    def _count(self, spec: desired.Job, attempts: list[records.AttemptRecord]) -> None:
+    def _count(
+        self, spec: desired.Job, attempts: list[records.AttemptRecord], used_gpu_s: float
+    ) -> None:
         limit_s = runtimes.limit_of(spec)
         started = [math.inf if one.started_at is None else one.started_at for one in attempts]
         ends_at = max(started, default=math.inf) + limit_s
         for account in self.of(spec):
             account.jobs.add(spec.name)
             account.ends[spec.name] = max(account.ends.get(spec.name, 0.0), ends_at)
-            has = account.has.setdefault(spec.name, [0, 0, 0])
+            account.spent_gpu_s += used_gpu_s
+            before_gpu_s, part = account.reserved_gpu_s, [0, 0, 0]
             for attempt in attempts:
                 for index, amount in enumerate(attempt.resources.as_vector()):
-                    account.used[index] += amount
-                    has[index] += amount
+                    part[index] += amount
                 gpus = attempt.resources.gpu_milli / 1000
                 began = attempt.started_at or attempt.assigned_at
                 ran_s = max(0.0, self._work.now - began)
                 account.gpus += gpus
                 account.running_gpu_s += gpus * ran_s
                 account.reserved_gpu_s += gpus * max(ran_s, reserved_s(spec, account.quota))
+            has = account.has.setdefault(spec.name, [0, 0, 0])
+            for index, amount in enumerate(part):
+                account.used[index] += amount
+                has[index] += amount
+            charged_gpu_s = used_gpu_s + account.reserved_gpu_s - before_gpu_s
+            account.parts.append((ends_at, part, charged_gpu_s))
+
+    def returns(self, account: Account) -> list[tuple[float, float]]:
+        """When GPU-seconds of a budget come back at the latest, and how many then, in order.
+
+        What was spent leaves the window; what runs is spent in the hour in which its time limit is
+        up, at the latest. Work without a time limit is not among it.
+        """
+        now, quota = self._work.now, account.quota
+        spent = dict(self._work.observed.recollection.spent.get(quota.name, {}))
+        this_hour = int(now // HOUR_S)
+        for one in self._work.ended:  # in this very cycle
+            if account in self.of(one.spec):
+                spent[this_hour] = spent.get(this_hour, 0.0) + one.gpu_s
+        for ends_at, _, gpu_s in account.parts:
+            if ends_at < math.inf:
+                hour = int(max(ends_at, now) // HOUR_S)
+                spent[hour] = spent.get(hour, 0.0) + gpu_s
+        back = [((hour + 1) * HOUR_S + quota.window_s, s) for hour, s in spent.items() if s > 0]
+        # those that have left the window are in the books until the end of this cycle
+        return sorted(one for one in back if one[0] > now)
 
     def of(self, spec: desired.Job) -> tuple[Account, ...]:
         """The accounts that a job counts for."""
@@ -238,9 +276,23 @@ class Accounts:
             fits = math.floor(max(0.0, left_s) / asked_s + 1e-9)
             if not fits:
                 self._wake_when_returned(quota)
-                return 0, _over_budget(account, spec, asked_s)
+                back = self._enough_returned(account, asked_s - left_s)
+                return 0, _over_budget(account, spec, asked_s, back)
             most = min(most, fits)
         return most, None
+
+    def _enough_returned(self, account: Account, lacks_gpu_s: float) -> str:
+        """Until when so much of a budget is back, at the most, where that is known."""
+        if account.returned is None:
+            returns = self.returns(account)
+            sums = itertools.accumulate(gpu_s for _, gpu_s in returns)
+            account.returned = [(all_, at) for all_, (at, _) in zip(sums, returns, strict=True)]
+        enough_gpu_s = lacks_gpu_s - 1e-6  # of sums in another order
+        at = bisect.bisect_left(account.returned, enough_gpu_s, key=operator.itemgetter(0))
+        if at == len(account.returned):
+            return ""
+        told = times.format_time(account.returned[at][1])
+        return f" (enough of it is back by {told} at the latest, see `muster quotas`)"
 
     def _wake_when_returned(self, quota: desired.Quota) -> None:
         hours = set(self._work.observed.recollection.spent.get(quota.name, {}))
@@ -303,7 +355,7 @@ def _first_end(account: Account) -> str:
     """Until when one job fewer than may run does, at the most, where time limits say that."""
     many, most = len(account.jobs), account.quota.running or 0
     if account.first_end[0] != many:
-        ranked = sorted((account.ends.get(job, math.inf), job) for job in account.jobs)
+        ranked = sorted((account.job_end(job), job) for job in account.jobs)
         end, job = ranked[many - most] if most and many >= most else (math.inf, "")
         told = f" (the time limit of {job} {TIME_IS_UP} {times.format_time(end)})"
         account.first_end = (many, told if end < math.inf else "")
@@ -340,7 +392,7 @@ def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
     )
 
 
-def _over_budget(account: Account, spec: desired.Job, asked_s: float) -> Reason:
+def _over_budget(account: Account, spec: desired.Job, asked_s: float, back: str) -> Reason:
     quota, (shorter, charged) = account.quota, charged_for(spec)
     budget_s, window = quota.budget_gpu_s or 0.0, quantities.format_duration(quota.window_s)
     let_gpu_s = account.let_gpu_s
@@ -351,7 +403,7 @@ def _over_budget(account: Account, spec: desired.Job, asked_s: float) -> Reason:
         f"Quota {quota.name} gives {whom_of(quota)} {hours_text(budget_s)} in {window}: "
         f"{hours_of(account.spent_gpu_s)} spent, {hours_of(reserved_gpu_s)} "
         f"reserved by what runs{before}, {hours_of(asked_s)} asked (GPUs times {charged})",
-        unblocks=f"{shorter}, time, or a higher spec.budget.gpuHours",
+        unblocks=f"{shorter}, time{back}, or a higher spec.budget.gpuHours",
     )
 
 

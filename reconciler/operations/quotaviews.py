@@ -17,7 +17,8 @@ from reconciler.operations import viewforms, views, viewtypes
 class BudgetView(viewforms.View, frozen=True):
     """A budget in GPU-hours: settled within the window, and set aside for what runs.
 
-    ``returns`` is when the first of what was spent leaves the window; null where nothing was.
+    ``returns`` is when the first of it comes back at the latest: of what was spent, or of what runs
+    and has a time limit; null where nobody knows.
     ``onExhausted``: whether what runs then goes on (``wait``) or leaves (``end``).
     """
 
@@ -30,8 +31,8 @@ class BudgetView(viewforms.View, frozen=True):
 
 
 class EndsView(viewforms.View, frozen=True):
-    """When the first of the jobs that hold some of it has ended at the latest, by the time limits
-    of its tasks; null where nobody knows. ``running``: of jobs, whatever they hold."""
+    """When the first of what holds some of it has ended at the latest, by the time limits of its
+    tasks; null where nobody knows. ``running``: of whole jobs, whatever they hold."""
 
     cpu: str | None
     memory: str | None
@@ -76,36 +77,31 @@ def quota_views(
     if not structure.quotas:
         return []
     work = desk.Work(desired.Desired(structure=structure), observed, now)
-    accounts = quotas.Accounts(work, held.gather(work)).all
+    accounts = quotas.Accounts(work, held.gather(work))
     found = [
-        _of_pool(one.quota, structure, observed) if one.quota.pool else _of(one, observed, now)
-        for one in accounts
+        _of_pool(one.quota, structure, observed) if one.quota.pool else _of(one, accounts)
+        for one in accounts.all
     ]
     return sorted(found, key=lambda one: one.name)
 
 
-def _of(account: quotas.Account, observed: records.Observed, now: float) -> QuotaView:
+def _of(account: quotas.Account, accounts: quotas.Accounts) -> QuotaView:
     return _view(
         account.quota,
         account.used,
         running=len(account.jobs),
-        ends=_first_ends(account, observed),
-        budget=_budget(account, observed, now),
+        ends=_first_ends(account),
+        budget=_budget(account, accounts),
     )
 
 
-def _first_ends(account: quotas.Account, observed: records.Observed) -> EndsView:
-    """Of each resource the first end of a job that has some of it, and of all jobs the first."""
-    held_by: dict[str, list[int]] = {job: [0, 0, 0] for job in account.ends}
-    for one in observed.attempts.values():
-        if one.job in held_by and one.ended_at is None:
-            has = zip(held_by[one.job], one.resources.as_vector(), strict=True)
-            held_by[one.job] = [sum(pair) for pair in has]
+def _first_ends(account: quotas.Account) -> EndsView:
+    """Of each resource the first end of an element that has some of it, and the first of a job."""
     ends = [
-        min((account.ends[job] for job, has in held_by.items() if has[index]), default=math.inf)
+        min((end for end, part, _ in account.parts if part[index]), default=math.inf)
         for index in range(3)
     ]
-    ends.append(min(account.ends.values(), default=math.inf))
+    ends.append(min(map(account.job_end, account.jobs), default=math.inf))
     return EndsView(*(viewforms.time_or_none(at) if at < math.inf else None for at in ends))
 
 
@@ -150,19 +146,18 @@ def _view(
     )
 
 
-def _budget(account: quotas.Account, observed: records.Observed, now: float) -> BudgetView | None:
+def _budget(account: quotas.Account, accounts: quotas.Accounts) -> BudgetView | None:
     quota = account.quota
     if quota.budget_gpu_s is None:
         return None
-    hours = observed.recollection.spent.get(quota.name, {})
-    back = ((hour + 1) * capped.HOUR_S + quota.window_s for hour, gpu_s in hours.items() if gpu_s)
+    first = next((at for at, _ in accounts.returns(account)), None)
     return BudgetView(
         gpu_hours=_hours(quota.budget_gpu_s),
         spent_gpu_hours=_hours(account.spent_gpu_s),
         reserved_gpu_hours=_hours(account.reserved_gpu_s),
         window_s=quota.window_s,
         on_exhausted="end" if quota.ends else "wait",
-        returns=viewforms.time_or_none(min((at for at in back if at > now), default=None)),
+        returns=viewforms.time_or_none(first),
     )
 
 

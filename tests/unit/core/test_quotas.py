@@ -308,3 +308,39 @@ def test_who_waits_for_an_amount_is_told_until_when_at_the_most(asked: int, told
         assert world.state("waits").value == "Pending"
         world.end(name)
     assert world.state("waits").value == "Running"
+
+
+def test_who_waits_for_a_budget_is_told_when_enough_of_it_is_back() -> None:
+    day_s = 86_400
+    quota = desired.Quota("b", queue="default", budget_gpu_s=4 * 3600.0, window_s=day_s)
+    world = World(nodes=1, cpu=8, gpu=4)
+    world.change_structure(quotas={"b": quota})
+    world.commit(job("small", gpu=1, time_limit_s=3600))
+    world.settle()
+    world.commit(job("large", gpu=1, time_limit_s=2 * 3600))
+    world.settle()
+    world.commit(job("next", gpu=1, time_limit_s=2 * 3600))
+    world.commit(job("most", gpu=1, time_limit_s=4 * 3600))
+    world.commit(job("more", gpu=1, time_limit_s=5 * 3600))
+    world.settle()
+    for name, after in (("next", "small"), ("most", "large"), ("more", None)):
+        reason = world.memory.reasons[world.memory.jobs[name].reason_key][0]
+        told = ""
+        if after is not None:
+            (attempt,) = world.attempts(after)
+            ends_at = (attempt.started_at or 0.0) + (3600 if after == "small" else 7200)
+            back = times.format_time((ends_at // 3600 + 1) * 3600 + day_s)
+            told = f" (enough of it is back by {back} at the latest, see `muster quotas`)"
+        assert (f"time{told}, or a higher spec.budget" in reason.unblocks) is (after is not None)
+
+
+def test_nobody_knows_when_enough_of_a_budget_is_back_that_endless_work_holds() -> None:
+    quota = desired.Quota("b", queue="default", budget_gpu_s=24 * 3600.0, window_s=86_400)
+    world = World(nodes=1, cpu=8, gpu=4)
+    world.change_structure(quotas={"b": quota})
+    world.commit(job("endless", gpu=1))
+    world.settle()
+    world.commit(job("next", gpu=1, time_limit_s=60))
+    world.settle()
+    reason = world.memory.reasons[world.memory.jobs["next"].reason_key][0]
+    assert "a shorter timeLimit, time, or a higher spec.budget.gpuHours" in reason.unblocks

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from reconciler.model import access, desired, records, times
 from reconciler.operations import quotaviews
@@ -89,7 +90,41 @@ def test_a_budget_tells_what_was_spent_what_is_set_aside_and_when_some_returns()
     world.now = hour_ends_at + day_s
     later = told(world)["hours"].budget
     assert later is not None
-    assert (later.spent_gpu_hours, later.returns) == (0.0, None)
+    # what runs, and should have ended long ago, is spent in this hour
+    back = times.format_time(world.now + HOUR_S + day_s)
+    assert (later.spent_gpu_hours, later.returns) == (0.0, back)
+
+
+@pytest.mark.parametrize("limit_s", [7200, None])
+def test_a_budget_of_which_nothing_is_spent_yet_tells_when_what_runs_is_back(
+    limit_s: int | None,
+) -> None:
+    day_s = 86_400
+    world = capped(desired.Quota("hours", user=ADA, budget_gpu_s=10 * HOUR_S, window_s=day_s))
+    world.commit(job("runs", owner=ADA, gpu=1, time_limit_s=limit_s))
+    world.settle()
+    budget = told(world)["hours"].budget
+    assert budget is not None
+    assert budget.spent_gpu_hours == 0.0
+    started = [one.started_at for one in world.attempts("runs")]
+    ends_at = max(filter(None, started), default=0.0) + 7200
+    back = times.format_time((ends_at // HOUR_S + 1) * HOUR_S + day_s)
+    assert budget.returns == (back if limit_s else None)
+
+
+def test_what_runs_of_an_array_gives_some_back_though_more_of_it_waits() -> None:
+    amounts = desired.Amounts(gpu_milli=2000)
+    world = capped(desired.Quota("ada", user=ADA, running=3, resources=amounts))
+    world.commit(job("sweep", owner=ADA, gpu=1, array_count=4, time_limit_s=600))
+    world.settle()
+    first = min(one.started_at for one in world.attempts("sweep") if one.started_at)
+    world.advance(60)
+    world.end("sweep", element=0)
+    world.settle()
+    (one,) = told(world).values()
+    assert (one.running, one.used.gpu) == (1, 2.0)
+    assert one.first_ends.gpu == times.format_time(first + 600)
+    assert one.first_ends.running is None  # the job goes on with what waits of it
 
 
 def test_the_end_of_what_has_no_gpu_gives_none_back() -> None:
