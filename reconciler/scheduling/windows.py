@@ -161,7 +161,8 @@ def _windowed(
     """A shape without the nodes on which a window begins too soon."""
     old, taken = situation.shapes[shape], _nodes(situation, barred)
     lost = int((old.eligible & taken).sum())
-    names = wording.names_text(tuple(situation.windows[index].name for index in barred))
+    named = dict.fromkeys(situation.windows[index].name for index in barred)  # some come again
+    names = wording.names_text(tuple(named))
     step = reasons.FunnelStep(lost, f"reserved before it could end ({names})")
     return dataclasses.replace(
         old,

@@ -58,4 +58,5 @@ def test_of_what_recurs_the_first_time_is_told_and_that_more_come() -> None:
     assert reason.message.endswith(
         "daily from 1970-01-01T00:01:40.000Z to 1970-01-01T00:03:20.000Z and again"
     )
+    assert [step.why for step in reason.funnel] == ["reserved before it could end (daily)"]
     assert reason.unblocks == "a time limit by which it ends before them, or between them"
