@@ -22,6 +22,6 @@ def was_killed(attempt: records.AttemptRecord) -> bool:
 
 
 def subject(attempt: records.AttemptRecord, *, is_array: bool) -> str:
-    """How a task is called as a subject: ``JOB/TASK``, in an array ``JOB/ELEMENT/TASK``."""
-    element = f"{attempt.element}/" if is_array else ""
-    return f"{attempt.job}/{element}{attempt.group}-{attempt.index}"
+    """How a task is called as a subject: ``JOB/TASK``, in an array ``JOB[ELEMENT]/TASK``."""
+    element = f"[{attempt.element}]" if is_array else ""
+    return f"{attempt.job}{element}/{attempt.group}-{attempt.index}"

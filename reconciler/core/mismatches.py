@@ -5,7 +5,7 @@ it. Only what the pool says is compared: more than is declared is no difference.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -97,8 +97,11 @@ def held(attempt: records.AttemptRecord, pool: desired.Pool) -> Mismatch | None:
     declared = pool.node_resources.gpu_milli // 1000
     beyond = [device for device in attempt.devices if device >= declared]
     if beyond:
-        found, wanted = f"GPU {_numbers(beyond)}", quantities.counted(declared, "GPU")
-        message = f"it holds {found}, and pool {pool.name} declares {wanted} on each node"
+        found, wanted = _gpus(beyond), _gpus(range(declared))
+        message = (
+            f"it holds {found} of {attempt.node}, and pool {pool.name} declares {wanted} on each "
+            "node"
+        )
         return Mismatch(kind, message, wanted, found)
     of_profile = [dict(layout.instances).get(profile, 0) for layout in pool.mig]
     beyond = [number for number in attempt.instances if number >= sum(of_profile)]
@@ -106,9 +109,22 @@ def held(attempt: records.AttemptRecord, pool: desired.Pool) -> Mismatch | None:
         wanted = f"{quantities.counted(sum(of_profile), 'MIG instance')} of {profile}"
         several = "s" if len(beyond) > 1 else ""
         found = f"MIG instance{several} {_numbers(beyond)} of {profile}"
-        message = f"it holds {found}, and pool {pool.name} declares {wanted} on each node"
+        message = (
+            f"it holds {found} on {attempt.node}, and pool {pool.name} declares {wanted} on each "
+            "node"
+        )
         return Mismatch(kind, message, wanted, found)
     return None
+
+
+def _gpus(numbers: Sequence[int]) -> str:
+    """``no GPU``, ``GPU 0``, ``GPUs 0 and 1``, ``GPUs 0, 1 and 4``; of many ``GPUs 0 to 7``."""
+    ordered = sorted(numbers)
+    if len(ordered) < 2:
+        return f"GPU {ordered[0]}" if ordered else "no GPU"
+    if len(ordered) > 3 and ordered[-1] - ordered[0] == len(ordered) - 1:
+        return f"GPUs {ordered[0]} to {ordered[-1]}"
+    return f"GPUs {', '.join(map(str, ordered[:-1]))} and {ordered[-1]}"
 
 
 def _numbers(found: Iterable[int]) -> str:

@@ -665,7 +665,7 @@ def test_a_killed_element_that_is_over_does_not_last_as_long_as_its_array() -> N
     (first,) = [one for one in site.attempts("a") if one.element == 0]
     site.nodes[first.node].end(first.id, site.now, signal=9)
     site.round()
-    assert site.found() == [("task-killed", "a/0/main-0")]
+    assert site.found() == [("task-killed", "a[0]/main-0")]
     site.now += drifts.KILLED_TOLD_S
     site.round()
     assert (site.state("a"), site.found()) == (JobState.RUNNING, [])

@@ -239,19 +239,26 @@ def test_a_device_is_cut_once_what_runs_on_it_has_ended() -> None:
         (
             {"mig_profile": "1g.18gb", "instances": (13, 15, 14)},
             (
-                "it holds MIG instances 14,15 of 1g.18gb, and pool p declares 14 MIG instances of "
-                "1g.18gb on each node"
+                "it holds MIG instances 14,15 of 1g.18gb on n0, and pool p declares 14 MIG "
+                "instances of 1g.18gb on each node"
             ),
         ),
         (
             {"mig_profile": "3g.71gb", "instances": (0,)},
             (
-                "it holds MIG instance 0 of 3g.71gb, and pool p declares 0 MIG instances of "
-                "3g.71gb on each node"
+                "it holds MIG instance 0 of 3g.71gb on n0, and pool p declares 0 MIG instances "
+                "of 3g.71gb on each node"
             ),
         ),
         ({"devices": (0, 1)}, None),
-        ({"devices": (1, 2)}, "it holds GPU 2, and pool p declares 2 GPUs on each node"),
+        (
+            {"devices": (1, 2)},
+            "it holds GPU 2 of n0, and pool p declares GPUs 0 and 1 on each node",
+        ),
+        (
+            {"devices": (2, 4)},
+            "it holds GPUs 2 and 4 of n0, and pool p declares GPUs 0 and 1 on each node",
+        ),
     ],
 )
 def test_what_a_task_holds_beyond_its_pool_is_told(
@@ -259,3 +266,17 @@ def test_what_a_task_holds_beyond_its_pool_is_told(
 ) -> None:
     found = mismatches.held(runs(**attempt), pool(d0=ONES, d1=ONES))
     assert (found.message if found else None) == told
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted"),
+    [(0, "no GPU"), (1, "GPU 0"), (3, "GPUs 0, 1 and 2"), (8, "GPUs 0 to 7")],
+)
+def test_the_gpus_that_a_pool_declares_are_told_by_number(gpus: int, wanted: str) -> None:
+    declared = msgspec.structs.replace(
+        pool(), mig=(), node_resources=Resources(8000, 0, gpus * 1000)
+    )
+    found = mismatches.held(runs(devices=(8,)), declared)
+    assert found is not None
+    assert (found.wanted, found.found) == (wanted, "GPU 8")
+    assert found.message == f"it holds GPU 8 of n0, and pool p declares {wanted} on each node"
