@@ -29,8 +29,8 @@ def quotas(
     A row for each amount that a quota caps. USED of a budget is what was spent within its window
     and what is set aside for the work that runs. BACK BY is when some of it comes back at the
     latest: as the time limit of something that runs is up, or as what was spent, by then, leaves
-    the window; nobody knows it of work without a time limit. Which jobs are considered is settled anew in each
-    cycle, so that their number is not told.
+    the window; nobody knows it of work without a time limit. Which jobs are considered is settled
+    anew in each cycle, so that their number is not told.
 
     Example: muster quotas -o json
     """
@@ -66,8 +66,8 @@ def quota_rows(item: Json) -> list[list[str]]:
     budget = item["budget"]
     if budget is not None:
         window = quantities.format_duration(budget["window_s"])
-        used = round(budget["spentGpuHours"] + budget["reservedGpuHours"], 2)
-        cells = [f"{used:g}", f"{budget['gpuHours']:g}", terminal.clock(budget["returns"])]
+        amounts = (budget["spentGpuHours"] + budget["reservedGpuHours"], budget["gpuHours"])
+        cells = [*map(quantities.format_hours, amounts), terminal.clock(budget["returns"])]
         rows.append([f"GPU-hours in {window}", *cells])
     return [[item["name"], whom, *row] for row in rows]
 

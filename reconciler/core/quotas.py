@@ -20,7 +20,6 @@ from reconciler.core import held as holders
 from reconciler.core import work as desk
 from reconciler.model import capped, desired, quantities, records, resources, times
 from reconciler.model.capped import (
-    FORMATS,
     HOUR_S,
     amount_of,
     charged_for,
@@ -380,14 +379,15 @@ def _enough_back(account: Account, index: int, lacks: int) -> str:
 
 
 def _over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
-    text, quota, let = FORMATS[index], account.quota, account.let[index]
+    quota, let = account.quota, account.let[index]
     back = _enough_back(account, index, account.used[index] + asked - cap)
     # whether nodes have room for that is not known yet: it may start now, or go on waiting
-    before = f", {text(let)} {LEFT_BEFORE}" if let else ""
+    before = f", {amount_of(index, let)} {LEFT_BEFORE}" if let else ""
     return Reason(
         ReasonCode.OVER_LIMIT,
         f"Quota {quota.name} limits {whom_of(quota)} to {amount_of(index, cap)}: "
-        f"{text(account.used[index] - let)} in use{before}, {text(asked)} asked",
+        f"{amount_of(index, account.used[index] - let)} in use{before}, "
+        f"{amount_of(index, asked)} asked",
         unblocks=f"the end of other work{back}, or a higher spec.resources",
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from reconciler.model import desired, quantities
 from reconciler.model.reasons import CAN_NOT_START, Reason, ReasonCode
 
-FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
+_FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 _UNITS = ("CPUs", "of memory", "GPUs")
 HOUR_S = 3600.0
 
@@ -19,7 +19,7 @@ def amount_of(index: int, amount: int) -> str:
     unit = _UNITS[index]
     if index != 1 and amount == 1000:
         unit = unit.removesuffix("s")
-    return f"{FORMATS[index](amount)} {unit}"
+    return f"{_FORMATS[index](amount)} {unit}"
 
 
 def reserved_s(spec: desired.Job, quota: desired.Quota) -> float:
@@ -42,7 +42,7 @@ def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reaso
             return Reason(
                 over,
                 f"Quota {name} limits {whom} to {amount_of(index, cap)}, and one start asks "
-                f"{FORMATS[index](each[index])}: {CAN_NOT_START} it",
+                f"{amount_of(index, each[index])}: {CAN_NOT_START} it",
                 unblocks="less is asked for, or a higher spec.resources",
             )
     asked_s = each[2] / 1000 * reserved_s(spec, quota)
@@ -67,11 +67,11 @@ def charged_for(spec: desired.Job) -> tuple[str, str]:
 
 def hours_of(gpu_s: float) -> str:
     """GPU-seconds as GPU-hours."""
-    return f"{gpu_s / HOUR_S:.10g}" if gpu_s % 36 == 0 else f"{gpu_s / HOUR_S:.2f}"
+    return quantities.format_hours(gpu_s / HOUR_S)
 
 
 def hours_text(gpu_s: float) -> str:
-    """The same with their unit: ``1 GPU-hour``, ``2.50 GPU-hours``."""
+    """The same with their unit: ``1 GPU-hour``, ``2.5 GPU-hours``."""
     hours = hours_of(gpu_s)
     return f"{hours} GPU-hour{'' if hours == '1' else 's'}"
 

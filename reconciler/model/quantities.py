@@ -132,6 +132,15 @@ def format_gpu(milli: int) -> str:
     return str(milli // 1000) if milli % 1000 == 0 else f"{milli / 1000:.3f}".rstrip("0")
 
 
+def format_hours(hours: float) -> str:
+    """GPU-hours to a hundredth, small ones to two digits: ``312.25``, ``0.5``, ``0.0042``."""
+    if 0 < hours < 0.0001:
+        return "<0.0001"
+    if 0 < hours < 0.1:
+        return f"{hours:.2g}"
+    return f"{hours:.2f}".rstrip("0").rstrip(".")
+
+
 def parse_duration(written: str | float) -> int:
     """A span of time to seconds.
 

@@ -214,19 +214,21 @@ def evicted(
 def _above(
     situation: snapshots.Snapshot, ledger: ledgers.Ledger, ask: asking.Ask, unit: pools.Unit
 ) -> str:
-    """Which queue was above what it may keep before a unit was told to leave, and of what."""
+    """Which queue had more than it may keep before a unit was told to leave, and than what."""
     members = [m for m in ledger.paths[unit.holding.queue] if m not in ledger.paths[ask.queue]]
     counts = ledger.concerned(ask.amounts)
-    for bounds, what in ((ledger.fair, "its own"), (ledger.guaranteed, "its guarantee")):
+    for bounds, what in (
+        (ledger.fair, "its fair share of {}"),
+        (ledger.guaranteed, "the {} it is guaranteed"),
+    ):
         for member in members:
             for resource in (ledgers.GPU, 0, 1, *reversed(counts[bypool.BASE :])):
                 bound = bounds[member][resource]
                 used = ledger.used(member, resource) + unit.total[resource]
                 if ledger.rationed[member][resource] and used > bound:
                     name = situation.queues.names[member]
-                    return (
-                        f"queue {name} is above {what} of {quota_text(situation, resource, bound)}"
-                    )
+                    most = what.format(quota_text(situation, resource, bound))
+                    return f"queue {name} has more than {most}"
     return ""
 
 

@@ -61,6 +61,14 @@ BUDGET = {
         ),
         (
             {
+                "user": "ada",
+                "budget": BUDGET
+                | {"gpuHours": 0.05, "spentGpuHours": 0.0042, "reservedGpuHours": 0.0},
+            },
+            [["q", "ada", "GPU-hours in 30d", "0.0042", "0.05", "1970-01-01 00:59"]],
+        ),
+        (
+            {
                 "pool": "h200",
                 "running": None,
                 "limit": {**NONE, "gpu": 6.0},

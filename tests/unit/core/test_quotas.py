@@ -37,7 +37,7 @@ def test_elements_that_room_is_kept_for_are_counted_first() -> None:
     count, reason = both.admit(other, 1, cpus(4))
     assert count == 0
     assert reason is not None
-    assert "0 in use, 2 left to work before it, 4 asked" in reason.message
+    assert "0 CPUs in use, 2 CPUs left to work before it, 4 CPUs asked" in reason.message
 
 
 @pytest.mark.parametrize(("cap", "told"), [(1, "1 GPU"), (2, "2 GPUs")])
@@ -49,7 +49,7 @@ def test_what_a_cap_leaves_is_told_in_grammar(cap: int, told: str) -> None:
     _, reason = found.admit(job("second"), 1, each)
     assert reason is not None
     assert (
-        f"limits queue default to {told}: 0 in use, {cap} left to work before it, 1 asked"
+        f"limits queue default to {told}: 0 GPUs in use, {told} left to work before it, 1 GPU asked"
         in reason.message
     )
 
@@ -69,7 +69,7 @@ def test_those_of_a_group_share_one_cap() -> None:
     assert count == 0
     assert reason is not None
     assert (
-        "limits group interns to 5 CPUs: 0 in use, 4 left to work before it, 2 asked"
+        "limits group interns to 5 CPUs: 0 CPUs in use, 4 CPUs left to work before it, 2 CPUs asked"
         in reason.message
     )
     for free in ("eve@example.org", "somebody@example.org"):
@@ -117,7 +117,7 @@ GPU_HOUR_S = 3600.0
         (
             desired.Quota("q", user="ada", resources=desired.Amounts(cpu_milli=1000)),
             {"cpu": 2},
-            "Quota q limits ada to 1 CPU, and one start asks 2: it can't start under it",
+            "Quota q limits ada to 1 CPU, and one start asks 2 CPUs: it can't start under it",
             "less is asked for, or a higher spec.resources",
         ),
         (
@@ -246,12 +246,14 @@ def test_what_starts_in_the_same_cycle_is_not_told_as_in_use() -> None:
     def message(name: str) -> str:
         return world.memory.reasons[world.memory.jobs[name].reason_key][0].message
 
-    assert message("waits").endswith("3 CPUs: 0 in use, 3 left to work before it, 1 asked")
+    assert message("waits").endswith(
+        "3 CPUs: 0 CPUs in use, 3 CPUs left to work before it, 1 CPU asked"
+    )
     assert "gives bob 1 GPU-hour in 1d: 0 spent, 0 reserved by what runs, 1 left to work" in (
         message("of-bob-1")
     )
     world.settle()
-    assert message("waits").endswith("3 CPUs: 3 in use, 1 asked")
+    assert message("waits").endswith("3 CPUs: 3 CPUs in use, 1 CPU asked")
     assert "0 spent, 1 reserved by what runs, 1 asked" in message("of-bob-1")
 
 
@@ -293,7 +295,7 @@ def test_who_waits_for_an_amount_is_told_until_when_at_the_most(asked: int, told
     world.commit(job("waits", cpu=asked, owner="ada"))
     world.settle()
     reason = world.memory.reasons[world.memory.jobs["waits"].reason_key][0]
-    assert f"to 8 CPUs: 8 in use, {asked} asked" in reason.message
+    assert f"to 8 CPUs: 8 CPUs in use, {asked} CPU" in reason.message
     if not told:
         assert reason.unblocks == "the end of other work, or a higher spec.resources"
         return

@@ -77,9 +77,9 @@ SPECS = {
     f"queue: other, {GANG}12": None,
     f"queue: students, {GANG}1": None,
     f"queue: students, {GANG}2": "never-within-quota: Quota few limits queue students to 2 GPUs, "
-    "and one start asks 4: it can't start under it",
+    "and one start asks 4 GPUs: it can't start under it",
     f"queue: one, {GANG}1": "never-within-quota: Quota single limits queue one to 1 GPU, and one "
-    "start asks 2: it can't start under it",
+    "start asks 2 GPUs: it can't start under it",
     f"queue: leaf, owner: a@x.org, timeLimit: 5h, {GANG}1": None,
     f"queue: leaf, owner: a@x.org, timeLimit: 6h, {GANG}1": "never-within-quota: Quota hours gives "
     "a@x.org 10 GPU-hours in 1w, and one start asks 12 (GPUs times time limit): more than all of "

@@ -175,3 +175,22 @@ def test_what_is_counted_is_told_in_grammar(
 def test_a_verb_goes_with_the_number() -> None:
     assert quantities.counted(1, "node", one="is", many="are") == "1 node is"
     assert quantities.counted(3, "node", one="is", many="are") == "3 nodes are"
+
+
+@pytest.mark.parametrize(
+    ("hours", "told"),
+    [
+        (0.0, "0"),
+        (0.00001, "<0.0001"),
+        (0.0042, "0.0042"),
+        (0.05, "0.05"),
+        (0.5, "0.5"),
+        (1.0, "1"),
+        (2 / 3, "0.67"),
+        (100.0, "100"),
+        (312.25, "312.25"),
+        (1e9, "1000000000"),
+    ],
+)
+def test_hours_are_told_in_one_form(hours: float, told: str) -> None:
+    assert quantities.format_hours(hours) == told

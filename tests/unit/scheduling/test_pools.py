@@ -121,7 +121,8 @@ def test_an_owner_takes_back_its_pool_from_who_is_within_its_guarantee_of_the_cl
     decisions = s.decide()
     assert [one.job for one in decisions.evictions] == ["g3", "g2"]
     assert decisions.evictions[0].why == (
-        "queue owner takes back its share for o; queue guest is above its own of 2 GPUs in pool a"
+        "queue owner takes back its share for o; queue guest has more than its fair "
+        "share of 2 GPUs in pool a"
     )
 
 

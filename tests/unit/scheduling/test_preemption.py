@@ -299,7 +299,7 @@ def test_the_ground_of_an_eviction_names_a_queue_that_is_above_it() -> None:
     s.job("borrower", "b", gpu=6, on=("n",)).job("mine", "a", gpu=4)
     (eviction,) = s.decide().evictions
     assert eviction.why == (
-        "queue a takes back its share for mine; queue b is above its own of 4 GPUs"
+        "queue a takes back its share for mine; queue b has more than its fair share of 4 GPUs"
     )
 
 
