@@ -1,11 +1,12 @@
 """The command that lists quotas: whom each is for, what it caps, and how full it is."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import context, terminal
-from reconciler.model import quantities
+from reconciler.cli import completing, context, terminal
+from reconciler.model import nearest, quantities
 
 Json = Any
 #: What a quota may be for, as its view names it.
@@ -19,6 +20,10 @@ def register(app: typer.Typer) -> None:
 
 
 def quotas(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only these quotas.", autocompletion=completing.quotas),
+    ] = None,
     *,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
@@ -33,18 +38,38 @@ def quotas(
     anew in each cycle, so that their number is not told.
 
     Example: muster quotas -o json
+
+    Example: muster quotas students
     """
     with context.controller(server, token_file) as api:
         page = api.get("/v1/quotas")
+    page["items"] = named(page["items"], names or ())
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(page, output)
         return
+    show(page["items"], wide=output is terminal.Output.WIDE)
+
+
+def show(items: list[Json], *, wide: bool) -> None:
+    """Print the table."""
+    if not items:
+        terminal.note("no quotas")
+        return
     terminal.table(
         ["NAME", "OF", "WHAT", "USED", "LIMIT", "BACK BY"],
-        [row for item in page["items"] for row in quota_rows(item)],
+        [row for item in items for row in quota_rows(item)],
         right="USED LIMIT",
-        cut=output is not terminal.Output.WIDE,
+        cut=not wide,
     )
+
+
+def named(items: list[Json], names: Sequence[str]) -> list[Json]:
+    """Those that are named, where any is; leaves the command where there is none of a name."""
+    known = [item["name"] for item in items]
+    for name in names:
+        if name not in known:
+            terminal.fail(f"quota {name} is not known{nearest.hint(name, known)}")
+    return [item for item in items if not names or item["name"] in names]
 
 
 def quota_rows(item: Json) -> list[list[str]]:

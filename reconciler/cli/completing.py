@@ -43,6 +43,11 @@ def nodes(ctx: Any, incomplete: str) -> list[str]:
     return _new(ctx, _names(ctx, "/v1/nodes", incomplete))
 
 
+def quotas(ctx: Any, incomplete: str) -> list[str]:
+    """Quotas that are not named yet."""
+    return _new(ctx, _names(ctx, "/v1/quotas", incomplete))
+
+
 def overridable(ctx: Any, incomplete: str) -> list[str]:
     """What an override may be of."""
     suspended = [one for one in subjects(ctx, incomplete) if not one.startswith(_JOB)]
