@@ -21,11 +21,12 @@ Json = Any
 
 STATES = tuple(state.value for state in states.JobState)
 FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
-#: How narrow columns become where a line is short: a reason keeps room for its code.
-LEAST = {"NAME": 15, "QUEUE": 8, "STATE": 9, "DONE": 12, "WHY": 21}
+#: How narrow columns become where a line is short: a reason keeps room for its code. Names become
+#: narrower still where there is no other way, since all else would tell nothing.
+LEAST = {"NAME": 15, "QUEUE": 8, "WHY": 21}
 WAITING = frozenset({"Pending", "Held"})
-#: In a narrower line words of ends are shortened to so many characters: ``5/6, 1 fail``.
-ROOMY, SHORT = 100, 4
+#: In a narrower line words of ends are shortened to so many characters: ``5/6, 1 fail…``.
+ROOMY, SHORT = 100, 5
 #: What stands for a reason that was told in whole of the job before.
 AS_ABOVE = "as above"
 #: Of a job with fewer tries all are told in a list.
@@ -138,7 +139,42 @@ def show(items: list[Json], now: float, *, wide: bool) -> None:
         left = terminal.left_over(headings, [row[:-1] for row in rows])
         below = _move_down(rows, items, max(left, LEAST["WHY"]))
     right = "TASKS WAITED RAN DONE RUN"
-    terminal.table([*headings, "WHY"], rows, right=right, cut=not wide, least=LEAST, below=below)
+    headings.append("WHY")
+    least, over = _least(headings, rows)
+    if over and not wide:
+        _move_codes_down(rows, below, max(least["WHY"] - over, len(AS_ABOVE)))
+        least, _ = _least(headings, rows)
+    terminal.table(headings, rows, right=right, cut=not wide, least=least, below=below)
+
+
+def _least(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[dict[str, int], int]:
+    """How narrow each column becomes, and by how many characters a line is too long even so.
+
+    Names give way, so that all others stay whole if they can.
+    """
+    columns = zip(headings, *rows, strict=True)
+    least = {heading: max(map(len, (heading, *cells))) for heading, *cells in columns}
+    for heading in ("NAME", "QUEUE"):
+        least[heading] = min(least[heading], LEAST[heading])
+    over = sum(least.values()) + 2 * (len(least) - 1) - terminal.width()
+    for heading in ("NAME", "QUEUE"):
+        given = min(max(0, over), least[heading] - terminal.NARROWEST)
+        least[heading] -= max(0, given)
+        over -= max(0, given)
+    return least, max(0, over)
+
+
+def _move_codes_down(rows: list[list[str]], below: dict[int, str], room: int) -> None:
+    """Put what is longer than ``room`` below its row too: half a code tells nothing."""
+    for place, row in enumerate(rows):
+        cell = row[-1]
+        if len(cell) <= room:
+            continue
+        if cell.endswith(AS_ABOVE):
+            row[-1] = AS_ABOVE
+        else:
+            below[place] = ": ".join(filter(None, (cell, below.get(place))))
+            row[-1] = ""
 
 
 def why(item: Json) -> str:
@@ -203,7 +239,7 @@ def _elements(item: Json, *, short: bool = False) -> str:
     words = [f"{counts.get('Succeeded', 0)}/{total}"]
     for told, ends in (("failed", ("Failed", "TimedOut")), ("cancelled", ("Cancelled",))):
         count = sum(counts.get(state, 0) for state in ends)
-        words += [f"{count} {told[:SHORT] if short else told}"] if count else []
+        words += [f"{count} {terminal.shortened(told, SHORT) if short else told}"] if count else []
     return ", ".join(words)
 
 

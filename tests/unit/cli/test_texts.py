@@ -720,6 +720,45 @@ def test_a_list_of_jobs_keeps_room_for_why_they_wait(capsys: pytest.CaptureFixtu
     ]
 
 
+LACKS = [{"code": "InsufficientResources", "message": "8 GPUs asked; 5 nodes " * 3}]
+CANCELLED = {"Succeeded": 0, "Cancelled": 2}
+
+
+def test_names_give_way_to_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    items = [
+        _item("pretraining-of-the-large-model", reasons=LACKS),
+        _item("sweep-over-all", reasons=LACKS, array=True, elements=CANCELLED),
+    ]
+    joblist.show(items, 0.0, wide=False)
+    heading, first, _, second, *_ = (
+        line for line in capsys.readouterr().out.splitlines() if not line.startswith("     ")
+    )
+    assert max(map(len, (heading, first, second))) <= 80
+    assert first.endswith("  InsufficientResources")
+    assert first.split()[0] == "pretrainin…"
+    assert "  0/2, 2 canc…  " in second
+    assert second.endswith("  as above")
+
+
+def test_codes_without_room_stand_below_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = {"running": 3, "min": 2, "max": 6}
+    behind = [{"code": "Behind", "message": "others go first, which " * 4}]
+    items = [
+        _item("pretraining-of-the-large-model", reasons=LACKS, tasks=tasks),
+        _item("sweep-over-all", reasons=LACKS, array=True, elements=CANCELLED),
+        _item("last-of-all", reasons=behind),
+    ]
+    joblist.show(items, 0.0, wide=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = [line for line in lines if not line.startswith("    ")]
+    assert rows[0].split()[3:5] == ["TASKS", "DONE"]
+    assert [line.split()[-1] for line in rows[1:]] == ["-", "above", "Behind"]
+    assert "  3 of 2-6  " in rows[1]
+    assert "  0/2, 2 canc…  " in rows[2]
+    assert lines[2].startswith("    InsufficientResources: 8 GPUs asked; 5 nodes")
+
+
 def test_a_job_whose_message_is_its_reason_tells_it_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
