@@ -27,7 +27,8 @@ BARS_MAX = 20_000
 NODES_MAX = 128
 #: Pieces of time into which use is averaged.
 PIECES = 400
-#: How many times the cluster's size of waiting work is shown; more is cut off, and said.
+#: How many times the cluster's size of waiting work is drawn to the scale of what is in use; more
+#: has a scale of its own at the right, or what is in use would be too low to be seen.
 WAITING_SHOWN = 3
 #: The most queues with a colour of their own; the others are one.
 QUEUES_MAX = 9
@@ -383,17 +384,31 @@ def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, s
         axes.stairs(floor + others, edges / scale[0], baseline=floor, fill=True, color=_OTHERS,
                     label="others")  # fmt: skip
     axes.axhline(run.units, color=_INK, linewidth=0.8)
-    waiting = _averages(results.waiting(run), edges)
-    most = float(waiting.max(initial=0.0))
-    top = max(run.units * 1.1, min(most * 1.05, run.units * WAITING_SHOWN))
-    label = "waiting" if most <= top else f"waiting (up to {most:,.0f}, cut off here)"
-    axes.stairs(waiting, edges / scale[0], color=_INK, linewidth=1.0, linestyle=":", label=label)
-    axes.set_ylim(0, top)
+    most = _waits(axes, run, edges, scale[0])
+    axes.set_ylim(0, max(run.units * 1.1, most * 1.05))
     axes.set_xlim(0, span_s / scale[0])
     axes.set_xlabel(f"{scale[1]} from the first submission on")
     axes.grid(color=_GRID, linewidth=0.6)
     axes.yaxis.set_major_formatter(lambda amount, _: f"{amount:,.6g}")
     _legend_above(axes)
+
+
+def _waits(axes: "Axes", run: results.Run, edges: Any, unit_s: float) -> float:
+    """Draw how much waits; its most, or 0 where it has a scale of its own."""
+    waiting = _averages(results.waiting(run), edges)
+    most = float(waiting.max(initial=0.0))
+    line: dict[str, Any] = {"color": _INK, "linewidth": 1.0, "linestyle": ":"}
+    if most <= run.units * WAITING_SHOWN * (1 + 1e-9):  # it is an average of sums
+        axes.stairs(waiting, edges / unit_s, label="waiting", **line)
+        return most
+    own = axes.twinx()
+    own.stairs(waiting, edges / unit_s, **line)
+    own.set_ylim(0, most * 1.05)
+    own.spines["right"].set_visible(True)
+    own.spines["right"].set_linestyle(":")
+    own.yaxis.set_major_formatter(lambda amount, _: f"{amount:,.6g}")
+    axes.plot([], [], label=f"waiting (up to {most:,.0f}, scale at the right)", **line)
+    return 0.0
 
 
 def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, str]) -> None:

@@ -117,15 +117,34 @@ def test_a_run_in_which_nothing_ran_is_drawn_too(runs: list[Run]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "told"),
-    [((1, 4, 4), "waiting</text>"), ((1, 9, 90), "waiting (up to 99, cut off here)</text>")],
+    ("sizes", "told", "on_the_right"),
+    [
+        ((1, 4, 4), "waiting", False),
+        ((1, 12, 12), "waiting", False),
+        ((1, 12, 13), "waiting (up to 25, scale at the right)", True),
+        ((1, 9, 9000), "waiting (up to 9,009, scale at the right)", True),
+    ],
 )
-def test_waiting_that_has_no_room_is_said_to_be_cut_off(sizes: tuple[int, ...], told: str) -> None:
-    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+def test_the_axis_of_what_waits_reaches_its_most(
+    sizes: tuple[int, ...], told: str, *, on_the_right: bool
+) -> None:
+    patches = pytest.importorskip("matplotlib.patches", reason="the extra `plots` is not installed")
     first, *others = (JobResult(f"j{n}", "q", n, 0.0, 100.0) for n in sizes)
     first = msgspec.structs.replace(first, start_s=0.0, end_s=100.0)
     run = Run("p", 8, [first, *others], [Stretch(first.name, "q", "n", 1, 0, 100)])
-    assert told in pictures.page([run], "a title")
+    assert f"{told}</text>" in pictures.page([run], "a title")
+    with pictures._drawn([run], "a title") as figure:
+        shown = [
+            (axes, float(patch.get_data().values.max()))
+            for axes in figure.axes
+            for patch in axes.patches
+            if isinstance(patch, patches.StepPatch) and patch.get_linestyle() == ":"
+        ]
+        ((axes, most),) = shown
+        assert most == pytest.approx(sum(sizes[1:]))
+        assert axes.get_ylim()[0] == 0
+        assert axes.get_ylim()[1] >= most
+        assert (axes.yaxis.get_ticks_position() == "right") is on_the_right
 
 
 def test_work_without_gpus_among_others_has_no_bar() -> None:
