@@ -132,14 +132,7 @@ class Explainer:
             for shape, one in ((cause.shape, first), *cause.elsewhere)
         ]
         told = [self.told(*part) for part in parts]
-        hopeful = reasons.hopeful(told)
-        ways = [each for each in hopeful if not reasons.is_barred(each)] or hopeful
-        found = dict.fromkeys(reason for each in ways for reason in each)
-        ranked = sorted(found, key=lambda one: reasons.PRECEDENCE[one.code])
-        if len(ways) < len(hopeful):
-            shapes = [part.shape for part, _ in parts]
-            ranked[0] = wording.and_barred(self.situation, ranked[0], shapes, told)
-        return tuple(ranked)
+        return wording.of_pools(self.situation, [part.shape for part, _ in parts], told)
 
     def _suspended(self, queue: int) -> reasons.Reason:
         queues = self.situation.queues

@@ -239,6 +239,24 @@ def together(situation: snapshots.Snapshot, group: snapshots.GroupShape) -> str:
     return f"{task_text(situation, group, group.least)} are free for {tasks}"
 
 
+def of_pools(
+    situation: snapshots.Snapshot,
+    shapes: Sequence[int],
+    told: Sequence[tuple[reasons.Reason, ...]],
+) -> tuple[reasons.Reason, ...]:
+    """What is told of the pools in which a claim could start, and of those it can't go to.
+
+    ``shapes``, ``told``: what it asks for in each pool, and why it waits there.
+    """
+    hopeful = reasons.hopeful(told)
+    ways = [each for each in hopeful if not reasons.is_barred(each)] or hopeful
+    found = dict.fromkeys(reason for each in ways for reason in each)
+    ranked = sorted(found, key=lambda one: reasons.PRECEDENCE[one.code])
+    if len(ways) < len(hopeful):
+        ranked[0] = and_barred(situation, ranked[0], shapes, told)
+    return tuple(ranked)
+
+
 def and_barred(
     situation: snapshots.Snapshot,
     reason: reasons.Reason,
