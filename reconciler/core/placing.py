@@ -390,7 +390,8 @@ def _deadlines(
         if draft is not None and draft.message.startswith(drafts.LATE):
             draft.message = ""
     for draft in work.drafts.values():  # among them all that has started in this cycle
-        if draft.message.startswith(drafts.LATE) and drafts.PENDING not in draft.elements:
+        waits = drafts.PENDING in draft.elements and draft.spec.deadline is not None
+        if draft.message.startswith(drafts.LATE) and not waits:
             draft.message = ""
 
 

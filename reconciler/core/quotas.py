@@ -141,10 +141,10 @@ class Accounts:
             account.parts.append((ends_at, part, charged_gpu_s))
 
     def returns(self, account: Account) -> list[tuple[float, float]]:
-        """When GPU-seconds of a budget come back at the latest, and how many then, in order.
+        """When GPU-seconds of a budget come back by time limits, and how many then, in order.
 
         What was spent leaves the window; what runs is spent in the hour in which its time limit is
-        up, at the latest. Work without a time limit is not among it.
+        up, or in the next one where its grace goes beyond. Without a time limit it is not among it.
         """
         now, quota = self._work.now, account.quota
         spent = dict(self._work.observed.recollection.spent.get(quota.name, {}))
@@ -291,7 +291,7 @@ class Accounts:
         if at == len(account.returned):
             return ""
         told = times.format_time(account.returned[at][1])
-        return f" (enough of it is back by {told} at the latest, see `muster quotas`)"
+        return f" (by time limits enough of it is back by {told}, see `muster quotas`)"
 
     def _wake_when_returned(self, quota: desired.Quota) -> None:
         hours = set(self._work.observed.recollection.spent.get(quota.name, {}))

@@ -43,11 +43,13 @@ def yielding(
         return []
     ledger, minimum_s = evictor.ledger, evictor.situation.queues.min_runtime_s
     loose = [one for one in holders if not one.firm and not minimum_s[one.queue]]
+    # what it would preempt in its own queue leaves that queue's share to it
+    counted = [one for one in loose if one.queue != ask.queue or not _takes(evictor, ask, one)]
     version = ledger.version
-    for one in loose:
+    for one in counted:
         ledger.charge(one.queue, one.amounts)
     found = [one for one in loose if _takes(evictor, ask, one)]
-    for one in loose:
+    for one in counted:
         ledger.charge(one.queue, tuple([-amount for amount in one.amounts]))
     ledger.undone(version)
     return found if found and _may_start(evictor, ask, found) else []

@@ -230,7 +230,10 @@ def test_a_deadline_that_is_out_of_reach_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("kept_back", ["room", "quota", "dependency", "hold"])
-def test_a_deadline_is_out_of_reach_at_once_whatever_it_waits_for(kept_back: str) -> None:
+@pytest.mark.parametrize("without", [False, True])
+def test_a_deadline_is_out_of_reach_at_once_whatever_it_waits_for(
+    kept_back: str, *, without: bool
+) -> None:
     world = World(nodes=1, cpu=1)
     if kept_back == "quota":
         quota = desired.Quota("none", queue="default", running=0)
@@ -246,7 +249,8 @@ def test_a_deadline_is_out_of_reach_at_once_whatever_it_waits_for(kept_back: str
     world.advance(60)
     world.settle()
     assert world.events("DeadlineOutOfReach") == ["late"]
-    later = msgspec.structs.replace(late, deadline=world.now + 9000)
+    no_more = None if without else world.now + 9000
+    later = msgspec.structs.replace(late, deadline=no_more)
     world.commit(job("first", priority=90), later)
     world.settle()
     assert world.memory.jobs["late"].message == ""

@@ -332,7 +332,7 @@ def test_who_waits_for_a_budget_is_told_when_enough_of_it_is_back() -> None:
             (attempt,) = world.attempts(after)
             ends_at = (attempt.started_at or 0.0) + (3600 if after == "small" else 7200)
             back = times.format_time((ends_at // 3600 + 1) * 3600 + day_s)
-            told = f" (enough of it is back by {back} at the latest, see `muster quotas`)"
+            told = f" (by time limits enough of it is back by {back}, see `muster quotas`)"
         assert (f"time{told}, or a higher spec.budget" in reason.unblocks) is (after is not None)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reconciler.scheduling.snapshot import Policy
-from tests.unit.scheduling.situations import Situation, evicted, started
+from tests.unit.scheduling.situations import Situation, evicted, gpus_in, started
 
 
 def rest(s: Situation) -> list[list[str]]:
@@ -198,3 +198,21 @@ def test_room_is_not_kept_idle_from_a_higher_priority_that_could_evict_the_holde
     s.held, s.now = [held for held in s.held if held.job == "run2"], 50.0
     s.job("high", gpu=4, time_limit_s=600, priority=priority)
     assert started(s.decide()) == found
+
+
+@pytest.mark.parametrize("by_pool", [False, True])
+def test_what_it_would_preempt_takes_nothing_of_a_share_from_who_may_take_it_back(
+    *, by_pool: bool
+) -> None:
+    s = Situation().node("n1", gpu=4, pool="p").node("n2", gpu=6, pool="q" if by_pool else "p")
+    limits = (gpus_in("p", limit=8),) if by_pool else ()
+    s.queue("a", weight=3.0, strict=not by_pool).queue("b", weight=2.0, flavors=limits)
+    s.job("run1", "b", gpu=4, on=("n1",), time_limit_s=50, preemptible=False)
+    s.job("run2", "b", gpu=6, on=("n2",), time_limit_s=100, preemptible=False)
+    s.job("big", "b", gpu=4, time_limit_s=300)
+    s.job("low", "a", gpu=6, time_limit_s=300, priority=50)
+    s.apply(s.decide())
+    assert {(kept.job, kept.starts_at) for kept in s.kept} == {("big", 50.0), ("low", 100.0)}
+    s.held, s.now = [held for held in s.held if held.job == "run2"], 50.0
+    s.job("high", "a", gpu=4, time_limit_s=600, priority=90)
+    assert rest(s)[0] == ["high"]
