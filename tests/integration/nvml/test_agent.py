@@ -220,7 +220,7 @@ def test_tasks_get_their_mig_instances_and_layouts_change_when_they_end(scene: M
     controller.assign("c", "true", mig_profile="1g.18gb", instances=(0,))
     controller.ended("c")
     assert controller.seen["c"].end_reason is EndReason.CHECK_FAILED
-    assert "MIG instances of 1g.18gb" in controller.seen["c"].message
+    assert "MIG instance of 1g.18gb" in controller.seen["c"].message
     for name in ("a", "b"):
         (scene.node.root / "attempts" / name / "work" / "go").touch()
         controller.ended(name)

@@ -129,7 +129,7 @@ def test_a_lost_device_takes_the_node_out_until_it_is_back(site: sites.Site) -> 
     standin.write(site.situation, [f"return:* 1 {standin.GPU_IS_LOST}", *machine(2)])
     site.bed.until(lambda: site.node()["state"] == "Unhealthy")
     (fewer,) = site.drift("node-inventory")
-    assert fewer["message"] == "1 GPUs, 2 declared"
+    assert fewer["message"] == "1 GPU, 2 declared"
     (failed,) = site.drift("gpu-failed")
     assert failed["message"].startswith("GPU 1 (")
     assert "fallen off the bus" in failed["message"]
