@@ -50,8 +50,8 @@ class Account:
             of it.
         has: of these jobs, what of them runs. back: by resource, once it was asked for, what is
             back by each end, in order.
-        parts: of each element that holds something when its time limit is up, its amounts, and
-            what of the budget it has used and holds back.
+        parts: of each element that holds something when its time limit is up, its amounts, what of
+            the budget it has used and holds back, and the grace that it has after its limit.
         returned: once it was asked for, how much of the budget is back by each moment, in order.
     """
 
@@ -70,7 +70,7 @@ class Account:
     first_end: tuple[int, str] = (-1, "")
     has: dict[str, list[int]] = field(default_factory=dict)
     back: dict[int, list[tuple[int, float, str]]] = field(default_factory=dict)
-    parts: list[tuple[float, list[int], float]] = field(default_factory=list)
+    parts: list[tuple[float, list[int], float, float]] = field(default_factory=list)
     returned: list[tuple[float, float]] | None = None
 
     def job_end(self, job: str) -> float:
@@ -119,6 +119,7 @@ class Accounts:
         limit_s = runtimes.limit_of(spec)
         started = [math.inf if one.started_at is None else one.started_at for one in attempts]
         ends_at = max(started, default=math.inf) + limit_s
+        grace_s = max((one.grace_s for one in attempts), default=0.0)
         for account in self.of(spec):
             account.jobs.add(spec.name)
             account.ends[spec.name] = max(account.ends.get(spec.name, 0.0), ends_at)
@@ -138,13 +139,13 @@ class Accounts:
                 account.used[index] += amount
                 has[index] += amount
             charged_gpu_s = used_gpu_s + account.reserved_gpu_s - before_gpu_s
-            account.parts.append((ends_at, part, charged_gpu_s))
+            account.parts.append((ends_at, part, charged_gpu_s, grace_s))
 
     def returns(self, account: Account) -> list[tuple[float, float]]:
-        """When GPU-seconds of a budget come back by time limits, and how many then, in order.
+        """When GPU-seconds of a budget come back at the latest, and how many then, in order.
 
-        What was spent leaves the window; what runs is spent in the hour in which its time limit is
-        up, or in the next one where its grace goes beyond. Without a time limit it is not among it.
+        What was spent leaves the window; what runs is spent by the hour in which its time limit and
+        grace are up. Work without a time limit is not among it.
         """
         now, quota = self._work.now, account.quota
         spent = dict(self._work.observed.recollection.spent.get(quota.name, {}))
@@ -152,9 +153,9 @@ class Accounts:
         for one in self._work.ended:  # in this very cycle
             if account in self.of(one.spec):
                 spent[this_hour] = spent.get(this_hour, 0.0) + one.gpu_s
-        for ends_at, _, gpu_s in account.parts:
+        for ends_at, _, gpu_s, grace_s in account.parts:
             if ends_at < math.inf:
-                hour = int(max(ends_at, now) // HOUR_S)
+                hour = int(max(ends_at + grace_s, now) // HOUR_S)
                 spent[hour] = spent.get(hour, 0.0) + gpu_s
         back = [((hour + 1) * HOUR_S + quota.window_s, s) for hour, s in spent.items() if s > 0]
         # those that have left the window are in the books until the end of this cycle

@@ -98,7 +98,7 @@ def _of(account: quotas.Account, accounts: quotas.Accounts) -> QuotaView:
 def _first_ends(account: quotas.Account) -> EndsView:
     """Of each resource the first end of an element that has some of it, and the first of a job."""
     ends = [
-        min((end for end, part, _ in account.parts if part[index]), default=math.inf)
+        min((end for end, part, *_ in account.parts if part[index]), default=math.inf)
         for index in range(3)
     ]
     ends.append(min(map(account.job_end, account.jobs), default=math.inf))

@@ -384,9 +384,13 @@ class Evictor:
         """Whether a unit may be taken at this moment of the search."""
         if unit.holding.queue == ask.queue:
             return unit.holding.priority < ask.line.priority
-        holding = unit.holding
-        loses = self.rules.may_lose(ask, holding.queue, unit.total)
-        return loses and self.is_due(ask, holding.queue, holding.ends_at)
+        return self.may_take(ask, unit.holding.queue, unit.total, unit.holding.ends_at)
+
+    def may_take(
+        self, ask: asking.Ask, queue: int, amounts: snapshots.Charge, ends_at: float
+    ) -> bool:
+        """Whether another queue may lose amounts to an ask, now and not when they end."""
+        return self.rules.may_lose(ask, queue, amounts) and self.is_due(ask, queue, ends_at)
 
     def is_due(self, ask: asking.Ask, queue: int, ends_at: float) -> bool:
         """Whether an ask need not wait any longer for another queue's work to end by itself."""

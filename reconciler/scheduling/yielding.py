@@ -64,8 +64,7 @@ def _takes(evictor: eviction.Evictor, ask: asking.Ask, holder: asking.Ask) -> bo
     return (
         policy.reclaim
         and evictor.may_reclaim(ask, endless=ends_at >= snapshots.ENDLESS)
-        and evictor.rules.may_lose(ask, holder.queue, holder.amounts)
-        and evictor.is_due(ask, holder.queue, ends_at)
+        and evictor.may_take(ask, holder.queue, holder.amounts, ends_at)
     )
 
 
@@ -117,11 +116,8 @@ def _beside(unit: victims.Unit) -> Beside:
 def _could_lose(evictor: eviction.Evictor, ask: asking.Ask, queue: int, one: Beside) -> bool:
     """Whether an ask may reclaim what is of a queue, as things stand."""
     endless = one.ends_at >= snapshots.ENDLESS
-    return (
-        evictor.may_reclaim(ask, endless=endless)
-        and evictor.rules.may_lose(ask, queue, one.total)
-        and evictor.is_due(ask, queue, one.ends_at)
-    )
+    may = evictor.may_reclaim(ask, endless=endless)
+    return may and evictor.may_take(ask, queue, one.total, one.ends_at)
 
 
 def _no_more(amounts: snapshots.Charge, others: snapshots.Charge) -> bool:

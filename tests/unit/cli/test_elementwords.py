@@ -1,7 +1,7 @@
 """Elements of arrays by the names that plans and reasons give them."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import typer
@@ -25,7 +25,7 @@ def attempt(element: int, number: int, state: str, node: str) -> dict[str, objec
     return {"element": element, "attempt": number, "state": state, "node": node, "task": "main-0"}
 
 
-HOG = {
+HOG: dict[str, Any] = {
     "name": "hog",
     "state": "Running",
     "array": True,
@@ -208,7 +208,7 @@ def test_a_plot_of_an_element_that_is_not_there(
 def test_a_job_shows_the_tries_of_the_element_alone(capsys: pytest.CaptureFixture[str]) -> None:
     tries = [
         {**one, "phase": None, "devices": [], "started": None, "ended": None, "asked": {}}
-        for one in HOG["attempts"]  # type: ignore[attr-defined]
+        for one in HOG["attempts"]
     ]
     whole = {**HOG, "attempts": tries, "run": 1, "queue": "q"}
     onejob.show_job(whole, [], 1)

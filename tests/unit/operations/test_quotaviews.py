@@ -112,6 +112,17 @@ def test_a_budget_of_which_nothing_is_spent_yet_tells_when_what_runs_is_back(
     assert budget.returns == (back if limit_s else None)
 
 
+def test_what_may_run_on_into_the_next_hour_by_its_grace_is_back_after_that_one() -> None:
+    world = capped(desired.Quota("hours", user=ADA, budget_gpu_s=10 * HOUR_S, window_s=86_400))
+    hour_ends_at = (world.now // HOUR_S + 2) * HOUR_S
+    limit_s = int(hour_ends_at - world.now) - 20  # and then it has 30 s more to leave
+    world.commit(job("runs", owner=ADA, gpu=1, time_limit_s=limit_s))
+    world.settle()
+    budget = told(world)["hours"].budget
+    assert budget is not None
+    assert budget.returns == times.format_time(hour_ends_at + HOUR_S + 86_400)
+
+
 def test_what_runs_of_an_array_gives_some_back_though_more_of_it_waits() -> None:
     amounts = desired.Amounts(gpu_milli=2000)
     world = capped(desired.Quota("ada", user=ADA, running=3, resources=amounts))
