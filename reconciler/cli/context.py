@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,8 +42,8 @@ Form = Annotated[
     terminal.Output, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
 ]
 #: A time of day; a span of so many hours is written ``5h8m``.
-_CLOCK = re.compile(r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d)?")
-_LIKE_A_CLOCK = re.compile(r"\d+:\d+(:\d+)?")
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d)?Z?")
+_LIKE_A_CLOCK = re.compile(r"\d+:\d+(:\d+)?Z?")
 
 
 @contextmanager
@@ -123,15 +123,17 @@ def ago(text: str) -> int:
 def clock_time(text: str, now: float) -> float | None:
     """The last moment at which a clock in the reader's zone, as of all tables, showed ``05:08:00``.
 
-    ``05:08`` is one as well; None: it is written in another way. Seconds since the epoch.
+    ``05:08`` is one as well, and ``05:08:00Z`` is that of a clock in UTC. None: it is written in
+    another way. Seconds since the epoch.
     """
     if _CLOCK.fullmatch(text) is None:
         return None
-    here = datetime.fromtimestamp(now).astimezone()
-    hour, minute, second = [*map(int, text.split(":")), 0][:3]
+    zone = UTC if text.endswith("Z") else None  # None: the reader's own, as it was on that day
+    here = datetime.fromtimestamp(now, zone)
+    hour, minute, second = [*map(int, text.removesuffix("Z").split(":")), 0][:3]
     for days in (0, 1):
         day = here.date() - timedelta(days=days)
-        moment = datetime(day.year, day.month, day.day, hour, minute, second).astimezone()
+        moment = datetime(day.year, day.month, day.day, hour, minute, second, tzinfo=zone)
         if moment.timestamp() <= now:
             break
     return moment.timestamp()

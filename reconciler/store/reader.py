@@ -130,7 +130,11 @@ class Reader:
             .order_by(jobs.position, jobs.name)
         )
         of_attempts = sa.select(attempts.body).where(unconcluded)
+        of_recollection = sa.select(schema.VIEWS.c.body).where(schema.VIEWS.c.name == RECOLLECTION)
         with database.told(self.url), self._readers.connect() as connection:
+            # Without it each statement would read as of a moment of its own, and a commit between
+            # two of them leave a job without the attempts that it has.
+            connection.exec_driver_sql("BEGIN")
             found = [codec.job(row.body, None) for row in connection.execute(of_jobs)]
             tried = [
                 codec.attempt(row.body)
@@ -138,11 +142,12 @@ class Reader:
                     of_attempts.order_by(attempts.assigned_at, attempts.id)
                 )
             ]
+            remembered = connection.execute(of_recollection).scalar_one_or_none()
         return records.Observed(
             jobs={job.name: job for job in found},
             active=frozenset(job.name for job in found if not job.finished),
             attempts={attempt.id: attempt for attempt in tried},
-            recollection=codec.recollection_of(self.view(RECOLLECTION)),
+            recollection=codec.recollection_of(remembered),
         )
 
     def jobs(

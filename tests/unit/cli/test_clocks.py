@@ -40,6 +40,21 @@ def test_a_time_of_day_is_the_last_one(written: str, moment: str, zone_s: int) -
     assert context.moment("--since", written, NOW) == expected
 
 
+@pytest.mark.parametrize(
+    ("written", "moment"),
+    [
+        ("05:08:00Z", "2026-11-22T05:08:00Z"),
+        ("9:59Z", "2026-11-22T09:59:00Z"),
+        ("13:30:01Z", "2026-11-21T13:30:01Z"),
+    ],
+)
+def test_a_time_of_day_in_utc_is_one_wherever_it_is_read(
+    written: str, moment: str, zone_s: int
+) -> None:
+    assert context.clock_time(written, NOW) == times.parse_time(moment)
+    assert context.moment("--since", written, NOW) == times.parse_time(moment)
+
+
 @pytest.mark.parametrize("written", ["10m", "36:00:00", "2026-11-22T05:08:00Z", "now", "5"])
 def test_what_is_written_in_another_way_is_none(written: str) -> None:
     assert context.clock_time(written, NOW) is None
@@ -80,7 +95,7 @@ def test_what_is_no_time_is_told_which_forms_are(
         assert form in told
 
 
-@pytest.mark.parametrize("written", ["25:00:00", "12:60"])
+@pytest.mark.parametrize("written", ["25:00:00", "12:60", "25:00:00Z"])
 def test_a_time_that_no_clock_shows_is_no_span(
     written: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

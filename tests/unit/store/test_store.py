@@ -543,3 +543,33 @@ def test_a_record_that_can_not_be_read_is_told(opened: store.Store) -> None:
         opened.load()
     with pytest.raises(store.DamagedError, match="a record that can't be read"):
         opened.jobs()
+
+
+def test_what_holds_something_is_read_as_of_one_commit(opened: store.Store, url: str) -> None:
+    epoch = opened.lead("one", 50.0)
+    first, second = samples.job("first"), samples.job("second", order=2)
+    begun = {of.name: samples.attempt(of, state=AttemptState.RUNNING) for of in (first, second)}
+    before = samples.cycle(jobs=(first,), attempts=(begun["first"],), new_runs=(first.key,))
+    commit(opened, epoch, 1, before)
+    reading = reader.Reader.open(url)
+    commits: list[int] = []
+
+    def commit_another(
+        _connection: object, _cursor: object, statement: str, *_rest: object
+    ) -> None:
+        if "FROM jobs" in statement.replace("\n", " ") and not commits:
+            commits.append(2)
+            after = samples.cycle(jobs=(second,), attempts=(begun["second"],))
+            commit(opened, epoch, 2, after)
+
+    def holding() -> tuple[set[str], set[str]]:
+        found = reading.holders()
+        return set(found.jobs), {one.job for one in found.attempts.values()}
+
+    sa.event.listen(reading._readers, "after_cursor_execute", commit_another)
+    try:
+        assert holding() == ({"first"}, {"first"})
+        assert commits == [2]
+        assert holding() == ({"first", "second"}, {"first", "second"})
+    finally:
+        reading.close()
