@@ -35,13 +35,13 @@ def of(
     most = most.reshape(-1, width)
     shares = [any(g.amounts[fairshare.GPU] % WHOLE for g in s.groups) for s in shapes]
     divided = np.zeros(len(rows), dtype=np.bool_)
-    vain = unfit.lines(situation, columns)
+    vain = unfit.lines(situation, columns) | _suspended(situation, paths)[columns.queue]
     some = (columns.claims > 0) & ~vain
     some[some] = np.array(shares, dtype=np.bool_)[columns.shape[some]]
     divided[columns.queue[some]] = True
-    asked = _asked(columns, most, np.where(vain, 0, columns.elements), len(rows))
+    asked = _asked(columns, most, np.where(vain, 0, columns.startable), len(rows))
     if width > bypool.BASE:
-        _ask_elsewhere(situation, asked)
+        _ask_elsewhere(situation, np.where(vain, 0, columns.startable).tolist(), asked)
     for queue, path in enumerate(paths):
         for member in path:
             for resource, amount in enumerate(asked[queue]):
@@ -71,12 +71,22 @@ def _ask_for_missing(
                         rows[member][resource] += amount
 
 
-def _ask_elsewhere(situation: snapshots.Snapshot, asked: list[list[int]]) -> None:
-    """What could go to several pools counts as asking in each of them."""
-    for line in situation.lines:
-        if not line.others:
+def _suspended(situation: snapshots.Snapshot, paths: Sequence[tuple[int, ...]]) -> snapshots.Mask:
+    """(q,) queues from which nothing new starts, so that what waits there asks for nothing."""
+    flags = situation.queues.suspended
+    return np.array([bool(flags[list(path)].any()) for path in paths], dtype=np.bool_)
+
+
+def _ask_elsewhere(
+    situation: snapshots.Snapshot, counts: Sequence[int], asked: list[list[int]]
+) -> None:
+    """What could go to several pools counts as asking in each of them.
+
+    ``counts``: of each line, how many of its elements are counted.
+    """
+    for line, elements in zip(situation.lines, counts, strict=True):
+        if not line.others or not elements:
             continue
-        elements = sum(len(claim.elements) for claim in line.claims if not claim.missing)
         for other in line.others:
             shape = situation.shapes[other]
             for resource, amount in zip(bypool.own(shape.pool), shape.most, strict=False):

@@ -5,8 +5,7 @@ for the moment; for a queue and a resource one amount goes out. It is what ``Led
 would let an idle cluster start.
 """
 
-from reconciler.model import owed
-from reconciler.scheduling import bypool
+from reconciler.scheduling import bypool, written
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED, Charge
@@ -17,15 +16,8 @@ class Lendable:
 
     def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
         self._resources = ledger.resources
-        self._most: owed.Most | None = None
-        if ledger.lends:
-            self._most = owed.Most(
-                ledger.paths,
-                owed=ledger.guaranteed,
-                lent=ledger.lending,
-                measured=ledger.rationed,
-                whole=bypool.capacity(situation, also_closed=True),
-            )
+        whole = bypool.capacity(situation, also_closed=True) if ledger.lends else ledger.nothing
+        self._most = written.most(written.of(situation.queues), whole)
 
     def beyond(self, queue: int, shape: snapshots.Shape, asked: Charge) -> int | None:
         """The first resource of which a start asks for more than its queue could ever have.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from reconciler.scheduling.snapshot import UNLIMITED, Line, LineColumns
 
 #: Numbers that ``row_of`` says of a line.
-WIDTH = 11
+WIDTH = 12
 
 
 def columns_of(lines: Sequence[Line]) -> LineColumns:
@@ -27,7 +27,7 @@ def from_table(whole: NDArray[np.int64]) -> LineColumns:
     """The columns of (n, ``WIDTH``) what ``row_of`` says of each line."""
     table = np.ascontiguousarray(whole.T)  # each column is read as a whole many times
     queue, shape, priority, preemptible, order, grows, elements, *others = table
-    claims, special, duration, since = others
+    startable, claims, special, duration, since = others
     return LineColumns(
         queue=queue,
         shape=shape,
@@ -36,6 +36,7 @@ def from_table(whole: NDArray[np.int64]) -> LineColumns:
         order=order,
         grows=grows > 0,
         elements=elements,
+        startable=startable,
         claims=claims,
         special=special > 0,
         duration=duration,
@@ -45,13 +46,14 @@ def from_table(whole: NDArray[np.int64]) -> LineColumns:
 
 def row_of(line: Line) -> tuple[int, ...]:
     """One line as numbers, in the order of the fields of ``LineColumns``."""
-    elements = 0
+    elements = startable = 0
     special = False
     for claim in line.claims:
         if claim.missing:
             special = True
         else:
             elements += len(claim.elements)
+            startable += max(0, min(claim.startable, len(claim.elements)))
         if claim.promised or claim.slack_s != math.inf:
             special = True
     first = line.claims[0] if line.claims else None
@@ -65,6 +67,7 @@ def row_of(line: Line) -> tuple[int, ...]:
         first.order if first else 0,
         bool(first and first.missing),
         elements,
+        startable,
         len(line.claims),
         special,
         UNLIMITED if line.duration_s >= UNLIMITED else math.ceil(line.duration_s),

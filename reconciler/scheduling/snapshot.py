@@ -323,6 +323,7 @@ class LineColumns:
         order: order of its first claim, 0 without claims.
         grows: whether its first claim is for missing tasks.
         elements: elements that wait, of claims that are not for missing tasks.
+        startable: of these how many may run at once: what an array's parallelism or a quota leaves.
         claims: how many claims it has.
         special: whether a claim has missing tasks, a promise or a deadline, or the first has
             nothing that may start.
@@ -338,6 +339,7 @@ class LineColumns:
     order: NDArray[np.int64]
     grows: Mask
     elements: NDArray[np.int64]
+    startable: NDArray[np.int64]
     claims: NDArray[np.int64]
     special: Mask
     duration: NDArray[np.int64]

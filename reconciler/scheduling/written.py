@@ -65,6 +65,19 @@ def of(queues: snapshots.QueueColumns) -> Written:
     return found
 
 
+def most(found: Written, whole: Charge) -> owed.Most | None:
+    """What each queue could have at the most; ``whole``: of all. None: all lend everything."""
+    if not found.lends:
+        return None
+    return owed.Most(
+        found.paths,
+        owed=found.guaranteed,
+        lent=found.lending,
+        measured=found.rationed,
+        whole=whole,
+    )
+
+
 def vectors(rows: snapshots.Amounts) -> list[Charge]:
     """Rows of plain integers."""
     return [tuple(row) for row in rows.tolist()]

@@ -1,5 +1,8 @@
 """What could never start is no demand: it takes no share from others."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from reconciler.scheduling import lines, unfit
@@ -56,3 +59,63 @@ def test_what_waits_for_a_window_or_for_some_pool_counts() -> None:
     snapshot = s.snapshot()
     columns = lines.columns_of(snapshot.lines)
     assert not unfit.lines(snapshot, columns).any()
+
+
+@pytest.mark.parametrize(
+    ("array", "parallelism", "suspended", "gives"),
+    [
+        pytest.param(6, None, False, 4, id="all of an array that may run at once"),
+        pytest.param(6, 1, False, 1, id="no more of an array than may run at once"),
+        pytest.param(6, None, True, 0, id="nothing of a suspended queue"),
+    ],
+)
+def test_what_may_not_run_now_takes_no_share(
+    array: int, parallelism: int | None, suspended: bool, gives: int
+) -> None:
+    s = Situation().node("n0", gpu=8)
+    s.queue("a", suspended=suspended).queue("b")
+    s.queue_list[0].limit = (None, None, None)
+    for index in range(8):
+        s.job(f"b{index}", "b", gpu=1, on=("n0",))
+    s.job("swept", "a", gpu=1, array=array, parallelism=parallelism)
+    assert s.decide().shares[0].fair_share[2] == gives * 1000
+
+
+def test_nodes_are_held_against_a_task_one_by_one() -> None:
+    s = shared().node("cpus", cpu=128).job("never", "owner", gpu=1, cpu=100)
+    assert [who for _, who in situations.evicted(s.decide())] == [f"c{i}" for i in range(4)]
+
+
+def test_one_domain_has_to_hold_who_must_be_in_one() -> None:
+    s = shared()
+    snapshot = s.job("gang", "owner", gpu=1, tasks=3).snapshot()
+    columns = lines.columns_of(snapshot.lines)
+    number = len(snapshot.lines) - 1
+    shape = snapshot.shapes[snapshot.lines[number].shape]
+    for domains, too_large in (((0, 0, 1, 1), False), ((0, 1, 2, 3), True), ((-1,) * 4, True)):
+        nodes = dataclasses.replace(snapshot.nodes, domains=np.array([domains]).T)
+        for within in (
+            dataclasses.replace(shape, required_level=0),
+            dataclasses.replace(
+                shape, groups=(dataclasses.replace(shape.groups[0], required_level=0),)
+            ),
+        ):
+            shapes = list(snapshot.shapes)
+            shapes[snapshot.lines[number].shape] = within
+            told = dataclasses.replace(snapshot, nodes=nodes, shapes=tuple(shapes))
+            assert bool(unfit.lines(told, columns)[number]) is too_large
+
+
+@pytest.mark.parametrize(("memory", "too_large"), [(16, False), (8, True), (0, False)])
+def test_memory_of_a_device_is_asked_about_where_it_is_known(memory: int, too_large: bool) -> None:
+    snapshot = shared().job("share", "owner", gpu=0.5).snapshot()
+    number = len(snapshot.lines) - 1
+    at = snapshot.lines[number].shape
+    group = dataclasses.replace(snapshot.shapes[at].groups[0], share_bytes=12)
+    shapes = list(snapshot.shapes)
+    shapes[at] = dataclasses.replace(shapes[at], groups=(group,))
+    nodes = dataclasses.replace(
+        snapshot.nodes, device_memory=np.full(len(snapshot.nodes.names), memory, dtype=np.int64)
+    )
+    told = dataclasses.replace(snapshot, nodes=nodes, shapes=tuple(shapes))
+    assert bool(unfit.lines(told, lines.columns_of(told.lines))[number]) is too_large
