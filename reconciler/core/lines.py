@@ -224,7 +224,9 @@ class Maker:
         if granted is None:
             granted = _Granted(0, *self._asked(spec))
         tasks, capped = granted.tasks, granted.capped
-        startable, reason = self._accounts.admit(spec, ready.startable - granted.count, tasks)
+        startable, reason = self._accounts.admit(
+            spec, ready.startable - granted.count, tasks, since=record.submitted_at
+        )
         startable += granted.count
         if not startable and reason is not None:
             if not hopeful and CAN_NOT_START not in reason.message:

@@ -7,7 +7,7 @@ own (``core.quotas``), so that what is shown is what the next start is measured 
 
 import math
 
-from reconciler.core import held, quotas
+from reconciler.core import books, held, quotas
 from reconciler.core import work as desk
 from reconciler.model import capped, desired, records
 from reconciler.model.resources import Resources
@@ -85,7 +85,7 @@ def quota_views(
     return sorted(found, key=lambda one: one.name)
 
 
-def _of(account: quotas.Account, accounts: quotas.Accounts) -> QuotaView:
+def _of(account: books.Account, accounts: quotas.Accounts) -> QuotaView:
     return _view(
         account.quota,
         account.used,
@@ -95,7 +95,7 @@ def _of(account: quotas.Account, accounts: quotas.Accounts) -> QuotaView:
     )
 
 
-def _first_ends(account: quotas.Account) -> EndsView:
+def _first_ends(account: books.Account) -> EndsView:
     """Of each resource the first end of an element that has some of it, and the first of a job."""
     ends = [
         min((end for end, part, *_ in account.parts if part[index]), default=math.inf)
@@ -146,7 +146,7 @@ def _view(
     )
 
 
-def _budget(account: quotas.Account, accounts: quotas.Accounts) -> BudgetView | None:
+def _budget(account: books.Account, accounts: quotas.Accounts) -> BudgetView | None:
     quota = account.quota
     if quota.budget_gpu_s is None:
         return None

@@ -1,9 +1,10 @@
 """What comes free under a limit is kept for the claim that waits for it, as room on nodes is.
 
-A claim that a limit, or for firm work a guarantee, holds back comes in; when so much of what runs
-under it has ended that it may start is remembered, and who of its queue comes behind it then starts
-only if it has ended by that moment, or takes what is left beside the claim. Else small work of its
-queue would pass it for ever. Where what runs says no time limit there is no such moment.
+A claim that a limit, what others lend, or for firm work a guarantee holds back comes in; when so
+much of what runs under it has ended that it may start is remembered, and who of its queue comes
+behind it then starts only if it has ended by that moment, or takes what is left beside the claim.
+Else small work of its queue would pass it for ever. Where what runs says no time limit there is no
+such moment. What others lend is taken as it is: of it the queue gives back what ends of its own.
 """
 
 import math
@@ -12,13 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import asking
+from reconciler.scheduling import asking, bypool
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.snapshot import UNLIMITED
 
-#: An amount that is bounded: the queue that it is of, the resource, whether of firm work alone.
+#: An amount that is bounded: the queue that it is of (-1: all of them), the resource, in a pool or
+#: not, and whether of firm work alone.
 Bound = tuple[int, int, bool]
+ALL = -1
 
 
 @dataclass(slots=True)
@@ -42,7 +45,9 @@ class Accruing:
     def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
         self.situation = situation
         self.ledger = ledger
-        bounded = any(min(row) < UNLIMITED for row in (*ledger.limit, *ledger.firm_limit))
+        bounded = bool(ledger.caps or ledger.lends) or any(
+            min(row) < UNLIMITED for row in (*ledger.limit, *ledger.firm_limit)
+        )
         self._keeps = bounded and situation.policy.backfill != "none"
         self.waits: dict[int, Wait] = {}
         #: What started in this cycle: queue, end, amounts, whether it is firm.
@@ -50,7 +55,7 @@ class Accruing:
 
     def wait(self, ask: asking.Ask) -> None:
         """Keep for an ask what comes free, if nobody of its queue has that and it is known when."""
-        if not self._keeps or ask.queue in self.waits or ask.missing or self._in_pool(ask):
+        if not self._keeps or ask.queue in self.waits or ask.missing:
             return
         bounds = self._bounds(ask)
         lacking = [bound for bound, left in bounds.items() if left < 0]
@@ -58,15 +63,6 @@ class Accruing:
         if math.isfinite(at):
             spare = {bound: left + self._freed(bound, at) for bound, left in bounds.items()}
             self.waits[ask.queue] = Wait(ask.job, ask.line.priority, at, spare)
-
-    def _in_pool(self, ask: asking.Ask) -> bool:
-        """Whether an amount by pool holds it back: of those it is not told what ends when."""
-        excesses = self.ledger.over_limits(ask.queue, ask.amounts, settled=True)
-        quota = self.ledger.over_guarantee(ask.queue, ask.amounts) if ask.firm else None
-        return any(
-            excess is not None and (excess.queue < 0 or excess.resource >= len(ledgers.RESOURCES))
-            for excess in (*excesses, quota)
-        )
 
     def delayed_by(self, ask: asking.Ask) -> Wait | None:
         """Whom a start would delay, that comes before it in its queue."""
@@ -93,18 +89,18 @@ class Accruing:
         for other in self.waits.values():
             if ends_at > other.at:
                 for bound in other.spare:
-                    if bound[0] in path and (ask.firm or not bound[2]):
+                    if (bound[0] == ALL or bound[0] in path) and (ask.firm or not bound[2]):
                         other.spare[bound] -= amounts[bound[1]]
 
     def _bounds(self, ask: asking.Ask) -> dict[Bound, int]:
         """What of each amount would be left beside an ask now; less than 0: it lacks so much."""
         ledger = self.ledger
         found: dict[Bound, int] = {}
-        for member in ledger.paths[ask.queue]:
-            for resource in ledgers.RESOURCES:
-                asked = ask.amounts[resource]
-                if not asked:
-                    continue
+        for resource in ledger.resources:
+            asked = ask.amounts[resource]
+            if not asked:
+                continue
+            for member in ledger.paths[ask.queue]:
                 limit = ledger.limit[member][resource]
                 if limit < UNLIMITED:
                     used = ledger.used(member, resource)
@@ -113,6 +109,14 @@ class Accruing:
                 if ask.firm and limit < UNLIMITED:
                     used = ledger.firm[member][resource]
                     found[member, resource, True] = limit - used - asked
+            if ledger.caps and ledger.caps[resource] < UNLIMITED:
+                used = ledger.in_all(resource, settled=True)
+                found[ALL, resource, False] = ledger.caps[resource] - used - asked
+        excess = ledger.over_lending(ask.queue, ask.amounts)
+        if excess is not None:
+            bound = (excess.queue, excess.resource, False)
+            left = excess.bound - excess.used - excess.asked
+            found[bound] = min(found.get(bound, left), left)
         return found
 
     def _until(self, bound: Bound, lacking: int) -> float:
@@ -132,13 +136,18 @@ class Accruing:
         """(n,) ends of what counts under a bound, as far as they are known, and (n,) amounts."""
         member, resource, firm = bound
         running, paths, now = self.situation.running, self.ledger.paths, self.situation.now
-        below = np.array([member in path for path in paths], dtype=np.bool_)
+        below = np.array([member == ALL or member in path for path in paths], dtype=np.bool_)
         counts = ~running.leaving & (running.queue >= 0) & np.isfinite(running.ends_at)
         counts[counts] &= below[running.queue[counts]]
         if firm:
             counts &= ~running.preemptible
         ends = np.maximum(running.ends_at[counts], now + 1.0)
-        amounts = running.total[counts, resource]
+        if resource < len(ledgers.RESOURCES):
+            amounts = running.total[counts, resource]
+        else:
+            tasks = [self.situation.holdings[row].tasks for row in np.flatnonzero(counts).tolist()]
+            totals = [bypool.total_of(self.situation, one)[resource] for one in tasks]
+            amounts = np.array(totals, dtype=np.int64)
         started = [
             (end, taken[resource])
             for queue, end, taken, is_firm in self._started

@@ -317,7 +317,8 @@ class Cycle(ways.Ways):
 
     def _awaiting(self, ask: asking.Ask, cause: explain.Cause) -> explain.Cause:
         """What holds an ask back; what comes free under a limit is kept for it if it ever fits."""
-        if cause.kind in {"limit", "quota"} and not ask.line.others and not self._never(ask):
+        held = cause.kind in {"limit", "quota", "lending"}
+        if held and not ask.line.others and not self._never(ask):
             self.accruing.wait(ask)
         return cause
 

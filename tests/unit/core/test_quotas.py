@@ -1,5 +1,7 @@
 """Caps count what room is kept for before anything else that waits."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -346,3 +348,91 @@ def test_nobody_knows_when_enough_of_a_budget_is_back_that_endless_work_holds() 
     world.settle()
     reason = world.memory.reasons[world.memory.jobs["next"].reason_key][0]
     assert "a shorter timeLimit, time, or a higher spec.budget.gpuHours" in reason.unblocks
+
+
+DAY_S = 86_400.0
+
+
+HOUR_S = 3600
+
+
+@pytest.mark.parametrize(
+    ("quota", "small_s"),
+    [
+        pytest.param({"resources": desired.Amounts(gpu_milli=4000)}, 12 * HOUR_S, id="amounts"),
+        pytest.param(
+            {"budget_gpu_s": 8.0 * HOUR_S, "window_s": 12 * HOUR_S}, 2 * HOUR_S, id="budget"
+        ),
+    ],
+)
+def test_small_work_passes_who_waits_under_a_cap_for_three_days_only(
+    quota: dict[str, Any], small_s: int
+) -> None:
+    """A job of one GPU each three hours leaves never enough at once for one of four."""
+    world = World(nodes=1, cpu=64, gpu=8)
+    world.change_structure(quotas={"q": desired.Quota("q", user="ada", **quota)})
+    began: dict[str, float] = {}
+    submitted = 0.0
+    for number in range(40):
+        if number == 5:
+            world.commit(job("big", gpu=4, time_limit_s=HOUR_S, owner="ada"))
+            submitted = world.now
+        world.commit(job(f"s{number}", gpu=1, time_limit_s=small_s, owner="ada"))
+        world.settle()
+        for name, state in world.states().items():
+            if state == "Running":
+                began.setdefault(name, world.now)
+                if world.now - began[name] >= (HOUR_S if name == "big" else small_s):
+                    world.end(name)
+        world.advance(3.0 * HOUR_S)
+    passed = [name for name, at in began.items() if submitted < at < began["big"]]
+    assert len(passed) > 10, "until then small work goes on"
+    assert 3 * DAY_S <= began["big"] - submitted <= 3 * DAY_S + 18 * HOUR_S
+
+
+def test_who_waited_three_days_has_kept_what_comes_free_under_a_cap() -> None:
+    world = World(nodes=1, cpu=16, gpu=8)
+    both = desired.Quota("both", queue="default", resources=desired.Amounts(gpu_milli=7000))
+    cap = desired.Quota("q", user="ada", resources=desired.Amounts(gpu_milli=4000))
+    world.change_structure(quotas={"both": both, "q": cap})
+    world.commit(job("runs", gpu=3, owner="ada", time_limit_s=3600))
+    world.settle()
+    (attempt,) = world.attempts("runs")
+    assert attempt.started_at is not None
+    until = times.format_time(attempt.started_at + 3600)
+    observed = world.memory.observed(
+        *world.memory.take_input(), world.memory.take_asked(), world.memory.take_provisioned()
+    )
+    work = desk.Work(desired.Desired(structure=world.structure), observed, world.now)
+    found = quotas.Accounts(work, holders.gather(work))
+    one = (resources.Resources(gpu_milli=1000),)
+    big = job("big", gpu=2, owner="ada", time_limit_s=60)
+    late = world.now - 3 * DAY_S
+    assert found.admit(big, 1, (*one, *one), since=late + 1)[0] == 0
+    assert found.admit(job("passes", gpu=1, owner="ada"), 1, one)[0] == 1
+    assert found.admit(big, 1, (*one, *one), since=late)[0] == 0
+    for name, owner, changes, count in (
+        ("behind", "ada", {}, 0),
+        ("longer", "ada", {"time_limit_s": 3601}, 0),
+        ("another's", "bob", {}, 0),
+        ("shorter", "bob", {"time_limit_s": 3600 - int(world.now - attempt.started_at)}, 1),
+    ):
+        admitted, reason = found.admit(job(name, gpu=1, owner=owner, **changes), 1, one)
+        assert admitted == count, name
+        if reason is not None:
+            assert reason.message.endswith("for big, which has waited for 3 days")
+            assert reason.unblocks == f"the start of big, by {until} at the latest"
+    assert found.admit(job("cpus", owner="ada"), 1, cpus(1)) == (1, None)
+
+
+def test_nothing_is_kept_under_a_cap_that_endless_work_fills() -> None:
+    world = World(nodes=1, cpu=16, gpu=8)
+    cap = desired.Quota("q", user="ada", resources=desired.Amounts(gpu_milli=4000))
+    world.change_structure(quotas={"q": cap})
+    world.commit(job("serves", gpu=3, owner="ada"))
+    world.settle()
+    world.commit(job("big", gpu=2, owner="ada", time_limit_s=60))
+    world.advance(4 * DAY_S)
+    world.commit(job("small", gpu=1, owner="ada", time_limit_s=60))
+    world.settle()
+    assert world.state("small").value == "Running"
