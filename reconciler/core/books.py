@@ -102,11 +102,18 @@ def over_running(account: Account, spec: desired.Job) -> Reason | None:
     if quota.running is None or many < quota.running:
         return None
     jobs = quantities.counted(quota.running, "job")
-    return Reason(
-        ReasonCode.OVER_LIMIT,
-        f"Quota {quota.name} lets {jobs} of {whom_of(quota)} run at once",
-        unblocks=f"the end of one of them{_first_end(account)}, or a higher spec.jobs.running",
-    )
+    told = f"Quota {quota.name} lets {jobs} of {whom_of(quota)} run at once"
+    # whether nodes have room for these is not known yet: they may go on waiting
+    ahead = sorted(account.jobs - account.ends.keys() - {spec.name})
+    if ahead:
+        first = ahead[0] if len(ahead) == 1 else f"{ahead[0]} and {len(ahead) - 1} more"
+        verb = "goes" if len(ahead) == 1 else "go"
+        runs = "runs" if len(account.ends) == 1 else "run"
+        told += f": {len(account.ends)} {runs}, and {first} {verb} first"
+    end = f"the end of one of them{_first_end(account)}"
+    if not account.ends:
+        end = f"the start and the end of {ahead[0]}"
+    return Reason(ReasonCode.OVER_LIMIT, told, unblocks=f"{end}, or a higher spec.jobs.running")
 
 
 def _first_end(account: Account) -> str:

@@ -436,3 +436,33 @@ def test_nothing_is_kept_under_a_cap_that_endless_work_fills() -> None:
     world.commit(job("small", gpu=1, owner="ada", time_limit_s=60))
     world.settle()
     assert world.state("small").value == "Running"
+
+
+@pytest.mark.parametrize(
+    ("running", "told", "unblocks"),
+    [
+        (
+            (),
+            "1 job of ada run at once: 0 run, and wide goes first",
+            "the start and the end of wide",
+        ),
+        (("runs",), "2 jobs of ada run at once: 1 runs, and wide goes first", "the end of one"),
+    ],
+)
+def test_who_goes_first_under_a_number_of_jobs_is_not_told_to_run(
+    running: tuple[str, ...], told: str, unblocks: str
+) -> None:
+    world = World(nodes=1, cpu=8)
+    cap = desired.Quota("q", user="ada", running=1 + len(running))
+    world.change_structure(quotas={"q": cap})
+    world.commit(job("other", cpu=6, owner="bob"), *(job(name, owner="ada") for name in running))
+    world.settle()
+    world.commit(job("wide", cpu=4, owner="ada"), job("small", owner="ada"))
+    world.settle()
+    reason = world.memory.reasons[world.memory.jobs["small"].reason_key][0]
+    assert reason.message == f"Quota q lets {told}"
+    assert reason.unblocks.startswith(unblocks)
+    world.end("other")
+    assert world.state("wide").value == "Running"
+    reason = world.memory.reasons[world.memory.jobs["small"].reason_key][0]
+    assert reason.message == f"Quota q lets {told.partition(':')[0]}"
