@@ -264,6 +264,8 @@ def scheduling(spec: cluster.SchedulingSpec, faults: Faults) -> desired.Scheduli
             "out-of-range",
             "use that is forgotten at once does not count: say strength: 0 instead",
             *(*place, "fairness", "halfLife"),
+            found=str(spec.fairness.half_life),
+            expected="a duration above 0s",
         )
     window_s = None
     if spec.fairness.window is not None:
@@ -273,6 +275,8 @@ def scheduling(spec: cluster.SchedulingSpec, faults: Faults) -> desired.Scheduli
                 "out-of-range",
                 "use that never counts is asked for by strength: 0",
                 *(*place, "fairness", "window"),
+                found=str(spec.fairness.window),
+                expected="a duration above 0s",
             )
     return desired.Scheduling(
         backfill=spec.backfill,

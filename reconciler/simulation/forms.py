@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from reconciler.model import quantities
+
 ROUNDS_MAX = 10_000
 
 Number = int | float | str
@@ -23,6 +25,23 @@ class ScenarioError(ValueError):
         self.message = message
         self.where = where
         super().__init__(f"{where}: {message}" if where else message)
+
+
+def amount(kind: Literal["cpu", "memory", "gpu"], written: Number, where: str) -> int:
+    """Milli-CPUs, bytes or milli-GPUs; ``where`` is what holds the amount.
+
+    Raises:
+        ScenarioError: it is none.
+    """
+    parse = {
+        "cpu": quantities.parse_cpu,
+        "memory": quantities.parse_memory,
+        "gpu": quantities.parse_gpu,
+    }[kind]
+    try:
+        return parse(written)
+    except quantities.QuantityError as error:
+        raise ScenarioError(str(error), f"{where}.{kind}") from error
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):

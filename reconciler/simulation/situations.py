@@ -5,16 +5,17 @@ not know is collected in ``missing`` instead of being dropped in silence.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container
 from typing import Any
 
 import msgspec
 
-from reconciler.model import desired, identifiers, quantities, records, runs
+from reconciler.desired import collecting, explain, faults, sharing
+from reconciler.model import desired, identifiers, records, runs
 from reconciler.model.documents import cluster as documents
 from reconciler.model.resources import Resources
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState, NodeState
-from reconciler.simulation import forms, machines
+from reconciler.simulation import forms, machines, possible, startdevices
 
 #: Second 0 of a scenario; anything but 0, which stands for "never" in records.
 BEGIN = 1_000_000.0
@@ -49,13 +50,15 @@ def build(scenario: forms.Scenario) -> Situation:
     """The situation of a document.
 
     Raises:
-        forms.ScenarioError: an amount can't be read, or a name leads nowhere.
+        forms.ScenarioError: an amount can't be read, a name leads nowhere, or no cluster could be
+            in this situation.
     """
+    possible.check(scenario)
     missing: dict[str, None] = {}
     made = Situation(structure=_structure(scenario, missing))
     attempts: dict[str, records.AttemptRecord] = {}
     jobs: dict[str, records.JobRecord] = {}
-    devices = _Devices(scenario)
+    devices = startdevices.of_running(scenario)
     order = 1
     for number, entry in enumerate(scenario.jobs):
         where = f"jobs[{number}]"
@@ -69,7 +72,9 @@ def build(scenario: forms.Scenario) -> Situation:
             made.later.append((BEGIN + entry.submit, spec))
             continue
         made.jobs[spec.name] = spec
-        held = _attempts(entry, spec, made.tasks[spec.name], devices, where)
+        held = _attempts(
+            entry, spec, made.tasks[spec.name], devices=devices, nodes=scenario.nodes, where=where
+        )
         attempts.update((attempt.id, attempt) for attempt in held)
         jobs[spec.name] = _record(spec, order, running=bool(held))
         order += 1
@@ -91,18 +96,6 @@ def build(scenario: forms.Scenario) -> Situation:
 # -- structure
 
 
-def _amount(kind: str, written: Any, where: str) -> int:
-    parse = {
-        "cpu": quantities.parse_cpu,
-        "memory": quantities.parse_memory,
-        "gpu": quantities.parse_gpu,
-    }[kind]
-    try:
-        return parse(written)
-    except quantities.QuantityError as error:
-        raise forms.ScenarioError(str(error), f"{where}.{kind}") from error
-
-
 def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.Structure:
     pools: dict[str, desired.Pool] = {}
     for name, node in scenario.nodes.items():
@@ -112,9 +105,9 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
             name=own,
             nodes=(name,),
             node_resources=Resources(
-                PLENTY if node.cpu is None else _amount("cpu", node.cpu, where),
-                PLENTY if node.memory is None else _amount("memory", node.memory, where),
-                _amount("gpu", node.gpu, where),
+                PLENTY if node.cpu is None else forms.amount("cpu", node.cpu, where),
+                PLENTY if node.memory is None else forms.amount("memory", node.memory, where),
+                forms.amount("gpu", node.gpu, where),
             ),
             labels={key: str(value) for key, value in node.labels.items()},
             allow_root=True,
@@ -135,96 +128,92 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
             where = f"queues[{number}].parent"
             raise forms.ScenarioError(f"there is no queue {queue.parent!r}", where)
     return desired.Structure(
-        settings=_without_waits(settings_of(scenario.policy, missing)),
+        settings=_policy(scenario, missing),
         pools=pools,
         queues=_parents_first(queues),
     )
 
 
+def _policy(scenario: forms.Scenario, missing: dict[str, None]) -> desired.Settings:
+    """The policy of a document: what it names as it says, of the rest what the format has."""
+    try:
+        return settings_of(_WITHOUT_WAITS | scenario.policy, missing)
+    except forms.ScenarioError as error:
+        raise forms.ScenarioError(error.message, f"policy.{error.where}") from error
+
+
 def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Settings:
     """The policy as part of the settings; names that they do not have are missing.
 
-    Names and values are those of ``Cluster.spec.scheduling``; ``fairness`` and
+    Names, values and bounds are those of ``Cluster.spec.scheduling``; a name of ``fairness`` and
     ``learnedRunTimes`` may be written with a dot: ``learnedRunTimes.quantile``.
 
     Raises:
-        forms.ScenarioError: a value is not what its name takes.
+        forms.ScenarioError: a value is not what its name takes, or stands there twice; its place
+            begins with the name.
     """
-    settings = desired.Settings()
-    written: dict[str, Any] = {}
+    whole: dict[str, Any] = {}
+    parts: dict[str, dict[str, Any]] = {}
     for key, value in policy.items():
         name, _, part = key.partition(".")
         if name not in SCHEDULING or bool(part) != (part in SCHEDULING[name]):
             missing[f"policy {key}"] = None
         elif part:
-            written.setdefault(name, {})[part] = value
+            parts.setdefault(name, {})[part] = value
         else:
-            written[name] = value
+            whole[name] = value
+    for name in whole.keys() & parts.keys():
+        beside = ", ".join(f"{name}.{part}" for part in parts[name])
+        told = f"found {name} beside {beside}, expected one of the two: say all of it in {name}"
+        raise forms.ScenarioError(told, name)
+    written = whole | parts
+    collected = collecting.Faults()
     try:
-        for name in ("minRuntime", "staleGangGrace"):
-            if name in written:
-                written[name] = f"{quantities.parse_duration(written[name])}s"
-        spec = msgspec.convert(written, documents.SchedulingSpec)
-        changes = {name: value for name, value in _normalised(spec).items() if name in written}
-    except (msgspec.ValidationError, quantities.QuantityError) as error:
-        raise _wrong(error, written) from error
-    named = {field: value for fields in changes.values() for field, value in fields.items()}
-    changed = msgspec.structs.replace(settings.scheduling, **named)
-    return msgspec.structs.replace(settings, scheduling=changed)
+        scheduling = sharing.scheduling(
+            msgspec.convert(written, documents.SchedulingSpec), collected
+        )
+        wrong = collected.found
+    except msgspec.ValidationError as error:
+        cluster = {"apiVersion": "muster/v1", "kind": "Cluster", "metadata": {"name": "policy"}}
+        document = cluster | {"spec": {"scheduling": written}}
+        wrong = explain.faults("Cluster", document, str(error))
+    if wrong:
+        raise _refused(wrong[0], written)
+    return desired.Settings(scheduling=scheduling)
 
 
-def _wrong(error: Exception, written: dict[str, Any]) -> forms.ScenarioError:
-    """What is wrong with a value, with the words that its name takes where it takes some."""
-    name = str(error).partition("$.")[2].rstrip("`")
+def _refused(fault: faults.Fault, written: dict[str, Any]) -> forms.ScenarioError:
+    """What the loader has against a value, by the name that the value has in a policy."""
+    place = tuple(step for step in fault.path if step not in ("spec", "scheduling"))
+    value: Any = written
+    for step in place:
+        value = value.get(step) if isinstance(value, dict) else None
+    expected = f", expected {fault.expected}" if fault.expected else ""
+    told = f"{fault.message}: found {fault.found or explain.shown(value)}{expected}"
+    return forms.ScenarioError(told, ".".join(map(str, place)))
+
+
+def _inner_names(kind: msgspec.inspect.Type) -> tuple[str, ...]:
+    """Names that a field of a document holds; none where it holds a plain value."""
+    if isinstance(kind, msgspec.inspect.Metadata):
+        return _inner_names(kind.type)
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return tuple(name for one in kind.types for name in _inner_names(one))
+    if isinstance(kind, msgspec.inspect.StructType):
+        return tuple(field.encode_name for field in kind.fields)
+    return ()
+
+
+def _scheduling() -> dict[str, tuple[str, ...]]:
     spec = msgspec.inspect.type_info(documents.SchedulingSpec)
-    for field in spec.fields if isinstance(spec, msgspec.inspect.StructType) else ():
-        words = field.type
-        while isinstance(words, msgspec.inspect.Metadata):
-            words = words.type
-        if field.encode_name == name and isinstance(words, msgspec.inspect.LiteralType):
-            allowed = ", ".join(sorted(map(str, words.values)))
-            told = f"found {written[name]!r}, expected one of {allowed}"
-            return forms.ScenarioError(told, name)
-    return forms.ScenarioError(str(error), "policy")
+    fields = spec.fields if isinstance(spec, msgspec.inspect.StructType) else ()
+    return {field.encode_name: _inner_names(field.type) for field in fields}
 
 
 #: Names of ``Cluster.spec.scheduling``, each with the names that it holds.
-SCHEDULING: dict[str, tuple[str, ...]] = {
-    field.encode_name: {"fairness": ("halfLife", "strength"), "learnedRunTimes": ("quantile",)}.get(
-        field.encode_name, ()
-    )
-    for field in msgspec.structs.fields(documents.SchedulingSpec)
-}
-
-
-def _normalised(spec: documents.SchedulingSpec) -> dict[str, dict[str, Any]]:
-    """Each name of a document with the fields of the settings that it stands for."""
-    learned = spec.learned_run_times
-    duration = quantities.parse_duration
-    return {
-        "backfill": {"backfill": spec.backfill},
-        "depth": {"depth": spec.depth},
-        "consolidation": {"consolidation": spec.consolidation},
-        "fairness": {
-            "usage_half_life_s": duration(spec.fairness.half_life),
-            "usage_strength": float(spec.fairness.strength),
-            "usage_window_s": None
-            if spec.fairness.window is None
-            else duration(spec.fairness.window),
-        },
-        "placement": {"placement": spec.placement},
-        "order": {"order": spec.order},
-        "overdueAfter": {"overdue_after": float(spec.overdue_after)},
-        "learnedRunTimes": {"learned_quantile": None if learned is None else learned.quantile},
-        "minRuntime": {"min_runtime_s": duration(spec.min_runtime)},
-        "staleGangGrace": {"stale_gang_s": duration(spec.stale_gang_grace)},
-    }
-
-
-def _without_waits(settings: desired.Settings) -> desired.Settings:
-    """The settings with minimum run times and graces of zero, as a scenario has them."""
-    changed = msgspec.structs.replace(settings.scheduling, min_runtime_s=0, stale_gang_s=0)
-    return msgspec.structs.replace(settings, scheduling=changed)
+SCHEDULING = _scheduling()
+#: What the format has of these where a document does not name them.
+_WITHOUT_WAITS = {"minRuntime": 0, "staleGangGrace": 0}
 
 
 def _parents_first(queues: dict[str, desired.Queue]) -> dict[str, desired.Queue]:
@@ -246,7 +235,7 @@ def _amounts(written: forms.Amounts, where: str) -> desired.Amounts:
         "gpu_milli": ("gpu", written.gpu),
     }
     return desired.Amounts(
-        **{f: _amount(kind, v, where) for f, (kind, v) in given.items() if v is not None}
+        **{f: forms.amount(kind, v, where) for f, (kind, v) in given.items() if v is not None}
     )
 
 
@@ -352,9 +341,9 @@ def _places(tasks: list[forms.Task], groups: list[str]) -> list[tuple[str, int]]
 
 def _asked(task: forms.Task, where: str) -> Resources:
     return Resources(
-        _amount("cpu", task.cpu, where),
-        _amount("memory", task.memory, where),
-        _amount("gpu", task.gpu, where),
+        forms.amount("cpu", task.cpu, where),
+        forms.amount("memory", task.memory, where),
+        forms.amount("gpu", task.gpu, where),
     )
 
 
@@ -375,7 +364,9 @@ def _attempts(
     entry: forms.Job,
     spec: desired.Job,
     places: list[tuple[str, int]],
-    devices: "_Devices",
+    *,
+    devices: dict[str, tuple[int, ...]],
+    nodes: Container[str],
     where: str,
 ) -> list[records.AttemptRecord]:
     """Attempts for the tasks that run already.
@@ -393,7 +384,7 @@ def _attempts(
             continue
         runs = number in running
         node = task.node if runs else somewhere
-        if node is None or node not in devices.labels:
+        if node is None or node not in nodes:
             message = f"it runs, on a node that is not there: {node}"
             raise forms.ScenarioError(message, f"{where}.tasks[{number}].node")
         found.append(
@@ -414,49 +405,11 @@ def _attempts(
                 started_at=BEGIN,
                 ended_at=None if runs else BEGIN,
                 end_reason=None if runs else EndReason.NODE_LOST,
-                devices=devices.of(task, resources[group].gpu_milli) if runs else (),
+                devices=devices[f"{where}.tasks[{number}]"] if runs else (),
                 grace_s=0,
             )
         )
     return found
-
-
-class _Devices:
-    """Which devices the running tasks of each node have: those they name, else the next ones."""
-
-    def __init__(self, scenario: forms.Scenario) -> None:
-        self.labels: dict[str, dict[str, int]] = {name: {} for name in scenario.nodes}
-        for task in _running(scenario):
-            known = self.labels.get(task.node or "", {})
-            for label in task.devices:
-                if str(label).isdecimal():
-                    known[str(label)] = int(label)
-        for task in _running(scenario):
-            known = self.labels.get(task.node or "", {})
-            for label in task.devices:
-                if str(label) not in known:
-                    known[str(label)] = self._next(known.values())
-        self._taken = {name: set(known.values()) for name, known in self.labels.items()}
-
-    @staticmethod
-    def _next(taken: Iterable[int]) -> int:
-        used = set(taken)
-        return next(index for index in range(len(used) + 1) if index not in used)
-
-    def of(self, task: forms.Task, gpu_milli: int) -> tuple[int, ...]:
-        """The devices of a running task, ascending."""
-        node = task.node or ""
-        if task.devices:
-            return tuple(sorted(self.labels[node][str(label)] for label in task.devices))
-        found = []
-        for _ in range(math.ceil(gpu_milli / 1000)):
-            found.append(self._next(self._taken[node]))
-            self._taken[node].add(found[-1])
-        return tuple(found)
-
-
-def _running(scenario: forms.Scenario) -> list[forms.Task]:
-    return [task for job in scenario.jobs for task in job.tasks if task.state == "running"]
 
 
 def fate_of(situation: Situation, attempt: records.AttemptRecord) -> machines.Fate:

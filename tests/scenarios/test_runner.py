@@ -24,6 +24,18 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
+RUNS: dict[str, Any] = {"gpu": 1, "state": "running", "node": "n0"}
+SHARE = RUNS | {"gpu": 0.5}
+
+
+def queue(**changes: object) -> dict[str, Any]:
+    return {"queues": [{"name": "team"} | changes]}
+
+
+def job(**changes: object) -> dict[str, Any]:
+    return {"jobs": [DOCUMENT["jobs"][0] | changes]}
+
+
 def verdict(**changes: object) -> runs.Verdict:
     return runs.run(forms.parse(DOCUMENT | changes))
 
@@ -91,6 +103,48 @@ def test_a_state_that_is_not_stable_disagrees() -> None:
             "jobs[1].name",
             "a second job 'a'",
         ),
+        ({"queues": [{"name": "team"}] * 2}, "queues[1].name", "found a second queue 'team'"),
+        (queue(weight=-1), "queues[0].weight", "found -1; expected 0 to 1000000"),
+        (queue(weight=2e6), "queues[0].weight", "found 2e+06; expected 0 to 1000000"),
+        (queue(priority=10**20), "queues[0].priority", "expected -1000000 to 1000000"),
+        (
+            queue(flavors=[{"pool": "n0", "weight": -1}]),
+            "queues[0].flavors[0].weight",
+            "found -1; expected 0 to 1000000",
+        ),
+        (
+            job(priority=10**20),
+            "jobs[0].priority",
+            f"found {10**20}; expected -1000000 to 1000000",
+        ),
+        (job(duration=-10), "jobs[0].duration", "found -10; expected at least 0"),
+        (job(timeLimit=0), "jobs[0].timeLimit", "found 0; expected 1 to 2^62 seconds"),
+        (job(timeLimit=-5), "jobs[0].timeLimit", "found -5; expected 1 to 2^62 seconds"),
+        (job(timeLimit=2**63), "jobs[0].timeLimit", "expected 1 to 2^62 seconds"),
+        (job(submit=-10), "jobs[0].submit", "found -10; expected at least 0"),
+        ({"rounds": None, "until": -5}, "until", "found -5; expected at least 0"),
+        (job(tasks=[{"gpu": 1.5}]), "jobs[0].tasks[0].gpu", "found 1.5; expected a whole number"),
+        (job(tasks=[{"gpu": 2e6}]), "jobs[0].tasks[0].gpu", "expected at most 1000000"),
+        (
+            job(submit=10, tasks=[RUNS]),
+            "jobs[0].tasks[0].state",
+            "found running, of a job that is submitted at second 10",
+        ),
+        (
+            {"expect": {"jobs": {"a": {"state": "runing"}}}},
+            "expect.jobs.a.state",
+            "found 'runing'; expected one of ",
+        ),
+        (
+            {"expect": {"tasks": {"a-0": {"state": "Running"}}}},
+            "expect.tasks.a-0.state",
+            "found 'Running'; expected one of ",
+        ),
+        (
+            {"expect": {"jobs": {"a": {"state": "running,pending"}}}},
+            "expect.jobs.a.state",
+            "with a comma and a space between",
+        ),
     ],
 )
 def test_what_is_not_understood_is_refused(
@@ -115,16 +169,180 @@ def test_what_is_not_built_is_said_and_not_dropped(changes: dict[str, Any], miss
     assert missing in told.found["*"]["state"]
 
 
-def test_devices_of_what_runs() -> None:
-    """Equal labels are one device; who names none gets those that nobody named."""
-    tasks = [
-        {"gpu": 1, "state": "running", "node": "n0", "devices": ["b"]},
-        {"gpu": 1, "state": "running", "node": "n0", "devices": [1]},
-        {"gpu": 1, "state": "running", "node": "n0"},
-    ]
-    jobs = [{"name": "a", "queue": "team", "tasks": tasks}]
-    made = situations.build(forms.parse(DOCUMENT | {"jobs": jobs, "nodes": {"n0": {"gpu": 3}}}))
-    assert [attempt.devices for attempt in made.observed.attempts.values()] == [(0,), (1,), (2,)]
+@pytest.mark.parametrize(
+    "changes",
+    [
+        queue(weight=0, limit={"gpu": 0}),
+        queue(guaranteed={"gpu": 1.5}),
+        {"jobs": [], "expect": {}},
+        {"nodes": {}},
+        {"nodes": {"n0": {"gpu": 1, "cpu": 1}}} | job(tasks=[RUNS | {"cpu": 2}]),
+        job(duration=0, timeLimit=1, priority=-(10**6), submit=0),
+        {"rounds": None, "until": 0},
+        {"expect": {"jobs": {"a": {"state": "running, pending, timedout", "node": "elsewhere"}}}},
+    ],
+)
+def test_what_is_unusual_is_taken(changes: dict[str, Any]) -> None:
+    assert "*" not in verdict(**changes).found
+
+
+def devices(gpus: float, *tasks: dict[str, Any]) -> list[tuple[int, ...]]:
+    changes = job(tasks=list(tasks)) | {"nodes": {"n0": {"gpu": gpus}}}
+    made = situations.build(forms.parse(DOCUMENT | changes))
+    return [attempt.devices for attempt in made.observed.attempts.values()]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tasks", "expected"),
+    [
+        pytest.param(
+            3,
+            [RUNS | {"devices": ["b"]}, RUNS | {"devices": [1]}, RUNS],
+            [(0,), (1,), (2,)],
+            id="equal labels are one device, and who names none gets those that nobody named",
+        ),
+        pytest.param(2, [SHARE, SHARE], [(0,), (1,)], id="shares are apart where they can be"),
+        pytest.param(1, [SHARE, SHARE], [(0,), (0,)], id="and of one device where they can't"),
+        pytest.param(2, [SHARE, RUNS, SHARE], [(1,), (0,), (1,)], id="or whole GPUs are there"),
+        pytest.param(
+            2,
+            [SHARE, SHARE | {"gpu": 0.4}, SHARE, SHARE | {"gpu": 0.6}],
+            [(1,), (0,), (1,), (0,)],
+            id="larger shares first",
+        ),
+        pytest.param(
+            2,
+            [SHARE | {"devices": ["x"]}, SHARE, SHARE, SHARE],
+            [(0,), (0,), (1,), (1,)],
+            id="beside those that are named",
+        ),
+        pytest.param(2, [RUNS | {"devices": ["0", "1"]}], [(0, 1)], id="halves of two"),
+        pytest.param(1, [RUNS | {"gpu": 0}], [()], id="none"),
+    ],
+)
+def test_devices_of_what_runs(
+    gpus: float, tasks: list[dict[str, Any]], expected: list[tuple[int, ...]]
+) -> None:
+    assert devices(gpus, *tasks) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tasks", "where", "message"),
+    [
+        (1, [RUNS, RUNS], "tasks[1].gpu", "found 2 GPUs taken"),
+        (0, [RUNS], "tasks[0].gpu", "node n0 has 0 of them"),
+        (2, [RUNS | {"gpu": 3}], "tasks[0].gpu", "node n0 has 2 of them"),
+        (2, [RUNS | {"devices": ["5"]}], "tasks[0].devices", "found device '5'; expected one that"),
+        (2, [SHARE | {"devices": [label]} for label in "abc"], "tasks[2].devices", "device 'c'"),
+        (
+            2,
+            [RUNS | {"gpu": 2, "devices": ["0"]}],
+            "tasks[0].devices",
+            "found 1 of them; expected 2, as many as the task has GPUs",
+        ),
+        (2, [RUNS | {"gpu": 2, "devices": [0, "0"]}], "tasks[0].devices", "found 1 of them"),
+        (
+            2,
+            [SHARE | {"gpu": 0.6, "devices": ["0"]}] * 2,
+            "tasks[1].devices",
+            "found 1.2 of device '0' taken, up to this task; expected at most 1",
+        ),
+        (2, [SHARE | {"gpu": 0.6}] * 3, "tasks[2].gpu", "no device left for 0.6 GPUs"),
+        (
+            2,
+            [SHARE | {"devices": ["0"]}, SHARE | {"devices": ["1"]}, RUNS],
+            "tasks[2].gpu",
+            "no device left for 1 GPUs",
+        ),
+    ],
+)
+def test_devices_that_are_not_there_are_refused(
+    gpus: float, tasks: list[dict[str, Any]], where: str, message: str
+) -> None:
+    with pytest.raises(forms.ScenarioError) as refused:
+        devices(gpus, *tasks)
+    assert refused.value.where == f"jobs[0].{where}"
+    assert message in refused.value.message
+
+
+# -- the policy
+
+#: Each name of a policy: a value, and the field of the settings with what must be in it.
+POLICY: dict[str, tuple[object, str, object]] = {
+    "backfill": ("conservative", "backfill", "conservative"),
+    "depth": (3, "depth", 3),
+    "consolidation": (False, "consolidation", False),
+    "fairness.halfLife": ("1d", "usage_half_life_s", 86_400),
+    "fairness.window": ("2d", "usage_window_s", 172_800),
+    "fairness.strength": (2, "usage_strength", 2.0),
+    "placement": ("spread", "placement", "spread"),
+    "order": ("arrival", "order", "arrival"),
+    "learnedRunTimes.quantile": (0.5, "learned_quantile", 0.5),
+    "overdueAfter": (3, "overdue_after", 3.0),
+    "minRuntime": ("10m", "min_runtime_s", 600),
+    "staleGangGrace": (300, "stale_gang_s", 300),
+}
+
+
+def settings(policy: dict[str, Any]) -> dict[str, Any]:
+    made = situations.build(forms.parse(DOCUMENT | {"policy": policy}))
+    assert made.missing == []
+    found: dict[str, Any] = msgspec.structs.asdict(made.structure.settings.scheduling)
+    return found
+
+
+def test_a_policy_holds_every_name_there_is() -> None:
+    inner = {f"{name}.{part}" for name, parts in situations.SCHEDULING.items() for part in parts}
+    plain = {name for name, parts in situations.SCHEDULING.items() if not parts}
+    assert set(POLICY) == inner | plain
+
+
+@pytest.mark.parametrize("name", POLICY)
+def test_what_a_policy_names_is_applied_and_nothing_else(name: str) -> None:
+    value, field, expected = POLICY[name]
+    before, (top, _, part) = settings({}), name.partition(".")
+    assert before[field] != expected
+    assert settings({name: value}) == before | {field: expected}
+    assert settings({top: {part: value} if part else value}) == before | {field: expected}
+
+
+def test_waits_are_none_where_a_policy_does_not_name_them() -> None:
+    unsaid = settings({"depth": 3})
+    assert (unsaid["min_runtime_s"], unsaid["stale_gang_s"]) == (0, 0)
+    assert settings({"staleGangGrace": "1m"})["stale_gang_s"] == 60, "also what a cluster has"
+
+
+@pytest.mark.parametrize(
+    ("policy", "where", "message"),
+    [
+        (
+            {"fairness": {"halfLife": "0s", "strength": 1}},
+            "policy.fairness.halfLife",
+            "found 0s, expected a duration above 0s",
+        ),
+        (
+            {"fairness.window": 0},
+            "policy.fairness.window",
+            "found 0, expected a duration above 0s",
+        ),
+        (
+            {"fairness.halfLife": "7d", "fairness": {"strength": 1}},
+            "policy.fairness",
+            "found fairness beside fairness.halfLife, expected one of the two",
+        ),
+        ({"fairness": 3}, "policy.fairness", "found 3, expected a mapping"),
+        ({"fairness": {"half": 3}}, "policy.fairness.half", "there is no field `half` here"),
+        ({"depth": 201}, "policy.depth", "found 201, expected a whole number from 0 to 200"),
+        ({"minRuntime": "soon"}, "policy.minRuntime", 'found "soon", expected a duration'),
+    ],
+)
+def test_a_policy_has_the_bounds_of_a_cluster(
+    policy: dict[str, Any], where: str, message: str
+) -> None:
+    with pytest.raises(forms.ScenarioError) as refused:
+        verdict(policy=policy)
+    assert refused.value.where == where
+    assert message in refused.value.message
 
 
 def test_tasks_of_higher_priority_come_first_in_their_group() -> None:

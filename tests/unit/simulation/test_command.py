@@ -349,11 +349,21 @@ def test_pictures(
             "no setting minRuntime.s; did you mean minRuntime",
         ),
         (["--scheduling", "backfil=easy"], 64, "no setting backfil; did you mean backfill?"),
-        (["--scheduling", "minRuntime=soon"], 64, "policy: 'soon' is not a duration"),
+        (
+            ["--scheduling", "minRuntime=soon"],
+            64,
+            'minRuntime: this value does not fit: found "soon", expected a duration',
+        ),
+        (
+            ["--scheduling", "fairness.halfLife=0s", "--scheduling", "fairness.strength=1"],
+            64,
+            "fairness.halfLife: use that is forgotten at once does not count",
+        ),
+        (["--scheduling", "depth=201"], 64, "depth: this number is out of range: found 201"),
         (
             ["--scheduling", "backfill=some"],
             64,
-            "--scheduling: backfill: found 'some', expected one of conservative, easy, none",
+            'backfill: this value does not fit: found "some", expected one of conservative, easy',
         ),
         (["--until", "soon"], 64, "not a duration"),
     ],
