@@ -5,7 +5,7 @@ faults for what contradicts itself or names what is not there.
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -39,11 +39,12 @@ def mig_slices(profile: str) -> int:
 
 def resources(
     needs: documents.TaskResourcesSpec,
+    spec: documents.JobSpec,
     structure: desired.Structure,
     faults: Faults,
     place: Path,
 ) -> Asked | None:
-    """What a task takes; None and faults where it can't be said."""
+    """What a task of a job takes; None and faults where it can't be said."""
     if needs.gpu_memory is None and needs.mig is None:
         try:
             return _plain(needs.cpu, needs.memory, needs.gpu)
@@ -67,7 +68,14 @@ def resources(
     if needs.mig is not None:
         found = _mig(needs, Resources(cpu, memory, gpu), faults, place)
     else:
-        found = _by_memory(needs, Resources(cpu, memory, gpu), structure, faults, place)
+        pools = tuple(structure.pools.values())
+        found = _by_memory(
+            needs,
+            Resources(cpu, memory, gpu),
+            (usable(pools, spec.pools, spec.node_selector), pools),
+            faults,
+            place,
+        )
     return found if len(faults.found) == before else None
 
 
@@ -103,10 +111,11 @@ def _mig(
 def _by_memory(
     needs: documents.TaskResourcesSpec,
     amounts: Resources,
-    structure: desired.Structure,
+    pools: tuple[Sequence[desired.Pool], Sequence[desired.Pool]],
     faults: Faults,
     place: Path,
 ) -> Asked | None:
+    """By memory of devices; ``pools``: those that the job may use, and all."""
     if needs.gpu_memory is None:
         return None
     size = faults.amount("memory", needs.gpu_memory, *place, "resources", "gpuMemory")
@@ -128,19 +137,41 @@ def _by_memory(
         )
         return None
     devices = max(1, amounts.gpu_milli // _WHOLE)
-    dearest = dearest_share(size, structure)
+    # Where none that it may use has so much it waits, whatever it asks for: it is told as before.
+    dearest = dearest_share(size, pools[0]) or dearest_share(size, pools[1]) or _WHOLE
     charged = Resources(amounts.cpu_milli, amounts.memory_bytes, devices * dearest)
     return Asked(charged, devices, size)
 
 
-def dearest_share(size: int, structure: desired.Structure) -> int:
-    """Milli-GPUs that so much memory is of the smallest device that has it; all of an unknown."""
+def dearest_share(size: int, pools: Iterable[desired.Pool]) -> int:
+    """Milli-GPUs that so much memory is of the smallest device that has it; 0 where none has."""
     known = [
         pool.gpu_memory_bytes
-        for pool in structure.pools.values()
+        for pool in pools
         if pool.gpu_memory_bytes and pool.gpu_memory_bytes >= size
     ]
-    return -(-_WHOLE * size // min(known)) if known else _WHOLE
+    return -(-_WHOLE * size // min(known)) if known else 0
+
+
+def usable(
+    pools: Iterable[desired.Pool], named: Collection[str], selector: Mapping[str, str]
+) -> list[desired.Pool]:
+    """The pools that a job may use, by their names and by the labels that it asks for."""
+    return [
+        pool
+        for pool in pools
+        if (not named or pool.name in named)
+        and all(may_bear(pool, label, value) for label, value in selector.items())
+    ]
+
+
+def may_bear(pool: desired.Pool, label: str, value: str) -> bool:
+    """Whether a node of the pool may bear a label: its agent's own are not known here."""
+    if label == "pool":
+        return value == pool.name
+    if label == "node":
+        return value in pool.nodes
+    return pool.labels.get(label, value) == value
 
 
 def size(

@@ -7,7 +7,7 @@ fault with the arithmetic goes out where it will wait in vain.
 import functools
 from collections.abc import Callable, Iterator, Mapping
 
-from reconciler.desired import checks, entitling, together
+from reconciler.desired import asking, checks, entitling, together
 from reconciler.desired.faults import Fault
 from reconciler.model import access, desired, quantities, resources
 from reconciler.model.devices import INNER_LEVELS, INNER_WORDS
@@ -206,7 +206,7 @@ class Fitting:
             reason = ""
             if pools and pool.name not in pools:
                 reason = "the job does not name it"
-            elif not all(_may_have(pool, key, value) for key, value in selector):
+            elif not all(asking.may_bear(pool, key, value) for key, value in selector):
                 reason = "its labels are not those of nodeSelector"
             elif pool.name in barred:
                 reason = barred[pool.name]
@@ -249,15 +249,6 @@ def _lacks_devices(pool: desired.Pool, needs: resources.Resources, devices: _Dev
             asked = quantities.format_gpu(needs.gpu_milli)
             return f"{asked} gpu of one {word} asked, {most} there"
     return ""
-
-
-def _may_have(pool: desired.Pool, label: str, value: str) -> bool:
-    """Whether a node of the pool may bear a label: its agent's own are not known here."""
-    if label == "pool":
-        return value == pool.name
-    if label == "node":
-        return value in pool.nodes
-    return pool.labels.get(label, value) == value
 
 
 def _too_large(needs: resources.Resources, room: resources.Resources) -> str:

@@ -290,7 +290,7 @@ def _group(
         faults.add("empty-command", "the command is empty", *place, "command")
     starting.check(command, script, environment, faults, place)
     where = place if group is not None and group.resources is not None else ("spec",)
-    asked = asking.resources(needs or _NO_RESOURCES, basis.structure, faults, where)
+    asked = asking.resources(needs or _NO_RESOURCES, spec, basis.structure, faults, where)
     count, minimum = asking.size(group, spec, faults, place)
     if asked is None:
         return None
