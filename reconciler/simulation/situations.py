@@ -4,6 +4,7 @@ The situation is taken as it is, without admission or cross-checks. A policy tha
 not know is collected in ``missing`` instead of being dropped in silence.
 """
 
+import collections
 import math
 from collections.abc import Container
 from typing import Any
@@ -293,25 +294,27 @@ def _nodes(structure: desired.Structure) -> dict[str, records.NodeRecord]:
 
 
 def _job(entry: forms.Job, where: str, made: Situation) -> desired.Job:
-    groups: list[desired.TaskGroup] = []
     asked = [_asked(task, f"{where}.tasks[{i}]") for i, task in enumerate(entry.tasks)]
-    sizes: dict[Resources, int] = {}
-    for resources in asked:
-        sizes[resources] = sizes.get(resources, 0) + 1
-    names = {resources: f"g{number}" for number, resources in enumerate(sizes)}
     least = len(entry.tasks) if entry.min is None else entry.min
     if not 1 <= least <= len(entry.tasks):
         message = f"min is {least}; expected 1 to the number of tasks, {len(entry.tasks)}"
         raise forms.ScenarioError(message, f"{where}.min")
-    left = least
-    for resources, count in sizes.items():
-        values: dict[str, Any] = {"name": names[resources], "count": count, "resources": resources}
-        minimum = min(count, left)
-        left -= minimum
-        if least < len(entry.tasks):
-            values["minimum"] = minimum
-        groups.append(desired.TaskGroup(**values))
-    made.tasks[entry.name] = _places(entry.tasks, [names[resources] for resources in asked])
+    ranked = _ranked(entry.tasks, asked)
+    # Of a gang with a minimum those that run already are among those that start together.
+    first = sorted(ranked, key=lambda number: entry.tasks[number].state != "running")[:least]
+    minima = collections.Counter(asked[number] for number in first)
+    sizes = collections.Counter(asked[number] for number in ranked)
+    names = {resources: f"g{number}" for number, resources in enumerate(sizes)}
+    groups = [
+        desired.TaskGroup(
+            name=names[resources],
+            count=count,
+            resources=resources,
+            minimum=None if least == len(entry.tasks) else minima[resources],
+        )
+        for resources, count in sizes.items()
+    ]
+    made.tasks[entry.name] = _places(ranked, [names[resources] for resources in asked])
     return desired.Job(
         name=entry.name,
         run=1,
@@ -327,16 +330,33 @@ def _job(entry: forms.Job, where: str, made: Situation) -> desired.Job:
     )
 
 
-def _places(tasks: list[forms.Task], groups: list[str]) -> list[tuple[str, int]]:
-    """Group and index of each task: of a group, those of higher priority come first."""
-    by_priority = sorted(range(len(tasks)), key=lambda number: (-tasks[number].priority, number))
+def _ranked(tasks: list[forms.Task], asked: list[Resources]) -> list[int]:
+    """The tasks of a job by what comes first of it: higher priority, then what is smaller.
+
+    Their order in the document says nothing, but among those that are alike: of these the ones that
+    run already come first.
+    """
+    return sorted(
+        range(len(tasks)),
+        key=lambda number: (
+            -tasks[number].priority,
+            asked[number].gpu_milli,
+            asked[number].as_vector(),
+            tasks[number].state != "running",
+            number,
+        ),
+    )
+
+
+def _places(ranked: list[int], groups: list[str]) -> list[tuple[str, int]]:
+    """Group and index of each task: of a group, those that come first have the lower ones."""
     sizes: dict[str, int] = {}
     places: dict[int, tuple[str, int]] = {}
-    for number in by_priority:
+    for number in ranked:
         group = groups[number]
         places[number] = (group, sizes.get(group, 0))
         sizes[group] = places[number][1] + 1
-    return [places[number] for number in range(len(tasks))]
+    return [places[number] for number in range(len(ranked))]
 
 
 def _asked(task: forms.Task, where: str) -> Resources:

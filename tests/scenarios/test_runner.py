@@ -67,6 +67,16 @@ def test_what_disagrees_is_told(expected: dict[str, Any], states: bool, found: o
     assert told.expected.keys() == expected.keys()
 
 
+@pytest.mark.parametrize("sizes", [(1, 2), (2, 1), (2, 1, 2), (2, 2, 1)])
+def test_states_of_a_gang_have_no_order(sizes: tuple[int, ...]) -> None:
+    """Only the smallest has room: told alike, and agreed with in either order."""
+    gang = job(min=1, tasks=[{"gpu": size} for size in sizes])
+    for told in ("running, pending", "pending, running"):
+        assert verdict(**gang, expect={"jobs": {"a": {"state": told}}}).exact
+    wrong = verdict(**gang, expect={"jobs": {"a": {"state": "running"}}})
+    assert wrong.found["a"]["state"] == "running, pending"
+
+
 def test_a_state_that_is_not_stable_disagrees() -> None:
     """The job runs when first looked at, and has ended two rounds later."""
     jobs = [{"name": "a", "queue": "team", "duration": 150, "tasks": [{"gpu": 1}]}]
