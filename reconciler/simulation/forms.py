@@ -167,7 +167,7 @@ def parse(value: Any) -> Scenario:
     try:
         scenario = msgspec.convert(value, Scenario)
     except msgspec.ValidationError as error:
-        raise _explained(str(error), value) from error
+        raise explained(str(error), value) from error
     if (scenario.until is None) == (scenario.rounds is None):
         raise ScenarioError("it needs either `rounds` or `until`", "")
     rounds = scenario.rounds or Rounds()
@@ -189,7 +189,7 @@ def parse(value: Any) -> Scenario:
     return scenario
 
 
-def _explained(told: str, value: Any) -> ScenarioError:
+def explained(told: str, value: Any) -> ScenarioError:
     """What the decoder says, with the whole path of the field that it is about."""
     message, _, path = told.partition(" - at `")
     where = path.rstrip("`").removeprefix("$").lstrip(".")

@@ -6,13 +6,12 @@ not know is collected in ``missing`` instead of being dropped in silence.
 
 import collections
 import math
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any
 
 import msgspec
 
-from reconciler.desired import collecting, explain, faults, sharing
-from reconciler.model import desired, identifiers, records, runs
+from reconciler.model import desired, identifiers, quantities, records, runs
 from reconciler.model.documents import cluster as documents
 from reconciler.model.resources import Resources
 from reconciler.model.states import ELEMENT_CODE, AttemptState, EndReason, JobState, NodeState
@@ -168,51 +167,99 @@ def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Set
         told = f"found {name} beside {beside}, expected one of the two: say all of it in {name}"
         raise forms.ScenarioError(told, name)
     written = whole | parts
-    collected = collecting.Faults()
     try:
-        scheduling = sharing.scheduling(
-            msgspec.convert(written, documents.SchedulingSpec), collected
-        )
-        wrong = collected.found
+        spec = msgspec.convert(written, documents.SchedulingSpec)
     except msgspec.ValidationError as error:
-        cluster = {"apiVersion": "muster/v1", "kind": "Cluster", "metadata": {"name": "policy"}}
-        document = cluster | {"spec": {"scheduling": written}}
-        wrong = explain.faults("Cluster", document, str(error))
-    if wrong:
-        raise _refused(wrong[0], written)
+        raise _refused(str(error), written) from error
+    fairness, learned = spec.fairness, spec.learned_run_times
+    window = fairness.window
+    scheduling = desired.Scheduling(
+        backfill=spec.backfill,
+        depth=spec.depth,
+        consolidation=spec.consolidation,
+        usage_half_life_s=_some_seconds(fairness.half_life, "fairness.halfLife"),
+        usage_strength=float(fairness.strength),
+        placement=spec.placement,
+        order=spec.order,
+        learned_quantile=None if learned is None else learned.quantile,
+        overdue_after=float(spec.overdue_after),
+        min_runtime_s=_seconds(spec.min_runtime, "minRuntime"),
+        stale_gang_s=_seconds(spec.stale_gang_grace, "staleGangGrace"),
+        usage_window_s=None if window is None else _some_seconds(window, "fairness.window"),
+    )
     return desired.Settings(scheduling=scheduling)
 
 
-def _refused(fault: faults.Fault, written: dict[str, Any]) -> forms.ScenarioError:
-    """What the loader has against a value, by the name that the value has in a policy."""
-    place = tuple(step for step in fault.path if step not in ("spec", "scheduling"))
+def _seconds(written: str | int, where: str) -> int:
+    try:
+        return quantities.parse_duration(written)
+    except quantities.QuantityError as error:
+        raise forms.ScenarioError(str(error), where) from error
+
+
+def _some_seconds(written: str | int, where: str) -> int:
+    """A duration that is not zero: past use has none."""
+    found = _seconds(written, where)
+    if found == 0:
+        told = "a duration above 0s; say strength: 0 where past use is not to count"
+        raise forms.ScenarioError(f"found {written}, expected {told}", where)
+    return found
+
+
+def _value(written: dict[str, Any], place: Iterable[str]) -> Any:
+    """What is written at a place; None: nothing."""
     value: Any = written
     for step in place:
         value = value.get(step) if isinstance(value, dict) else None
-    expected = f", expected {fault.expected}" if fault.expected else ""
-    told = f"{fault.message}: found {fault.found or explain.shown(value)}{expected}"
-    return forms.ScenarioError(told, ".".join(map(str, place)))
+    return value
 
 
-def _inner_names(kind: msgspec.inspect.Type) -> tuple[str, ...]:
-    """Names that a field of a document holds; none where it holds a plain value."""
-    if isinstance(kind, msgspec.inspect.Metadata):
-        return _inner_names(kind.type)
+def _refused(told: str, written: dict[str, Any]) -> forms.ScenarioError:
+    """What is wrong with a value, with the words that its name takes where it takes some."""
+    error = forms.explained(told, written)
+    value = _value(written, error.where.split("."))
+    if " matching regex " in error.message:  # all texts that are not of some words are durations
+        _seconds(value, error.where)
+    if error.message.startswith("Expected "):
+        expected = error.message.removeprefix("Expected ").partition(", got ")[0]
+        return forms.ScenarioError(f"found {value!r}, expected {expected}", error.where)
+    words = _WORDS.get(error.where)
+    if words is None:
+        return error
+    return forms.ScenarioError(f"found {value!r}, expected one of {words}", error.where)
+
+
+def _without(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
+    """A type without what is said of it, and without that there may be nothing."""
+    while isinstance(kind, msgspec.inspect.Metadata):
+        kind = kind.type
     if isinstance(kind, msgspec.inspect.UnionType):
-        return tuple(name for one in kind.types for name in _inner_names(one))
-    if isinstance(kind, msgspec.inspect.StructType):
-        return tuple(field.encode_name for field in kind.fields)
-    return ()
+        return next((_without(one) for one in kind.types if _is_struct(_without(one))), kind)
+    return kind
 
 
-def _scheduling() -> dict[str, tuple[str, ...]]:
-    spec = msgspec.inspect.type_info(documents.SchedulingSpec)
-    fields = spec.fields if isinstance(spec, msgspec.inspect.StructType) else ()
-    return {field.encode_name: _inner_names(field.type) for field in fields}
+def _is_struct(kind: msgspec.inspect.Type) -> bool:
+    return isinstance(kind, msgspec.inspect.StructType)
+
+
+def _fields(kind: msgspec.inspect.Type) -> dict[str, msgspec.inspect.Type]:
+    """Names that a part of a document holds, each with its type; none where it is a plain value."""
+    if not isinstance(kind, msgspec.inspect.StructType):
+        return {}
+    return {field.encode_name: _without(field.type) for field in kind.fields}
 
 
 #: Names of ``Cluster.spec.scheduling``, each with the names that it holds.
-SCHEDULING = _scheduling()
+SCHEDULING: dict[str, tuple[str, ...]] = {
+    name: tuple(_fields(kind))
+    for name, kind in _fields(msgspec.inspect.type_info(documents.SchedulingSpec)).items()
+}
+#: The words of those that take some.
+_WORDS = {
+    name: ", ".join(sorted(map(str, kind.values)))
+    for name, kind in _fields(msgspec.inspect.type_info(documents.SchedulingSpec)).items()
+    if isinstance(kind, msgspec.inspect.LiteralType)
+}
 #: What the format has of these where a document does not name them.
 _WITHOUT_WAITS = {"minRuntime": 0, "staleGangGrace": 0}
 
@@ -230,13 +277,12 @@ def _parents_first(queues: dict[str, desired.Queue]) -> dict[str, desired.Queue]
 
 
 def _amounts(written: forms.Amounts, where: str) -> desired.Amounts:
-    given = {
-        "cpu_milli": ("cpu", written.cpu),
-        "memory_bytes": ("memory", written.memory),
-        "gpu_milli": ("gpu", written.gpu),
-    }
     return desired.Amounts(
-        **{f: forms.amount(kind, v, where) for f, (kind, v) in given.items() if v is not None}
+        cpu_milli=None if written.cpu is None else forms.amount("cpu", written.cpu, where),
+        memory_bytes=None
+        if written.memory is None
+        else forms.amount("memory", written.memory, where),
+        gpu_milli=None if written.gpu is None else forms.amount("gpu", written.gpu, where),
     )
 
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from reconciler.cli import main
+from reconciler.desired import validate
 from reconciler.operations import scenarios
 from reconciler.simulation import forms, situations
 from reconciler.simulation import scenarios as runs
@@ -330,20 +331,19 @@ def test_waits_are_none_where_a_policy_does_not_name_them() -> None:
             "policy.fairness.halfLife",
             "found 0s, expected a duration above 0s",
         ),
-        (
-            {"fairness.window": 0},
-            "policy.fairness.window",
-            "found 0, expected a duration above 0s",
-        ),
+        ({"fairness.window": 0}, "policy.fairness.window", "found 0, expected a duration above 0s"),
         (
             {"fairness.halfLife": "7d", "fairness": {"strength": 1}},
             "policy.fairness",
             "found fairness beside fairness.halfLife, expected one of the two",
         ),
-        ({"fairness": 3}, "policy.fairness", "found 3, expected a mapping"),
-        ({"fairness": {"half": 3}}, "policy.fairness.half", "there is no field `half` here"),
-        ({"depth": 201}, "policy.depth", "found 201, expected a whole number from 0 to 200"),
-        ({"minRuntime": "soon"}, "policy.minRuntime", 'found "soon", expected a duration'),
+        ({"fairness": 3}, "policy.fairness", "found 3, expected `object`"),
+        ({"fairness": {"half": 3}}, "policy.fairness.half", "there is no such field"),
+        ({"depth": 201}, "policy.depth", "found 201, expected `int` <= 200"),
+        ({"depth": -3}, "policy.depth", "found -3, expected `int` >= 0"),
+        ({"backfill": "some"}, "policy.backfill", "found 'some', expected one of conservative"),
+        ({"minRuntime": "soon"}, "policy.minRuntime", "'soon' is not a duration such as"),
+        ({"fairness.halfLife": "1.5d"}, "policy.fairness.halfLife", "is not a duration such as"),
     ],
 )
 def test_a_policy_has_the_bounds_of_a_cluster(
@@ -360,6 +360,26 @@ def test_tasks_of_higher_priority_come_first_in_their_group() -> None:
     jobs = [{"name": "a", "queue": "team", "tasks": tasks}]
     made = situations.build(forms.parse(DOCUMENT | {"jobs": jobs}))
     assert made.tasks["a"] == [("g0", 1), ("g0", 0), ("g1", 0)]
+
+
+@pytest.mark.parametrize(
+    "value", [0, "0s", 1, "1d", -1, 0.5, 201, 2_000_000, "some", "none", True, None]
+)
+@pytest.mark.parametrize("name", POLICY)
+def test_a_policy_takes_what_a_cluster_takes(name: str, value: object) -> None:
+    """The loader and a scenario take the same values, and make the same of them."""
+    top, _, part = name.partition(".")
+    scheduling = {top: {part: value} if part else value}
+    cluster = {"apiVersion": "muster/v1", "kind": "Cluster", "metadata": {"name": "c"}}
+    text = msgspec.yaml.encode(cluster | {"spec": {"scheduling": scheduling}})
+    loaded = validate.check({"c.yaml": text})
+    try:
+        found = situations.settings_of(scheduling, {}).scheduling
+    except forms.ScenarioError:
+        assert loaded.status.problems
+    else:
+        assert not loaded.status.problems
+        assert found == loaded.structure.settings.scheduling
 
 
 # -- files, and the command
