@@ -84,7 +84,8 @@ def kept_out(turns: Turns) -> bool:
 
 
 def _restore(turns: Turns, indexes: NDArray[np.intp]) -> None:
-    """Lines are tried again from their first claim."""
+    """Lines are tried again from their first claim, those of strict queues with their first."""
+    indexes = indexes[~_stay_behind(turns, indexes)]
     turns.blocked.restore(indexes)
     members: dict[int, list[int]] = {}
     for index, queue in zip(indexes.tolist(), turns.columns.queue[indexes].tolist(), strict=True):
@@ -92,3 +93,14 @@ def _restore(turns: Turns, indexes: NDArray[np.intp]) -> None:
     for queue, retried in members.items():
         turns.queues[queue].restore(retried)
         turns.passing.turned(queue)
+
+
+def _stay_behind(turns: Turns, indexes: NDArray[np.intp]) -> snapshots.Mask:
+    """(n,) whether a line is of a strict queue whose first has no other turn: nobody passes it."""
+    queue = turns.columns.queue
+    if not turns.situation.queues.strict.any():
+        return np.zeros(len(indexes), dtype=np.bool_)
+    first = turns.blocked.mask & ~turns.blocked.with_kinds(frozenset({"strict"}))
+    first &= turns.situation.queues.strict[queue]
+    first[indexes] = False
+    return np.isin(queue[indexes], queue[first])

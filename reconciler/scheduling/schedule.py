@@ -16,6 +16,7 @@ import numpy as np
 from reconciler.scheduling import (
     accruing,
     asking,
+    backfill,
     backlog,
     blocking,
     bypool,
@@ -264,6 +265,7 @@ class Cycle(ways.Ways):
                 self._put(queue)
                 return False
             ask = self.ask_of(progress)
+        self._goes_first(ask)
         if not self.one_by_one and self.passing.is_idle(ask):
             self._idle(ask)
             return True
@@ -462,9 +464,29 @@ class Cycle(ways.Ways):
             for one in self.calendar.reservations
         )
 
+    def _goes_first(self, ask: asking.Ask) -> None:
+        """What others of a strict queue have reserved keeps no room from who has come before them.
+
+        They start after it, whatever was theirs: each would wait for the other else.
+        """
+        behind = self._behind_in_strict(ask)
+        if not behind:
+            return
+        room = self.calendar.room_for(ask.line.duration_s)
+        if not any(one.fits(room) for one in self.tries(ask)):
+            self.calendar.give_up(behind)
+
+    def _behind_in_strict(self, ask: asking.Ask) -> list[backfill.Reservation]:
+        """Reservations that others of its queue have, where nobody there passes an ask."""
+        if ask.missing or not self.situation.queues.strict[ask.queue]:
+            return []
+        there = self.calendar.reservations
+        return [r for r in there if r.ask.queue == ask.queue and r.ask.job != ask.job]
+
     def _hold_back(self, ask: asking.Ask) -> None:
         """In a strict queue all others wait behind a claim that could not start."""
         if self.situation.queues.strict[ask.queue]:
+            self.calendar.give_up(self._behind_in_strict(ask))
             others = (self.columns.queue == ask.queue) & ~self.blocked.mask
             cause = explain.Cause("strict", queue=ask.queue, subject=ask.job)
             self.blocked.put_all(np.flatnonzero(others), cause)
