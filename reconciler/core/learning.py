@@ -16,7 +16,7 @@ from reconciler.core import runtimes
 from reconciler.core import shapes as forms
 from reconciler.core import work as desk
 from reconciler.model import desired
-from reconciler.model.recollection import KeptRoom, Recollection, TaskKind
+from reconciler.model.recollection import KeptRoom, Recollection, TaskKind, Turn
 from reconciler.scheduling import snapshot as columns
 
 #: After so many tasks an arrival counts half; so many kinds are told apart.
@@ -255,3 +255,14 @@ def rooms_of(kept: tuple[columns.Kept, ...], names: tuple[str, ...]) -> tuple[Ke
         KeptRoom(one.job, one.element, one.starts_at, tuple(names[row] for row in one.nodes))
         for one in kept
     )
+
+
+def turns_of(work: desk.Work, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+    """Those of them whose job still is: what is held or backs off now keeps its turn."""
+    found = []
+    for turn in turns:
+        draft = work.drafts.get(turn.job)
+        record = draft.record() if draft else work.observed.jobs.get(turn.job)
+        if record is not None and not record.finished and record.order == turn.of:
+            found.append(turn)
+    return tuple(found)

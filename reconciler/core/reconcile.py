@@ -121,6 +121,7 @@ def _remembered(
         found,
         turn=found.turn + bool(decided.placements),
         kept=learning.rooms_of(decided.kept, situation.node_names),
+        turns=learning.turns_of(work, decided.turns),
         used=situation.used,
         offered=situation.offered,
         slices=situation.slices,

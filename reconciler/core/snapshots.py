@@ -96,6 +96,7 @@ def build(work: desk.Work, at: float) -> Situation:
         presence=_presence(work, held, nodes, selectors),
         windows=opened,
         kept=learning.kept_of(recollection, nodes.row_of),
+        turns=recollection.turns,
         mix=mix,
         turn=recollection.turn,
         pools=queuecolumns.pools(work, nodes),

@@ -48,7 +48,7 @@ def made(
         return None
     if list(decided.promised.items()) != list(work.observed.promised.items()):
         return None
-    if decided.kept != situation.kept:
+    if decided.kept != situation.kept or decided.turns != situation.turns:
         return None
     stale_at = at + SAMPLE_S if situation.lines else None
     return records.Standing(at, work.desired.generation, work.schedule_at, stale_at)

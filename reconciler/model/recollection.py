@@ -18,6 +18,23 @@ class KeptRoom(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
+class Turn(msgspec.Struct, frozen=True):
+    """The turn of another job of the same owner, which a job has since its own was used.
+
+    Attributes:
+        job: who has it. of: the order of its own arrival, which tells its runs apart.
+        order: of the arrival that the turn comes from.
+        since, length_s: since when it waits and how long it counts as running, by which it becomes
+            overdue.
+    """
+
+    job: str
+    of: int
+    order: int
+    since: float
+    length_s: float
+
+
 class TaskKind(msgspec.Struct, frozen=True):
     """A kind of task that arrived, as far as its GPUs and nodes matter."""
 
@@ -50,6 +67,7 @@ class Recollection(msgspec.Struct, frozen=True):
     Attributes:
         turn: grows with each cycle that places something.
         kept: reservations of backfill.
+        turns: jobs that wait and have another's turn, by name.
         arrivals: kinds of GPU tasks with the number that arrived, faded by later arrivals.
         used: queue to GPU-seconds of itself and all below it, faded by time up to ``used_at``.
         offered: GPU-seconds that the cluster could have given, faded the same way.
@@ -77,6 +95,7 @@ class Recollection(msgspec.Struct, frozen=True):
     short_since: Mapping[str, float] = {}
     growing: Growing = Growing()
     slices: Mapping[str, Mapping[int, float]] = {}
+    turns: tuple[Turn, ...] = ()
 
 
 NOTHING = Recollection()

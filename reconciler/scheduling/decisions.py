@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.model.reasons import Reason
+from reconciler.model.recollection import Turn
 from reconciler.scheduling.snapshot import Kept, Vector
 
 Action = Literal["allocate", "backfill", "grow", "promised"]
@@ -126,6 +127,7 @@ class Decisions:
             has left, in the order in which it was promised; given back as ``Claim.promised`` and
             ``promise_turn`` in the next cycle, it keeps their turn.
         kept: reservations of backfill, given back as ``Snapshot.kept``.
+        turns: who has another's turn, given back as ``Snapshot.turns``.
         estimates: job to the expected start of its next element, as far as it was worked out.
         shares: one for each queue.
         wake_at: the moment at which time alone changes the schedule, such as the start of a
@@ -139,6 +141,7 @@ class Decisions:
     reason_of: dict[str, str] = field(default_factory=dict)
     promised: dict[str, int] = field(default_factory=dict)
     kept: tuple[Kept, ...] = ()
+    turns: tuple[Turn, ...] = ()
     estimates: dict[str, Estimate] = field(default_factory=dict)
     shares: tuple[QueueShare, ...] = ()
     wake_at: float = float("inf")

@@ -1,8 +1,8 @@
 """Who goes first within a queue; whose turn it is among queues is told by ``trees``.
 
 First comes what is not yet running before what grows, then priority, then what is overdue, then
-arrival (among what arrived at one moment, what ``backlog`` says); among one owner's claims of equal
-priority the one with the least slack takes the owner's earliest turn. Overdue is what has waited
+arrival (among what arrived at one moment, what ``backlog`` says); for the sake of deadlines an
+owner's claims deal out their turns anew (``turns``). Overdue is what has waited
 ``Policy.overdue`` times as long as it runs at the most; of it the one that waited longest by that
 measure goes first, so that minutes of work don't wait days behind days of work. That measure counts
 for ``WAIT_MAX_S`` only: what has waited so long goes before all that has not, the oldest first, so
@@ -12,7 +12,6 @@ Lines come in; claims go out one at a time.
 
 import bisect
 import heapq
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,7 +63,8 @@ class Line:
     """The claims of one queue in the order in which they are tried.
 
     Lines of which nobody was tried yet are in ``fresh``, in order, from where ``at`` is; the
-    others are in a heap. ``every`` has all of them. ``blocked`` lines, of all queues, are passed
+    others are in a heap. ``every`` has all of them. ``ranked`` has all places where these are known
+    beforehand (``explicit``). ``blocked`` lines, of all queues, are passed
     over. ``ranks`` stand for the order of arrival where claims arrived together
     (``backlog.Backlog``). ``begun`` has a byte for each line, of all queues: whether its first
     claim had a turn.
@@ -80,6 +80,7 @@ class Line:
     at: int = 0
     places: list[Place] = field(default_factory=list)
     progress: dict[tuple[int, int], Progress] = field(default_factory=dict)
+    ranked: list[Place] = field(default_factory=list)
     explicit: bool = False
     added: int = 0
     _next: Place | None = None
@@ -236,7 +237,7 @@ class Line:
         again = set(lines)
         self.places = [place for place in self.places if place[4] not in again or place[5] < 0]
         if self.explicit:
-            self.places += _ranked(self.situation, lines, self.ranks)
+            self.places += [place for place in self.ranked if place[4] in again]
         else:
             there = again.union(self.fresh[self.at :])
             self.fresh = [index for index in self.every if index in there]
@@ -265,16 +266,12 @@ def lines_of(
     columns: snapshots.LineColumns,
     blocked: bytearray,
     ranks: Mapping[backlog.Entry, int],
+    dealt: Mapping[int, list[Place]],
 ) -> list[Line]:
-    """One line for each queue."""
+    """One line for each queue; ``dealt``: places of all claims, of queues with deadlines."""
     queues = len(situation.queues.names)
     begun = bytearray(len(situation.lines))
     found = [Line(situation, columns, blocked, ranks, begun) for _ in range(queues)]
-    pressed: set[int] = set()
-    for index in np.flatnonzero(columns.special).tolist():
-        pending = situation.lines[index]
-        if any(claim.slack_s != math.inf for claim in pending.claims):
-            pressed.add(pending.queue)
     arrival = columns.order
     if ranks:
         arrival = arrival.copy()
@@ -287,9 +284,10 @@ def lines_of(
     starts = np.searchsorted(columns.queue[ranked], np.arange(queues + 1))
     for queue, line in enumerate(found):
         members = ranked[starts[queue] : starts[queue + 1]].tolist()
-        if queue in pressed:
+        if queue in dealt:
             line.explicit = True
-            line.places = _ranked(situation, sorted(members), ranks)
+            line.ranked = dealt[queue]
+            line.places = list(line.ranked)
         else:
             line.every = line.fresh = members
     return found
@@ -349,7 +347,15 @@ def pressing_of(
     waited_s = situation.now - claim.submitted_at
     if waited_s >= WAIT_MAX_S:
         return -waited_s
-    ratio = waited_s / max(line.duration_s, SHORTEST_S)
+    return pressing_since(situation, claim.submitted_at, max(line.duration_s, SHORTEST_S))
+
+
+def pressing_since(situation: snapshots.Snapshot, since: float, length_s: float) -> float:
+    """The same of what waits since a moment and counts as running so long, up to the bound."""
+    policy = situation.policy
+    if not policy.overdue or not since:
+        return 0.0
+    ratio = min(situation.now - since, WAIT_MAX_S) / length_s
     return -ratio if ratio >= policy.overdue else 0.0
 
 
@@ -367,43 +373,3 @@ def pressing(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> N
         line = situation.lines[index]
         found[index] = pressing_of(situation, line, line.claims[0])
     return found
-
-
-def _ranked(
-    situation: snapshots.Snapshot, indexes: list[int], ranks: Mapping[backlog.Entry, int]
-) -> list[Place]:
-    """Every claim with its rank, where deadlines reorder an owner's claims of one priority."""
-    entries = [
-        (
-            (
-                bool(claim.missing),
-                -line.priority,
-                pressing_of(situation, line, claim),
-                arrival,
-                claim.job,
-            ),
-            index,
-            position,
-        )
-        for index in indexes
-        for line in (situation.lines[index],)
-        for position, claim in enumerate(line.claims)
-        for arrival in (ranks.get((index, position), claim.order),)
-    ]
-    entries.sort()
-    turns: dict[tuple[bool, int, str], list[int]] = {}
-    for rank, (key, index, position) in enumerate(entries):
-        owner = situation.lines[index].claims[position].owner
-        turns.setdefault((key[0], key[1], owner), []).append(rank)
-    result = list(entries)
-    for held in turns.values():
-        by_slack = sorted(
-            (entries[rank] for rank in held),
-            key=lambda e: (situation.lines[e[1]].claims[e[2]].slack_s, e[0]),
-        )
-        for rank, entry in zip(held, by_slack, strict=True):
-            result[rank] = entry
-    return [
-        (key[0], key[1], 0.0, float(rank), index, position)
-        for rank, (key, index, position) in enumerate(result)
-    ]

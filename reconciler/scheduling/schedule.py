@@ -31,6 +31,7 @@ from reconciler.scheduling import (
     retrying,
     telling,
     trees,
+    turns,
     ways,
     windows,
 )
@@ -86,8 +87,10 @@ class Cycle(ways.Ways):
         self.tree = trees.Tree(situation, self.ledger)
         self.backlog = backlog.gather(situation, self.columns)
         self.blocked = blocking.Blocked(len(situation.lines))
+        ranks = self.backlog.ranks
+        self.dealt = turns.Turns(situation, self.columns, ranks)
         self.queues = order.lines_of(
-            situation, self.columns, self.blocked.flags, self.backlog.ranks
+            situation, self.columns, self.blocked.flags, ranks, self.dealt.places
         )
         waiting = self.backlog.elements if situation.mix else 0
         #: After so many starts what is ahead is looked at, and again after as many.
@@ -411,12 +414,16 @@ class Cycle(ways.Ways):
     def _in_time(self, ask: asking.Ask, cause: explain.Cause, *, kept: bool) -> explain.Cause:
         """Room in time for who found none in any pool, in the one that has it first."""
         if cause.kind == "kept":
-            return dataclasses.replace(cause, until=self._own_until(ask, again=kept))
+            return dataclasses.replace(cause, until=self._own_until(ask, cause.at, again=kept))
         return self._reserve(ask, again=kept) or cause
 
-    def _own_until(self, ask: asking.Ask, *, again: bool) -> float | None:
-        """From when room is reserved for who is kept out by a reservation of others."""
-        owed = again or self.situation.policy.backfill == "conservative"
+    def _own_until(self, ask: asking.Ask, at: float, *, again: bool) -> float | None:
+        """From when room is reserved for who is kept out by a reservation of others.
+
+        ``at``: when that begins. Where its holder starts now, nobody behind goes before the ask.
+        """
+        all_have = self.situation.policy.backfill == "conservative"
+        owed = again or all_have or at <= self.situation.now
         own = self._reserve(ask, again=again) if owed else None
         return None if own is None else own.at
 
@@ -427,8 +434,9 @@ class Cycle(ways.Ways):
         """
         self.kept_out.append((ask, len(self.calendar.dropped)))
         delayed = self.calendar.delayed_by(ask)
-        until = self._own_until(ask, again=again) if reserves else None
-        return explain.Cause("kept", subject=delayed.ask.job, at=delayed.starts_at, until=until)
+        starts_at = delayed.starts_at
+        until = self._own_until(ask, starts_at, again=again) if reserves else None
+        return explain.Cause("kept", subject=delayed.ask.job, at=starts_at, until=until)
 
     def _blocked(self, ask: asking.Ask, cause: explain.Cause) -> None:
         """Note why a claim waits; where the same holds for its whole line, block the line."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.reasons import FunnelStep, Reason
+from reconciler.model.recollection import Turn
 from reconciler.scheduling import running as runs
 from reconciler.scheduling.amounts import (
     ENDLESS,
@@ -438,6 +439,7 @@ class Snapshot:
         now: the moment.
         profiles: names of MIG profiles in use, such as ``1g.10gb``.
         levels: names of topology levels, the widest first.
+        turns: claims that have another's turn since theirs was used (``turns``).
         presence: (s, n) tasks on each node that each label selector of affinities matches.
         mix: what arrives here; empty: placement packs.
         turn: grows by one each cycle; rotates the choice among equal nodes.
@@ -461,6 +463,7 @@ class Snapshot:
     presence: NDArray[np.int64] | None = None
     windows: tuple[Window, ...] = ()
     kept: tuple[Kept, ...] = ()
+    turns: tuple[Turn, ...] = ()
     mix: tuple[MixEntry, ...] = ()
     turn: int = 0
     line_columns: LineColumns | None = None

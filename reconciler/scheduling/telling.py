@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
+from reconciler.model.recollection import Turn
 from reconciler.scheduling import (
     backfill,
     blocking,
@@ -13,6 +14,7 @@ from reconciler.scheduling import (
     explain,
     order,
     reasoning,
+    turns,
     windows,
 )
 from reconciler.scheduling import ledger as ledgers
@@ -29,6 +31,7 @@ class Finished(Protocol):
     calendar: backfill.Calendar
     evictor: eviction.Evictor
     queues: list[order.Line]
+    dealt: turns.Turns
     placements: list[Placement]
     evictions: list[Eviction]
     promised: dict[str, int]
@@ -58,6 +61,7 @@ def decisions(cycle: Finished) -> Decisions:
             for r in cycle.calendar.reservations
             if r.ask.progress.left > 0
         ),
+        turns=_turns(cycle),
         estimates=estimating.estimates(
             cycle.situation,
             cycle.columns,
@@ -75,6 +79,12 @@ def decisions(cycle: Finished) -> Decisions:
         if cycle.situation.lines
         else math.inf,
     )
+
+
+def _turns(cycle: Finished) -> tuple[Turn, ...]:
+    """Who has another's turn from now on."""
+    holders = {r.ask.job for r in cycle.calendar.reservations if r.ask.progress.left > 0}
+    return cycle.dealt.remembered(cycle.queues, holders)
 
 
 def shares(ledger: ledgers.Ledger) -> tuple[QueueShare, ...]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from reconciler.core import queuecolumns
 from reconciler.model import desired
 from reconciler.model.reasons import FunnelStep, Reason
+from reconciler.model.recollection import Turn
 from reconciler.scheduling import schedule as scheduler
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.snapshot import (
@@ -166,6 +167,7 @@ class Situation:
         self._made: list[Shape] = []
         self.lines: tuple[Line, ...] = ()
         self.kept: tuple[Kept, ...] = ()
+        self.turns: tuple[Turn, ...] = ()
         self.windows: tuple[Window, ...] = ()
         self.caps: list[desired.Quota] = []
 
@@ -422,6 +424,7 @@ class Situation:
             policy=self.policy,
             turn=self.turn,
             kept=self.kept,
+            turns=self.turns,
             windows=self.windows,
             pools=self._pools(),
         )
@@ -665,7 +668,7 @@ class Situation:
             job.promised = decisions.promised.get(job.name, 0)
             job.promise_turn = turns.get(job.name, 0)
         self.turn += 1
-        self.kept = decisions.kept
+        self.kept, self.turns = decisions.kept, decisions.turns
         return self
 
     @staticmethod
