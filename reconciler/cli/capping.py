@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
 def quotas(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Only these quotas.", autocompletion=completing.quotas),
+        typer.Argument(
+            help="Only these quotas.", autocompletion=completing.quotas, callback=context.named
+        ),
     ] = None,
     *,
     output: context.Form = terminal.Output.TABLE,

@@ -102,7 +102,10 @@ def _subjects(change: operations.Act | operations.Drain) -> list[str]:
 
 
 _Queue = Annotated[
-    str | None, typer.Option("--queue", "-q", help="Queue.", autocompletion=completing.queues)
+    str | None,
+    typer.Option(
+        "--queue", "-q", help="Queue.", autocompletion=completing.queues, callback=context.named
+    ),
 ]
 _Array = Annotated[
     str | None, typer.Option("--array", help="Elements of an array: how many, or 0-9, or 0-9%4.")
@@ -124,7 +127,9 @@ def submit(
         typer.Argument(help="YAML files (- for standard input), or a command behind --."),
     ] = None,
     *,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", help="Name of the job.", callback=context.named)
+    ] = None,
     queue: _Queue = None,
     gpus: _Gpus = None,
     cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
@@ -294,7 +299,10 @@ def tell(
     leave_refused(made)
 
 
-Names = Annotated[list[str], typer.Argument(help="Names of jobs.", autocompletion=completing.jobs)]
+Names = Annotated[
+    list[str],
+    typer.Argument(help="Names of jobs.", autocompletion=completing.jobs, callback=context.named),
+]
 
 
 def _on_jobs(verb: operations.Verb, help_text: str) -> Callable[..., None]:

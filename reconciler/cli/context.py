@@ -75,6 +75,13 @@ def seconds(option: str, written: str) -> int:
         terminal.fail(f"{option}: {error}", terminal.USAGE)
 
 
+def named(value: str | list[str] | None) -> str | list[str] | None:
+    """Callback of what takes names: an empty one, as of a variable that is not set, is none."""
+    if value is not None and not all([value] if isinstance(value, str) else value):
+        raise typer.BadParameter("a name is empty")
+    return value
+
+
 def finite(value: float | None) -> float | None:
     """Callback of an option that takes a number: ``nan`` and ``inf`` are none."""
     if value is not None and not math.isfinite(value):

@@ -16,7 +16,9 @@ else:
 Nodes = Annotated[
     list[str],
     typer.Argument(
-        help="Names of nodes, or host lists such as gpu[001-004].", autocompletion=completing.nodes
+        help="Names of nodes, or host lists such as gpu[001-004].",
+        autocompletion=completing.nodes,
+        callback=context.named,
     ),
 ]
 

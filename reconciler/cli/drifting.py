@@ -31,9 +31,16 @@ def drift(
     kind: Annotated[str | None, typer.Option("--kind", "-k", help="Only of this kind.")] = None,
     node: Annotated[
         str | None,
-        typer.Option("--node", help="Only of this node.", autocompletion=completing.nodes),
+        typer.Option(
+            "--node",
+            help="Only of this node.",
+            autocompletion=completing.nodes,
+            callback=context.named,
+        ),
     ] = None,
-    pool: Annotated[str | None, typer.Option("--pool", help="Only of this pool.")] = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", help="Only of this pool.", callback=context.named)
+    ] = None,
     *,
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Also what a policy says to ignore.")

@@ -79,7 +79,9 @@ def explain(
     name: Annotated[
         str,
         typer.Argument(
-            help="Name of the job, or JOB[ELEMENT] of an array.", autocompletion=completing.jobs
+            help="Name of the job, or JOB[ELEMENT] of an array.",
+            autocompletion=completing.jobs,
+            callback=context.named,
         ),
     ],
     at: Annotated[

@@ -40,11 +40,20 @@ def register(app: typer.Typer) -> None:
 
 def jobs(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Only these jobs.", autocompletion=completing.jobs)
+        list[str] | None,
+        typer.Argument(
+            help="Only these jobs.", autocompletion=completing.jobs, callback=context.named
+        ),
     ] = None,
     queue: Annotated[
         str | None,
-        typer.Option("--queue", "-q", help="Only of this queue.", autocompletion=completing.queues),
+        typer.Option(
+            "--queue",
+            "-q",
+            help="Only of this queue.",
+            autocompletion=completing.queues,
+            callback=context.named,
+        ),
     ] = None,
     state: Annotated[str | None, typer.Option("--state", "-s", help="Only in this state.")] = None,
     owner: Annotated[str | None, typer.Option(help="Only of this owner.")] = None,

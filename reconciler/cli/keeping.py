@@ -40,7 +40,9 @@ def _store(url: str | None, *, must_exist: bool) -> str:
 
 
 def adopt(
-    names: Annotated[list[str] | None, typer.Argument(help="Jobs that are new.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Jobs that are new.", callback=context.named)
+    ] = None,
     *,
     everything: Annotated[
         bool, typer.Option("--all", help="All jobs are new: run everything that is written.")

@@ -85,7 +85,12 @@ def _observed(api: "clients.Client") -> set[str]:
 
 
 def node(
-    name: Annotated[str, typer.Argument(help="Name of the node.", autocompletion=completing.nodes)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the node.", autocompletion=completing.nodes, callback=context.named
+        ),
+    ],
     *,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
@@ -209,11 +214,22 @@ def amount(item: Json, kind: str, resource: str) -> str:
 
 def events(
     job: Annotated[
-        str | None, typer.Option("--job", help="Only of this job.", autocompletion=completing.jobs)
+        str | None,
+        typer.Option(
+            "--job",
+            help="Only of this job.",
+            autocompletion=completing.jobs,
+            callback=context.named,
+        ),
     ] = None,
     node: Annotated[
         str | None,
-        typer.Option("--node", help="Only of this node.", autocompletion=completing.nodes),
+        typer.Option(
+            "--node",
+            help="Only of this node.",
+            autocompletion=completing.nodes,
+            callback=context.named,
+        ),
     ] = None,
     *,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on with new ones.")] = False,

@@ -23,7 +23,9 @@ def job(
     name: Annotated[
         str,
         typer.Argument(
-            help="Name of the job, or JOB[ELEMENT] of an array.", autocompletion=completing.jobs
+            help="Name of the job, or JOB[ELEMENT] of an array.",
+            autocompletion=completing.jobs,
+            callback=context.named,
         ),
     ],
     *,

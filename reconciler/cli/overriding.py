@@ -148,6 +148,7 @@ def clear(
         typer.Argument(
             help="The job, node, queue/NAME or cluster.",
             autocompletion=completing.overridable,
+            callback=context.named,
         ),
     ],
     *,

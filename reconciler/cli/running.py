@@ -59,9 +59,14 @@ def register(app: typer.Typer) -> None:
 def run(
     command: Annotated[list[str], typer.Argument(help="The command, behind --.")],
     *,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", help="Name of the job.", callback=context.named)
+    ] = None,
     queue: Annotated[
-        str | None, typer.Option("--queue", "-q", help="Queue.", autocompletion=completing.queues)
+        str | None,
+        typer.Option(
+            "--queue", "-q", help="Queue.", autocompletion=completing.queues, callback=context.named
+        ),
     ] = None,
     gpus: Annotated[
         float | None, typer.Option("--gpus", "-g", help="GPUs of a task; 0.5 is half of one.")

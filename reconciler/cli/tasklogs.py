@@ -59,7 +59,9 @@ def logs(
     name: Annotated[
         str,
         typer.Argument(
-            help="Name of the job, or JOB[ELEMENT] of an array.", autocompletion=completing.jobs
+            help="Name of the job, or JOB[ELEMENT] of an array.",
+            autocompletion=completing.jobs,
+            callback=context.named,
         ),
     ],
     task: Annotated[

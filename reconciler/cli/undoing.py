@@ -139,6 +139,7 @@ What = Annotated[
         metavar="WHAT",
         help="cluster, queue/NAME or job/NAME.",
         autocompletion=completing.subjects,
+        callback=context.named,
     ),
 ]
 

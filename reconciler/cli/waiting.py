@@ -170,7 +170,10 @@ def _hopeless(job: Json) -> str:
 
 def wait(
     names: Annotated[
-        list[str], typer.Argument(help="Names of jobs.", autocompletion=completing.jobs)
+        list[str],
+        typer.Argument(
+            help="Names of jobs.", autocompletion=completing.jobs, callback=context.named
+        ),
     ],
     *,
     timeout: Annotated[

@@ -123,6 +123,46 @@ def test_a_value_that_can_not_be_is_wrong_usage(  # noqa: PLR0917 - three of a c
     assert not said.out
 
 
+#: Commands and options that take names of what is there, and what else they need.
+NAMED = {
+    **{command: [] for command in ("job", "jobs", "explain", "logs", "node", "quotas", "plot")},
+    **{command: [] for command in ("hold", "release", "rerun", "cancel", "adopt", "undrain")},
+    **{command: [] for command in ("wait", "suspend", "resume", "overrides clear drain")},
+    "drain": ["--reason", "because"],
+    **{command: [] for command in ("events --job", "events --node", "jobs --queue")},
+    **{command: [] for command in ("drift --node", "drift --pool")},
+    **{f"submit {name}": COMMAND for name in ("--name", "--queue")},
+    **{f"run {name}": COMMAND for name in ("--name", "--queue")},
+}
+
+
+@pytest.mark.parametrize("command", NAMED)
+def test_an_empty_name_is_wrong_usage(
+    command: str,
+    starter: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As of a variable that is not set."""
+    monkeypatch.chdir(starter)
+    monkeypatch.setattr("sys.argv", ["muster", *command.split(), "", *NAMED[command]])
+    with pytest.raises(SystemExit) as left:
+        main.main()
+    said = capsys.readouterr()
+    assert left.value.code == terminal.USAGE, said.err
+    assert "a name is empty" in said.err
+    assert not said.out
+
+
+def test_empty_words_of_a_command_that_is_run_are_its_own(
+    starter: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(starter)
+    asked = ["submit", "--dry-run", "--", "echo", ""]
+    assert not main.application("submit").main(asked, prog_name="muster", standalone_mode=False)
+    assert "echo" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "words",
     [
