@@ -32,9 +32,9 @@ else:
     results = lazily.module("reconciler.simulation.results")
 
 
-#: Of what never comes in virtual time, or never starts, the most that is told by name.
+#: Of what never comes in virtual time, or is not done in it, the most that is told by name.
 NEVER_TOLD = 4
-#: Of what never starts, the most that is named to programs.
+#: Of what is not done, the most that is named to programs.
 NEVER_LISTED = 1000
 
 
@@ -337,20 +337,32 @@ def _show_runs(
     for seed, _, runs in several:
         of_seed = f" (seed {seed})" if len(several) > 1 else ""
         for run in runs:
-            if told := _never_started(run):
-                terminal.note(f"{run.policy}{of_seed}: never started: {told}")
+            for what, names in _outcomes(run):
+                if names:
+                    terminal.note(f"{run.policy}{of_seed}: {what}: {_jobs_told(names)}")
 
 
 def _run_value(seed: int, run: results.Run) -> dict[str, object]:
     value: dict[str, object] = {"seed": seed}
     value |= results.as_mapping(results.figures(run))
-    return value | {"never": results.never_started(run)[:NEVER_LISTED]}
+    return value | {
+        "never": results.never_started(run)[:NEVER_LISTED],
+        "over_limit": results.timed_out(run)[:NEVER_LISTED],
+        "later": run.later[:NEVER_LISTED],
+    }
 
 
-def _never_started(run: results.Run) -> str:
-    """What never started, the elements of an array together; empty: nothing."""
-    counted = Counter(name.partition("[")[0] for name in results.never_started(run))
-    arrays = {job.name.partition("[")[0] for job in run.jobs if job.name.endswith("]")}
+def _outcomes(run: results.Run) -> Iterator[tuple[str, list[str]]]:
+    """What became of the jobs that were not done, and the names of each."""
+    yield "never started", results.never_started(run)
+    yield "ended by their time limits", results.timed_out(run)
+    yield "not yet submitted when it stopped", run.later
+
+
+def _jobs_told(names: list[str]) -> str:
+    """The first of these, the elements of an array together."""
+    counted = Counter(name.partition("[")[0] for name in names)
+    arrays = {name.partition("[")[0] for name in names if name.endswith("]")}
     told = [
         f"{name} ({count:,} {'element' if count == 1 else 'elements'})" if name in arrays else name
         for name, count in list(counted.items())[:NEVER_TOLD]
@@ -365,7 +377,7 @@ def _show_figures(
     figures = [results.figures(run) for _, _, runs in several for run in runs]
     headings = ["POLICY", "DONE", "NEVER", "DELAY", "D-P50", "D-P99", "SLOWDOWN", "S-P99", "USED"]
     if wide:
-        headings += ["FAIR", "SHORT", "EVICTED", "LOST", "SPAN", "CYCLES"]
+        headings += ["LIMIT", "LATER", "FAIR", "SHORT", "EVICTED", "LOST", "SPAN", "CYCLES"]
     rows = []
     for policy in several[0][1].request.policies:
         found = results.mean([one for one in figures if one.policy == policy])
@@ -382,6 +394,8 @@ def _show_figures(
         ]
         if wide:
             row += [
+                str(found.timed_out),
+                str(found.not_submitted),
                 f"{found.fairness:.2f}",
                 f"{found.shortfall:.2%}",
                 str(found.evictions),

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from reconciler.desired import explain
 from reconciler.model import desired, nearest
 from reconciler.operations import folders
 from reconciler.simulation import forms, peers, replay, results, situations, workloads
@@ -97,6 +98,8 @@ def prepare(request: Request) -> Prepared:
         told = f"--policy: no policy {unknown[0]!r}; there are {', '.join(POLICIES)}"
         raise SimulateError(told, is_usage=True)
     settings = _settings(request.scheduling)
+    if request.source is not None and not request.source.exists():
+        raise SimulateError(f"{request.source}: no such file or folder")
     if request.source is not None and request.source.is_dir():
         return _of_state(request, settings)
     workload = _workload(request)
@@ -130,7 +133,8 @@ def _settings(changes: Mapping[str, Any]) -> desired.Settings:
     try:
         settings = situations.settings_of(dict(changes), missing)
     except forms.ScenarioError as error:
-        raise SimulateError(f"--scheduling: {error}", is_usage=True) from error
+        told = _wrong_value(changes) or str(error)
+        raise SimulateError(f"--scheduling: {told}", is_usage=True) from error
     if missing:
         names = [
             name
@@ -144,6 +148,32 @@ def _settings(changes: Mapping[str, Any]) -> desired.Settings:
             is_usage=True,
         )
     return settings
+
+
+def _wrong_value(changes: Mapping[str, Any]) -> str:
+    """The first value that a document of the kind Cluster could not have, and what it takes.
+
+    Empty: it is one of a few words, or all are such values.
+    """
+    scheduling: dict[str, Any] = {}
+    for key, value in changes.items():
+        name, _, part = key.partition(".")
+        if part and isinstance(scheduling.setdefault(name, {}), dict):
+            scheduling[name][part] = value
+        elif not part:
+            scheduling[name] = value
+    document = {
+        "apiVersion": "muster/v1",
+        "kind": "Cluster",
+        "metadata": {"name": "main"},
+        "spec": {"scheduling": scheduling},
+    }
+    for fault in explain.faults("Cluster", document, ""):
+        place = fault.path[2:]
+        if place and fault.found and not fault.expected.startswith("one of"):
+            where = ".".join(map(str, place))
+            return f"{where}: found {fault.found}, expected {fault.expected}"
+    return ""
 
 
 def _of_state(request: Request, settings: desired.Settings) -> Prepared:
@@ -229,7 +259,8 @@ def read_file(
     except workloads.WorkloadError as error:
         raise SimulateError(f"{path}: {error}") from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise SimulateError(f"{path} can't be read: {error}") from error
+        why = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise SimulateError(f"{path} can't be read: {why}") from error
 
 
 @contextmanager

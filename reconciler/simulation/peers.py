@@ -344,6 +344,7 @@ def follow(
             job = heapq.heappop(ends)[1]
             row, begin = rows[job], known[job].start_s or 0.0
             known[job].end_s = now
+            known[job].timed_out = row.limit_s is not None and row.runs_s > row.limit_s
             stretches.append(results.Stretch(row.name, row.queue, "", row.size, begin, now))
             policy.left(job, now)
         while next_row < len(rows) and rows[next_row].submit_s <= now:

@@ -103,6 +103,7 @@ class _Life(msgspec.Struct):
         ends_at: when its work is done, for all its tasks at once.
         up: its tasks that run. running, exited: how many of each group run, and are done.
         left: the others that are gone: how long each ran, and its units.
+        timed_out: whether a time limit ended one of them.
     """
 
     ends_at: float
@@ -110,6 +111,7 @@ class _Life(msgspec.Struct):
     running: dict[str, int] = {}
     exited: dict[str, int] = {}
     left: list[tuple[float, int]] = []
+    timed_out: bool = False
 
 
 class _Ledger:
@@ -175,7 +177,7 @@ class _Ledger:
     def ended(
         self, attempt: records.AttemptRecord, at: float, why: EndReason, ran_s: float
     ) -> None:
-        """A task has left; with the last of its tasks the element is done, or was evicted."""
+        """A task has left; with its last the element is done, over by its limit, or evicted."""
         key = (attempt.job, attempt.element)
         job, units = self.elements[key], self._units(attempt.resources)
         end_s = at - BEGIN
@@ -192,11 +194,14 @@ class _Ledger:
             life.exited[attempt.group] = life.exited.get(attempt.group, 0) + 1
         else:
             life.left.append((ran_s, units))
+            life.timed_out |= why is EndReason.TIMED_OUT
         if life.up:
             return
         del self._lives[key]
         if self._is_enough(attempt.job, life.exited):
             job.end_s = end_s
+        elif life.timed_out:  # it never comes back, and nobody took anything of it
+            job.end_s, job.timed_out = end_s, True
         else:
             job.evictions += 1
             self._lose(key, life)
@@ -253,7 +258,8 @@ def replay(
         fates=ledger.fate,
         watcher=ledger,
         timing=clusters.Timing(
-            start_report_within_s=START_REPORT_WITHIN_S, cycle_every_s=chosen.cycle_every_s
+            start_report_within_s=_starts_reported_within_s(arrivals, runs_s),
+            cycle_every_s=chosen.cycle_every_s,
         ),
     )
     ledger.now = lambda: cluster.now
@@ -263,17 +269,31 @@ def replay(
         ledger.add(job, submit_s, runs_s)
         cluster.at(BEGIN + submit_s, partial(cluster.commit, (job,)))
     _run(cluster, ledger, chosen, progress)
+    until_s = math.inf if chosen.until_s is None else chosen.until_s
+    elements = ledger.elements.values()
     return results.Run(
         policy=policy,
         units=units_of(structure, unit),
         unit=unit,
-        jobs=list(ledger.elements.values()),
+        jobs=[element for element in elements if element.submit_s <= until_s],
+        later=[element.name for element in elements if element.submit_s > until_s],
         stretches=ledger.stretches + _under_way(cluster, ledger),
         guaranteed=_guaranteed(structure, unit),
         lost_unit_s=ledger.lost_unit_s,
         estimate_errors_s=ledger.estimate_errors_s,
         cycles=cluster.cycles,
     )
+
+
+def _starts_reported_within_s(arrivals: Sequence[tuple[float, desired.Job]], runs_s: Runs) -> float:
+    """In time for each limit that ends work: the controller counts it from a start it knows of."""
+    ending = (
+        float(job.time_limit_s)
+        for _, job in arrivals
+        if job.time_limit_s is not None
+        and any(runs_s(job.name, n) > job.time_limit_s for n in range(job.element_count))
+    )
+    return min(START_REPORT_WITHIN_S, min(ending, default=math.inf))
 
 
 def _run(

@@ -19,9 +19,10 @@ class JobResult(msgspec.Struct):
 
     Attributes:
         submit_s: seconds after the beginning. start_s: of its first start; None: never.
-        end_s: when its work was done; None: not in the time simulated.
+        end_s: when its work was done, or its time limit ended it; None: not in the time simulated.
         runs_s: how long its work takes undisturbed.
-        evictions: how often it had to leave.
+        evictions: how often it had to leave for others.
+        timed_out: its time limit ended it before its work was done.
     """
 
     name: str
@@ -32,6 +33,12 @@ class JobResult(msgspec.Struct):
     start_s: float | None = None
     end_s: float | None = None
     evictions: int = 0
+    timed_out: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all its work was done."""
+        return self.end_s is not None and not self.timed_out
 
     @property
     def delay_s(self) -> float | None:
@@ -40,8 +47,8 @@ class JobResult(msgspec.Struct):
 
     @property
     def bounded_slowdown(self) -> float | None:
-        """Turnaround over run time, both taken as at least ``TAU_S``."""
-        if self.end_s is None:
+        """Turnaround over run time, both taken as at least ``TAU_S``; None: it was never done."""
+        if self.end_s is None or self.timed_out:
             return None
         return max(1.0, (self.end_s - self.submit_s) / max(self.runs_s, TAU_S))
 
@@ -62,7 +69,9 @@ class Run(msgspec.Struct):
 
     Attributes:
         policy: its name. units: GPUs, or CPUs, of the cluster; ``unit``: which of them.
-        jobs, stretches: in order of submission, and of their ends.
+        jobs, stretches: in order of submission, and of their ends. Of a run that was stopped, the
+            jobs that were submitted until then.
+        later: names of those that would have been submitted after it was stopped.
         guaranteed: units by queue.
         lost_unit_s: unit-seconds of work that evictions threw away.
         cycles: how often the controller decided.
@@ -78,13 +87,16 @@ class Run(msgspec.Struct):
     cycles: int = 0
     estimate_errors_s: list[float] = []
     unit: Literal["gpu", "cpu"] = "gpu"
+    later: list[str] = []
 
 
 class Figures(msgspec.Struct, frozen=True):
     """The figures of one run.
 
     Attributes:
-        jobs, finished, never_started: counts; of an array each element is one.
+        jobs, finished, timed_out, never_started, not_submitted: counts; of an array each element
+            is one. Of all jobs, those whose work was done, that their time limit ended before,
+            that were submitted and did not start, and that would have been submitted later.
         delay_*_s: seconds from submission to the first start, of jobs that started.
         slowdown_*: bounded slowdown, of jobs that finished.
         utilisation: share of the cluster in use between the first and the last submission.
@@ -98,7 +110,9 @@ class Figures(msgspec.Struct, frozen=True):
     policy: str
     jobs: int
     finished: int
+    timed_out: int
     never_started: int
+    not_submitted: int
     delay_mean_s: float
     delay_p50_s: float
     delay_p99_s: float
@@ -122,9 +136,11 @@ def figures(run: Run) -> Figures:
     used = sum(s.units * (s.end_s - s.begin_s) for s in run.stretches)
     return Figures(
         policy=run.policy,
-        jobs=len(run.jobs),
-        finished=len(slowdowns),
+        jobs=len(run.jobs) + len(run.later),
+        finished=sum(job.is_done for job in run.jobs),
+        timed_out=sum(job.timed_out for job in run.jobs),
         never_started=len(run.jobs) - len(delays),
+        not_submitted=len(run.later),
         delay_mean_s=_mean(delays),
         delay_p50_s=_percentile(delays, 50),
         delay_p99_s=_percentile(delays, 99),
@@ -144,6 +160,11 @@ def figures(run: Run) -> Figures:
 def never_started(run: Run) -> list[str]:
     """Names of what never started, in order of submission, the elements of an array each."""
     return [job.name for job in run.jobs if job.start_s is None]
+
+
+def timed_out(run: Run) -> list[str]:
+    """Names of what its time limit ended, in order of submission, the elements of an array each."""
+    return [job.name for job in run.jobs if job.timed_out]
 
 
 def mean(several: Sequence[Figures]) -> Figures:

@@ -24,7 +24,12 @@ UNITS_MAX = 10_000_000
 
 PHILLY_COLUMNS = ["timestamp", "duration", "num_gpus", "gpu_time", "cluster"]
 #: Fields of a row of the Standard Workload Format, version 2.2.
-_SWF_FIELDS = 18
+_SWF_FIELDS = (
+    "job number", "submit time", "wait time", "run time", "allocated processors",
+    "average CPU time used", "used memory", "requested processors", "requested time",
+    "requested memory", "status", "user", "group", "executable", "queue", "partition",
+    "preceding job", "think time",
+)  # fmt: skip
 _SWF_SUBMIT, _SWF_RUN, _SWF_ALLOCATED, _SWF_ASKED, _SWF_LIMIT = 1, 3, 4, 7, 8
 _SWF_USER, _SWF_QUEUE = 11, 14
 
@@ -89,8 +94,26 @@ class _Reading:
         self.rows: list[Row] = []
         self.malformed: list[Malformed] = []
         self.count = 0
+        self._blank: list[int] = []
+
+    def add(self, row: Row) -> None:
+        self._refuse_blank()
+        self.rows.append(row)
 
     def refuse(self, line: int, why: str) -> None:
+        self._refuse_blank()
+        self._refuse(line, why)
+
+    def blank(self, line: int) -> None:
+        """A line without anything, which is malformed unless nothing follows it."""
+        self._blank.append(line)
+
+    def _refuse_blank(self) -> None:
+        for line in self._blank:
+            self._refuse(line, "it is blank")
+        self._blank.clear()
+
+    def _refuse(self, line: int, why: str) -> None:
         self.count += 1
         if len(self.malformed) < NAMED_MAX:
             self.malformed.append(Malformed(line, why))
@@ -124,9 +147,12 @@ def read_philly(lines: Iterable[str]) -> Workload:
     reading = _Reading()
     for cells in reader:
         line = reader.line_num
+        if not any(cell.strip() for cell in cells):
+            reading.blank(line)
+            continue
         _bounded(len(reading.rows))
         try:
-            reading.rows.append(_philly_row(cells, line))
+            reading.add(_philly_row(cells, line))
         except ValueError as error:
             reading.refuse(line, str(error))
     return reading.workload("gpu")
@@ -138,8 +164,6 @@ def _bounded(rows: int) -> None:
 
 
 def _philly_row(cells: list[str], line: int) -> Row:
-    if not any(cell.strip() for cell in cells):
-        raise ValueError("it is blank")
     if len(cells) != len(PHILLY_COLUMNS):
         raise ValueError(f"it has {len(cells)} fields; expected {len(PHILLY_COLUMNS)}")
     timestamp, duration, num_gpus, _, cluster = (cell.strip() for cell in cells)
@@ -188,25 +212,21 @@ def read_swf(lines: Iterable[str]) -> Workload:
         stripped = text.strip()
         if stripped.startswith(";"):
             continue
+        if not stripped:
+            reading.blank(line)
+            continue
         _bounded(len(reading.rows))
         try:
-            reading.rows.append(_swf_row(stripped.split(), line))
+            reading.add(_swf_row(stripped.split(), line))
         except ValueError as error:
             reading.refuse(line, str(error))
     return reading.workload("cpu")
 
 
 def _swf_row(cells: list[str], line: int) -> Row:
-    if not cells:
-        raise ValueError("it is blank")
-    if len(cells) != _SWF_FIELDS:
-        raise ValueError(f"it has {len(cells)} fields; expected {_SWF_FIELDS}")
-    try:
-        numbers = [float(cell) for cell in cells]
-    except ValueError as error:
-        raise ValueError(f"a field is no number: {error}") from None
-    if not all(math.isfinite(number) for number in numbers):
-        raise ValueError("a field is not finite")
+    if len(cells) != len(_SWF_FIELDS):
+        raise ValueError(f"it has {len(cells)} fields; expected {len(_SWF_FIELDS)}")
+    numbers = [_swf_number(field, cell) for field, cell in zip(_SWF_FIELDS, cells, strict=True)]
     asked = numbers[_SWF_ASKED] if numbers[_SWF_ASKED] > 0 else numbers[_SWF_ALLOCATED]
     limit_s = numbers[_SWF_LIMIT]
     submit_s = numbers[_SWF_SUBMIT]
@@ -221,6 +241,16 @@ def _swf_row(cells: list[str], line: int) -> Row:
         owner=f"user-{int(numbers[_SWF_USER])}" if numbers[_SWF_USER] >= 0 else "",
         limit_s=min(math.ceil(limit_s), SECONDS_MAX) if limit_s > 0 else None,
     )
+
+
+def _swf_number(field: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"{field} {text!r} is no number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"{field} {text!r} is not finite")
+    return number
 
 
 #: Sizes of made-up jobs and how often each comes: many small, few large, as in GPU clusters.

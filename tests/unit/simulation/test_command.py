@@ -170,6 +170,27 @@ spec: {{resources: {{cpu: {cpu}}}, command: [date]{more}}}
     assert err.splitlines()[-1] == "muster: never started: sweep (5 elements)"
 
 
+def test_what_a_time_limit_ended_and_what_comes_later_are_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.swf"
+    path.write_text(SWF % 60 + SWF % 900 + (SWF % 900).replace(" 0 ", " 7200 ", 1))
+    code, out, err = muster(monkeypatch, capsys, str(path), "--until", "1h", "-o", "wide")
+    assert code == 0
+    told = dict(zip(*(line.split() for line in out.splitlines()), strict=True))
+    counts = {"DONE": "1", "NEVER": "0", "LIMIT": "1", "LATER": "1", "EVICTED": "0"}
+    assert {name: told[name] for name in counts} == counts
+    assert told["LOST"] == "0.00%"
+    assert err.splitlines()[-2:] == [
+        "muster: ended by their time limits: job-000001",
+        "muster: not yet submitted when it stopped: job-000003",
+    ]
+    _, out, _ = muster(monkeypatch, capsys, str(path), "--until", "1h", "-o", "json")
+    (run,) = json.loads(out)["runs"]
+    assert (run["jobs"], run["never"]) == (3, [])
+    assert (run["over_limit"], run["later"]) == (["job-000001"], ["job-000003"])
+
+
 FOLDER = """\
 apiVersion: muster/v1
 kind: NodePool
@@ -336,7 +357,8 @@ def test_pictures(
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["nothing.csv"], 1, "nothing.csv can't be read"),
+        (["nothing.csv"], 1, "muster: nothing.csv: no such file or folder\n"),
+        (["nothing"], 1, "muster: nothing: no such file or folder\n"),
         (["t.txt"], 1, "say --form philly or --form swf"),
         (["t.txt", "--form", "slurm"], 64, "no form 'slurm'; there are philly and swf"),
         (["--policy", "magic"], 64, "no policy 'magic'"),
@@ -349,13 +371,20 @@ def test_pictures(
             "no setting minRuntime.s; did you mean minRuntime",
         ),
         (["--scheduling", "backfil=easy"], 64, "no setting backfil; did you mean backfill?"),
-        (["--scheduling", "minRuntime=soon"], 64, "minRuntime: 'soon' is not a duration"),
         (
             ["--scheduling", "fairness.halfLife=0s", "--scheduling", "fairness.strength=1"],
             64,
             "--scheduling: fairness.halfLife: found 0s, expected a duration above 0s",
         ),
         (["--scheduling", "depth=201"], 64, "depth: found 201, expected `int` <= 200"),
+        (
+            ["--scheduling", "minRuntime=soon"],
+            64,
+            'minRuntime: found "soon", expected a duration such',
+        ),
+        (["--scheduling", "depth=x"], 64, 'depth: found "x", expected a whole number from 0'),
+        (["--scheduling", "fairness.strength=x"], 64, 'fairness.strength: found "x", expected a'),
+        (["--scheduling", "fairness=1"], 64, "fairness: found 1, expected a mapping"),
         (
             ["--scheduling", "backfill=some"],
             64,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from reconciler.model import desired
-from reconciler.simulation import replay, results, workloads
+from reconciler.simulation import peers, replay, results, workloads
 from reconciler.simulation.results import JobResult, Run, Stretch
 from reconciler.simulation.workloads import Row, Workload
 from tests.unit.core.world import job
@@ -53,6 +53,42 @@ def test_the_simulation_can_stop_in_between() -> None:
     found = run(rows((0, 100, 4), (50, 100, 4)), until_s=80.0)
     assert [job.end_s for job in found.jobs] == [None, None]
     assert [(s.begin_s, s.end_s) for s in found.stretches] == [(0, 80), (50, 80)]
+
+
+def test_what_was_not_submitted_until_it_stopped_did_not_fail_to_start() -> None:
+    found = run(rows((0, 10, 4), (70, 100, 8), (71, 10, 1), (100, 10, 4)), until_s=80.0)
+    assert [job.name for job in found.jobs] == ["a", "b", "c"]
+    assert (results.never_started(found), found.later) == (["c"], ["d"])
+    figures = results.figures(found)
+    assert (figures.jobs, figures.finished) == (4, 1)
+    assert (figures.never_started, figures.not_submitted) == (1, 1)
+    assert figures.utilisation == (40 + 8) / (8 * 71), "until the last that was submitted"
+
+
+@pytest.mark.parametrize("policy", ["muster", *peers.POLICIES])
+def test_a_time_limit_is_no_eviction_under_any_policy(policy: str) -> None:
+    """Who runs as long as its limit to the second is done; a second more, and it is not."""
+    workload = Workload(
+        tuple(
+            Row(name, 0.0, runs_s, 4, "q", "", 100)
+            for name, runs_s in (("a", 99.0), ("b", 100.0), ("c", 101.0))
+        )
+    )
+    found = run(workload) if policy == "muster" else peers.run(policy, workload, 8)
+    assert [(job.start_s, job.end_s) for job in found.jobs] == [(0, 99), (0, 100), (99, 199)]
+    assert results.timed_out(found) == ["c"]
+    assert results.never_started(found) == []
+    figures = results.figures(found)
+    assert (figures.finished, figures.timed_out, figures.evictions, figures.lost) == (2, 1, 0, 0)
+    assert figures.slowdown_mean == 1.0, "of what is done"
+    assert figures.shortfall == 0, "it waits no more"
+
+
+@pytest.mark.parametrize("policy", ["muster", *peers.POLICIES])
+def test_a_time_limit_ends_work_of_which_nothing_else_tells(policy: str) -> None:
+    workload = Workload((Row("a", 0.0, 500.0, 4, "q", "", 100),))
+    found = run(workload) if policy == "muster" else peers.run(policy, workload, 8)
+    assert [(job.end_s, job.timed_out) for job in found.jobs] == [(100, True)]
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,27 @@ def test_swf_rows() -> None:
     assert [(row.line, row.why) for row in found.malformed] == [
         (5, "run time is -1.0; expected a number above 0, at most 3.1536e+09"),
         (6, "it has 5 fields; expected 18"),
-        (7, "a field is no number: could not convert string to float: 'x'"),
+        (7, "submit time 'x' is no number"),
     ]
+
+
+@pytest.mark.parametrize(("column", "text", "why"), [
+    (12, "x", "group 'x' is no number"), (7, "inf", "requested processors 'inf' is not finite"),
+])  # fmt: skip
+def test_a_field_of_swf_is_named(column: int, text: str, why: str) -> None:
+    cells = SWF.splitlines()[2].split()
+    cells[column] = text
+    found = workloads.read_swf([" ".join(cells)])
+    assert [row.why for row in found.malformed] == [why]
+
+
+def test_blank_lines_at_the_end_are_no_rows() -> None:
+    for read, text in ((workloads.read_philly, PHILLY), (workloads.read_swf, SWF)):
+        lines = text.splitlines(keepends=True)
+        assert read([*lines, "\n", "  \n"]) == read(lines)
+        last = len(lines)
+        named = {row.line: row.why for row in read([*lines, "\n", lines[-1]]).malformed}
+        assert named[last + 1] == "it is blank"
 
 
 def test_only_so_many_malformed_rows_are_named_but_all_are_counted() -> None:
