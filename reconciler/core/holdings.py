@@ -130,6 +130,7 @@ class Maker:
             moving=bool(evicted) and any(stop.moving for stop in evicted),
             began=min(try_began, self._at),
             fixed=fixed and shape >= 0,
+            of_array=spec.array_count is not None,
             grace_s=float(max(a.grace_s for a in attempts)),
             leaves_by=max((a.stop.at + a.stop.grace_s for a in attempts if a.stop), default=0.0),
         )

@@ -4,7 +4,9 @@ Holds, dependencies, back-off and the concurrency cap of arrays are facts of a j
 and room are the scheduler's. A job has reasons of one or the other kind, never of both.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -42,7 +44,7 @@ def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Re
     if per_element:
         indexes = [i for i in indexes if all(_element_met(work, d, i) for d in per_element)]
         if not indexes:
-            return _dependency_reason(spec, per_element[0], "the same element of it ends")
+            return _same_elements(work, spec, per_element, waiting)
     if record.notes:
         next_at = 0.0
         ready = [i for i in indexes if record.notes.get(i, _NO_NOTE).not_before <= work.now]
@@ -86,6 +88,10 @@ def array_limit(parallelism: int) -> Reason:
 
 _NO_NOTE = records.ElementNote()
 _ONE_WAITS = bytes([drafts.PENDING])
+#: Elements that have ended have this code or a higher one.
+_FINISHED_FROM = ELEMENT_CODE[JobState.SUCCEEDED]
+#: Of elements of another job that are waited for, the most that are told by name.
+ELEMENTS_TOLD = 3
 _READY = Readiness(elements=(0,), startable=1)
 
 
@@ -178,27 +184,54 @@ def _condition_met(condition: str, state: JobState) -> bool:
     return (state is JobState.SUCCEEDED) == (condition == "afterOk")
 
 
+def _elements_of(work: desk.Work, job: str) -> bytes:
+    draft = work.drafts.get(job)
+    record = work.observed.jobs.get(job)
+    return bytes(draft.elements) if draft else record.elements if record else b""
+
+
 def _element_met(work: desk.Work, dependency: desired.Dependency, element: int) -> bool:
-    draft = work.drafts.get(dependency.job)
-    record = work.observed.jobs.get(dependency.job)
-    elements = bytes(draft.elements) if draft else record.elements if record else b""
+    elements = _elements_of(work, dependency.job)
     if element >= len(elements):
         return False
     code = elements[element]
-    finished = code >= ELEMENT_CODE[JobState.SUCCEEDED]
+    finished = code >= _FINISHED_FROM
     state = JobState.SUCCEEDED if code == ELEMENT_CODE[JobState.SUCCEEDED] else JobState.FAILED
     return finished and _condition_met(dependency.condition, state)
 
 
-def _dependency_reason(spec: desired.Job, dependency: desired.Dependency, until: str) -> Readiness:
+def _dependency_reason(
+    spec: desired.Job, dependency: desired.Dependency, until: str, ends: str = ""
+) -> Readiness:
+    """``ends``: whose end it is that counts; empty: that of the whole job."""
     return Readiness(
         reason_key=f"Dependency/{spec.name}",
         reason=Reason(
             code=ReasonCode.DEPENDENCY,
             message=f"{dependency.condition} {dependency.job}: waits until {until}",
-            unblocks=f"the end of {dependency.job}",
+            unblocks=f"the end of {ends or dependency.job}",
         ),
     )
+
+
+def _same_elements(
+    work: desk.Work,
+    spec: desired.Job,
+    dependencies: Sequence[desired.Dependency],
+    waiting: Sequence[int],
+) -> Readiness:
+    """Every element waits for one of the same number: which of those have not ended yet."""
+    dependency, unmet = dependencies[0], list(waiting)
+    for dependency in dependencies:
+        unmet = [i for i in waiting if not _element_met(work, dependency, i)]
+        if unmet:
+            break
+    elements = _elements_of(work, dependency.job)
+    still = (i for i in unmet if i < len(elements) and elements[i] < _FINISHED_FROM)
+    names = [f"{dependency.job}[{i}]" for i in islice(still, ELEMENTS_TOLD + 1)]
+    ends = f"one of {', '.join(names[:ELEMENTS_TOLD])}" if len(names) > 1 else "".join(names)
+    ends += " and others" if len(names) > ELEMENTS_TOLD else ""
+    return _dependency_reason(spec, dependency, "the same element of it ends", ends)
 
 
 def _unknown(spec: desired.Job, dependency: desired.Dependency) -> Readiness:

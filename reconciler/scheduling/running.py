@@ -68,6 +68,7 @@ class Holding:
         leaves_by: when it has left at the latest, where ``leaving``; 0: unknown.
         fixed: whether it began with more than the least that it needs, and can give none of it up
             while it runs; once it has left it asks for the least again, by ``shape``.
+        of_array: whether people name it by its element too.
     """
 
     job: str
@@ -93,6 +94,7 @@ class Holding:
     grace_s: float = 0.0
     leaves_by: float = 0.0
     fixed: bool = False
+    of_array: bool = False
     packed: bytes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

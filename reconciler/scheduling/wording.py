@@ -66,7 +66,9 @@ def names_text(names: tuple[str, ...]) -> str:
 
 
 def leaving(situation: snapshots.Snapshot, names: Sequence[str]) -> str:
-    """What has to leave, with its verb: ``a[0] has``, ``3 tasks of a[0] have``.
+    """What has to leave, with its verb: ``a has``, ``b[0] has``, ``3 tasks of a have``.
+
+    Elements of jobs that are no arrays go by the job's name alone, as anyone knows them.
 
     ``names``: of units, or of elements; of these some tasks alone may have been told to leave.
     """
@@ -76,10 +78,12 @@ def leaving(situation: snapshots.Snapshot, names: Sequence[str]) -> str:
     for name in names:
         element, single, _ = name.partition(pools.TASK)
         counts[element] += 1 if single else _leaving_of(situation, element)
-    parts = [
-        f"{count} task{'s' if count > 1 else ''} of {element}" if count else element
-        for element, count in counts.items()
-    ]
+    arrays = {holding.job for holding in situation.holdings if holding.of_array}
+    parts = []
+    for element, count in counts.items():
+        job = element.partition("[")[0]
+        name = element if job in arrays else job
+        parts.append(f"{count} task{'s' if count > 1 else ''} of {name}" if count else name)
     return f"{names_text(tuple(parts))} {'has' if [*counts.values()] in ([0], [1]) else 'have'}"
 
 

@@ -48,9 +48,9 @@ def test_it_takes_what_there_is_and_gives_way_with_what_it_can_spare() -> None:
 @pytest.mark.parametrize(
     ("least", "cpu", "told"),
     [
-        (2, 3, "3 tasks of train[0] have stopped"),
-        (2, 1, "1 task of train[0] has stopped"),
-        (8, 3, "train[0] has stopped"),
+        (2, 3, "3 tasks of train have stopped"),
+        (2, 1, "1 task of train has stopped"),
+        (8, 3, "train has stopped"),
     ],
 )
 def test_what_waits_for_some_of_its_tasks_is_told_how_many(least: int, cpu: int, told: str) -> None:
@@ -62,6 +62,16 @@ def test_what_waits_for_some_of_its_tasks_is_told_how_many(least: int, cpu: int,
         world.cycle()
         (reason, *_) = world.memory.reasons[world.memory.jobs["urgent"].reason_key]
         assert reason.message == f"room is kept for it until {told}"
+
+
+def test_of_an_array_the_element_that_stops_is_named() -> None:
+    world = World(nodes=1, cpu=4)
+    world.commit(job("sweep", cpu=2, array_count=2), job("alone", cpu=0))
+    world.settle()
+    world.commit(job("urgent", cpu=4, priority=90))
+    world.cycle()
+    (reason, *_) = world.memory.reasons[world.memory.jobs["urgent"].reason_key]
+    assert reason.message == "room is kept for it until sweep[0], sweep[1] have stopped"
 
 
 def test_it_ends_when_all_its_tasks_have_ended_and_grows_no_more_before() -> None:

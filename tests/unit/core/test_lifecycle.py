@@ -211,8 +211,32 @@ def test_elements_wait_for_their_own_element() -> None:
     )
     world.settle()
     assert not world.attempts("second")
+    assert _unblocks(world) == "the end of one of first[0], first[1], first[2]"
     world.end("first", element=1)
     assert [attempt.element for attempt in world.attempts("second")] == [1]
+    world.end("second", element=1)
+    world.end("first", element=0)
+    world.end("second", element=0)
+    world.settle()
+    assert _unblocks(world) == "the end of first[2]"
+
+
+def test_of_many_elements_that_are_waited_for_some_are_named() -> None:
+    """The first dependency is met: it is the second that keeps them."""
+    world = World(nodes=4, cpu=8)
+    both = tuple(desired.Dependency(job=name, per_element=True) for name in ("zero", "first"))
+    world.commit(job("zero", array_count=5), job("first", array_count=5))
+    world.commit(job("second", array_count=5, depends_on=both))
+    world.settle()
+    for element in range(5):
+        world.end("zero", element=element)
+    world.settle()
+    assert _unblocks(world) == "the end of one of first[0], first[1], first[2] and others"
+
+
+def _unblocks(world: World) -> str:
+    (told,) = world.memory.reasons["Dependency/second"]
+    return told.unblocks
 
 
 def test_live_fields_change_under_a_run_and_execution_fields_do_not() -> None:
