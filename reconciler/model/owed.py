@@ -98,10 +98,6 @@ class Most:
         lent = self._lenders(resource).of(queue)
         return max(0, lent.most) if lent.kept else None
 
-    def owed(self, queue: int, resource: int) -> int:
-        """What of that is guaranteed to a queue, or above it where that leaves more."""
-        return max(0, self._lenders(resource).of(queue).owned)
-
     def _lenders(self, resource: int) -> lenders.Lenders:
         """What is kept back of a resource while nobody uses any of it."""
         found = self._idle.get(resource)

@@ -57,18 +57,16 @@ class Bounds:
         name = self.situation.queues.names[line.queue]
         most = self._lendable.of(line.queue, resource)
         firm = self.ledger.guaranteed[line.queue][resource]
-        owed = max(firm, self._lendable.owed(line.queue, resource))
-        left = max(0, most - owed)
+        left = max(0, most - firm)
         bound = wording.quota_text(self.situation, resource, most)
         amount, own, rest = (
             wording.quota_text(self.situation, resource, each, of=False)
-            for each in (asked[resource], owed, left)
+            for each in (asked[resource], firm, left)
         )
-        whose = "to it or above it" if owed > firm else "to it"
         return reasons.Reason(
             reasons.ReasonCode.NEVER_FITS,
             f"{amount} asked at once, and queue {name} can have {bound} at the most: {own} "
-            f"guaranteed {whose}, and {rest} that {wording.verb(resource, left)} nobody's own or "
+            f"guaranteed to it, and {rest} that {wording.verb(resource, left)} nobody's own or "
             "that other queues lend",
             unblocks=f"queue {name} is guaranteed more, other queues lend more, nodes are added, "
             "or less is asked for at once",
@@ -172,11 +170,12 @@ class Bounds:
         asked = self._text(excess, excess.asked, of=False)
         used = self._text(excess, excess.used, of=False)
         bound = self._text(excess, max(0, excess.bound))
+        whose = f"queue {name} or another" if excess.used else "another queue"
         return reasons.Reason(
             reasons.ReasonCode.WAITING_FOR_QUOTA,
             f"other queues lend no more of their guarantees: queue {name} may have {bound}, "
             f"{used} in use, {asked} asked",
-            unblocks=f"work in queue {name} ends, or other queues lend more",
+            unblocks=f"work in {whose} ends, or other queues lend more",
         )
 
     def over_guarantee(self, line: snapshots.Line, excess: ledgers.Excess) -> reasons.Reason:

@@ -33,7 +33,3 @@ class Lendable:
         """The most of one resource; ``UNLIMITED`` where only the nodes are a bound."""
         found = None if self._most is None else self._most.of(queue, resource)
         return UNLIMITED if found is None else found
-
-    def owed(self, queue: int, resource: int) -> int:
-        """What of that is guaranteed to the queue, or above it."""
-        return 0 if self._most is None else self._most.owed(queue, resource)

@@ -57,6 +57,20 @@ def test_nodes_that_take_no_work_now_count_since_they_come_back(*, accepts: bool
     assert told(s, "big")[0].code == "WaitingForQuota"
 
 
+@pytest.mark.parametrize(
+    ("own", "ends"), [(0, "work in another queue ends"), (1, "work in queue main or another ends")]
+)
+def test_whose_work_keeps_it_from_what_is_lent(own: int, ends: str) -> None:
+    s = Situation().node("n0", gpu=8).queue("main").queue("borrower")
+    s.queue("other", guaranteed=4, lending=2).job("some", gpu=2)
+    s.job("runs", "borrower", gpu=5 - own, on=("n0",), time_limit_s=60, preemptible=False)
+    if own:
+        s.job("own", gpu=own, on=("n0",), time_limit_s=60)
+    (reason,) = told(s, "some")
+    assert reason.code == "WaitingForQuota"
+    assert reason.unblocks == f"{ends}, or other queues lend more"
+
+
 def test_the_guarantee_of_a_queue_above_counts_as_its_own() -> None:
     s = Situation().node("n0", gpu=8).node("n1", gpu=8)
     s.queue("top", guaranteed=12).queue("main", "top", guaranteed=2)
@@ -65,8 +79,8 @@ def test_the_guarantee_of_a_queue_above_counts_as_its_own() -> None:
     s.job("fits", cpu=0, gpu=3, tasks=3).job("never", cpu=0, gpu=5, tasks=2)
     assert told(s, "fits")[0].code == "WaitingForQuota"
     assert told(s, "never")[0].message.startswith(
-        "10 GPUs asked at once, and queue main can have 9 GPUs at the most: 9 GPUs guaranteed to "
-        "it or above it, and 0 GPUs that are nobody's own"
+        "10 GPUs asked at once, and queue main can have 9 GPUs at the most: 2 GPUs guaranteed to "
+        "it, and 7 GPUs that are nobody's own"
     )
 
 
