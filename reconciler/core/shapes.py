@@ -304,7 +304,7 @@ class Shapes:
                 lambda pool, t=text: any(one.hard and one.text() == t for one in pool.taints)  # type: ignore[misc]
             )
             mend = f"spec.tolerations name taint {text}"
-            found.keep(~tainted, f"taint {text} is not tolerated", mend)
+            found.keep(~tainted, f"with taint {text}, not tolerated", mend)
         if spec.owner not in self._structure.unix_users:
             before = int(found.mask.sum())
             found.keep(~self._needs_user(), _NO_USER)

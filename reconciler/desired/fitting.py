@@ -89,10 +89,10 @@ class Fitting:
     def _kept(self, job: desired.Job) -> Fault | None:
         """That a job may not use the reservation which it names, and is placed as if it named none.
 
-        Nothing is said where its owner isn't known yet and would have to be.
+        `muster submit` has written an owner into a job before it comes here.
         """
         one = self._reservations.get(job.reservation)
-        if one is None or (one.users and not job.owner):
+        if one is None:
             return None
         above = [job.queue, *access.ancestors(job.queue, self._parents)]
         if one.lets_in(job.owner, job.reservation, above):
@@ -103,6 +103,8 @@ class Fitting:
             "maintenance, for nobody" if one.maintenance else ", ".join(whom[:WHOM_SHOWN]) + more
         )
         who = f"{job.owner} in queue {job.queue}" if job.owner else f"queue {job.queue}"
+        if one.users and not job.owner:
+            who = f"a job without owner in {who}"
         message = (
             f"reservation {one.name} is kept for {for_whom}: {who} may not use it, and the job "
             "is placed as if it named none"

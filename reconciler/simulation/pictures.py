@@ -407,7 +407,8 @@ def _waits(axes: "Axes", run: results.Run, edges: Any, unit_s: float) -> float:
     own.spines["right"].set_visible(True)
     own.spines["right"].set_linestyle(":")
     own.yaxis.set_major_formatter(lambda amount, _: f"{amount:,.6g}")
-    axes.plot([], [], label=f"waiting (up to {most:,.0f}, scale at the right)", **line)
+    told = f"waiting (up to {most:,.0f} {_UNITS[run.unit]}, scale at the right)"
+    axes.plot([], [], label=told, **line)
     return 0.0
 
 
@@ -426,7 +427,11 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
     if len(bars) > BARS_MAX:
         title += f"; the {BARS_MAX:,} largest of {len(bars):,} stretches"
         bars = bars[:BARS_MAX]
-    axes.set_title(title)
+    if len(shown) < len(run.stretches):
+        title += f"; work without {_UNITS[run.unit]} is left out"
+    if any(bar.evicted for bar in bars):
+        title += "; crosses mark evictions"
+    axes.set_title(textwrap.fill(title, _LINE_MAX))
     colours = queue_colours(run)
     lanes = lanes_of(bars)
     widths: dict[str, int] = {}
@@ -434,6 +439,7 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
         widths[stretch.node] = max(widths.get(stretch.node, 1), runs[-1][1])
     row_dots = _GANTT_INCHES * _DPI / max(1, len(nodes))
     drawn: dict[tuple[str, bool], tuple[list[Any], list[Any]]] = {}
+    crosses: list[tuple[float, float]] = []
     for stretch, runs in zip(bars, lanes, strict=True):
         left, right = stretch.begin_s / scale[0], stretch.end_s / scale[0]
         shade = 0.75 + 0.25 * (zlib.crc32(stretch.job.encode()) % 100) / 100
@@ -447,6 +453,8 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
             shapes, faces = drawn.setdefault((hatch, thin), ([], []))
             shapes.append([(left, low), (right, low), (right, high), (left, high)])
             faces.append((colours[stretch.queue], shade))
+            if stretch.evicted and first == runs[0][0]:
+                crosses.append((right, (low + high) / 2))
     for (hatch, thin), (shapes, faces) in drawn.items():
         axes.add_collection(
             PolyCollection(
@@ -454,6 +462,8 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
                 rasterized=True, hatch=hatch or None,
             )
         )  # fmt: skip
+    axes.plot([at for at, _ in crosses], [height for _, height in crosses],
+              linestyle="", marker="x", markersize=5, markeredgewidth=1.4, color=_INK)  # fmt: skip
     axes.set_xlim(0, span_s / scale[0])
     axes.set_ylim(len(nodes) - 0.5, -0.5)
     step = max(1, len(nodes) // 16)

@@ -182,9 +182,9 @@ class _Ledger:
         job, units = self.elements[key], self._units(attempt.resources)
         end_s = at - BEGIN
         if ran_s > 0:
-            self.stretches.append(
-                results.Stretch(job.name, job.queue, attempt.node, units, end_s - ran_s, end_s)
-            )
+            place = (attempt.node, units, end_s - ran_s, end_s)
+            evicted = why is EndReason.PREEMPTED
+            self.stretches.append(results.Stretch(job.name, job.queue, *place, evicted))
         life = self._lives.get(key)
         if life is None or attempt.id not in life.up:
             return  # it left before it was up

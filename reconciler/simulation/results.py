@@ -54,7 +54,10 @@ class JobResult(msgspec.Struct):
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """Units of a node, or of the cluster where ``node`` is empty, in one job's hands."""
+    """Units of a node, or of the cluster where ``node`` is empty, in one job's hands.
+
+    ``evicted``: it ended since the job had to leave for others.
+    """
 
     job: str
     queue: str
@@ -62,6 +65,7 @@ class Stretch(msgspec.Struct, frozen=True):
     units: int
     begin_s: float
     end_s: float
+    evicted: bool = False
 
 
 class Run(msgspec.Struct):

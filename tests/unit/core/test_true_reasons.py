@@ -92,6 +92,9 @@ def test_what_never_fits_says_what_alone_would_mend_it(
     (reason,) = world.memory.reasons[world.memory.jobs["j"].reason_key]
     assert reason.code == "NeverFits"
     assert reason.unblocks == ", or ".join(unblocks)
+    if TAINT in unblocks:
+        told = {step.why: step.count for step in reason.funnel}
+        assert told["with taint kept=x, not tolerated"] == 1
 
 
 def beside(name: str, *affinities: desired.JobAffinity, **more: Any) -> desired.Job:

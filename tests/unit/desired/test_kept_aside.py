@@ -49,7 +49,11 @@ USERS = "users: [a@x.org, b@x.org]"
         ("", "leaf, owner: c@x.org, reservation: kept", None),
         (USERS, "leaf, owner: a@x.org, reservation: kept", None),
         (USERS, "leaf, owner: c@x.org", None),
-        (USERS, "leaf, reservation: kept", None),
+        (
+            USERS,
+            "leaf, reservation: kept",
+            ("a@x.org, b@x.org", "a job without owner in "),
+        ),
         ("queues: [top]", "leaf, owner: c@x.org, reservation: kept", None),
         (USERS, "leaf, owner: c@x.org, reservation: kept", ("a@x.org, b@x.org", "c@x.org in ")),
         (

@@ -112,6 +112,25 @@ def test_nodes_that_are_left_out_are_counted() -> None:
     assert f"the first {pictures.NODES_MAX} of {count} nodes</text>" in found
 
 
+def test_what_the_nodes_are_not_drawn_with_is_said_and_evictions_are_marked() -> None:
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    shown = [Stretch("j", "q", "n1", 1, 0, 50, evicted=True), Stretch("k", "q", "n2", 1, 0, 100)]
+    without = Stretch("c", "q", "n1", 0, 0, 100)
+    left_out, marked = "work without GPUs is left out", "crosses mark evictions"
+    for stretches, told in (
+        ([shown[1]], ()),
+        ([shown[1], without], (left_out,)),
+        (shown, (marked,)),
+        ([*shown, without], (left_out, marked)),
+    ):
+        with pictures._drawn([Run("p", 8, [], stretches)], "a title") as figure:
+            nodes = figure.axes[-1]
+            title = nodes.get_title(loc="left").replace("\n", " ")
+            assert [one for one in (left_out, marked) if one in title] == list(told)
+            points = [np.asarray(line.get_xydata()).tolist() for line in nodes.get_lines()]
+            assert points == ([[[50.0, 0.0]]] if marked in told else [[]])
+
+
 def test_a_run_in_which_nothing_ran_is_drawn_too(runs: list[Run]) -> None:
     assert pictures.png([Run("empty", 8, [], [])], "nothing").startswith(b"\x89PNG")
 
@@ -121,8 +140,8 @@ def test_a_run_in_which_nothing_ran_is_drawn_too(runs: list[Run]) -> None:
     [
         ((1, 4, 4), "waiting", False),
         ((1, 12, 12), "waiting", False),
-        ((1, 12, 13), "waiting (up to 25, scale at the right)", True),
-        ((1, 9, 9000), "waiting (up to 9,009, scale at the right)", True),
+        ((1, 12, 13), "waiting (up to 25 GPUs, scale at the right)", True),
+        ((1, 9, 9000), "waiting (up to 9,009 GPUs, scale at the right)", True),
     ],
 )
 def test_the_axis_of_what_waits_reaches_its_most(
@@ -154,7 +173,8 @@ def test_work_without_gpus_among_others_has_no_bar() -> None:
     alone = pictures.page([Run("p", 8, jobs, [with_gpu])], "a title")
     for node in ("n", "a-node-of-cpus"):
         without = Stretch("j0", "q", node, 0, 0, 100)
-        assert pictures.page([Run("p", 8, jobs, [without, with_gpu])], "a title") == alone
+        found = pictures.page([Run("p", 8, jobs, [without, with_gpu])], "a title")
+        assert found.replace("; work without GPUs is left out", "") == alone
         assert "<svg" in pictures.page([Run("p", 8, jobs, [without])], "a title")
 
 
