@@ -269,11 +269,16 @@ def _run(cluster: clusters.Cluster, seen: _Observer, until: float) -> None:
     now = cluster.now
     size = 1 + len(cluster.nodes) + len(seen.waiting)
     most = min(CYCLES_MAX, max(CYCLES_MIN, EFFORT_MAX // size))
-    idle = 0
+    idle, looked_at = 0, -1
     while idle <= IDLE_STEPS_MAX and cluster.cycles < most:
         at = cluster.next_at()
         if at is None or at > until:
-            break
+            if looked_at == len(seen.found.starts):
+                break
+            # nothing tells of the last starts, and who waits behind them would do so for ever
+            looked_at = len(seen.found.starts)
+            cluster.commit()
+            continue
         idle = idle + 1 if cluster.idle else 0
         cluster.step()
         if not seen.waiting:

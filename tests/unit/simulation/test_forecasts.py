@@ -258,6 +258,21 @@ def test_what_does_not_start_within_the_horizon_says_why() -> None:
     assert shift.reason.startswith("NeverFits: ")
 
 
+def test_who_never_starts_is_told_what_it_waits_for_at_the_end() -> None:
+    """Not that others go first which have started by then."""
+    queues = {name: desired.Queue(name) for name in ("others", "own")}
+    structure = msgspec.structs.replace(STRUCTURE, queues=queues)
+    low = [job(f"low{n}", gpu=1, limit_s=None, queue="own", priority=1) for n in range(8)]
+    more = [job(f"more{n}", gpu=1, limit_s=None, queue="others") for n in range(6)]
+    short = job("short", gpu=2, limit_s=25, queue="own")
+    observed, now = after(*low, structure=structure)
+    asked = wanted(*low, *more, short, structure=structure)
+    found = forecasts.future(asked, observed, now, base_nodes=frozenset(POOL.nodes))
+    assert found.reasons, "there is more than the nodes hold"
+    assert not any(told.startswith("Behind") for told in found.reasons.values()), found.reasons
+    assert found.until == now + forecasts.HORIZON_S
+
+
 def test_the_cycles_of_a_future_are_bounded_and_the_rest_is_estimated() -> None:
     many = [job(f"j{number:03}", limit_s=3600) for number in range(60)]
     observed, now = after(*many)
