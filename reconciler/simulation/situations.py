@@ -162,7 +162,7 @@ def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Set
             parts.setdefault(name, {})[part] = value
         else:
             whole[name] = value
-    for name in whole.keys() & parts.keys():
+    for name in sorted(whole.keys() & parts.keys()):
         beside = ", ".join(f"{name}.{part}" for part in parts[name])
         told = f"found {name} beside {beside}, expected one of the two: say all of it in {name}"
         raise forms.ScenarioError(told, name)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from reconciler.model import quantities
 from reconciler.simulation import forms
 
 _WHOLE = 1000
@@ -80,8 +81,9 @@ class _Node:
         for one in tasks:
             taken += one.gpu_milli
             if taken > self._gpu_milli:
+                found = quantities.counted(taken / _WHOLE, "GPU")
                 message = (
-                    f"found {taken / _WHOLE:g} GPUs taken by what runs there, up to this task; "
+                    f"found {found} taken by what runs there, up to this task; "
                     f"expected no more than there are: {self._has}"
                 )
                 raise forms.ScenarioError(message, f"{one.where}.gpu")
@@ -138,8 +140,9 @@ class _Node:
                 own = [self._with_room(one.gpu_milli)] if one.gpu_milli else []
                 taken.update(own)
             if any(index >= self._count for index in own):
+                asked = quantities.counted(one.gpu_milli / _WHOLE, "GPU")
                 message = (
-                    f"found no device left for {one.gpu_milli / _WHOLE:g} GPUs; expected room "
+                    f"found no device left for {asked}; expected room "
                     f"beside what else runs there ({self._has}): say `devices` of its tasks"
                 )
                 raise forms.ScenarioError(message, f"{one.where}.gpu")

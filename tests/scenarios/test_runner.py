@@ -241,7 +241,7 @@ def test_devices_of_what_runs(
     ("gpus", "tasks", "where", "message"),
     [
         (1, [RUNS, RUNS], "tasks[1].gpu", "found 2 GPUs taken"),
-        (0, [RUNS], "tasks[0].gpu", "node n0 has 0 of them"),
+        (0, [RUNS], "tasks[0].gpu", "found 1 GPU taken by what runs there"),
         (2, [RUNS | {"gpu": 3}], "tasks[0].gpu", "node n0 has 2 of them"),
         (2, [RUNS | {"devices": ["5"]}], "tasks[0].devices", "found device '5'; expected one that"),
         (2, [SHARE | {"devices": [label]} for label in "abc"], "tasks[2].devices", "device 'c'"),
@@ -263,7 +263,7 @@ def test_devices_of_what_runs(
             2,
             [SHARE | {"devices": ["0"]}, SHARE | {"devices": ["1"]}, RUNS],
             "tasks[2].gpu",
-            "no device left for 1 GPUs",
+            "no device left for 1 GPU;",
         ),
     ],
 )
