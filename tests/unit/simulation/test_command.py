@@ -376,7 +376,11 @@ def test_pictures(
             64,
             "--scheduling: fairness.halfLife: found 0s, expected a duration above 0s",
         ),
-        (["--scheduling", "depth=201"], 64, "depth: found 201, expected a whole number from 0 to 200"),
+        (
+            ["--scheduling", "depth=201"],
+            64,
+            "depth: found 201, expected a whole number from 0 to 200",
+        ),
         (
             ["--scheduling", "minRuntime=soon"],
             64,
