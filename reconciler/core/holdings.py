@@ -47,7 +47,8 @@ class Maker:
         """A holding for each element, those that leave in part before what stays of them."""
         frame, before = self._frame, held.frame
         same = before is not None and before[0] is frame[0] and before[1:] == frame[1:]
-        same = same and held.made_at <= self._at
+        # selectors that there were not before may match any of them
+        same = same and held.made_at <= self._at and not self._selectors.all
         held.frame, held.made_at = frame, self._at
         # In order: shapes are numbered as they are met.
         for key in sorted(held.unmade if same else held.entries):

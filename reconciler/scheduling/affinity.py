@@ -1,6 +1,6 @@
 """Where other work lets an element go: nearness and distance to what label selectors match."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,29 @@ def reach(present: snapshots.Mask, topology: Topology, level: int) -> snapshots.
     domains = topology.domains[:, level]
     touched = domains[present & (domains >= 0)]
     found: snapshots.Mask = np.isin(domains, touched)
+    return found
+
+
+def away_from(
+    shape: snapshots.Shape, other: snapshots.Shape, nodes: Sequence[int], topology: Topology
+) -> snapshots.Mask | None:
+    """(n,) where one of two may not be while the other is on some nodes; None: they may be anywhere.
+
+    It does not matter which of the two has to be apart from what the other is.
+    """
+    levels = {
+        affinity.level
+        for one, beside in ((shape, other), (other, shape))
+        for affinity in one.affinities
+        if affinity.apart and not affinity.weight and affinity.selector in beside.matches
+    }
+    if not levels:
+        return None
+    present = np.zeros(len(shape.eligible), dtype=np.bool_)
+    present[list(nodes)] = True
+    found: snapshots.Mask = np.zeros(len(present), dtype=np.bool_)
+    for level in levels:
+        found |= reach(present, topology, topology.depth if level == NO_LEVEL else level)
     return found
 
 

@@ -11,6 +11,7 @@ described by Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -37,6 +38,7 @@ class Reservation:
 
     Attributes:
         room: what is free at ``starts_at`` beside all that is reserved then.
+        grace_s: for how long others may go on there, who are told to leave at ``starts_at``.
     """
 
     ask: asking.Ask
@@ -44,11 +46,44 @@ class Reservation:
     ends_at: float
     tasks: tuple[TaskPlacement, ...]
     room: Room
+    grace_s: float = 0.0
+
+    @property
+    def ready_at(self) -> float:
+        """When its work starts at the latest."""
+        return self.starts_at + self.grace_s
 
     @property
     def place(self) -> tuple[str, float, tuple[int, ...]]:
         """Whose it is, when and where: alike for two that keep the same."""
         return (self.ask.job, self.starts_at, tuple(task.node for task in self.tasks))
+
+
+class Taking(NamedTuple):
+    """What an ask may take at a moment from those who have it.
+
+    Attributes:
+        room: what is free then beside all that is reserved, the ask included.
+        grace_s: for how long those who leave for it may go on.
+        gives_way: reservations on those nodes that the ask goes before.
+    """
+
+    at: float
+    tasks: tuple[TaskPlacement, ...]
+    room: Room
+    grace_s: float
+    gives_way: tuple[Reservation, ...]
+
+
+class Takes(Protocol):
+    """Who may take back what is protected now: ``protected.Protected``."""
+
+    @property
+    def some(self) -> bool:
+        """Whether anything is protected that could be evicted later."""
+
+    def earliest(self, ask: asking.Ask, until: float, *, renewed: bool = False) -> Taking | None:
+        """What an ask may take first, until a moment."""
 
 
 def most(policy: snapshots.Policy) -> int:
@@ -82,6 +117,8 @@ class Calendar:
         #: Which asks were refused reservations of others, and when (``given_up``).
         self._refused: set[tuple[object, ...]] = set()
         self._hastens = HASTENS_MAX
+        #: Who may take room back later.
+        self.protected: Takes | None = None
 
     # What may start
 
@@ -105,14 +142,15 @@ class Calendar:
         reach = self._reach(duration_s)
         if not reach:
             return self.later
-        made_of = [self.later, *(reservation.room for reservation in self.reservations[:reach])]
+        there = self.reservations[:reach]
+        made_of = [self.later, *(reservation.room for reservation in there)]
         at = tuple([(room, room.version) for room in made_of])
         kept = self._coming.get(reach)
         if kept is not None and kept[0] == at:
             return kept[1]
         room = self.later.copy()
-        for other in made_of[1:]:
-            room.clamp(other)
+        for reservation in there:
+            self._leave(room, reservation)
         self._coming[reach] = (at, room)
         return room
 
@@ -156,6 +194,16 @@ class Calendar:
         found.reverse()
         return found
 
+    def _leave(self, room: Room, reservation: Reservation, then: Room | None = None) -> None:
+        """Leave in a room what a reservation needs when it begins, and nobody to be apart from.
+
+        ``then``: what is free at that moment; None: as was reserved.
+        """
+        room.clamp(reservation.room if then is None else then)
+        if self.situation.presence is not None:
+            nodes = tuple([task.node for task in reservation.tasks])
+            room.expect_company(reservation.ask.shape, nodes)
+
     def _beside(self, reach: int) -> Room:
         """What is free now beside the first reservations."""
         if not reach:
@@ -164,7 +212,7 @@ class Calendar:
         if room is None:
             room = self.now.copy()
             for reservation in self.reservations[:reach]:
-                room.clamp(reservation.room)
+                self._leave(room, reservation)
             self._combined[reach] = room
         return room
 
@@ -227,13 +275,46 @@ class Calendar:
 
     def reserve(self, ask: asking.Ask) -> Reservation | None:
         """Keep room for an ask at the earliest moment at which it fits until its end."""
-        if self._is_hopeless(ask) or not self.has_moments():
+        found = None
+        if not self._is_hopeless(ask) and self.has_moments():
+            found = self._earliest(ask)
+            if found is None:
+                self._hopeless[self._kind(ask)] = ask.line.duration_s
+        taken = self._taken(ask, math.inf if found is None else found[0])
+        return self._add(ask, *found) if taken is None and found is not None else taken
+
+    def _taken(
+        self, ask: asking.Ask, until: float, *, renewed: bool = False
+    ) -> Reservation | None:
+        """Keep what an ask may take back until then, once what protects others there is over."""
+        if self.protected is None:
             return None
-        found = self._earliest(ask)
-        if found is None:
-            self._hopeless[self._kind(ask)] = ask.line.duration_s
+        taking = self.protected.earliest(ask, until, renewed=renewed)
+        if taking is None:
             return None
-        return self._add(ask, *found)
+        self.lose(list(taking.gives_way))
+        return self._add(ask, taking.at, taking.tasks, taking.room, taking.grace_s)
+
+    def at(self, moment: float, without: Collection[Reservation]) -> Room:
+        """What is free at a moment beside what is reserved then, some of it left out."""
+        walk = self.later.copy()
+        for turn, changes in self._times.of(self._reserved(without), moment):
+            if turn > moment:
+                break
+            _change(walk, changes)
+        return walk
+
+    def place_at(
+        self, ask: asking.Ask, moment: float, room: Room, without: Collection[Reservation]
+    ) -> tuple[TaskPlacement, ...] | None:
+        """Where an ask goes that starts in a room at a moment; it is taken there."""
+        ask = self._whole(ask)
+        beside = self._until(room, moment, ask.line.duration_s, without)
+        tasks = ask.place(beside, within=self._open(ask, moment, None))
+        if tasks is not None and beside is not room:
+            shape = self.situation.shapes[ask.shape]
+            room.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
+        return tasks
 
     def _is_hopeless(self, ask: asking.Ask) -> bool:
         """Whether one like it, that runs no longer, was seen to fit at no moment."""
@@ -266,11 +347,11 @@ class Calendar:
         room = self.room_for(ask.line.duration_s)
         if ask.fits(room, within=nodes):
             return self._from_now(ask, room, within=nodes)
-        if not self.has_moments():
-            return None
         until = max(kept.starts_at, self.situation.now + moments.OVERRUN_S)
-        same = self._earliest(ask, within=nodes, until=until)
-        return None if same is None else self._add(ask, *same)
+        same = self._earliest(ask, within=nodes, until=until) if self.has_moments() else None
+        if same is None:
+            return self._taken(ask, until, renewed=True)
+        return self._add(ask, *same)
 
     def hasten(self, ask: asking.Ask) -> None:
         """Keep room from now on for who has it reserved in time, where that delays nobody else.
@@ -287,7 +368,7 @@ class Calendar:
             room = self.now.copy()
             for other in self.reservations:
                 if other.starts_at < ends_at and other not in mine:
-                    room.clamp(other.room)
+                    self._leave(room, other)
             if ask.fits(room):
                 self.give_up(mine)
                 self._from_now(ask, room)
@@ -313,14 +394,19 @@ class Calendar:
         return self._add(ask, self.situation.now, tasks, walk)
 
     def _add(
-        self, ask: asking.Ask, starts_at: float, tasks: tuple[TaskPlacement, ...], room: Room
+        self,
+        ask: asking.Ask,
+        starts_at: float,
+        tasks: tuple[TaskPlacement, ...],
+        room: Room,
+        grace_s: float = 0.0,
     ) -> Reservation:
         shape = self.situation.shapes[ask.shape]
         ends_at = starts_at + ask.line.duration_s
         for other in self.reservations:
             if starts_at <= other.starts_at < ends_at:
                 other.room.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
-        reservation = Reservation(ask, starts_at, ends_at, tasks, room)
+        reservation = Reservation(ask, starts_at, ends_at, tasks, room, grace_s)
         self.reservations.append(reservation)
         self.reservations.sort(key=lambda r: (r.starts_at, r.ask.progress.claim.order))
         self._combined.clear()
@@ -363,7 +449,7 @@ class Calendar:
             then = reservation.room.copy() if over else reservation.room
             for other in over:
                 self._release(then, other)
-            room.clamp(then)
+            self._leave(room, reservation, then)
         tasks = ask.place(room)
         if tasks is None:
             self._refused.add((self.given_up, refused))
@@ -403,11 +489,7 @@ class Calendar:
         ask = self._whole(ask)
         looked = 0
         for moment, changes in self._times.of(self._reserved(), since):
-            for change, tasks, exclusive, matches in changes:
-                if change > 0:
-                    walk.release(tasks, exclusive=exclusive, matches=matches)
-                else:
-                    walk.hold(tasks, exclusive=exclusive, matches=matches)
+            _change(walk, changes)
             looked += 1
             if looked > MOMENTS_MAX or moment > until:
                 return None
@@ -455,25 +537,45 @@ class Calendar:
         closed = windows.closed(self.situation, span, ask.line.reservations)
         return closed is not None and bool(closed[nodes].any())
 
-    def _until(self, walk: Room, moment: float, duration_s: float) -> Room:
-        """What stays free from a moment on for a duration."""
-        following = [r for r in self.reservations if moment < r.starts_at < moment + duration_s]
+    def _until(
+        self, walk: Room, moment: float, duration_s: float, without: Collection[Reservation] = ()
+    ) -> Room:
+        """What stays free from a moment on for a duration, beside reservations but some."""
+        apart = self.situation.presence is not None  # so it matters who is there first
+        following = [
+            r
+            for r in self.reservations
+            if moment < r.starts_at < moment + duration_s or (apart and r.starts_at == moment)
+        ]
+        following = [r for r in following if r not in without]
         if not following:
             return walk
         room = walk.copy()
         for reservation in following:
-            room.clamp(reservation.room)
+            self._leave(room, reservation)
         return room
 
-    def _reserved(self) -> list[moments.Reserved]:
-        """What is taken by reservations."""
+    def _reserved(self, without: Collection[Reservation] = ()) -> list[moments.Reserved]:
+        """What is taken by reservations but some."""
         shapes = self.situation.shapes
         return [
             moments.Reserved(r.starts_at, r.ends_at, r.tasks, shape.exclusive, shape.matches)
             for r in self.reservations
+            if r not in without
             for shape in (shapes[r.ask.shape],)
         ]
 
     def has_moments(self) -> bool:
         """Whether anything ends at a moment that is known."""
+        if self.protected is not None and self.protected.some:
+            return True
         return self._times.some or any(r.ends_at < math.inf for r in self.reservations)
+
+
+def _change(room: Room, changes: list[moments.Turn]) -> None:
+    """Release and hold what changes at a moment."""
+    for change, tasks, exclusive, matches in changes:
+        if change > 0:
+            room.release(tasks, exclusive=exclusive, matches=matches)
+        else:
+            room.hold(tasks, exclusive=exclusive, matches=matches)

@@ -77,7 +77,7 @@ def estimates(
     waited_for = [one for one in calendar.reservations if one.ask.progress.left > 0]
     moments = expected.starts(calendar, waited_for)
     reserved = [
-        pouring.Reserved(one, min(at, one.starts_at))
+        pouring.Reserved(one, min(at, one.ready_at))
         for one, at in zip(waited_for, moments, strict=True)
     ]
     found = _of_reserved(situation, ledger, reserved, taking, sure)
@@ -124,7 +124,7 @@ def _of_reserved(
         found[ask.job] = Estimate(
             min(at, taken),
             certain=entitled and sure.holds(reservation),
-            latest=reservation.starts_at,
+            latest=reservation.ready_at,
             entitled=entitled,
             takes_back=taken < at,
         )

@@ -20,7 +20,7 @@ done is not thrown away for what could have waited. From what might run forever 
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from reconciler.scheduling import (
@@ -115,6 +115,17 @@ class Evictor:
         self._grown.add(row)
         if self._pool is not None:
             self._pool.drop(row)
+
+    @property
+    def gone(self) -> Collection[int]:
+        """Rows of holdings of which something leaves by this cycle, or gets more."""
+        return self._grown if self._pool is None else self._pool.gone
+
+    def then(self, situation: snapshots.Snapshot, later: Room, budget: int) -> "Evictor":
+        """The searches of a later moment, for which nothing moves; in the same ledger."""
+        other = Evictor(situation, self.ledger, later, self.prospects, self.calendar)
+        other.budget, other._gentle = budget, 0  # noqa: SLF001
+        return other
 
     def promised(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
         """Room is kept for an ask until others have left."""

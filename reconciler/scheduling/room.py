@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.reasons import FunnelStep
-from reconciler.scheduling import elements, fixed, funnels, growing, plainly, rankings, states
+from reconciler.scheduling import affinity, elements, fixed, funnels, growing, plainly, rankings, states
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.elements import Part, Plan
@@ -77,6 +77,9 @@ class Room:
         #: Nodes that may be used and had so many idle devices at a version; none has more since.
         self._wide: dict[tuple[int, int], tuple[int, NDArray[np.intp]]] = {}
         self._ladder: tuple[int, funnels.Ladder] | None = None
+        #: Who comes to be on which nodes, as shape and nodes, and what that leaves to shapes.
+        self._company: list[tuple[int, tuple[int, ...]]] = []
+        self._apart: dict[int, Mask | None] = {}
 
     @classmethod
     def empty(cls, situation: Snapshot, like: "Room | None" = None) -> "Room":
@@ -132,6 +135,7 @@ class Room:
             if tally.at == len(self.stock.log)
         }
         twin._index_like = self._index_made or self._index_like
+        twin._company = self._company.copy()
         return twin
 
     def mark(self) -> int:
@@ -164,6 +168,7 @@ class Room:
         """
         if self.is_full_for(shape):
             return None
+        within = self._apart_from_company(shape, within)
         if self._fixed.singly[shape]:
             plan = self._plan_single(shape, within)
         else:
@@ -244,6 +249,7 @@ class Room:
 
         Where no states were counted yet, looking at nodes is cheaper than counting them.
         """
+        within = self._apart_from_company(shape, within)
         if self._fixed.singly[shape] and (
             self._index_made is None or self._is_looked_up(shape, within)
         ):
@@ -469,6 +475,32 @@ class Room:
         """Keep of each node, or of some, the lesser of what this room and another have free."""
         self.stock.clamp(other.stock, nodes)
         self.version += 1
+
+    def expect_company(self, shape: int, nodes: tuple[int, ...]) -> None:
+        """Whoever goes here now is beside work of a shape later, on nodes where that will be.
+
+        What has to be apart from the other, whichever of the two it is, has no room there.
+        """
+        self._company.append((shape, nodes))
+        self._apart.clear()
+        self.version += 1
+
+    def _apart_from_company(self, shape: int, within: Mask | None) -> Mask | None:
+        """(n,) nodes of some, None: all, on which a shape may be beside who comes there."""
+        if not self._company:
+            return within
+        if shape not in self._apart:
+            shapes, network = self.situation.shapes, self._fixed.network
+            found = [
+                affinity.away_from(shapes[shape], shapes[other], nodes, network)
+                for other, nodes in self._company
+            ]
+            away = [mask for mask in found if mask is not None]
+            self._apart[shape] = ~np.logical_or.reduce(away) if away else None
+        apart = self._apart[shape]
+        if apart is None:
+            return within
+        return apart if within is None else apart & within
 
     def counts(self, shape: int, group: int, *, within: Mask | None = None) -> NDArray[np.int64]:
         """(n,) tasks of the group that each node has room for; those beyond 2**31 as 2**31."""

@@ -124,6 +124,7 @@ class Cycle(ways.Ways):
         self.evictions += gangs.broken_up(self.situation, self.placements, self.promised)
         # circles with this: all of it would wait for the collector of garbage
         del self.passing, self.preceding
+        self.calendar.protected = None
         return telling.decisions(self)
 
     def _over(self) -> set[int]:

@@ -197,6 +197,8 @@ class Pool:
         #: Places of a queue's units in the order in which they go, and of what that was made.
         self._ordered: dict[int, tuple[object, Places, Ordered | None]] = {}
         self._taken: dict[int, int] = {}
+        #: Rows of holdings of which something was taken, or that were dropped.
+        self.gone: set[int] = set()
         running = situation.running
         may = running.free_to_go(situation.now) & (running.queue >= 0)
         self._may = np.flatnonzero(may)
@@ -216,12 +218,14 @@ class Pool:
         queue = unit.holding.queue
         self._taken[queue] = self._taken.get(queue, 0) + 1
         self.units(queue).there[unit.place] = False
+        self.gone.add(unit.row)
 
     def drop(self, row: int) -> None:
         """What one holding has leaves for another reason."""
         queue = self.situation.holdings[row].queue
         units = self.units(queue)
         units.there[units.row == row] = False
+        self.gone.add(row)
         self._taken[queue] = self._taken.get(queue, 0) + 1
 
     def is_empty(self, queue: int) -> bool:

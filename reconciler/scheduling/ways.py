@@ -23,6 +23,7 @@ from reconciler.scheduling import (
     lendable,
     lines,
     order,
+    protected,
     resettling,
     wording,
     yielding,
@@ -75,6 +76,9 @@ class Ways:
             situation, self.ledger, self.later, self.prospects, self.calendar
         )
         self.mover = consolidation.Mover(situation, self.later)
+        self.calendar.protected = protected.Protected(
+            situation, self.evictor, self.mover, self.calendar
+        )
         self.placements: list[Placement] = []
         self.evictions: list[Eviction] = []
         self.begun: dict[int, list[yielding.Beside]] = {}
@@ -382,7 +386,7 @@ class Ways:
         if reservation is None:
             return None
         ahead = bool(self.takers) and not ask.progress.started
-        return explain.Cause("reserved", subject=ask.job, at=reservation.starts_at, ahead=ahead)
+        return explain.Cause("reserved", subject=ask.job, at=reservation.ready_at, ahead=ahead)
 
     def _may_reserve(self, ask: asking.Ask, *, again: bool) -> bool:
         """Whether the policy lets a blocked claim keep room in time."""

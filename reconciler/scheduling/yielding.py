@@ -36,13 +36,20 @@ class Beside(NamedTuple):
 
 
 def yielding(
-    evictor: eviction.Evictor, ask: asking.Ask, holders: Sequence[asking.Ask]
+    evictor: eviction.Evictor,
+    ask: asking.Ask,
+    holders: Sequence[asking.Ask],
+    *,
+    protected: bool = False,
 ) -> list[asking.Ask]:
-    """Those of the holders that an ask could evict at once, had they all started."""
+    """Those of the holders that an ask could evict at once, had they all started.
+
+    ``protected``: also those that it could evict once their minimum run time is over.
+    """
     if not ask.line.preempts or ask.missing:
         return []
     ledger, minimum_s = evictor.ledger, evictor.situation.queues.min_runtime_s
-    loose = [one for one in holders if not one.firm and not minimum_s[one.queue]]
+    loose = [one for one in holders if not one.firm and (protected or not minimum_s[one.queue])]
     # what it would preempt in its own queue leaves that queue's share to it
     counted = [one for one in loose if one.queue != ask.queue or not _takes(evictor, ask, one)]
     version = ledger.version
