@@ -38,7 +38,8 @@ class Reservation:
 
     Attributes:
         room: what is free at ``starts_at`` beside all that is reserved then.
-        grace_s: for how long others may go on there, who are told to leave at ``starts_at``.
+        grace_s: for how long those may go on there who are told to leave at ``starts_at``; None:
+            nobody has to leave for it.
     """
 
     ask: asking.Ask
@@ -46,12 +47,12 @@ class Reservation:
     ends_at: float
     tasks: tuple[TaskPlacement, ...]
     room: Room
-    grace_s: float = 0.0
+    grace_s: float | None = None
 
     @property
     def ready_at(self) -> float:
         """When its work starts at the latest."""
-        return self.starts_at + self.grace_s
+        return self.starts_at + (self.grace_s or 0.0)
 
     @property
     def place(self) -> tuple[str, float, tuple[int, ...]]:
@@ -399,7 +400,7 @@ class Calendar:
         starts_at: float,
         tasks: tuple[TaskPlacement, ...],
         room: Room,
-        grace_s: float = 0.0,
+        grace_s: float | None = None,
     ) -> Reservation:
         shape = self.situation.shapes[ask.shape]
         ends_at = starts_at + ask.line.duration_s

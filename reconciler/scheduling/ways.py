@@ -279,11 +279,38 @@ class Ways:
         if not self.mover.may_find(ask):
             return False
         self._split()
+        mark = self.later.mark()
         found = self.mover.find(ask)
         if found is None:
             return False
+        if self._keeps_from_taking(ask, found):
+            self.later.rollback(mark)
+            self.mover.moved.difference_update(move.index for move in found[1])
+            return False
         self._promised(ask, self._moved(ask, found))
         return True
+
+    def _keeps_from_taking(self, ask: asking.Ask, placed: consolidation.Placed) -> bool:
+        """Whether work would move to where somebody takes room soon who does not go after the ask.
+
+        There it would be protected anew.
+        """
+        tasks, moves = placed
+        nodes = {task.node for task in tasks}.union(
+            *({task.node for task in move.tasks} for move in moves)
+        )
+        covered = self.ledger.covered
+        return any(
+            reservation.grace_s is not None
+            and not self._is_below(reservation.ask, ask)
+            and (
+                reservation.ask.queue == ask.queue
+                or not covered(ask.queue, ask.amounts)
+                or covered(reservation.ask.queue, reservation.ask.amounts)
+            )
+            and any(task.node in nodes for task in reservation.tasks)
+            for reservation in self.calendar.reservations
+        )
 
     def _moved(self, ask: asking.Ask, placed: consolidation.Placed) -> tuple[TaskPlacement, ...]:
         """Where an ask goes once what moves for it has moved."""
