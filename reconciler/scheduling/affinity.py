@@ -48,7 +48,7 @@ def reach(present: snapshots.Mask, topology: Topology, level: int) -> snapshots.
 def away_from(
     shape: snapshots.Shape, other: snapshots.Shape, nodes: Sequence[int], topology: Topology
 ) -> snapshots.Mask | None:
-    """(n,) where one of two may not be while the other is on some nodes; None: they may be anywhere.
+    """(n,) where one of two may not be while the other is on some nodes; None: anywhere.
 
     It does not matter which of the two has to be apart from what the other is.
     """

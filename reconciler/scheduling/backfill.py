@@ -284,9 +284,7 @@ class Calendar:
         taken = self._taken(ask, math.inf if found is None else found[0])
         return self._add(ask, *found) if taken is None and found is not None else taken
 
-    def _taken(
-        self, ask: asking.Ask, until: float, *, renewed: bool = False
-    ) -> Reservation | None:
+    def _taken(self, ask: asking.Ask, until: float, *, renewed: bool = False) -> Reservation | None:
         """Keep what an ask may take back until then, once what protects others there is over."""
         if self.protected is None:
             return None

@@ -124,7 +124,7 @@ class Evictor:
     def then(self, situation: snapshots.Snapshot, later: Room, budget: int) -> "Evictor":
         """The searches of a later moment, for which nothing moves; in the same ledger."""
         other = Evictor(situation, self.ledger, later, self.prospects, self.calendar)
-        other.budget, other._gentle = budget, 0  # noqa: SLF001
+        other.budget, other._gentle = budget, 0
         return other
 
     def promised(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:

@@ -4,8 +4,8 @@ A minimum run time keeps work from being evicted that has just begun. Whoever co
 that gets its room reserved for the moment at which it may: else others start there meanwhile, each
 protected anew, and it is never the turn of the one to whom the room is due. Asks come in; the first
 moment at which a search for victims succeeds if nobody starts until then goes out, with where the
-ask goes, and the reservations that give way to it. Nothing is evicted here, and where no queue has a
-minimum run time nothing is looked for.
+ask goes, and the reservations that give way to it. Nothing is evicted here, and where no queue has
+a minimum run time nothing is looked for.
 """
 
 import dataclasses
@@ -15,7 +15,15 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import asking, backfill, bypool, consolidation, eviction, moments, yielding
+from reconciler.scheduling import (
+    asking,
+    backfill,
+    bypool,
+    consolidation,
+    eviction,
+    moments,
+    yielding,
+)
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling import victims as pools
 from reconciler.scheduling.room import Room

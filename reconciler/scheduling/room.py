@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.reasons import FunnelStep
-from reconciler.scheduling import affinity, elements, fixed, funnels, growing, plainly, rankings, states
+from reconciler.scheduling import (
+    affinity,
+    elements,
+    fixed,
+    funnels,
+    growing,
+    plainly,
+    rankings,
+    states,
+)
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.elements import Part, Plan

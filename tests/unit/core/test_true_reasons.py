@@ -129,6 +129,20 @@ def test_who_is_kept_from_nodes_by_other_work_is_told_of_what_it_asks_alone(
     assert reason.unblocks == told
 
 
+def test_who_stays_apart_from_what_ran_before_it_came_has_room_reserved_when_that_ends() -> None:
+    """What is known of work since long is asked anew for labels that nobody asked for before."""
+    world = World(nodes=1, cpu=4)
+    world.commit(job("long", time_limit_s=600))
+    world.settle()
+    world.advance(60)
+    world.commit(job("other", time_limit_s=600))
+    world.settle()
+    world.commit(beside("j", APART_FROM_LONG))
+    world.settle()
+    (reason, *_) = world.memory.reasons[world.memory.jobs["j"].reason_key]
+    assert "room is reserved for it from" in reason.message
+
+
 def expected(world: World) -> set[str]:
     """Jobs of which it was last said when they start."""
     said = [one.expected for one in world.outcomes if one.expected is not None]

@@ -197,9 +197,21 @@ def one_by_one(given: Snapshot) -> Decisions:
     return scheduler.Cycle(scheduler.prepared(given), one_by_one=True).run()
 
 
-def differing(seed: int, steps: int = 3) -> tuple[int, list[str]]:
-    """At which step a story goes another way where every line has its turn, and in what."""
+def protect(s: Situation, seed: int) -> None:
+    """Give some of the queues a minimum run time."""
+    rng = random.Random(f"protected {seed}")
+    for queue in s.queue_list:
+        queue.min_runtime_s = rng.choice([0.0, 40.0, 300.0])
+
+
+def differing(seed: int, steps: int = 3, *, protected: bool = False) -> tuple[int, list[str]]:
+    """At which step a story goes another way where every line has its turn, and in what.
+
+    ``protected``: with minimum run times.
+    """
     s, rng = situation(seed)
+    if protected:
+        protect(s, seed)
     for step in range(steps):
         given = s.snapshot()
         fast, slow = scheduler.schedule(given), one_by_one(given)

@@ -521,8 +521,10 @@ class Situation:
 
     def _holdings(self, names: list[str]) -> tuple[Holding, ...]:
         found = []
+        minimums_s = {queue.name: queue.min_runtime_s for queue in self.queue_list}
         for held in self.held:
             job = self.jobs[held.job]
+            minimum_s = minimums_s[job.queue]
             found.append(
                 Holding(
                     job=held.job,
@@ -534,6 +536,7 @@ class Situation:
                     preemptible=job.preemptible,
                     since=held.since,
                     began=held.since,
+                    protected_until=held.since + minimum_s if minimum_s else 0.0,
                     movable=job.movable,
                     ends_at=held.since + job.time_limit_s,
                     leaving=held.leaving,

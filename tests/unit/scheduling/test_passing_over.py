@@ -55,6 +55,11 @@ def test_drawn_stories_go_the_way_in_which_every_line_has_its_turn(seed: int) ->
     assert drawn.differing(seed) == (3, [])
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_so_do_those_with_minimum_run_times(seed: int) -> None:
+    assert drawn.differing(seed, protected=True) == (3, [])
+
+
 class Counted(scheduler.Cycle):
     """A cycle that counts its turns."""
 
