@@ -131,13 +131,22 @@ class Expected:
                 _room_at(self.situation.now, calendar.later.amounts[node], changes[node], amounts)
                 for node, amounts in needed.items()
             )
-            if at < reservation.starts_at and calendar.is_closed(reservation, at):
+            if at < reservation.starts_at and (
+                calendar.is_closed(reservation, at) or self._asks_more_than_amounts(reservation)
+            ):
                 at = reservation.starts_at
             for node, amounts in needed.items():
                 changes[node].append((at, ledgers.minus(ledgers.NOTHING, amounts)))
                 if runs_s < math.inf:
                     changes[node].append((at + runs_s, amounts))
             yield at
+
+    def _asks_more_than_amounts(self, reservation: backfill.Reservation) -> bool:
+        """Whether a node to itself, or other work there, is a question, and not amounts alone."""
+        shape = self.situation.shapes[reservation.ask.shape]
+        whole = self.situation.nodes.exclusive
+        apart = any(not one.weight for one in shape.affinities)
+        return shape.exclusive or apart or any(whole[task.node] for task in reservation.tasks)
 
 
 def _room_at(

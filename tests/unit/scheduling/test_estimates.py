@@ -271,3 +271,13 @@ def test_elements_that_have_no_room_at_once_take_theirs_later() -> None:
     s.job("after", "main", gpu=4, time_limit_s=100)
     found = {job: one.at for job, one in s.decide().estimates.items()}
     assert found == {"array": 600.0, "after": 800.0}
+
+
+@pytest.mark.parametrize(("held", "waits"), [(False, True), (True, False), (True, True)])
+def test_a_node_to_itself_is_not_told_by_amounts(*, held: bool, waits: bool) -> None:
+    """Each of two nodes has room for more, but one that has it to itself leaves it to nobody."""
+    s = Situation().node("n", cpu=4).node("m", cpu=4).queue("main")
+    s.job("r", "main", on=("n",), time_limit_s=600, exclusive=held)
+    s.job("t", "main", on=("m",), time_limit_s=1200, exclusive=held)
+    s.job("w", "main", time_limit_s=60, exclusive=waits)
+    assert s.decide().estimates["w"].at == 600.0
