@@ -21,6 +21,8 @@ BY_POOL = 0.4
 BY_SOCKET = 0.5
 #: Which part of the jobs needs an image, and how long one may take to come.
 IMAGES = 0.3
+#: In which part of the stories nobody passes the first of a queue that borrows.
+STRICT = 0.3
 
 
 def draw(seed: int, size: sizes.Size | None = None) -> Plan:
@@ -29,6 +31,7 @@ def draw(seed: int, size: sizes.Size | None = None) -> Plan:
     chance = random.Random(seed)
     structure = _by_pool(random.Random(f"{seed} pools"), _structure(chance, size))
     structure = _by_socket(random.Random(f"{seed} sockets"), structure)
+    structure = _in_order(random.Random(f"{seed} strict"), structure)
     nodes = tuple(name for pool in structure.pools.values() for name in pool.nodes)
     steps = [*_work(chance, size), *_commits(chance, nodes), *_faults(chance, nodes)]
     rare = random.Random(f"{seed} rare")
@@ -180,6 +183,19 @@ def _by_socket(chance: random.Random, structure: desired.Structure) -> desired.S
     numa = halves if len(every) == 4 else (every,)
     pools = {**structure.pools, "gpu": msgspec.structs.replace(pool, numa=numa)}
     return msgspec.structs.replace(structure, pools=pools)
+
+
+def _in_order(chance: random.Random, structure: desired.Structure) -> desired.Structure:
+    """In some stories nobody passes the first of a queue; in none of an owner's, who would else be
+    denied its guarantee by a first that never fits."""
+    if chance.random() > STRICT:
+        return structure
+    some = chance.choice([("default",), ("batch",), ("default", "batch")])
+    queues = {
+        name: msgspec.structs.replace(queue, strict=name in some)
+        for name, queue in structure.queues.items()
+    }
+    return msgspec.structs.replace(structure, queues=queues)
 
 
 def _by_pool(chance: random.Random, structure: desired.Structure) -> desired.Structure:
