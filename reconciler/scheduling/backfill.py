@@ -10,13 +10,11 @@ described by Mu'alem and Feitelson, IEEE TPDS 12(6), 2001.
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
-from reconciler.scheduling import asking, moments, order, windows
+from reconciler.scheduling import asking, moments, order, reserving, windows
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.room import Room
@@ -30,61 +28,6 @@ EASY_MAX = 8
 
 #: Reservations in one cycle that are looked at in vain for room from now on.
 HASTENS_MAX = 16
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reservation:
-    """Room kept from ``starts_at`` to ``ends_at``.
-
-    Attributes:
-        room: what is free at ``starts_at`` beside all that is reserved then.
-        grace_s: for how long those may go on there who are told to leave at ``starts_at``; None:
-            nobody has to leave for it.
-    """
-
-    ask: asking.Ask
-    starts_at: float
-    ends_at: float
-    tasks: tuple[TaskPlacement, ...]
-    room: Room
-    grace_s: float | None = None
-
-    @property
-    def ready_at(self) -> float:
-        """When its work starts at the latest."""
-        return self.starts_at + (self.grace_s or 0.0)
-
-    @property
-    def place(self) -> tuple[str, float, tuple[int, ...]]:
-        """Whose it is, when and where: alike for two that keep the same."""
-        return (self.ask.job, self.starts_at, tuple(task.node for task in self.tasks))
-
-
-class Taking(NamedTuple):
-    """What an ask may take at a moment from those who have it.
-
-    Attributes:
-        room: what is free then beside all that is reserved, the ask included.
-        grace_s: for how long those who leave for it may go on.
-        gives_way: reservations on those nodes that the ask goes before.
-    """
-
-    at: float
-    tasks: tuple[TaskPlacement, ...]
-    room: Room
-    grace_s: float
-    gives_way: tuple[Reservation, ...]
-
-
-class Takes(Protocol):
-    """Who may take back what is protected now: ``protected.Protected``."""
-
-    @property
-    def some(self) -> bool:
-        """Whether anything is protected that could be evicted later."""
-
-    def earliest(self, ask: asking.Ask, until: float, *, renewed: bool = False) -> Taking | None:
-        """What an ask may take first, until a moment."""
 
 
 def most(policy: snapshots.Policy) -> int:
@@ -102,11 +45,11 @@ class Calendar:
         self.situation = situation
         self.now = now
         self.later = later
-        self.reservations: list[Reservation] = []
+        self.reservations: list[reserving.Reservation] = []
         #: Grows whenever room that was kept is given up.
         self.given_up = 0
         #: All that was given up, in that order, also where the same was made again since.
-        self.dropped: list[Reservation] = []
+        self.dropped: list[reserving.Reservation] = []
         self._times = moments.Moments(situation)
         self._combined: dict[int, Room] = {}
         #: By reach, room beside reservations once all has left, and what it was made of.
@@ -114,12 +57,12 @@ class Calendar:
         #: The shortest that fits at no moment, by kind; it does not with more reserved either.
         self._hopeless: dict[tuple[object, ...], float] = {}
         #: Reservations that were given up for others.
-        self.lost: list[Reservation] = []
+        self.lost: list[reserving.Reservation] = []
         #: Which asks were refused reservations of others, and when (``given_up``).
         self._refused: set[tuple[object, ...]] = set()
         self._hastens = HASTENS_MAX
         #: Who may take room back later.
-        self.protected: Takes | None = None
+        self.protected: reserving.Takes | None = None
 
     # What may start
 
@@ -170,7 +113,7 @@ class Calendar:
             for other in self.reservations
         )
 
-    def delayed_by(self, ask: asking.Ask) -> Reservation:
+    def delayed_by(self, ask: asking.Ask) -> reserving.Reservation:
         """The first reservation that an ask would delay, which fits but for reservations."""
         low, high = 1, self._reach(ask.line.duration_s)
         while low < high:
@@ -195,7 +138,9 @@ class Calendar:
         found.reverse()
         return found
 
-    def _leave(self, room: Room, reservation: Reservation, then: Room | None = None) -> None:
+    def _leave(
+        self, room: Room, reservation: reserving.Reservation, then: Room | None = None
+    ) -> None:
         """Leave in a room what a reservation needs when it begins, and nobody to be apart from.
 
         ``then``: what is free at that moment; None: as was reserved.
@@ -274,7 +219,7 @@ class Calendar:
 
     # When somebody could start
 
-    def reserve(self, ask: asking.Ask) -> Reservation | None:
+    def reserve(self, ask: asking.Ask) -> reserving.Reservation | None:
         """Keep room for an ask at the earliest moment at which it fits until its end."""
         found = None
         if not self._is_hopeless(ask) and self.has_moments():
@@ -284,7 +229,9 @@ class Calendar:
         taken = self._taken(ask, math.inf if found is None else found[0])
         return self._add(ask, *found) if taken is None and found is not None else taken
 
-    def _taken(self, ask: asking.Ask, until: float, *, renewed: bool = False) -> Reservation | None:
+    def _taken(
+        self, ask: asking.Ask, until: float, *, renewed: bool = False
+    ) -> reserving.Reservation | None:
         """Keep what an ask may take back until then, once what protects others there is over."""
         if self.protected is None:
             return None
@@ -294,7 +241,7 @@ class Calendar:
         self.lose(list(taking.gives_way))
         return self._add(ask, taking.at, taking.tasks, taking.room, taking.grace_s)
 
-    def at(self, moment: float, without: Collection[Reservation]) -> Room:
+    def at(self, moment: float, without: Collection[reserving.Reservation]) -> Room:
         """What is free at a moment beside what is reserved then, some of it left out."""
         walk = self.later.copy()
         for turn, changes in self._times.of(self._reserved(without), moment):
@@ -304,7 +251,7 @@ class Calendar:
         return walk
 
     def place_at(
-        self, ask: asking.Ask, moment: float, room: Room, without: Collection[Reservation]
+        self, ask: asking.Ask, moment: float, room: Room, without: Collection[reserving.Reservation]
     ) -> tuple[TaskPlacement, ...] | None:
         """Where an ask goes that starts in a room at a moment; it is taken there."""
         ask = self._whole(ask)
@@ -331,7 +278,7 @@ class Calendar:
                 best, until = at, found[0]
         return best
 
-    def renew(self, ask: asking.Ask, kept: snapshots.Kept) -> Reservation | None:
+    def renew(self, ask: asking.Ask, kept: snapshots.Kept) -> reserving.Reservation | None:
         """Keep what an earlier cycle reserved on its nodes, at its moment or before.
 
         What it could have before is not the devices that were planned for it: those may be another
@@ -378,7 +325,7 @@ class Calendar:
 
     def _from_now(
         self, ask: asking.Ask, room: Room, *, within: snapshots.Mask | None = None
-    ) -> Reservation:
+    ) -> reserving.Reservation:
         """Keep room that is there already."""
         tasks = ask.place(room.copy(), within=within)
         if tasks is None:  # pragma: no cover - it has just been seen to fit
@@ -399,13 +346,13 @@ class Calendar:
         tasks: tuple[TaskPlacement, ...],
         room: Room,
         grace_s: float | None = None,
-    ) -> Reservation:
+    ) -> reserving.Reservation:
         shape = self.situation.shapes[ask.shape]
         ends_at = starts_at + ask.line.duration_s
         for other in self.reservations:
             if starts_at <= other.starts_at < ends_at:
                 other.room.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
-        reservation = Reservation(ask, starts_at, ends_at, tasks, room, grace_s)
+        reservation = reserving.Reservation(ask, starts_at, ends_at, tasks, room, grace_s)
         self.reservations.append(reservation)
         self.reservations.sort(key=lambda r: (r.starts_at, r.ask.progress.claim.order))
         self._combined.clear()
@@ -421,18 +368,18 @@ class Calendar:
             self._hopeless.pop(self._kind(reservation.ask), None)
         return True
 
-    def void(self, keep: Callable[[Reservation], bool]) -> bool:
+    def void(self, keep: Callable[[reserving.Reservation], bool]) -> bool:
         """Give up reservations that are not to be kept; whether there were any."""
         voided = [r for r in self.reservations if not keep(r)]
         self.lose(voided)
         return bool(voided)
 
-    def lose(self, given_up: list[Reservation]) -> None:
+    def lose(self, given_up: list[reserving.Reservation]) -> None:
         """Give up reservations for somebody else."""
         self.lost += given_up
         self.give_up(given_up)
 
-    def gives_way(self, ask: asking.Ask, without: Collection[Reservation]) -> bool:
+    def gives_way(self, ask: asking.Ask, without: Collection[reserving.Reservation]) -> bool:
         """Give up those of some reservations on whose nodes an ask has room then; whether it has.
 
         It has room beside all others.
@@ -457,11 +404,11 @@ class Calendar:
         self.lose([r for r in without if any(task.node in nodes for task in r.tasks)])
         return True
 
-    def _release(self, room: Room, reservation: Reservation) -> None:
+    def _release(self, room: Room, reservation: reserving.Reservation) -> None:
         shape = self.situation.shapes[reservation.ask.shape]
         room.release(reservation.tasks, exclusive=shape.exclusive, matches=shape.matches)
 
-    def give_up(self, given_up: list[Reservation]) -> None:
+    def give_up(self, given_up: list[reserving.Reservation]) -> None:
         """Keep these no longer."""
         self.given_up += bool(given_up)
         self.dropped += given_up
@@ -529,7 +476,7 @@ class Calendar:
             return within
         return ~closed if within is None else within & ~closed
 
-    def is_closed(self, reservation: Reservation, at: float) -> bool:
+    def is_closed(self, reservation: reserving.Reservation, at: float) -> bool:
         """Whether a window would keep a reservation's work from its nodes, had it them ``at``."""
         ask, nodes = reservation.ask, [task.node for task in reservation.tasks]
         span = (at, at + ask.line.duration_s)
@@ -537,7 +484,11 @@ class Calendar:
         return closed is not None and bool(closed[nodes].any())
 
     def _until(
-        self, walk: Room, moment: float, duration_s: float, without: Collection[Reservation] = ()
+        self,
+        walk: Room,
+        moment: float,
+        duration_s: float,
+        without: Collection[reserving.Reservation] = (),
     ) -> Room:
         """What stays free from a moment on for a duration, beside reservations but some."""
         apart = self.situation.presence is not None  # so it matters who is there first
@@ -554,7 +505,7 @@ class Calendar:
             self._leave(room, reservation)
         return room
 
-    def _reserved(self, without: Collection[Reservation] = ()) -> list[moments.Reserved]:
+    def _reserved(self, without: Collection[reserving.Reservation] = ()) -> list[moments.Reserved]:
         """What is taken by reservations but some."""
         shapes = self.situation.shapes
         return [

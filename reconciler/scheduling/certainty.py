@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import asking, backfill, bypool, order
+from reconciler.scheduling import asking, bypool, order, reserving
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.blocking import NOBODY
@@ -45,7 +45,7 @@ class Certainty:
         self._evictions = evictions
         self._promised = promised
 
-    def holds(self, reservation: backfill.Reservation) -> bool:
+    def holds(self, reservation: reserving.Reservation) -> bool:
         """Whether its holder starts by then as long as what runs keeps to its limits."""
         ask = reservation.ask
         return not (

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import backfill, caps, order
+from reconciler.scheduling import backfill, caps, order, reserving
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Placement
@@ -109,7 +109,7 @@ class Expected:
         return self._first_ends.get(job, math.inf)
 
     def starts(
-        self, calendar: backfill.Calendar, reservations: list[backfill.Reservation]
+        self, calendar: backfill.Calendar, reservations: list[reserving.Reservation]
     ) -> Iterator[float]:
         """When each of these could start on its nodes, after those before it."""
         changes: dict[int, list[tuple[float, snapshots.Vector]]] = {
@@ -141,7 +141,7 @@ class Expected:
                     changes[node].append((at + runs_s, amounts))
             yield at
 
-    def _asks_more_than_amounts(self, reservation: backfill.Reservation) -> bool:
+    def _asks_more_than_amounts(self, reservation: reserving.Reservation) -> bool:
         """Whether a node to itself, or other work there, is a question, and not amounts alone."""
         shape = self.situation.shapes[reservation.ask.shape]
         whole = self.situation.nodes.exclusive

@@ -12,7 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reconciler.scheduling import areas, backfill, caps, closures, expecting, takebacks, timelines
+from reconciler.scheduling import (
+    areas,
+    backfill,
+    caps,
+    closures,
+    expecting,
+    reserving,
+    takebacks,
+    timelines,
+)
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.decisions import Estimate
 
@@ -36,7 +45,7 @@ class Waiting(NamedTuple):
 class Reserved(NamedTuple):
     """A reservation, and when its holder is expected to start there."""
 
-    reservation: backfill.Reservation
+    reservation: reserving.Reservation
     at: float
 
 
@@ -207,7 +216,7 @@ class Pools:
             self._reserve(reservation, at, bounds, of_node)
 
     def _reserve(
-        self, reservation: backfill.Reservation, at: float, bounds: caps.Caps, of_node: list[int]
+        self, reservation: reserving.Reservation, at: float, bounds: caps.Caps, of_node: list[int]
     ) -> None:
         """Take what is reserved, from when its holder is expected to start there."""
         ask, line = reservation.ask, reservation.ask.line

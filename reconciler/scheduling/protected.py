@@ -22,6 +22,7 @@ from reconciler.scheduling import (
     consolidation,
     eviction,
     moments,
+    reserving,
     yielding,
 )
 from reconciler.scheduling import snapshot as snapshots
@@ -35,7 +36,7 @@ UNITS_MAX = 100_000
 
 
 class Protected:
-    """The looks of one cycle: ``backfill.Takes``."""
+    """The looks of one cycle: ``reserving.Takes``."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Protected:
 
     def earliest(
         self, ask: asking.Ask, until: float, *, renewed: bool = False
-    ) -> backfill.Taking | None:
+    ) -> reserving.Taking | None:
         """What an ask may take first, before ``until`` or at that very moment.
 
         ``renewed``: whether that was reserved for it already, so that it may also be now.
@@ -102,7 +103,7 @@ class Protected:
         found = np.unique(np.concatenate([over[over <= horizon], ends])).tolist()
         return [now, *found] if renewed else found
 
-    def _probe(self, ask: asking.Ask, moment: float) -> backfill.Taking | None:
+    def _probe(self, ask: asking.Ask, moment: float) -> reserving.Taking | None:
         """What an ask would take at a moment, if nobody started until then."""
         if self._probes <= 0 or self._budget <= 0:
             return None
@@ -135,14 +136,14 @@ class Protected:
         moment: float,
         room: Room,
         victims: Sequence[pools.Unit],
-        gives_way: list[backfill.Reservation],
-    ) -> backfill.Taking | None:
+        gives_way: list[reserving.Reservation],
+    ) -> reserving.Taking | None:
         """``room``: of that moment, without the victims."""
         tasks = self.calendar.place_at(ask, moment, room, gives_way)
         if tasks is None:
             return None
         nodes, ends_at = {task.node for task in tasks}, moment + ask.line.duration_s
-        lost: list[backfill.Reservation] = []
+        lost: list[reserving.Reservation] = []
         for holder in gives_way:
             beside = holder.starts_at < ends_at and moment < holder.ends_at
             if beside and any(task.node in nodes for task in holder.tasks):
@@ -151,7 +152,7 @@ class Protected:
                 shape = self.situation.shapes[holder.ask.shape]
                 room.hold(holder.tasks, exclusive=shape.exclusive, matches=shape.matches)
         grace_s = max((unit.holding.grace_s for unit in victims), default=0.0)
-        return backfill.Taking(moment, tasks, room, grace_s, tuple(lost))
+        return reserving.Taking(moment, tasks, room, grace_s, tuple(lost))
 
     def _then(self, moment: float, ended: NDArray[np.intp]) -> snapshots.Snapshot:
         """The situation at a moment, as far as a search for victims reads it."""

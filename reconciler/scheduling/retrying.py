@@ -8,7 +8,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import asking, backfill, blocking, eviction, explain, order, passing
+from reconciler.scheduling import (
+    asking,
+    backfill,
+    blocking,
+    eviction,
+    explain,
+    order,
+    passing,
+    reserving,
+)
 from reconciler.scheduling import snapshot as snapshots
 
 
@@ -36,7 +45,7 @@ def after_rise(turns: Turns, risen: set[int]) -> None:
     _restore(turns, np.flatnonzero(again))
 
 
-def lost(turns: Turns, ask: asking.Ask, reservations: list[backfill.Reservation]) -> None:
+def lost(turns: Turns, ask: asking.Ask, reservations: list[reserving.Reservation]) -> None:
     """Who comes before an ask in its queue, and lost room to it, goes on before those behind.
 
     More may come free than the ask takes.

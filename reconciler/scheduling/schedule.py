@@ -16,7 +16,6 @@ import numpy as np
 from reconciler.scheduling import (
     accruing,
     asking,
-    backfill,
     backlog,
     blocking,
     bypool,
@@ -28,6 +27,7 @@ from reconciler.scheduling import (
     order,
     passing,
     preceding,
+    reserving,
     retrying,
     telling,
     trees,
@@ -485,7 +485,7 @@ class Cycle(ways.Ways):
         if not any(one.fits(room) for one in self.tries(ask)):
             self.calendar.give_up(behind)
 
-    def _behind_in_strict(self, ask: asking.Ask) -> list[backfill.Reservation]:
+    def _behind_in_strict(self, ask: asking.Ask) -> list[reserving.Reservation]:
         """Reservations that others of its queue have, where nobody there passes an ask."""
         if ask.missing or not self.situation.queues.strict[ask.queue]:
             return []
