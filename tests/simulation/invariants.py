@@ -293,10 +293,24 @@ def ended(view: View) -> list[str]:
     """When all that ran had time to end: what still runs, or waits for what never comes."""
     found = [f"{attempt.id} is {attempt.state}" for attempt in view.attempts.values()]
     found += [f"{one.attempt.id} runs on {one.node}" for one in view.running]
-    for name, record in view.job_records.items():
-        codes = {reason.code for reason in view.why.get(record.reason_key, ())}
-        if not record.finished and not codes & LASTING:
-            found.append(f"{name} is {record.state} at rest, for {sorted(codes)}")
+    waits = {
+        name: (record.spec.queue, {one.code for one in view.why.get(record.reason_key, ())})
+        for name, record in view.job_records.items()
+        if not record.finished
+    }
+    # where nobody passes the first of a queue they wait as long as it does
+    held_up = {
+        queue
+        for queue, codes in waits.values()
+        if codes & LASTING
+        and queue in view.structure.queues
+        and view.structure.queues[queue].strict
+    }
+    for name, (queue, codes) in waits.items():
+        behind = queue in held_up and reasons.ReasonCode.BEHIND in codes
+        if not codes & LASTING and not behind:
+            state = view.job_records[name].state
+            found.append(f"{name} is {state} at rest, for {sorted(codes)}")
     return found
 
 

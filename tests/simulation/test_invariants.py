@@ -344,6 +344,31 @@ def test_rest() -> None:
 
 
 @pytest.mark.parametrize(
+    ("strict", "first", "rests"),
+    [(True, "NeverFits", True), (False, "NeverFits", False), (True, "BackingOff", False)],
+)
+def test_who_waits_behind_the_first_of_a_strict_queue_may_wait_as_long(
+    *, strict: bool, first: str, rests: bool
+) -> None:
+    queues = {"default": desired.Queue(name="default", strict=strict)}
+    why = {
+        "first": (reasons.Reason(reasons.ReasonCode(first), "not yet"),),
+        "behind": (reasons.Reason(reasons.ReasonCode.BEHIND, "one goes first: strict"),),
+    }
+    waits = view(
+        (ONE, PAIR),
+        (),
+        structure=msgspec.structs.replace(STRUCTURE, queues=queues),
+        job_records={
+            "one": record(ONE, JobState.PENDING, "first"),
+            "pair": record(PAIR, JobState.PENDING, "behind"),
+        },
+        why=why,
+    )
+    assert (invariants.ended(waits) == []) is rests
+
+
+@pytest.mark.parametrize(
     ("state", "code", "said"),
     [
         (JobState.PENDING, None, "for no reason"),
