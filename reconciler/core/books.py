@@ -111,7 +111,7 @@ def over_running(account: Account, spec: desired.Job) -> Reason | None:
         runs = "runs" if len(account.ends) == 1 else "run"
         told += f": {len(account.ends)} {runs}, and {first} {verb} first"
     end = f"the end of one of them{_first_end(account)}"
-    if not account.ends:
+    if ahead and not account.ends:
         end = f"the start and the end of {ahead[0]}"
     return Reason(ReasonCode.OVER_LIMIT, told, unblocks=f"{end}, or a higher spec.jobs.running")
 

@@ -167,10 +167,12 @@ class Accounts:
 
         All of them: what is free under one would else be taken while another one fills up.
         """
+        if any(account.kept for account in accounts):
+            return  # first for who is kept room there; nobody knows what is left after that
         until = max([self._enough_by(account, spec, each) for account in accounts])
         if until < math.inf:
             for account in accounts:
-                account.kept = account.kept or books.Kept(spec.name, until)
+                account.kept = books.Kept(spec.name, until)
 
     def _enough_by(self, account: books.Account, spec: desired.Job, each: Sequence[int]) -> float:
         """By when a cap leaves enough for a job, if nobody new starts; infinite: nobody knows."""

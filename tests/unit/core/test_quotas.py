@@ -350,6 +350,11 @@ def test_nobody_knows_when_enough_of_a_budget_is_back_that_endless_work_holds() 
     assert "a shorter timeLimit, time, or a higher spec.budget.gpuHours" in reason.unblocks
 
 
+def test_room_kept_under_a_quota_that_now_lets_no_job_run_is_not_used() -> None:
+    found = accounts(desired.Quota("q", queue="default", running=0))
+    assert found.admit_promised(job("kept"), 1, cpus(1)) == 0
+
+
 DAY_S = 86_400.0
 
 
@@ -422,6 +427,27 @@ def test_who_waited_three_days_has_kept_what_comes_free_under_a_cap() -> None:
         if reason is not None:
             assert reason.message.endswith("for big, which has waited for 3 days")
             assert reason.unblocks == f"the start of big, by {until} at the latest"
+    assert found.admit(job("cpus", owner="ada"), 1, cpus(1)) == (1, None)
+
+
+def test_who_waits_behind_another_one_has_nothing_kept_elsewhere() -> None:
+    """Nobody knows when it starts: what it would keep under its other cap would lie idle."""
+    world = World(nodes=1, cpu=16, gpu=8)
+    caps = {
+        "q": desired.Quota("q", queue="default", resources=desired.Amounts(gpu_milli=4000)),
+        "ada": desired.Quota("ada", user="ada", resources=desired.Amounts(cpu_milli=9000)),
+    }
+    world.change_structure(quotas=caps)
+    world.commit(job("runs", gpu=3, owner="bob", time_limit_s=3600))
+    world.settle()
+    observed = world.memory.observed(
+        *world.memory.take_input(), world.memory.take_asked(), world.memory.take_provisioned()
+    )
+    work = desk.Work(desired.Desired(structure=world.structure), observed, world.now)
+    found = quotas.Accounts(work, holders.gather(work))
+    late, gpu = world.now - 4 * DAY_S, resources.Resources(gpu_milli=1000)
+    assert found.admit(job("first", gpu=4, owner="bob"), 1, (gpu,) * 4, since=late)[0] == 0
+    assert found.admit(job("second", gpu=3, owner="ada"), 1, (gpu,) * 3, since=late)[0] == 0
     assert found.admit(job("cpus", owner="ada"), 1, cpus(1)) == (1, None)
 
 
