@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from reconciler.cli import completing, context, terminal
+from reconciler.cli import context, naming, terminal
 from reconciler.model import drift as model
 from reconciler.model import hostlists, nearest
 from reconciler.operations import adopting, standings
@@ -29,15 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def drift(
     kind: Annotated[str | None, typer.Option("--kind", "-k", help="Only of this kind.")] = None,
-    node: Annotated[
-        str | None,
-        typer.Option(
-            "--node",
-            help="Only of this node.",
-            autocompletion=completing.nodes,
-            callback=context.named,
-        ),
-    ] = None,
+    node: naming.OfNode = None,
     pool: Annotated[
         str | None, typer.Option("--pool", help="Only of this pool.", callback=context.named)
     ] = None,

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from reconciler.cli import (
-    completing,
     context,
     elementwords,
     joblist,
     jobwords,
     looking,
+    naming,
     running,
     terminal,
     waiting,
@@ -76,14 +76,7 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="Name of the job, or JOB[ELEMENT] of an array.",
-            autocompletion=completing.jobs,
-            callback=context.named,
-        ),
-    ],
+    name: naming.JobOrElement,
     at: Annotated[
         str | None,
         typer.Option(

@@ -1,11 +1,11 @@
 """The command that shows one job with every try at its tasks, or one element of an array."""
 
 import time
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from reconciler.cli import completing, context, elementwords, joblist, jobwords, terminal
+from reconciler.cli import context, elementwords, joblist, jobwords, naming, terminal
 
 Json = Any
 
@@ -20,14 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def job(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="Name of the job, or JOB[ELEMENT] of an array.",
-            autocompletion=completing.jobs,
-            callback=context.named,
-        ),
-    ],
+    name: naming.JobOrElement,
     *,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,

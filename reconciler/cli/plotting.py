@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reconciler.cli import completing, context, elementwords, terminal
+from reconciler.cli import context, elementwords, naming, terminal
 from reconciler.model import nearest
 from reconciler.operations import jobplots
 
@@ -33,14 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def plot(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="Name of the job, or JOB[ELEMENT] of an array.",
-            autocompletion=completing.jobs,
-            callback=context.named,
-        ),
-    ],
+    name: naming.JobOrElement,
     *,
     metric: Annotated[
         list[str] | None, typer.Option("--metric", "-m", help="Only this series; repeatable.")

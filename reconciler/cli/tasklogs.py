@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import completing, context, elementwords, lazily, logwords, patience, terminal
+from reconciler.cli import context, elementwords, lazily, logwords, naming, patience, terminal
 from reconciler.model import states, times
 
 if TYPE_CHECKING:
@@ -56,14 +56,7 @@ _Timestamps = Annotated[
 
 
 def logs(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="Name of the job, or JOB[ELEMENT] of an array.",
-            autocompletion=completing.jobs,
-            callback=context.named,
-        ),
-    ],
+    name: naming.JobOrElement,
     task: Annotated[
         str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
     ] = None,

@@ -160,9 +160,7 @@ class Protected:
         gone = running.doubtful.copy()
         gone[ended] = True
         gone[sorted(self.evictor.gone)] = True
-        then = dataclasses.replace(self.situation, now=moment)
-        object.__setattr__(then, "_running", dataclasses.replace(running, doubtful=gone))
-        return then
+        return self.situation.at(moment, dataclasses.replace(running, doubtful=gone))
 
     def _settle(self, ended: NDArray[np.intp], sign: int) -> None:
         """Count what has ended by a moment as given back (-1: not after all)."""

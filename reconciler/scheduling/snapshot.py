@@ -9,7 +9,7 @@ matters to a decision but its arrival, so that ten thousand alike claims cost on
 import math
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import msgspec
@@ -479,6 +479,12 @@ class Snapshot:
         if found is None:
             found = runs.columns_of(self.holdings)
             object.__setattr__(self, "_running", found)
+        return found
+
+    def at(self, now: float, running: runs.Running) -> "Snapshot":
+        """The same at another moment, of whose ``holdings`` other columns are known."""
+        found = replace(self, now=now)
+        object.__setattr__(found, "_running", running)
         return found
 
 
