@@ -148,8 +148,8 @@ def queues(
     """List queues and what they take.
 
     Below a queue stand the pools in which it has amounts. LENDS, where a queue says it, is how much
-    of its guarantee others may use. With -o wide also what is due to it, and what it asks for, in
-    every pool.
+    of its guarantee others may use. GPUS, CPUS, RUN and WAIT count also what the queues below it
+    have. With -o wide also what is due to it, and what it asks for, in every pool.
 
     Example: muster queues -o wide
     """
@@ -160,7 +160,7 @@ def queues(
         return
     wide = output is terminal.Output.WIDE
     kinds, names = queue_columns(page["items"], wide=wide)
-    rows = queue_rows(page["items"], kinds, wide=wide)
+    rows = queue_rows(with_children(page["items"]), kinds, wide=wide)
     headings = ["NAME", "PARENT", "GPUS", *names, "CPUS", *names]
     headings += ["WEIGHT", "PRIO"] if wide else []
     terminal.table(
@@ -169,6 +169,25 @@ def queues(
         right="GPUS GUAR LENDS LIMIT CPUS RUN WAIT FAIR ASKED WEIGHT PRIO",
         cut=not wide,
     )
+
+
+def with_children(items: list[Json]) -> list[Json]:
+    """Queues whose jobs, ``running`` and ``pending``, are also those of the queues below them.
+
+    Their amounts are so as the API tells them; of jobs it tells each queue's own.
+    """
+    parents = {item["name"]: item.get("parent") for item in items}
+    sums = {item["name"]: [0, 0] for item in items}
+    for item in items:
+        above, left = item["name"], len(items)
+        while above in sums and left:  # a tree without a ring, but of what a server says
+            sums[above][0] += item["running"]
+            sums[above][1] += item["pending"]
+            above, left = parents[above], left - 1
+    return [
+        item | {"running": running, "pending": pending}
+        for item, (running, pending) in zip(items, sums.values(), strict=True)
+    ]
 
 
 def queue_columns(items: list[Json], *, wide: bool) -> tuple[list[str], list[str]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import context, terminal
+from reconciler.cli import context, looking, terminal
 from reconciler.model import events as happened
 
 if TYPE_CHECKING:
@@ -192,7 +192,8 @@ def bar(part: float, cells: int) -> str:
 
 
 def _queues(queues: list[Json], rows: int) -> list[str]:
-    shown = sorted(queues, key=lambda one: -(one["running"] + one["pending"]))[:rows]
+    counted = looking.with_children(queues)
+    shown = sorted(counted, key=lambda one: -(one["running"] + one["pending"]))[:rows]
     lines = [f"{'QUEUE':<20}{'RUN':>5}{'WAIT':>6}{'GPUS':>8}{'GUAR':>7}{'LIMIT':>7}  SHARE"]
     for one in shown:
         has, due, limit = (

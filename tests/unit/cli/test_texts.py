@@ -911,6 +911,23 @@ def test_amounts_by_pool_stand_below_their_queue(*, wide: bool) -> None:
     assert rows == expected
 
 
+def test_a_queue_counts_the_jobs_of_those_below_it() -> None:
+    tree = [("vision", "research", 3, 1), ("research", None, 0, 0), ("night", "vision", 2, 5)]
+    items = [
+        {"name": name, "parent": parent, "running": running, "pending": pending}
+        for name, parent, running, pending in tree
+    ]
+    alone = {"name": "default", "parent": "gone", "running": 1, "pending": 0}
+    counted = looking.with_children([*items, alone])
+    assert [(one["name"], one["running"], one["pending"]) for one in counted] == [
+        ("vision", 5, 6),
+        ("research", 5, 6),
+        ("night", 2, 5),
+        ("default", 1, 0),
+    ]
+    assert items[0]["running"] == 3, "what the API said stays"
+
+
 LENDS = {"lendingLimit": {"cpu": None, "memory": None, "gpu": 2.0}}
 
 
