@@ -375,7 +375,9 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
     if at is None:
         _say(f"No start can be estimated: {why}.")
         return
-    _say(f"Estimated start: {terminal.clock(job['estimatedStart'])}{_bounds(job, at, now)}.")
+    # elements of an array go one after the other, and only the next one's start is estimated
+    whose = " of the first element that waits" if job.get("array") else ""
+    _say(f"Estimated start{whose}: {terminal.clock(job['estimatedStart'])}{_bounds(job, at, now)}.")
 
 
 def _bounds(job: Json, at: float, now: float) -> str:

@@ -112,6 +112,28 @@ InsufficientResources: m
 Estimated start: 1970-01-01 02:00 (in 1h00m).
 """,
     ),
+    "of an array it is the next element that starts": (
+        {
+            "job": _job(
+                estimatedStart="1970-01-01T02:00:00Z",
+                estimatedCertain=True,
+                array=True,
+                elements={"Pending": 4},
+            ),
+            "reasons": [{"code": "InsufficientResources", "message": "m"}],
+            "queue": None,
+            "borrowers": [],
+        },
+        """\
+j is Pending.
+
+Its 4 elements: 4 Pending.
+
+InsufficientResources: m
+
+Estimated start of the first element that waits: 1970-01-01 02:00 (in 1h00m).
+""",
+    ),
     "starts for certain, if not when work runs as a rule": (
         {
             "job": _job(
