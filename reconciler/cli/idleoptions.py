@@ -52,6 +52,11 @@ def refuse(given: Mapping[str, str], source: Path | None, policies: Sequence[str
             "--form says how a trace is read, and none is named, so that jobs are made up: name "
             "the trace, or leave --form out"
         )
+    if "over_estimate" in given and set(policies) == {"fifo"}:
+        _fail(
+            "--over-estimate says how long time limits are, and fifo looks at none: add another "
+            "--policy, or leave --over-estimate out"
+        )
     others = [policy for policy in policies if policy != simulations.OWN]
     told = ", ".join(others)
     if len(others) == len(policies):

@@ -116,14 +116,22 @@ Source = Annotated[
     Path | None, typer.Argument(help="Folder with the YAML, or a trace; else jobs are made up.")
 ]
 TraceForm = Annotated[str | None, typer.Option("--form", help="Form of the trace: philly, swf.")]
-Nodes = Annotated[int, typer.Option("--nodes", help="Nodes of the cluster.", min=1)]
-PerNode = Annotated[int, typer.Option("--per-node", help="GPUs of a node, or CPUs for swf.", min=1)]
+#: The largest cluster and the most jobs that somebody may ask for.
+NODES_MAX, PER_NODE_MAX, JOBS_MAX = 100_000, 1_000_000, 5_000_000
+Nodes = Annotated[int, typer.Option("--nodes", help="Nodes of the cluster.", min=1, max=NODES_MAX)]
+PerNode = Annotated[
+    int,
+    typer.Option("--per-node", help="GPUs of a node, or CPUs for swf.", min=1, max=PER_NODE_MAX),
+]
 Jobs = Annotated[
-    int | None, typer.Option("--jobs", help="Only so many jobs; made up: 1000.", min=1)
+    int | None,
+    typer.Option("--jobs", help="Only so many jobs; made up: 1000.", min=1, max=JOBS_MAX),
 ]
 Load = Annotated[
     float,
-    typer.Option("--load", help="Load by made-up jobs.", min=0.01, callback=context.finite),
+    typer.Option(
+        "--load", help="Load by made-up jobs.", min=0.01, max=1000.0, callback=context.finite
+    ),
 ]
 SpeedUp = Annotated[
     float,
@@ -131,6 +139,7 @@ SpeedUp = Annotated[
         "--speed-up",
         help="Jobs arrive so many times as fast.",
         min=0.001,
+        max=1_000_000.0,
         callback=context.finite,
     ),
 ]
@@ -144,6 +153,7 @@ OverEstimate = Annotated[
         "--over-estimate",
         help="Spread of time limits (sigma).",
         min=0.0,
+        max=10.0,
         callback=context.finite,
     ),
 ]
@@ -207,7 +217,7 @@ def simulate(
         over_estimate=over_estimate,
         options=replay.Options(
             cycle_every_s=float(context.seconds("--cycle-every", cycle_every)),
-            checkpoint_every_s=_seconds("--checkpoint-every", checkpoint_every),
+            checkpoint_every_s=_checkpoints(checkpoint_every),
             until_s=_seconds("--until", until),
         ),
         scheduling=_pairs(scheduling or []),
@@ -217,6 +227,18 @@ def simulate(
 
 def _seconds(option: str, written: str | None) -> float | None:
     return None if written is None else context.seconds(option, written)
+
+
+def _checkpoints(written: str | None) -> float | None:
+    """How much work an eviction loses at the most."""
+    found = _seconds("--checkpoint-every", written)
+    if found == 0:
+        terminal.fail(
+            "--checkpoint-every: found 0, expected a duration above 0s such as 10m; left out, an "
+            "eviction loses all work",
+            terminal.USAGE,
+        )
+    return found
 
 
 def _carry_out(
@@ -231,7 +253,7 @@ def _carry_out(
     ``files``: a picture and a page to write. ``given``: the options that were.
     """
     several: list[tuple[int, simulations.Prepared, list[results.Run]]] = []
-    _require_pictures([path for path in files if path is not None])
+    _require_pictures([path for path in files if path is not None], request.source)
     try:
         for one in dict.fromkeys(seeds):
             prepared = simulations.prepare(msgspec.structs.replace(request, seed=one))
@@ -250,10 +272,15 @@ def _carry_out(
     _draw(prepared, runs, *files)
 
 
-def _require_pictures(paths: list[Path]) -> None:
+def _require_pictures(paths: list[Path], source: Path | None) -> None:
     """Leave the command where these could not be drawn or written, before anything is simulated."""
     if not paths:
         return
+    places = [path.resolve() for path in paths]
+    if source is not None and source.is_file() and source.resolve() in places:
+        terminal.fail(f"{source} is what is simulated: draw into another file", terminal.USAGE)
+    if len(set(places)) < len(places):
+        terminal.fail(f"--png and --html are both {paths[0]}: name two files", terminal.USAGE)
     try:
         pictures.require()
     except pictures.PicturesMissingError as error:
@@ -273,6 +300,8 @@ def _pairs(written: list[str]) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             terminal.fail(f"--scheduling {pair}: expected KEY=VALUE", terminal.USAGE)
+        if key in found:
+            terminal.fail(f"--scheduling: {key} is given twice: say one of them", terminal.USAGE)
         found[key] = yamlreader.scalar(value)
     return found
 
@@ -337,6 +366,8 @@ def _show_runs(
     for seed, _, runs in several:
         of_seed = f" (seed {seed})" if len(several) > 1 else ""
         for run in runs:
+            if run.gave_up_s is not None and results.never_started(run):
+                terminal.note(f"{run.policy}{of_seed}: {_given_up(run.gave_up_s)}")
             for what, names in _outcomes(run):
                 if names:
                     terminal.note(f"{run.policy}{of_seed}: {what}: {_jobs_told(names)}")
@@ -349,7 +380,17 @@ def _run_value(seed: int, run: results.Run) -> dict[str, object]:
         "never": results.never_started(run)[:NEVER_LISTED],
         "over_limit": results.timed_out(run)[:NEVER_LISTED],
         "later": run.later[:NEVER_LISTED],
+        "gave_up_s": run.gave_up_s,
     }
+
+
+def _given_up(since_s: float) -> str:
+    """That it was ended although jobs wait, and that they might start yet."""
+    since = terminal.duration(since_s)
+    return (
+        f"given up: from {since} after the first submission on nothing ran, however often the "
+        "controller looked; whether what never started would start much later is not known"
+    )
 
 
 def _outcomes(run: results.Run) -> Iterator[tuple[str, list[str]]]:
@@ -414,7 +455,8 @@ def _draw(
         if png is not None:
             png.write_bytes(pictures.png(runs, prepared.title))
         if html is not None:
-            html.write_text(pictures.page(runs, prepared.title), encoding="utf-8")
+            page = pictures.page(runs, prepared.title).encode(errors="replace")
+            html.write_bytes(page)
     except pictures.PicturesMissingError as error:
         terminal.fail(str(error))
     except OSError as error:

@@ -21,6 +21,8 @@ OWN = "muster"
 POLICIES = (OWN, *peers.POLICIES)
 
 
+#: Of a trace without any job that can be read, so many rows are told.
+_REFUSED_TOLD = 3
 #: What is further away than that does not come in any simulation, in seconds.
 SPAN_S_MAX = 10 * 366 * 86_400.0
 
@@ -97,14 +99,17 @@ def prepare(request: Request) -> Prepared:
     if unknown:
         told = f"--policy: no policy {unknown[0]!r}; there are {', '.join(POLICIES)}"
         raise SimulateError(told, is_usage=True)
-    settings = _settings(request.scheduling)
-    if request.source is not None and not request.source.exists():
-        raise SimulateError(f"{request.source}: no such file or folder")
-    if request.source is not None and request.source.is_dir():
-        return _of_state(request, settings)
+    settings = _settings(request.scheduling, desired.Settings())
+    source = request.source
+    if source is not None and not source.exists():
+        raise SimulateError(f"{source}: no such file or folder")
+    if source is not None and source.is_dir():
+        return _of_state(request)
+    if source is not None and not source.is_file():
+        raise SimulateError(f"{source} is no regular file: write the trace to one")
     workload = _workload(request)
     if not workload.rows:
-        raise SimulateError(f"{request.source} holds no job that could be read")
+        raise SimulateError(f"{source} holds no job that could be read{_refused(workload)}")
     workload = workloads.first(workload, request.jobs)
     workload = workloads.speed_up(workload, request.speed_up)
     is_limited = all(row.limit_s is not None for row in workload.rows)
@@ -114,7 +119,7 @@ def prepare(request: Request) -> Prepared:
     structure = replay.make_structure(
         request.nodes, request.per_node, workload.unit, guaranteed, settings
     )
-    name = request.source.name if request.source else f"made-up jobs (seed {request.seed})"
+    name = _shown(source.name) if source else f"made-up jobs (seed {request.seed})"
     unit = "GPUs" if workload.unit == "gpu" else "CPUs"
     jobs = _counted(len(workload.rows), "job")
     title = f"{name}: {jobs} on {request.nodes} x {request.per_node} {unit}"
@@ -128,10 +133,24 @@ def prepare(request: Request) -> Prepared:
     )
 
 
-def _settings(changes: Mapping[str, Any]) -> desired.Settings:
+def _shown(path: Path | str) -> str:
+    """A path as text: what is no UTF-8 in it can't be printed everywhere."""
+    return str(path).encode(errors="replace").decode()
+
+
+def _refused(workload: workloads.Workload) -> str:
+    """Which rows of a trace are malformed, and why, of the first of them."""
+    named = [f"line {row.line}: {row.why}" for row in workload.malformed[:_REFUSED_TOLD]]
+    more = workload.malformed_count - len(named)
+    told = "; ".join(named) + (f"; and {more:,} more" if more else "")
+    return f": {told}" if named else ""
+
+
+def _settings(changes: Mapping[str, Any], base: desired.Settings) -> desired.Settings:
+    """These settings, with the changes that somebody asked for."""
     missing: dict[str, None] = {}
     try:
-        settings = situations.settings_of(dict(changes), missing)
+        settings = situations.settings_of(dict(changes), missing, base)
     except forms.ScenarioError as error:
         told = _wrong_value(changes) or str(error)
         raise SimulateError(f"--scheduling: {told}", is_usage=True) from error
@@ -176,7 +195,7 @@ def _wrong_value(changes: Mapping[str, Any]) -> str:
     return ""
 
 
-def _of_state(request: Request, settings: desired.Settings) -> Prepared:
+def _of_state(request: Request) -> Prepared:
     others = [policy for policy in request.policies if policy != OWN]
     if others:
         told = (
@@ -194,19 +213,19 @@ def _of_state(request: Request, settings: desired.Settings) -> Prepared:
     if not wanted.jobs:
         raise SimulateError(f"{request.source} holds no job")
     structure = wanted.structure
-    if request.scheduling:
-        structure = msgspec.structs.replace(structure, settings=settings)
+    settings = _settings(request.scheduling, structure.settings)
     pools = {
         name: msgspec.structs.replace(pool, allow_root=True, observe_only=False)
         for name, pool in structure.pools.items()
     }
-    structure = msgspec.structs.replace(structure, pools=pools)
+    structure = msgspec.structs.replace(structure, settings=settings, pools=pools)
     wanted = msgspec.structs.replace(wanted, structure=structure)
     nodes = sum(len(pool.nodes) for pool in pools.values())
     total = len(wanted.jobs)
     elements = sum(job.element_count for job in wanted.jobs.values())
     of_elements = f" ({_counted(elements, 'element')})" if elements != total else ""
-    title = f"{request.source}: {_counted(total, 'job')}{of_elements} on {_counted(nodes, 'node')}"
+    name = _shown(request.source)
+    title = f"{name}: {_counted(total, 'job')}{of_elements} on {_counted(nodes, 'node')}"
     return Prepared(request, title, total, structure, wanted=wanted, never=_never(wanted))
 
 
@@ -258,7 +277,7 @@ def read_file(
             return read(lines)
     except workloads.WorkloadError as error:
         raise SimulateError(f"{path}: {error}") from error
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         why = (isinstance(error, OSError) and error.strerror) or str(error)
         raise SimulateError(f"{path} can't be read: {why}") from error
 
@@ -269,8 +288,30 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         stream = gzip.GzipFile(fileobj=raw) if packed else raw
-        with io.TextIOWrapper(stream, encoding="utf-8", newline="") as text:
-            yield text
+        # a mark of the byte order at the beginning is no part of a name; what is no UTF-8 costs the
+        # row that it stands in
+        with io.TextIOWrapper(
+            stream, encoding="utf-8-sig", errors="surrogateescape", newline=""
+        ) as text:
+            yield _bounded(text)
+
+
+def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
+    """The lines, as long as there are no more, and none longer, than of a trace.
+
+    Raises:
+        WorkloadError: there are, or one is.
+    """
+    for number in range(1, workloads.LINES_MAX + 2):
+        line = text.readline(workloads.LINE_MAX + 1)
+        if not line:
+            return
+        if len(line) > workloads.LINE_MAX:
+            raise workloads.WorkloadError(
+                f"line {number} has more than {workloads.LINE_MAX:,} characters: it is no trace"
+            )
+        yield line
+    raise workloads.WorkloadError(f"it has more than {workloads.LINES_MAX:,} lines; cut it")
 
 
 def run(prepared: Prepared, progress: Progress | None = None) -> Iterator[results.Run]:

@@ -329,7 +329,7 @@ def _use(
     axes.set_title(f"Share of the {_UNITS[runs[0].unit]} in use")
     edges = np.linspace(0, span_s, PIECES + 1)
     for look, run in zip(_looks(), runs, strict=False):
-        share = _averages(results.used(run), edges) / run.units
+        share = _averages(results.used(run), edges) / (run.units or 1)
         axes.stairs(share, edges / scale[0], linewidth=1.3, label=run.policy, **look)
     axes.set_ylim(0, 1.05)
     axes.set_xlim(0, span_s / scale[0])
@@ -366,7 +366,7 @@ def hatch_of(colour: str) -> str:
 
 def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, str]) -> None:
     unit = _UNITS[run.unit]
-    axes.set_title(f"{unit} in use by queue ({run.policy}), of {run.units:,}")
+    axes.set_title(f"{unit} in use by queue ({run.policy}), of {run.units:,.10g}")
     edges = np.linspace(0, span_s, PIECES + 1)
     colours = queue_colours(run)
     floor = np.zeros(PIECES)
@@ -434,7 +434,7 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
     axes.set_title(textwrap.fill(title, _LINE_MAX))
     colours = queue_colours(run)
     lanes = lanes_of(bars)
-    widths: dict[str, int] = {}
+    widths: dict[str, float] = {}
     for stretch, runs in zip(bars, lanes, strict=True):
         widths[stretch.node] = max(widths.get(stretch.node, 1), runs[-1][1])
     row_dots = _GANTT_INCHES * _DPI / max(1, len(nodes))
@@ -471,27 +471,29 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
     axes.set_xlabel(f"{scale[1]} from the first submission on")
 
 
-def lanes_of(bars: Sequence[results.Stretch]) -> list[list[tuple[int, int]]]:
-    """For each bar the lowest lanes of its node that are free, as many as it has units.
+def lanes_of(bars: Sequence[results.Stretch]) -> list[list[tuple[float, float]]]:
+    """For each bar the lowest lanes of its node that are free, as many as it has units, or a part.
 
     They need not lie side by side, so that no node has more lanes than units are busy at once: a
     bar has several runs of lanes, each from its first to the one behind its last. Bars are laid
     in order of their begin, so that those of one moment never overlap.
     """
-    lanes: list[list[tuple[int, int]]] = [[] for _ in bars]
+    lanes: list[list[tuple[float, float]]] = [[] for _ in bars]
     busy: dict[str, list[tuple[float, int, int]]] = {}
     for number in sorted(range(len(bars)), key=lambda n: (bars[n].begin_s, n)):
         bar = bars[number]
+        own: list[tuple[int, int]] = []
         held = [one for one in busy.get(bar.node, []) if one[0] > bar.begin_s]
-        lane, left = 0, bar.units
+        lane, left = 0, round(1000 * bar.units)  # in thousandths, which add up
         for _, low, high in sorted(held, key=lambda one: one[1]):
             if left and low > lane:
                 taken = min(left, low - lane)
-                lanes[number].append((lane, lane + taken))
+                own.append((lane, lane + taken))
                 left -= taken
             lane = max(lane, high)
         if left:
-            lanes[number].append((lane, lane + left))
-        held += [(bar.end_s, low, high) for low, high in lanes[number]]
+            own.append((lane, lane + left))
+        held += [(bar.end_s, low, high) for low, high in own]
         busy[bar.node] = held
+        lanes[number] = [(low / 1000, high / 1000) for low, high in own]
     return lanes

@@ -25,8 +25,10 @@ _PLENTY = 2**50
 _HASH = "0" * 16
 #: Within which time a start reaches the controller, if no other input comes earlier.
 START_REPORT_WITHIN_S = 3600.0
-#: So often the controller may wake by itself before a cluster in which nothing runs is done.
-IDLE_STEPS_MAX = 100
+#: So often, and for so many virtual seconds, the controller may wake by itself before a cluster in
+#: which nothing runs is given up, as what waits in it may do so for ever: after a year in which it
+#: woke at least so often, and at the latest after as many as the last.
+IDLE_STEPS_MIN, IDLE_S_MAX, IDLE_STEPS_MAX = 100, 366 * 86_400.0, 2_000
 
 Progress = Callable[[int], None]
 #: Looks at the cluster after a cycle.
@@ -100,17 +102,19 @@ class _Life(msgspec.Struct):
     """An element from the first of its tasks that comes up to the last that leaves.
 
     Attributes:
+        began_at: when the first of them came up.
         ends_at: when its work is done, for all its tasks at once.
         up: its tasks that run. running, exited: how many of each group run, and are done.
         left: the others that are gone: how long each ran, and its units.
         timed_out: whether a time limit ended one of them.
     """
 
+    began_at: float
     ends_at: float
     up: set[str] = set()
     running: dict[str, int] = {}
     exited: dict[str, int] = {}
-    left: list[tuple[float, int]] = []
+    left: list[tuple[float, float]] = []
     timed_out: bool = False
 
 
@@ -142,9 +146,8 @@ class _Ledger:
                 name, job.queue, size, submit_s, runs_s(job.name, element)
             )
 
-    def _units(self, resources: Resources) -> int:
-        milli = resources.gpu_milli if self.unit == "gpu" else resources.cpu_milli
-        return math.ceil(milli / 1000)
+    def _units(self, resources: Resources) -> float:
+        return units_in(resources, self.unit)
 
     def fate(self, attempt: records.AttemptRecord) -> machines.Fate:
         """What is left of its element's work: who joins it ends with the others."""
@@ -161,7 +164,7 @@ class _Ledger:
         key = (attempt.job, attempt.element)
         life = self._lives.get(key)
         if life is None:
-            life = self._lives[key] = _Life(ends_at=at + self._left_s(key))
+            life = self._lives[key] = _Life(began_at=at, ends_at=at + self._left_s(key))
         life.up.add(attempt.id)
         life.running[attempt.group] = life.running.get(attempt.group, 0) + 1
         job = self.elements[key]
@@ -204,11 +207,14 @@ class _Ledger:
             job.end_s, job.timed_out = end_s, True
         else:
             job.evictions += 1
-            self._lose(key, life)
+            self._lose(key, life, at)
 
-    def _lose(self, key: tuple[str, int], life: _Life) -> None:
-        """Keep what an eviction throws away of an element's work."""
-        ran_s = max((ran_s for ran_s, _ in life.left), default=0.0)
+    def _lose(self, key: tuple[str, int], life: _Life, at: float) -> None:
+        """Keep what an eviction throws away of an element's work.
+
+        It went on for as long as any of its tasks was up, whichever they were.
+        """
+        ran_s = at - life.began_at
         self._done_s[key] = self._kept(self._done_s.get(key, 0.0) + ran_s)
         lost_s = max(0.0, ran_s - self._kept(ran_s))
         self.lost_unit_s += sum(min(lost_s, task_s) * units for task_s, units in life.left)
@@ -268,7 +274,7 @@ def replay(
     for submit_s, job in arrivals:
         ledger.add(job, submit_s, runs_s)
         cluster.at(BEGIN + submit_s, partial(cluster.commit, (job,)))
-    _run(cluster, ledger, chosen, progress)
+    gave_up_s = _run(cluster, ledger, chosen, progress)
     until_s = math.inf if chosen.until_s is None else chosen.until_s
     elements = ledger.elements.values()
     return results.Run(
@@ -282,6 +288,7 @@ def replay(
         lost_unit_s=ledger.lost_unit_s,
         estimate_errors_s=ledger.estimate_errors_s,
         cycles=cluster.cycles,
+        gave_up_s=gave_up_s,
     )
 
 
@@ -298,14 +305,26 @@ def _starts_reported_within_s(arrivals: Sequence[tuple[float, desired.Job]], run
 
 def _run(
     cluster: clusters.Cluster, ledger: _Ledger, options: Options, progress: Progress | None
-) -> None:
+) -> float | None:
+    """Let everything happen; the second since which nothing did, where it was given up."""
     until = math.inf if options.until_s is None else BEGIN + options.until_s
     ended = idle = 0
-    while idle <= IDLE_STEPS_MAX:
+    idle_since = cluster.now
+    gave_up_s = None
+    while True:
         at = cluster.next_at()
         if at is None or at > until:
             break
-        idle = idle + 1 if cluster.idle else 0  # it only looks at its clock now and then
+        if not cluster.idle:
+            idle = 0
+        elif idle == 0:
+            idle, idle_since = 1, cluster.now
+        else:
+            idle += 1  # the controller only looks at its clock now and then
+        is_long = idle > IDLE_STEPS_MIN and at - idle_since > IDLE_S_MAX
+        if is_long or idle > IDLE_STEPS_MAX:
+            gave_up_s = idle_since - BEGIN
+            break
         cluster.step()
         if ledger.finished_now:
             cluster.prune(ledger.finished_now)
@@ -313,8 +332,9 @@ def _run(
             ledger.finished_now.clear()
             if progress is not None:
                 progress(ended)
-    if until != math.inf:
+    if gave_up_s is None and until != math.inf:
         cluster.run(until)
+    return gave_up_s
 
 
 def _under_way(cluster: clusters.Cluster, ledger: _Ledger) -> list[results.Stretch]:
@@ -325,35 +345,29 @@ def _under_way(cluster: clusters.Cluster, ledger: _Ledger) -> list[results.Stret
         for task in node.tasks.values():
             attempt = task.attempt
             job = ledger.elements[attempt.job, attempt.element]
-            units = math.ceil(
-                (
-                    attempt.resources.gpu_milli
-                    if ledger.unit == "gpu"
-                    else attempt.resources.cpu_milli
-                )
-                / 1000
-            )
+            units = units_in(attempt.resources, ledger.unit)
             begin_s = min(now_s, task.starts_at - BEGIN)
             found.append(results.Stretch(job.name, job.queue, node.name, units, begin_s, now_s))
     return found
 
 
-def units_of(structure: desired.Structure, unit: workloads.Unit) -> int:
-    """GPUs, or whole CPUs, of all nodes."""
-    total = 0
-    for pool in structure.pools.values():
-        each = pool.node_resources
-        milli = each.gpu_milli if unit == "gpu" else each.cpu_milli
-        total += len(pool.nodes) * (milli // 1000)
-    return total
+def units_in(resources: Resources, unit: workloads.Unit) -> float:
+    """GPUs, or CPUs, of some amounts; of shared devices the parts."""
+    return (resources.gpu_milli if unit == "gpu" else resources.cpu_milli) / 1000
 
 
-def _guaranteed(structure: desired.Structure, unit: workloads.Unit) -> dict[str, int]:
+def units_of(structure: desired.Structure, unit: workloads.Unit) -> float:
+    """GPUs, or CPUs, of all nodes."""
+    pools = structure.pools.values()
+    return sum(len(pool.nodes) * units_in(pool.node_resources, unit) for pool in pools)
+
+
+def _guaranteed(structure: desired.Structure, unit: workloads.Unit) -> dict[str, float]:
     found = {}
     for queue in structure.queues.values():
         amounts = queue.guaranteed
         milli = amounts.gpu_milli if unit == "gpu" else amounts.cpu_milli
-        found[queue.name] = (milli or 0) // 1000
+        found[queue.name] = (milli or 0) / 1000
     return found
 
 

@@ -27,7 +27,7 @@ class JobResult(msgspec.Struct):
 
     name: str
     queue: str
-    size: int
+    size: float
     submit_s: float
     runs_s: float
     start_s: float | None = None
@@ -62,7 +62,7 @@ class Stretch(msgspec.Struct, frozen=True):
     job: str
     queue: str
     node: str
-    units: int
+    units: float
     begin_s: float
     end_s: float
     evicted: bool = False
@@ -77,21 +77,24 @@ class Run(msgspec.Struct):
             jobs that were submitted until then.
         later: names of those that would have been submitted after it was stopped.
         guaranteed: units by queue.
+        gave_up_s: second since which nothing ran or came, where it was given up while jobs waited;
+            None: it came to its end.
         lost_unit_s: unit-seconds of work that evictions threw away.
         cycles: how often the controller decided.
         estimate_errors_s: first start minus the first estimate of it, where there was one.
     """
 
     policy: str
-    units: int
+    units: float
     jobs: list[JobResult]
     stretches: list[Stretch]
-    guaranteed: dict[str, int] = {}
+    guaranteed: Mapping[str, float] = {}
     lost_unit_s: float = 0.0
     cycles: int = 0
     estimate_errors_s: list[float] = []
     unit: Literal["gpu", "cpu"] = "gpu"
     later: list[str] = []
+    gave_up_s: float | None = None
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -201,7 +204,7 @@ def utilisation(run: Run) -> float:
     end = max(job.submit_s for job in run.jobs)
     if end <= begin:
         end = max((stretch.end_s for stretch in run.stretches), default=begin)
-    if end <= begin:
+    if end <= begin or not run.units:
         return 0.0
     used = sum(s.units * max(0.0, min(s.end_s, end) - max(s.begin_s, begin)) for s in run.stretches)
     return used / (run.units * (end - begin))
@@ -281,12 +284,12 @@ def shortfall(run: Run) -> float:
         owed = np.minimum(rest, fitting)
         due += float(((uses + owed) * spans).sum())
         missed += float((owed * spans).sum())
-    return missed / due if due else 0.0
+    return max(0.0, missed / due) if due else 0.0  # sums of floats may miss 0 by a hair
 
 
-def _waiting_by_size(run: Run, queue: str, size_of: Mapping[str, int]) -> dict[int, Steps]:
+def _waiting_by_size(run: Run, queue: str, size_of: Mapping[str, float]) -> dict[float, Steps]:
     """Units that jobs of each size wait for over time, those that were evicted included."""
-    changes: dict[int, list[tuple[float, float]]] = {}
+    changes: dict[float, list[tuple[float, float]]] = {}
     for job in run.jobs:
         if job.queue == queue:
             of_size = changes.setdefault(job.size, [])

@@ -142,11 +142,19 @@ def _policy(scenario: forms.Scenario, missing: dict[str, None]) -> desired.Setti
         raise forms.ScenarioError(error.message, f"policy.{error.where}") from error
 
 
-def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Settings:
+def settings_of(
+    policy: dict[str, Any],
+    missing: dict[str, None],
+    base: desired.Settings = desired.Settings(),  # noqa: B008 - frozen
+) -> desired.Settings:
     """The policy as part of the settings; names that they do not have are missing.
 
     Names, values and bounds are those of ``Cluster.spec.scheduling``; a name of ``fairness`` and
     ``learnedRunTimes`` may be written with a dot: ``learnedRunTimes.quantile``.
+
+    Args:
+        missing: is told these names.
+        base: has what the policy does not name.
 
     Raises:
         forms.ScenarioError: a value is not what its name takes, or stands there twice; its place
@@ -187,7 +195,14 @@ def settings_of(policy: dict[str, Any], missing: dict[str, None]) -> desired.Set
         stale_gang_s=_seconds(spec.stale_gang_grace, "staleGangGrace"),
         usage_window_s=None if window is None else _some_seconds(window, "fairness.window"),
     )
-    return desired.Settings(scheduling=scheduling)
+    named = {
+        setting: getattr(scheduling, setting)
+        for name, setting in _SETTINGS.items()
+        if name in policy or name.partition(".")[0] in policy
+    }
+    return msgspec.structs.replace(
+        base, scheduling=msgspec.structs.replace(base.scheduling, **named)
+    )
 
 
 def _seconds(written: str | int, where: str) -> int:
@@ -253,6 +268,21 @@ def _fields(kind: msgspec.inspect.Type) -> dict[str, msgspec.inspect.Type]:
 SCHEDULING: dict[str, tuple[str, ...]] = {
     name: tuple(_fields(kind))
     for name, kind in _fields(msgspec.inspect.type_info(documents.SchedulingSpec)).items()
+}
+#: Which setting each of them is, those that hold others by what they hold.
+_SETTINGS = {
+    "backfill": "backfill",
+    "depth": "depth",
+    "consolidation": "consolidation",
+    "fairness.halfLife": "usage_half_life_s",
+    "fairness.strength": "usage_strength",
+    "fairness.window": "usage_window_s",
+    "placement": "placement",
+    "order": "order",
+    "learnedRunTimes.quantile": "learned_quantile",
+    "overdueAfter": "overdue_after",
+    "minRuntime": "min_runtime_s",
+    "staleGangGrace": "stale_gang_s",
 }
 #: The words of those that take some.
 _WORDS = {

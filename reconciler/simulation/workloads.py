@@ -18,9 +18,15 @@ import msgspec
 ROWS_MAX = 5_000_000
 #: How many malformed rows are named; all are counted.
 NAMED_MAX = 100
+#: The most lines of a file, rows and others, and the most characters of one of them.
+LINES_MAX = 10_000_000
+LINE_MAX = 65_536
 #: The longest time that a row may name, in seconds: a hundred years.
 SECONDS_MAX = 100 * 365 * 86_400
 UNITS_MAX = 10_000_000
+
+#: Of a heading that is another one, as many characters are told.
+_HEADING_TOLD = 200
 
 PHILLY_COLUMNS = ["timestamp", "duration", "num_gpus", "gpu_time", "cluster"]
 #: Fields of a row of the Standard Workload Format, version 2.2.
@@ -137,25 +143,40 @@ def read_philly(lines: Iterable[str]) -> Workload:
     Raises:
         WorkloadError: the heading is another one, or there are too many rows.
     """
-    reader = csv.reader(lines)
-    heading = next(reader, [])
-    if [cell.strip() for cell in heading] != PHILLY_COLUMNS:
+    numbered = enumerate(lines, start=1)
+    _, heading = next(numbered, (1, ""))
+    if [cell.strip() for cell in heading.split(",")] != PHILLY_COLUMNS:
+        told = heading.strip().encode(errors="replace").decode()
+        told = told if len(told) <= _HEADING_TOLD else f"{told[:_HEADING_TOLD]}…"
         raise WorkloadError(
-            f"found the columns {','.join(heading) or '(none)'}; "
-            f"expected {','.join(PHILLY_COLUMNS)}"
+            f"found the columns {told or '(none)'}; expected {','.join(PHILLY_COLUMNS)}"
         )
     reading = _Reading()
-    for cells in reader:
-        line = reader.line_num
-        if not any(cell.strip() for cell in cells):
+    for line, text in numbered:
+        if not text.strip(" \t\r\n,"):
             reading.blank(line)
             continue
         _bounded(len(reading.rows))
         try:
-            reading.add(_philly_row(cells, line))
+            reading.add(_philly_row(_cells(text), line))
         except ValueError as error:
             reading.refuse(line, str(error))
     return reading.workload("gpu")
+
+
+def _cells(text: str) -> list[str]:
+    """The fields of one line: a quote that nothing closes costs this row, and none behind it."""
+    _require_text(text)
+    try:
+        return next(csv.reader([text], strict=True))
+    except csv.Error as error:
+        raise ValueError(f"its quotes are not closed, or stand inside a field ({error})") from None
+
+
+def _require_text(text: str) -> None:
+    """Refuse a row with bytes that are no UTF-8, which stand in it as lone surrogates."""
+    if not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text):
+        raise ValueError("it is not UTF-8")
 
 
 def _bounded(rows: int) -> None:
@@ -217,6 +238,7 @@ def read_swf(lines: Iterable[str]) -> Workload:
             continue
         _bounded(len(reading.rows))
         try:
+            _require_text(stripped)
             reading.add(_swf_row(stripped.split(), line))
         except ValueError as error:
             reading.refuse(line, str(error))

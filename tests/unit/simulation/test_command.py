@@ -253,6 +253,10 @@ SWF = "1 0 -1 600 4 -1 -1 4 %d -1 1 1 1 -1 1 -1 -1 -1\n"
         ("limited.swf --seed 2", "--seed is for what is drawn: every job of limited.swf has a"),
         ("limited.swf --over-estimate 2", "--over-estimate is for what is drawn: every job of"),
         ("t.csv --over-estimate 0 --seed 2", "--seed is for what is drawn: with --over-estimate 0"),
+        (
+            "--policy fifo --over-estimate 2",
+            "--over-estimate says how long time limits are, and fifo",
+        ),
         ("state --policy fifo", "policy fifo knows traces and made-up jobs only: state is a"),
     ],
 )
@@ -273,30 +277,143 @@ def test_an_option_that_would_change_nothing_is_refused(
     assert told in " ".join(err.split())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "t.csv --over-estimate 0",
-        "t.csv --seed 2 --speed-up 2 --jobs 2",
-        "some.swf --seed 2 --over-estimate 2",
-        "--jobs 5 --load 0.5 --speed-up 2 --seed 2 --over-estimate 0",
-        "state --seed 2 --cycle-every 30s --until 1d --scheduling backfill=none",
-        "--jobs 5 --policy muster --policy fifo --cycle-every 30s",
-    ],
+MANY = TRACE.splitlines()[0] + "".join(
+    f"\n2017-10-09 07:{number:02d}:00,{50 + 37 * number % 400},{1 + number % 4},1,a"
+    for number in range(30)
 )
+#: What is asked for, and the same without one option, which has to come out otherwise.
+TELLING = (
+    ("many.csv --nodes 1 --per-node 4 --over-estimate 0 --policy shortest", "--over-estimate 0"),
+    ("many.csv --nodes 1 --per-node 4 --seed 2 --policy shortest", "--seed 2"),
+    ("t.csv --nodes 1 --per-node 4 --speed-up 20", "--speed-up 20"),
+    ("t.csv --nodes 1 --per-node 4 --jobs 2", "--jobs 2"),
+    ("t.csv --nodes 1 --per-node 4 --scheduling placement=spread", ""),
+    ("some.swf --seed 2 --over-estimate 2", ""),
+    ("--jobs 25 --nodes 1 --load 3", "--load 3"),
+    ("--jobs 25 --nodes 1 --speed-up 2", "--speed-up 2"),
+    ("--jobs 25 --nodes 1 --seed 2", "--seed 2"),
+    ("--jobs 40 --nodes 1 --load 2 --scheduling backfill=none", "--scheduling backfill=none"),
+    ("--jobs 25 --nodes 1 --cycle-every 30m", "--cycle-every 30m"),
+    ("--jobs 5 --policy muster --policy fifo --cycle-every 30s", ""),
+    ("state --seed 2", "--seed 2"),
+    ("state --until 1m", "--until 1m"),
+    ("state --cycle-every 30s --scheduling backfill=none", ""),
+)
+
+
+@pytest.mark.parametrize(("words", "option"), TELLING)
 def test_an_option_that_changes_something_is_taken(
     words: str,
+    option: str,
     *,
     folder: Path,
     trace: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """``option``: without it another thing comes out; empty: it is only taken."""
     monkeypatch.chdir(folder.parent)
     assert Path(trace).parent == folder.parent
     Path("some.swf").write_text(SWF % 900 + SWF % -1)
-    code, _, err = muster(monkeypatch, capsys, *words.split())
+    Path("many.csv").write_text(MANY)
+    code, out, err = muster(monkeypatch, capsys, *words.split(), "-o", "json")
     assert code == 0, err
+    if option:
+        assert option in words
+        without = words.replace(option, "").split()
+        _, other, _ = muster(monkeypatch, capsys, *without, "-o", "json")
+        runs = [
+            [{key: value for key, value in run.items() if key != "seed"} for run in of["runs"]]
+            for of in (json.loads(out), json.loads(other))
+        ]
+        assert runs[0] != runs[1]
+
+
+SETTLED = """\
+---
+apiVersion: muster/v1
+kind: Cluster
+metadata: {name: main}
+spec: {scheduling: {order: arrival, backfill: none, depth: 1}}
+"""
+CROWD = "".join(
+    FOLDER[FOLDER.index("---") :]
+    .replace("name: j", f"name: j{number}")
+    .replace("cpu: 1", f"cpu: {cpu}")
+    % ""
+    for number, cpu in enumerate((5, 8, 2, 3, 1, 2))
+)
+
+
+def test_a_setting_beside_a_folder_leaves_its_other_settings(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = FOLDER[: FOLDER.index("---")]
+    (folder / "all.yaml").write_text(pool + SETTLED + CROWD)
+
+    def told(*words: str) -> dict[str, object]:
+        code, out, err = muster(monkeypatch, capsys, str(folder), *words, "-o", "json")
+        assert code == 0, err
+        (run,) = json.loads(out)["runs"]
+        assert isinstance(run, dict)
+        return run
+
+    plain = told()
+    assert told("--scheduling", "backfill=none") == plain
+    other = told("--scheduling", "backfill=conservative")
+    assert other["delay_mean_s"] != plain["delay_mean_s"], "the folder's own setting counts"
+
+
+SHARES = """\
+apiVersion: muster/v1
+kind: NodePool
+metadata: {name: pool}
+spec: {hosts: n1, nodes: {cpu: 8, memory: 32Gi, gpus: {count: 1, memory: 80Gi}}}
+---
+apiVersion: muster/v1
+kind: Job
+metadata: {name: j}
+spec: {array: {count: 8}, resources: {cpu: 1, memory: 1Gi, %s}, timeLimit: 1h, command: [date]}
+"""
+
+
+@pytest.mark.parametrize("share", ["gpu: 0.25", "gpuMemory: 20Gi", "gpu: 1"])
+def test_of_shared_devices_the_parts_are_in_use(
+    share: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "all.yaml").write_text(SHARES % share)
+    code, out, err = muster(monkeypatch, capsys, str(folder), "-o", "json")
+    assert code == 0, err
+    (run,) = json.loads(out)["runs"]
+    assert run["finished"] == 8
+    assert 0.5 < run["utilisation"] <= 1.0
+
+
+def test_half_a_cpu_is_a_cluster_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (FOLDER % "").replace("cpu: 8", "cpu: 0.5").replace("cpu: 1,", "cpu: 0.5,")
+    (folder / "all.yaml").write_text(text)
+    code, out, err = muster(monkeypatch, capsys, str(folder), "-o", "json")
+    assert code == 0, err
+    assert json.loads(out)["runs"][0]["utilisation"] == pytest.approx(1.0)
+
+
+def test_what_waits_for_months_is_simulated_and_what_waits_for_ever_is_given_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two days of each week are taken, in one case until June, so that six days of work wait."""
+    text = (FOLDER % "").replace("timeLimit: 1h", "timeLimit: 6d")
+    for months, never in (("1-5", 0), ("*", 1)):
+        again = f'schedule: "0 8 * {months} 1", duration: 2d'
+        (folder / "all.yaml").write_text(text + RESERVATION % ("again", again))
+        code, out, err = muster(monkeypatch, capsys, str(folder), "-o", "json")
+        assert code == 0, err
+        (run,) = json.loads(out)["runs"]
+        assert (run["never_started"], run["gave_up_s"] is not None) == (never, bool(never))
+    code, _, err = muster(monkeypatch, capsys, str(folder), "--until", "9000d")
+    assert code == 0
+    assert "muster: given up: from " in " ".join(err.split())
 
 
 def test_where_no_job_takes_a_gpu_cpus_are_counted(
@@ -340,6 +457,27 @@ def test_where_nothing_can_be_written_nothing_is_simulated(
         assert (code, out) == (1, "")
         assert str(path) in "".join(err.split("\n"))
         assert "1 job on" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--html", "t.csv"], "t.csv is what is simulated: draw into another file"),
+        (["--png", "a", "--html", "./a"], "--png and --html are both a: name two files"),
+    ],
+)
+def test_a_picture_takes_no_file_that_something_else_is(
+    words: list[str],
+    told: str,
+    *,
+    trace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(Path(trace).parent)
+    code, _, err = muster(monkeypatch, capsys, "t.csv", *words)
+    assert (code, told in " ".join(err.split())) == (64, True), err
+    assert Path("t.csv").read_text() == TRACE
 
 
 def test_pictures(
@@ -395,6 +533,18 @@ def test_pictures(
             "--scheduling: backfill: found 'some', expected one of conservative, easy, none",
         ),
         (["--until", "soon"], 64, "not a duration"),
+        (["--jobs", "5", "--checkpoint-every", "0"], 64, "--checkpoint-every: found 0, expected a"),
+        (["--over-estimate", "1000"], 64, "--over-estimate"),
+        (["--load", "1e308"], 64, "--load"),
+        (["--per-node", "10" * 12], 64, "--per-node"),
+        (["--nodes", "1000000000"], 64, "--nodes"),
+        (
+            ["--scheduling", "depth=1", "--scheduling", "depth=2"],
+            64,
+            "--scheduling: depth is given twice: say one of them",
+        ),
+        (["bad.csv"], 1, "holds no job that could be read: line 2: it has 1 fields; expected 5"),
+        (["/dev/null", "--form", "swf"], 1, "/dev/null is no regular file"),
     ],
 )
 def test_what_is_refused(
@@ -408,6 +558,7 @@ def test_what_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.txt").write_text("")
+    (tmp_path / "bad.csv").write_text(f"{TRACE.splitlines()[0]}\nx\n")
     found, _, err = muster(monkeypatch, capsys, *arguments)
     assert (found, told in err) == (code, True), err
 

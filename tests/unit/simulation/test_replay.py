@@ -6,7 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from reconciler.model import desired
+from reconciler.model import desired, records
+from reconciler.model.resources import Resources
+from reconciler.model.states import AttemptState, EndReason
 from reconciler.simulation import peers, replay, results, workloads
 from reconciler.simulation.results import JobResult, Run, Stretch
 from reconciler.simulation.workloads import Row, Workload
@@ -175,6 +177,36 @@ def test_an_elastic_job_that_gives_up_a_task_was_not_evicted() -> None:
     assert (due.start_s, due.end_s) == (20.0, 30.0)
     assert (grows.start_s, grows.end_s, grows.evictions) == (0.0, 50.0, 0)
     assert found.lost_unit_s == 0.0
+
+
+def test_work_of_an_elastic_job_goes_on_whichever_of_its_tasks_do() -> None:
+    """Its checkpoint is of the work of all, not of the task that ran longest."""
+    ledger = replay._Ledger("cpu", 20.0)
+    ledger.add(elastic("grows", 1, 2), 0.0, lambda *_: 200.0)
+    old, young = (
+        records.AttemptRecord(
+            id=f"grows-{index}",
+            job="grows",
+            run=1,
+            job_key="default/grows",
+            element=0,
+            group="main",
+            index=index,
+            try_number=1,
+            node="node-1",
+            boot_id="",
+            resources=Resources(1000, 0, 0),
+            state=AttemptState.RUNNING,
+            assigned_at=replay.BEGIN,
+        )
+        for index in range(2)
+    )
+    ledger.started(old, replay.BEGIN)
+    ledger.started(young, replay.BEGIN + 50)
+    ledger.ended(old, replay.BEGIN + 60, EndReason.PREEMPTED, 60.0)
+    ledger.ended(young, replay.BEGIN + 90, EndReason.PREEMPTED, 40.0)
+    assert ledger.fate(old).runs_s == 200.0 - 80.0
+    assert ledger.lost_unit_s == 20.0, "ten seconds of both, at 80"
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

@@ -102,12 +102,46 @@ def test_files_plain_or_packed(tmp_path: Path, packed: bool) -> None:
     assert len(simulations.read_file(path, workloads.read_philly).rows) == 3
 
 
-@pytest.mark.parametrize("data", [b"\x1f\x8b\x08\x00broken", b"\xff\xfe\x00"])
-def test_a_file_that_cant_be_read_is_named(tmp_path: Path, data: bytes) -> None:
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"\x1f\x8b\x08\x00broken", r"t\.csv can't be read"),
+        (b"\xff\xfe\x00", r"t\.csv: found the columns \?\?"),
+        (b"x," * 40_000, r"t\.csv: line 1 has more than 65,536 characters: it is no trace"),
+        (b"x," * 400, r"t\.csv: found the columns (x,){100}…; expected timestamp"),
+    ],
+)
+def test_a_file_that_cant_be_read_is_named(tmp_path: Path, data: bytes, told: str) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(data)
-    with pytest.raises(simulations.SimulateError, match=r"t\.csv can't be read"):
+    with pytest.raises(simulations.SimulateError, match=told):
         simulations.read_file(path, workloads.read_philly)
+
+
+def test_a_row_with_an_open_quote_or_strange_bytes_costs_none_behind_it(tmp_path: Path) -> None:
+    heading, *rows = PHILLY.encode().splitlines(keepends=True)
+    path = tmp_path / "t.csv"
+    path.write_bytes(heading + b"".join(rows))
+    plain = simulations.read_file(path, workloads.read_philly)
+    open_quote = b'2017-10-09 07:00:00,600,8,4800,"vision\n'
+    latin = "2017-10-09 07:00:00,600,8,4800,Zürich\n".encode("latin-1")
+    path.write_bytes(b"\xef\xbb\xbf" + heading + open_quote + latin + b"".join(rows))
+    found = simulations.read_file(path, workloads.read_philly)
+    assert [(row.submit_s, row.size) for row in found.rows] == [
+        (row.submit_s, row.size) for row in plain.rows
+    ]
+    first, second = found.malformed[:2]
+    assert (first.line, "its quotes are not closed" in first.why) == (2, True)
+    assert (second.line, second.why) == (3, "it is not UTF-8")
+    path.write_bytes(heading + open_quote.replace(b'"vision', b'"vision, 2"'))
+    (quoted,) = simulations.read_file(path, workloads.read_philly).rows
+    assert quoted.queue == "vision, 2"
+
+
+def test_a_comment_in_another_encoding_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "t.swf"
+    path.write_bytes("; Computer: Köln\n".encode("latin-1") + SWF.encode())
+    assert len(simulations.read_file(path, workloads.read_swf).rows) == 2
 
 
 def test_time_limits_are_drawn_once_and_never_too_short() -> None:
