@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reconciler.cli import lazily, terminal
+from reconciler.desired import gitobjects
 from reconciler.model import quantities, times
 from reconciler.operations import endpoints
 
@@ -149,5 +150,7 @@ def clock_time(text: str, now: float) -> float | None:
 def identity() -> str | None:
     """The e-mail address that this person's commits carry."""
     command = ["git", "config", "user.email"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        command, env=gitobjects.environment(), capture_output=True, text=True, check=False
+    )
     return found.stdout.strip() or None

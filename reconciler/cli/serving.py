@@ -16,6 +16,7 @@ import typer
 
 import reconciler
 from reconciler.cli import context, lazily, terminal
+from reconciler.desired import gitobjects
 from reconciler.model import revisions
 from reconciler.operations import starting
 
@@ -188,7 +189,13 @@ def _say_ready(cluster: localcluster.LocalCluster) -> None:
 
 
 def _git(*arguments: str) -> str:
-    found = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["git", *arguments],
+        env=gitobjects.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return found.stdout.strip()
 
 

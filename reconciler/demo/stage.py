@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from reconciler.desired import gitobjects
 from reconciler.operations import client as clients
 from reconciler.operations import localcluster, resources
 
@@ -96,14 +97,13 @@ class Stage:
     def git(self, *arguments: str, folder: Path | None = None) -> str:
         """Run git with an identity of the demo's own and nobody's configuration."""
         environment = {
-            **os.environ,
+            **gitobjects.environment(),
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CONFIG_SYSTEM": os.devnull,
             "GIT_AUTHOR_NAME": "Demo",
             "GIT_AUTHOR_EMAIL": "demo@example.org",
             "GIT_COMMITTER_NAME": "Demo",
             "GIT_COMMITTER_EMAIL": "demo@example.org",
-            "GIT_TERMINAL_PROMPT": "0",
         }
         done = subprocess.run(
             ["git", *arguments],

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from reconciler.desired import programs
+from reconciler.desired import gitobjects, programs
 
 GIT_TIMEOUT_S = 120.0
 #: The most files in conflict that are named.
@@ -121,14 +121,30 @@ def share_objects(scratch: Path, folder: Path) -> None:
     alternates.write_text(f"{folder / 'objects'}\n", encoding="utf-8")
 
 
-def git_in(folder: Path, *arguments: str) -> str:
-    """Git in a work tree, with the index that a commit under way is made from."""
+def _inside(folder: Path) -> dict[str, str]:
+    """The environment of git in a folder: of a hook's what it was told of its own repository.
+
+    Where the folder is of another repository, nothing of that counts there.
+    """
     environment = dict(os.environ)
     for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
         if name in environment:  # a hook gets them relative to where it is started
             environment[name] = str(Path(environment[name]).absolute())
-    if "GIT_DIR" in environment and "GIT_WORK_TREE" not in environment:
-        environment["GIT_WORK_TREE"] = str(Path.cwd())
+    if "GIT_DIR" not in environment:
+        return environment
+    try:
+        found = gitobjects.run(folder, "rev-parse", "--absolute-git-dir", good=(0, 128)).stdout
+    except gitobjects.GitError:
+        found = b""
+    if found and Path(_text(found)).resolve() != Path(environment["GIT_DIR"]).resolve():
+        return gitobjects.environment()
+    environment.setdefault("GIT_WORK_TREE", str(Path.cwd()))
+    return environment
+
+
+def git_in(folder: Path, *arguments: str) -> str:
+    """Git in a work tree, with the index that a commit under way is made from."""
+    environment = _inside(folder)
     try:
         done = programs.run(
             ["git", "-C", str(folder), *arguments],

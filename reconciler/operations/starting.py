@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from reconciler.desired import gitobjects
 from reconciler.operations import resources
 
 _COMMANDS = (
@@ -17,6 +18,8 @@ _COMMANDS = (
     ("git", "add", "--all"),
     ("git", "commit", "--quiet", "--message", "Start a cluster with Muster"),
 )
+#: What tells git of a repository's objects that they lie elsewhere: a hook of a server has them.
+_OBJECTS_ELSEWHERE = ("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES")
 
 
 class StarterError(Exception):
@@ -42,8 +45,13 @@ def _begin(folder: Path) -> None:
     with _whole(folder):
         shutil.copytree(resources.starter(), folder, dirs_exist_ok=True)
         (folder / ".gitignore").write_text(".muster/\n", encoding="utf-8")
+        own = gitobjects.environment()
+        for name in _OBJECTS_ELSEWHERE:
+            own.pop(name, None)
         for command in _COMMANDS:
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, cwd=folder, env=own, capture_output=True, text=True, check=False
+            )
             if done.returncode:
                 told = done.stderr.strip() or done.stdout.strip()
                 raise StarterError(f"`{' '.join(command)}` failed: {told}")
@@ -51,8 +59,8 @@ def _begin(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _whole(folder: Path) -> Iterator[None]:
-    """Leave a folder that is not there, or empty, as it was where not all can be done in it."""
-    was_there = folder.exists()
+    """Leave what there was as it was where not all can be done: the folder, and those above it."""
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         yield
     except BaseException:
@@ -61,7 +69,7 @@ def _whole(folder: Path) -> Iterator[None]:
                 shutil.rmtree(path)
             else:
                 path.unlink()
-        if not was_there:
-            with contextlib.suppress(FileNotFoundError):
-                folder.rmdir()
+        with contextlib.suppress(OSError):  # somebody else has put something there, or took it away
+            for one in made:
+                one.rmdir()
         raise

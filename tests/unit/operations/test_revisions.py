@@ -163,6 +163,19 @@ def test_the_base_is_the_branch_it_goes_into_else_the_parent(repository: Reposit
     assert git(repository.path, "rev-parse", base) == git(repository.path, "rev-parse", "main")
 
 
+def test_a_hook_looks_at_the_repository_that_it_is_asked_for(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.commit({"pool.yaml": POOL})
+    tip = repository.commit({"a.yaml": document("Queue", "{}")})
+    git(tmp_path, "init", "--quiet", "--bare", "hooked.git")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "hooked.git"))
+    assert revisions.has_commit(repository.path, tip)
+    assert revisions.default_base(repository.path, tip) == f"{tip}~1"
+    (tmp_path / "exported").mkdir()  # what it has been given, outside every repository
+    assert not revisions.has_commit(tmp_path / "exported", tip)
+
+
 def test_what_is_written_is_counted_whatever_is_wrong_with_it(tmp_path: Path) -> None:
     pool = (
         "apiVersion: muster/v1\nkind: NodePool\nmetadata: {name: a}\nspec:\n"

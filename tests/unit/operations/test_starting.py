@@ -34,6 +34,7 @@ def test_who_could_not_begin_says_the_same_again(
         folder.mkdir(parents=True)
     with pytest.raises(starting.StarterError, match=r"^`git commit .*` failed: (.|\n)*user\.email"):
         starting.begin(folder)
+    assert folder.parent.exists() is there
     assert folder.exists() is there
     assert (not there) or list(folder.iterdir()) == []
 
@@ -76,3 +77,24 @@ def test_the_folder_one_stands_in_will_do(monkeypatch: pytest.MonkeyPatch, tmp_p
     starting.begin(Path())
     assert _git(Path.cwd(), "status", "--short") == ""
     assert (tmp_path / "cluster.yaml").is_file()
+
+
+def test_a_hook_of_another_repository_begins_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "Ada")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "ada@example.org")
+    starting.begin(other)
+    before = _git(other, "rev-parse", "HEAD")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
+    monkeypatch.setenv("GIT_OBJECT_DIRECTORY", str(other / ".git" / "objects"))
+    starting.begin(tmp_path / "mine")
+    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"):
+        monkeypatch.delenv(name)
+    assert _git(other, "rev-parse", "HEAD") == before
+    assert _git(other, "status", "--short") == ""
+    assert _git(tmp_path / "mine", "log", "--format=%an %s") == "Ada Start a cluster with Muster"
+    assert _git(tmp_path / "mine", "status", "--short") == ""
