@@ -70,6 +70,8 @@ def until(
 ) -> Json:
     """The job as soon as ``condition`` holds of it; None when the time is up before.
 
+    It is looked at once in any case, and once more when the time is up.
+
     Raises:
         NotAppliedError: it is not known, since what git says does not apply.
         VanishedError: it was refused, and its document has left the repository.
@@ -80,7 +82,8 @@ def until(
     usual: set[str] = set()
     unknown_until = time.monotonic() + UNKNOWN_S_MAX
     impossible_until: float | None = None
-    while ends_at is None or time.monotonic() < ends_at:
+    while True:
+        is_over = ends_at is not None and time.monotonic() >= ends_at
         try:
             job = api.get(f"/v1/jobs/{name}")["job"]
         except clients.ApiError as error:
@@ -93,6 +96,8 @@ def until(
             job = None
         if job is not None and condition(job):
             return job
+        if is_over:
+            return None
         if job is not None and job["reasons"]:
             reason = news(job["reasons"][0], told, usual)
             if reason:
@@ -116,7 +121,6 @@ def until(
             "/v1/events", job=name, after=after, wait_s=left_s if after is not None else None
         )
         after = page["next"]
-    return None
 
 
 def news(reason: Json, told: str, usual: set[str]) -> str:

@@ -122,6 +122,29 @@ def test_a_wait_for_what_was_refused_and_has_left_says_why_it_waited(
     assert "its document has left the repository" in err
 
 
+@pytest.mark.parametrize(
+    ("second", "code", "said"),
+    [
+        ("Succeeded", 0, ("a: Succeeded\nb: Succeeded\n", "")),
+        ("Failed", 1, ("a: Succeeded\nb: Failed\n", "")),
+        ("Running", 124, ("a: Succeeded\n", "b has not ended after 0s")),
+    ],
+)
+def test_what_has_ended_is_told_where_there_is_no_time_to_wait(
+    controller: tuple[Script, str],
+    capsys: pytest.CaptureFixture[str],
+    second: str,
+    code: int,
+    said: tuple[str, str],
+) -> None:
+    script, url = controller
+    script |= {"/v1/jobs/a": [told(job("Succeeded"))], "/v1/jobs/b": [told(job(second))]}
+    assert run("wait", "a", "b", "--timeout", "0s", "--server", url) == code
+    printed = capsys.readouterr()
+    assert printed.out == said[0]
+    assert said[1] in printed.err
+
+
 def test_a_wait_that_was_too_short_says_how_long_it_was(
     controller: tuple[Script, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
