@@ -20,6 +20,7 @@ from reconciler.desired import (
     fitting,
     judging,
     normalise,
+    quoting,
     undecided,
 )
 from reconciler.desired.faults import Fault
@@ -330,10 +331,11 @@ class JobsInForce:
             return self.denied[f"Job/{name}"].message
         for placed, fault in noted:
             if fault.severity == "error":
-                return self._filed.problem((placed, fault)).told()
+                return quoting.unquoted(self._filed.problem((placed, fault))).told()
         winner, _ = self._choose(name)
         if winner is not None and winner.document.faults:
-            return self._filed.problem((winner, winner.document.faults[0])).told()
+            problem = self._filed.problem((winner, winner.document.faults[0]))
+            return quoting.unquoted(problem).told()
         return "the job can't be read"
 
     def _is_denied(self, name: str) -> bool:

@@ -442,7 +442,7 @@ def _finding_view(
 ) -> planviews.FindingView:
     message = of.message
     if of.found:
-        message += f"; found {of.found}"
+        message += planviews.said_found(of.found)
     if of.expected:
         message += f"; expected {of.expected}"
     return planviews.FindingView(
@@ -457,6 +457,7 @@ def _finding_view(
         is_new=is_new,
         touched=touched,
         waiver=_waiver(of, rules),
+        found=of.found,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from reconciler.desired import quoting
 from reconciler.operations import viewforms
 
 Verdict = Literal["none", "changes", "held", "refused"]
@@ -167,7 +168,8 @@ class FindingView(viewforms.View, frozen=True):
     """Something that speaks against the revision. ``isNew``: it was not there before;
     ``touched``: the change itself wrote it, so that it does not count.
 
-    ``waiver``: who may let it pass, and how; empty where nobody may.
+    ``waiver``: who may let it pass, and how; empty where nobody may. ``found``: what stands there,
+    which ``message`` says too; empty where that says it otherwise, or it is not to be shown.
     """
 
     rule: str
@@ -181,6 +183,7 @@ class FindingView(viewforms.View, frozen=True):
     is_new: bool
     touched: bool
     waiver: str
+    found: str = ""
 
 
 class SnapshotView(viewforms.View, frozen=True):
@@ -229,8 +232,6 @@ class Plan(viewforms.View, frozen=True):
         return sum(change.operation == operation for change in self.changes)
 
 
-#: Names in paths of jobs' fields that say what they run, and with what.
-_SETTINGS = frozenset({"command", "script", "environment", "secrets", "stage"})
 HIDDEN = "(not shown)"
 
 
@@ -245,7 +246,7 @@ def without_settings(plan: Plan) -> Plan:
         msgspec.structs.replace(
             one,
             fields={
-                path: pair if _SETTINGS.isdisjoint(path.split(".")) else shown(pair)
+                path: shown(pair) if quoting.is_setting(path) else pair
                 for path, pair in one.fields.items()
             },
         )
@@ -253,4 +254,18 @@ def without_settings(plan: Plan) -> Plan:
         else one
         for one in plan.changes
     ]
-    return msgspec.structs.replace(plan, changes=changes)
+    findings = [_unquoted(one) for one in plan.findings]
+    return msgspec.structs.replace(plan, changes=changes, findings=findings)
+
+
+def _unquoted(finding: FindingView) -> FindingView:
+    """The finding without what was found where not everybody may see that."""
+    if not finding.found or quoting.may_quote(finding.object, finding.field):
+        return finding
+    message = finding.message.replace(said_found(finding.found), "", 1)
+    return msgspec.structs.replace(finding, message=message, found="")
+
+
+def said_found(found: str) -> str:
+    """How a message says what was found."""
+    return f"; found {found}"

@@ -2,18 +2,19 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
-from litestar import get, post
+from litestar import Request, get, post
 from litestar.datastructures import State
 from litestar.params import JSONBody, Parameter, QueryParameter
 
+from reconciler.desired import quoting
 from reconciler.model import link, nearest, records, times
 from reconciler.model.reasons import Reason
 from reconciler.model.states import JobState
 from reconciler.operations import quotaviews, views, viewtypes
-from reconciler.server import access, failures, lists, services
+from reconciler.server import access, failures, lists, permissions, services, tokens
 from reconciler.server.link_client import LinkDownError
 from reconciler.store.reader import cursor, parse_cursor
 
@@ -233,11 +234,14 @@ def show_pools(service: services.Services) -> list[viewtypes.PoolView]:
     return [views.pool_view(pool, known, instances.get(pool.name)) for pool in declared]
 
 
-def show_sync(service: services.Services) -> viewtypes.SyncView:
-    """How the repository stands."""
+def show_sync(service: services.Services, caller: tokens.Identity) -> viewtypes.SyncView:
+    """How the repository stands; what jobs run only to who may have that of everybody's."""
     published = service.link.published
+    sync = views.stored_sync(service.reader.view(views.SYNC))
+    if permissions.why_not_snapshot(service.reader, caller):
+        sync = msgspec.structs.replace(sync, problems=tuple(map(quoting.unquoted, sync.problems)))
     return views.sync_view(
-        views.stored_sync(service.reader.view(views.SYNC)),
+        sync,
         service.folder,
         service.branch,
         published.untold if published is not None else (),
@@ -299,14 +303,18 @@ def drift(
 
 
 @get("/v1/sync", sync_to_thread=True, responses=FAILS, summary="How the repository stands")
-def git_sync(state: State) -> lists.Sync:
-    """Revisions attempted and in force, and what is wrong with what is written."""
+def git_sync(state: State, request: Request[Any, Any, State]) -> lists.Sync:
+    """Revisions attempted and in force, and what is wrong with what is written.
+
+    What was found where jobs say what they run is told to who may have it of everybody's jobs:
+    with roles in ``Access`` it takes one that allows ``snapshot``.
+    """
     service: services.Services = state.services
-    return lists.Sync(sync=show_sync(service), **lists.head(service))
+    return lists.Sync(sync=show_sync(service, access.identity_of(request)), **lists.head(service))
 
 
 @get("/v1/snapshot", sync_to_thread=True, responses=FAILS, summary="All at once")
-def snapshot(state: State) -> lists.Snapshot:
+def snapshot(state: State, request: Request[Any, Any, State]) -> lists.Snapshot:
     """Everything that is shown elsewhere; of jobs those submitted last."""
     service: services.Services = state.services
     return lists.Snapshot(
@@ -315,7 +323,7 @@ def snapshot(state: State) -> lists.Snapshot:
         queues=show_queues(service),
         pools=show_pools(service),
         drift=[views.drift_view(one) for one in service.reader.drift()],
-        sync=show_sync(service),
+        sync=show_sync(service, access.identity_of(request)),
         **lists.head(service),
     )
 

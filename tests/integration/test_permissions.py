@@ -329,6 +329,18 @@ def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed
     assert change["fields"]["queue"] == ["ops", "research"]
     assert change["fields"]["environment.KEY"] == ["(not shown)", "(not shown)"]
     assert "s3cret" in str(signed.bed.get("/v1/plan", revision=head, base=base))
+    # and of what is wrong, nothing of what was found there
+    wrong = changed.replace("s4cret", "48121")
+    head = signed.commit("ada", {"jobs/private.yaml": wrong})
+    signed.bed.until(lambda: signed.bed.get("/v1/sync")["sync"]["attemptedRevision"] == head)
+    for path, query in (("/v1/plan", {"revision": head, "base": base}), ("/v1/sync", {})):
+        told = str(signed.bob.get(path, **query))
+        assert "write it in quotes" in told
+        assert "48121" not in told
+        assert "48121" in str(signed.bed.get(path, **query))
+    whole = signed.bob.get("/v1/snapshot")
+    assert "48121" not in str((whole["sync"], whole["jobs"]))
+    signed.commit("ada", {"jobs/private.yaml": changed})
     # a plan goes without them, and still from what is in force
     signed.bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=signed.bed.clone)
     planned = subprocess.run(

@@ -255,3 +255,24 @@ def test_what_is_not_looked_at_is_not_called_untouched() -> None:
     told = " ".join(text(plan).split())
     assert "is not known here: no role allows snapshot" in told
     assert "without a controller" not in told
+
+
+def test_who_may_not_know_what_jobs_run_is_not_told_what_was_found_there() -> None:
+    def finding(label: str, field: str, found: str) -> desired.Problem:
+        return desired.Problem(
+            "wrong-type", "error", "a.yaml", "write it in quotes", 5, 1, label, field, found, "text"
+        )
+
+    problems = (
+        finding("Job/a", "spec.environment.TOKEN", "48121"),
+        finding("Job/a", "spec.queue", "48122"),
+        finding("Job/a", "spec.command[0]", ""),
+    )
+    plan = planning.plan(comparison(BASE, BASE, after=problems), None, 0.0)
+    shown = {one.field: one for one in planviews.without_settings(plan).findings}
+    hidden = shown["spec.environment.TOKEN"]
+    assert (hidden.rule, hidden.path, hidden.line) == ("wrong-type", "a.yaml", 5)
+    assert (hidden.message, hidden.found) == ("write it in quotes; expected text", "")
+    assert shown["spec.queue"].message == "write it in quotes; found 48122; expected text"
+    assert shown["spec.command[0]"].message == "write it in quotes; expected text"
+    assert "48121" in str(plan)
