@@ -10,6 +10,7 @@ import typer
 from reconciler.cli import context, elementwords, naming, terminal
 from reconciler.model import nearest
 from reconciler.operations import jobplots
+from reconciler.simulation import picturetexts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +26,9 @@ _HEADING = re.compile(
 CURVES_MAX = 4
 #: The most characters of a series' name in a picture.
 NAME_MAX = 80
+#: Larger values than this, and smaller than its opposite, are drawn there: matplotlib's own sums of
+#: larger ones leave what a float can hold.
+DRAWN_MAX = 1e300
 
 
 def register(app: typer.Typer) -> None:
@@ -157,14 +161,17 @@ def figure(name: str, curves: tuple[jobplots.Curve, ...], over: str) -> "Figure"
 
     made = Figure(figsize=(8, 2.6 * len(curves) + 0.6), dpi=120, layout="constrained")
     FigureCanvasAgg(made)
-    made.suptitle(f"Job {name}", x=0.01, ha="left")
+    made.suptitle(picturetexts.plain(f"Job {name}"), x=0.01, ha="left")
     for axes, curve in zip(made.subplots(len(curves), squeeze=False)[:, 0], curves, strict=True):
         axis = _axis(curve, over)
         points = curve.along(axis)
-        axes.plot([x for x, _ in points], [y for _, y in points], color="#0072B2", linewidth=1.2,
+        drawn = [(_drawn(x), _drawn(y)) for x, y in points]
+        axes.plot([x for x, _ in drawn], [y for _, y in drawn], color="#0072B2", linewidth=1.2,
                   marker="." if len(points) < 50 else "")  # fmt: skip
         # above and not beside, where a long one runs into its neighbours
-        title = terminal.shortened(curve.name, NAME_MAX, middle=True)
+        title = terminal.shortened(picturetexts.plain(curve.name), NAME_MAX, middle=True)
+        if drawn != points:
+            title += f" (what is beyond {DRAWN_MAX:g} is drawn there)"
         axes.set_title(title, loc="left", fontsize=10)
         if axis == "step":
             axes.xaxis.get_major_locator().set_params(integer=True)
@@ -173,3 +180,7 @@ def figure(name: str, curves: tuple[jobplots.Curve, ...], over: str) -> "Figure"
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
     return made
+
+
+def _drawn(value: float) -> float:
+    return min(DRAWN_MAX, max(-DRAWN_MAX, value))

@@ -1,11 +1,17 @@
 """Pictures of what a task measured: no name runs into another."""
 
+import io
 import itertools
+import math
 
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from reconciler.cli import plotting
 from reconciler.operations import jobplots
+from reconciler.simulation import picturetexts
 
 
 def test_names_of_series_stay_apart_and_within_the_picture() -> None:
@@ -22,3 +28,51 @@ def test_names_of_series_stay_apart_and_within_the_picture() -> None:
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
     assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
     assert all(axes.get_ylabel() == "" for axes in figure.axes)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cost_$_per^^$", "cost_$_per^^$"),
+        ("$x$ and $y$", "$x$ and $y$"),
+        (r"a\$b", r"a\$b"),
+        ("100%_of", "100%_of"),
+        ("\u640d\u5931", r"\u640d\u5931"),
+        ("tab\there", r"tab\there"),
+        ("\ud800", r"\ud800"),
+        ("_hidden", "\u200b_hidden"),
+    ],
+)
+def test_texts_of_others_are_drawn_as_they_are_written(text: str, shown: str) -> None:
+    """Warnings are errors here, as of a character that the font lacks."""
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot([1.0, 2.0], [1.0, 2.0], label=picturetexts.plain(text))
+    axes.set_title(picturetexts.plain(text))
+    (label,) = axes.legend().get_texts()
+    figure.savefig(io.BytesIO(), format="png")
+    assert "$" not in label.get_text().replace(r"\$", "")
+    assert label.get_text().replace(r"\$", "$") == shown
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        ((1.0, 1.0, 1e308), (2.0, 2.0, -1e308)),
+        ((1.0, 1.0, 1.7e308), (2.0, 2.0, 1e308)),
+        ((0.0, 1.0, 1.0), (1e308, 2.0, 2.0)),
+        ((-1e308, 1.0, 1.0), (1e308, 2.0, 2.0)),
+        ((1e308, 1.0, 1e308),),
+        ((1.0, 1.0, 5e-324), (2.0, 2.0, math.inf)),
+    ],
+)
+def test_a_series_with_a_strange_name_and_huge_values_is_drawn(
+    points: tuple[tuple[float, float, float], ...],
+) -> None:
+    curve = jobplots.Curve("cost_$_per^^$ \u640d", points)
+    figure = plotting.figure("train", (curve,), "step")
+    figure.savefig(io.BytesIO(), format="png")
+    (axes,) = figure.axes
+    is_cut = any(abs(one) > 1e300 for point in points for one in point if math.isfinite(one))
+    assert ("is drawn there" in axes.get_title("left")) is is_cut
