@@ -84,6 +84,8 @@ def plot(
     with context.controller(server, token_file) as api:
         past = written(api, name, query)
     curves = _chosen(name, past, metric)
+    if past.is_cut and not metric:
+        terminal.note(f"only the first {len(past.curves)} series that job {name} wrote are kept")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document({"job": name, "curves": curves, "remarks": past.remarks}, output)
     elif png is not None:
@@ -105,6 +107,11 @@ def _chosen(name: str, past: jobplots.Past, metric: list[str] | None) -> tuple[j
     """The curves asked for; leaves the command where there are none."""
     known = {curve.name: curve for curve in past.curves}
     for one in metric or ():
+        if one not in known and past.is_cut:
+            terminal.fail(
+                f"{one!r} is none of the {len(known)} series of job {name} that are kept, the "
+                "first that it wrote; it writes more"
+            )
         if one not in known and known:
             hint = nearest.hint(one, known) or f"; it writes {', '.join(sorted(known))}"
             terminal.fail(f"job {name} writes no series {one!r}{hint}")

@@ -13,6 +13,7 @@ import msgspec
 
 #: Points of one curve that are kept; of more each second one is let go.
 POINTS_MAX = 20_000
+#: Series that are kept, the first that come.
 SERIES_MAX = 64
 #: Dots of a braille character, by column and row from the top.
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
@@ -41,16 +42,21 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What was read: curves by name, the headings of attempts, and what could not be read."""
+    """What was read: curves by name, the headings of attempts, and what could not be read.
+
+    ``is_cut``: there were more series than are kept.
+    """
 
     curves: tuple[Curve, ...] = ()
     remarks: tuple[str, ...] = ()
+    is_cut: bool = False
 
 
 def read(lines: Iterable[bytes]) -> Past:
     """Rows of ``/v1/jobs/NAME/logs?stream=metrics``; what is no row is a remark."""
     points: dict[str, list[tuple[float | None, float, float]]] = {}
     remarks: list[str] = []
+    is_cut = False
     for line in lines:
         text = line.decode("utf-8", "replace").strip()
         if text.startswith("muster:"):
@@ -73,8 +79,10 @@ def read(lines: Iterable[bytes]) -> Past:
                 found.append((step, at, value))
                 if len(found) > POINTS_MAX:
                     del found[1::2]
+            else:
+                is_cut = True
     curves = tuple(Curve(name, tuple(points[name])) for name in sorted(points))
-    return Past(curves, tuple(remarks))
+    return Past(curves, tuple(remarks), is_cut)
 
 
 def number(value: float) -> str:

@@ -2,9 +2,11 @@
 
 import io
 import itertools
+import json
 import math
 
 import pytest
+import typer
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -76,3 +78,22 @@ def test_a_series_with_a_strange_name_and_huge_values_is_drawn(
     (axes,) = figure.axes
     is_cut = any(abs(one) > 1e300 for point in points for one in point if math.isfinite(one))
     assert ("is drawn there" in axes.get_title("left")) is is_cut
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (0, "job train writes no series 's999'; it writes s000, "),
+        (1, "'s999' is none of the 64 series of job train that are kept, the first that it wrote"),
+    ],
+)
+def test_a_series_that_is_not_kept_is_not_called_unwritten(
+    more: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"s{one:03}" for one in range(jobplots.SERIES_MAX + more)]
+    rows = [json.dumps({"time": 1.0, **dict.fromkeys(names, 1.0)}).encode()] * 2
+    past = jobplots.read(rows)
+    assert len(past.curves) == jobplots.SERIES_MAX
+    with pytest.raises(typer.Exit):
+        plotting._chosen("train", past, ["s000", "s999"])
+    assert told in " ".join(capsys.readouterr().err.split())
