@@ -220,8 +220,9 @@ def _job(
         checked_at = wanted.status.checked_at or now
         return views.refused_view(name, wanted.refused[name], checked_at), None
     if record is None:
-        record = reader.job(name)  # it may have left the memory before; its end is its end
-        if record is None or record.ended_at is None or record.ended_at > now:
+        # it may have left the memory before, and come again since; its end is its end
+        record = reader.job(name, ended_by=now)
+        if record is None:
             return None
     tries = _attempts(reader, record, then, now)
     view = views.job_view(

@@ -191,14 +191,19 @@ class Reader:
         with database.told(self.url):
             return [codec.job(row.body) for row in self.rows(statement)]
 
-    def job(self, name: str, run: int | None = None) -> records.JobRecord | None:
+    def job(
+        self, name: str, run: int | None = None, *, ended_by: float | None = None
+    ) -> records.JobRecord | None:
         """One run of a job with its notes, the newest unless ``run`` is given.
 
-        Where the job is listed no longer, the run that began last.
+        Where the job is listed no longer, the run that began last. With ``ended_by``, in seconds
+        since the epoch, the one that began last of those that had ended then.
         """
         table = schema.JOBS.c
         statement = sa.select(table.key, table.body).where(table.name == name)
-        if run is None:
+        if ended_by is not None:
+            statement = statement.where(table.ended_at <= ended_by).order_by(table.position.desc())
+        elif run is None:
             statement = statement.order_by(table.newest.desc(), table.position.desc())
         else:
             statement = statement.where(table.run == run).order_by(table.newest.desc())

@@ -116,10 +116,18 @@ def test_a_job_that_left_the_memory_before_is_told_as_it_ended(tmp_path: Path) -
     for generation in range(4, 30):
         cycle(generation, other)
     assert "gone" not in leader.loop._memory.jobs
+    left_at = leader.now
     told = explaining.explain(leader.store, "gone", leader.now)
     assert (told.job.state, told.job.place, len(told.job.attempts)) == ("Succeeded", None, 1)
     assert explaining.explain(leader.store, "gone", ended_at).job == told.job
     assert explaining.explain(leader.store, "gone", world.now).job.state != "Succeeded"
+
+    cycle(30, {**other, "gone": job("gone", run=2)})
+    cycle(31, {**other, "gone": job("gone", run=2)})
+    again = explaining.explain(leader.store, "gone", leader.now).job
+    assert (again.run, again.state) == (2, "Running")
+    for at in (ended_at, left_at - 60):
+        assert explaining.explain(leader.store, "gone", at).job == told.job
     leader.close()
 
 
