@@ -10,7 +10,8 @@ import os
 import platform
 import signal
 import sys
-from pathlib import Path
+
+from bench import options
 
 NAMES = (
     "throughput",
@@ -58,7 +59,9 @@ def main() -> int:
     """Entry point."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=NAMES)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write the figures")
+    parser.add_argument(
+        "--json", type=options.new_file, metavar="FILE", help="where to write the figures"
+    )
     arguments, rest = parser.parse_known_args()
     # told to leave, it ends what it started
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from bench.options import count
 from reconciler.core import memory as core_memory
 from reconciler.core import reconcile
 from reconciler.model import desired, outcome, records
@@ -116,8 +117,8 @@ def _row(name: str, value: float) -> dict[str, Any]:
 def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
     parser = argparse.ArgumentParser(prog="python -m bench cycle", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=100_000, help="pending jobs")
-    parser.add_argument("--times", type=int, default=5, help="how often each thing happens")
+    parser.add_argument("--jobs", type=count, default=100_000, help="pending jobs")
+    parser.add_argument("--times", type=count, default=5, help="how often each thing happens")
     options = parser.parse_args(arguments)
     bed = Bed(options.jobs)
     first_ms, _ = bed.cycle()

@@ -21,6 +21,7 @@ import numpy as np
 
 from bench import gpu_trace, own_placement
 from bench.gpu_trace import Trace
+from bench.options import count
 from bench.peers import placement
 from bench.peers.placement import Cluster, Costs, Policy, Spot
 
@@ -232,7 +233,7 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     traces = Path(__file__).resolve().parents[2] / "shared" / "traces" / "openb"
     parser.add_argument("--nodes", type=Path, default=traces / "nodes.csv", metavar="CSV")
     parser.add_argument("--pods", type=Path, default=traces / "pods.csv", metavar="CSV")
-    parser.add_argument("--seeds", type=int, default=10, help="how many")
+    parser.add_argument("--seeds", type=count, default=10, help="how many")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
     parser.add_argument(
         "--cycles",

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from bench.options import count
 from reconciler.model import desired
 from reconciler.operations import planning, revisions, snapshots
 from reconciler.simulation import cluster as clusters
@@ -165,9 +166,9 @@ def _row(name: str, value: float, unit: str = "s", below: float | None = None) -
 def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
     parser = argparse.ArgumentParser(prog="python -m bench plan", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--nodes", type=int, default=1_000)
-    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--jobs", type=count, default=10_000)
+    parser.add_argument("--nodes", type=count, default=1_000)
+    parser.add_argument("--times", type=count, default=3)
     parser.add_argument("--cycles", type=int, default=3, help="decided before the snapshot")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as name:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import cluster, plan, scraping, situations
+from bench.options import count
 
 #: After so many rounds of reports in which nothing more ran, nothing more is waited for.
 _ROUNDS_SAME = 5
@@ -44,9 +45,9 @@ def _settled(bed: cluster.Bed, nodes: list[scraping.Node], seconds: float) -> tu
 def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
     parser = argparse.ArgumentParser(prog="python -m bench plan_live", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=10_000)
-    parser.add_argument("--nodes", type=int, default=1_000)
-    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--jobs", type=count, default=10_000)
+    parser.add_argument("--nodes", type=count, default=1_000)
+    parser.add_argument("--times", type=count, default=3)
     parser.add_argument("--settle", type=float, default=300.0, help="seconds for jobs to start")
     parser.add_argument("--within", type=Path, metavar="FOLDER", help="where to put the cluster")
     options = parser.parse_args(arguments)

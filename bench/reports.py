@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.options import count
 from reconciler.metrics import metering
 from reconciler.model import desired, outcome, records, rollups
 from reconciler.model.resources import Resources
@@ -196,7 +197,7 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
     parser = argparse.ArgumentParser(prog="python -m bench reports", description=__doc__)
     parser.add_argument("--jobs", type=int, default=200_000, help="how many have ended")
-    parser.add_argument("--times", type=int, default=5, help="how often each report is made")
+    parser.add_argument("--times", type=count, default=5, help="how often each report is made")
     parser.add_argument("--store", type=Path, help="where it is made and left, or was made before")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import beds, situations
+from bench.options import count, new_file
 from reconciler import collecting
 from reconciler.model import desired, outcome
 from reconciler.model.resources import Resources
@@ -118,10 +119,10 @@ def measure(nodes: int, jobs: int, cycles: int, seed: int = 1) -> dict[str, Any]
 def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
     parser = argparse.ArgumentParser(prog="python -m bench scale", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=10_000)
-    parser.add_argument("--jobs", type=int, default=100_000)
-    parser.add_argument("--cycles", type=int, default=9, help="steady cycles")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="where to write cost by size")
+    parser.add_argument("--nodes", type=count, default=10_000)
+    parser.add_argument("--jobs", type=count, default=100_000)
+    parser.add_argument("--cycles", type=count, default=9, help="steady cycles")
+    parser.add_argument("--csv", type=new_file, metavar="FILE", help="where to write cost by size")
     options = parser.parse_args(arguments)
     table = []
     for part in _PARTS:

@@ -20,6 +20,7 @@ import msgspec
 
 from agents import link
 from bench import cluster, situations
+from bench.options import count
 from reconciler.model import devices, records, wire
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState
@@ -223,8 +224,8 @@ def _spent(bed: cluster.Bed) -> tuple[float, float]:
 def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
     parser = argparse.ArgumentParser(prog="python -m bench scraping", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--times", type=int, default=30, help="scrapes of each page")
+    parser.add_argument("--nodes", type=count, default=1000)
+    parser.add_argument("--times", type=count, default=30, help="scrapes of each page")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each state")
     parser.add_argument("--within", type=Path, metavar="FOLDER", help="where to put the cluster")
     options = parser.parse_args(arguments)

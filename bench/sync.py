@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from bench import options
 from reconciler.desired import loader, source
 
 _JOBS, _SMALL_JOBS, _JOBS_A_FILE = 20_000, 1_000, 10
@@ -158,9 +159,11 @@ def _row(name: str, value: float, unit: str, **more: Any) -> dict[str, Any]:
     return row | more
 
 
-def run(arguments: argparse.Namespace | None = None) -> list[dict[str, Any]]:
+def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
-    repeats = getattr(arguments, "repeats", None) or 5
+    parser = argparse.ArgumentParser(prog="python -m bench sync", description=__doc__)
+    parser.add_argument("--repeats", type=options.count, default=5, help="paired runs of each")
+    repeats: int = parser.parse_args(arguments).repeats
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as name:
         folder = Path(name)
         large = make_repository(folder, _JOBS)
@@ -203,8 +206,3 @@ def run(arguments: argparse.Namespace | None = None) -> list[dict[str, Any]]:
             met=flat <= _FLAT_GOAL,
         ),
     ]
-
-
-if __name__ == "__main__":
-    for measured in run():
-        print(measured)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import cluster
+from bench.options import count
 from bench.peers import hq, slurm
 
 NODES, CPUS = 4, 32
@@ -146,11 +147,11 @@ def _beside(
 def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
     parser = argparse.ArgumentParser(prog="python -m bench throughput", description=__doc__)
-    parser.add_argument("--tasks", type=int, default=20_000, help="tasks of the array")
+    parser.add_argument("--tasks", type=count, default=20_000, help="tasks of the array")
     parser.add_argument("--slurm-tasks", type=int, default=2_000, help="tasks beside Slurm")
     parser.add_argument("--no-slurm", action="store_true", help="leave Slurm out")
     parser.add_argument("--no-hyperqueue", action="store_true", help="leave HyperQueue out")
-    parser.add_argument("--repeats", type=int, default=1, help="paired runs of each")
+    parser.add_argument("--repeats", type=count, default=1, help="paired runs of each")
     options = parser.parse_args(arguments)
     with cluster.folder_of_its_own("bench-throughput-") as within:
         return _measure(options, within)

@@ -157,7 +157,7 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     job = item["job"]
     leaves = f", {told}" if (told := joblist.stopping(job)) else ""
     verb = "was" if past else "is"
-    _say(f"{job['name']} {verb} {job['state']}{_since(job)}{_spans(job)}{leaves}.")
+    _say(f"{job['name']} {verb} {job['state']}{_on_nodes(job)}{_spans(job)}{leaves}.")
     if told := joblist.tasks_told(job):
         _say(f"{told}.")
     _explain_elements(job)
@@ -270,8 +270,8 @@ def _say(text: str) -> None:
         terminal.line(line, indent + 2 if indent else 0)
 
 
-def _since(job: Json) -> str:
-    """``, for 4m10s`` of what waits or runs."""
+def _on_nodes(job: Json) -> str:
+    """`` on n1, n2 and 3 more`` of what is not over; empty where it is nowhere."""
     if job["state"] in joblist.FINISHED:
         return ""
     where = sorted({one["node"] for one in job["attempts"] if one["state"] != "Ended"})

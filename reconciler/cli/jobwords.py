@@ -111,11 +111,11 @@ def _size(amount: int | None) -> str:
     if amount is None:
         return "-"
     left = float(amount)
-    for unit in ("", "Ki", "Mi", "Gi", "Ti"):
+    for unit in ("", "Ki", "Mi", "Gi", "Ti", "Pi"):
         if left < UNIT_BYTES - 0.5:
             return f"{left:.0f}{unit}" if left >= 10 or not unit else f"{left:.2g}{unit}"
         left /= UNIT_BYTES
-    return f"{left:.3g}Pi"
+    return f"{left:.0f}Ei"
 
 
 def _show_checkpoints(told: list[Json]) -> None:

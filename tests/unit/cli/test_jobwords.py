@@ -91,7 +91,8 @@ def test_a_controller_of_before_does_not_say_what_was_asked(
     ("amount", "text"),
     [
         (0, "0"), (1023, "1023"), (1024, "1Ki"), (1536, "1.5Ki"), (10 * 1024, "10Ki"),
-        (MIB - 1, "1Mi"), (1023 * MIB, "1023Mi"), (2**40, "1Ti"), (2**60, "1.02e+03Pi"),
+        (MIB - 1, "1Mi"), (1023 * MIB, "1023Mi"), (2**40, "1Ti"), (2**50, "1Pi"),
+        (1023 * 2**50, "1023Pi"), (2**60, "1Ei"), (2**63, "8Ei"),
     ],
 )  # fmt: skip
 def test_sizes_take_four_digits_at_the_most(amount: int, text: str) -> None:
