@@ -12,6 +12,8 @@ from reconciler.simulation import divergences, forms, scenarios
 
 #: The most files of one call.
 FILES_MAX = 100_000
+#: What is said of what is there and can't be read to an end.
+_NO_FILE = "is no file, but a device, a pipe or a socket: name a file or a folder"
 
 
 class PathError(Exception):
@@ -61,19 +63,20 @@ def find(paths: Iterable[Path]) -> list[Path]:
     """Files at the paths, those in folders and below included, sorted.
 
     Raises:
-        PathError: there is nothing at a path, or far too much.
+        PathError: there is nothing at a path, nothing that can be read as a file, or far too much.
     """
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml"))
+            named = sorted(p for p in path.rglob("*") if p.suffix in (".yaml", ".yml"))
+            inside = [one for one in named if not one.is_dir()]
             if not inside:
                 raise PathError(f"no .yaml file in {path} or below it")
             found += inside
         elif path.is_file():
             found.append(path)
         else:
-            raise PathError(f"{path} does not exist")
+            raise PathError(f"{path} {_NO_FILE if path.exists() else 'does not exist'}")
     if len(found) > FILES_MAX:
         raise PathError(f"{len(found)} files; expected at most {FILES_MAX}")
     return list(dict.fromkeys(found))
@@ -105,9 +108,13 @@ def run(files: Iterable[Path], meant: dict[str, str] | None = None) -> Report:
 
 def _documents(path: Path, errors: list[str]) -> Iterator[scenarios.Verdict]:
     try:
-        data = path.read_bytes()
+        data = _read(path)
         documents = yamlreader.read(data)
-    except (OSError, yamlreader.YamlError) as error:
+    except PathError as error:
+        errors.append(f"{path} {error}")
+        yield _could_not_run(f"refused: it {error}")
+        return
+    except yamlreader.YamlError as error:
         errors.append(f"{path}:{error}")
         yield _could_not_run(f"refused: {error}")
         return
@@ -122,6 +129,20 @@ def _documents(path: Path, errors: list[str]) -> Iterator[scenarios.Verdict]:
             yield _could_not_run(f"refused: {error}")
         except Exception as error:
             yield _could_not_run(f"broke: {type(error).__name__}: {error}")
+
+
+def _read(path: Path) -> bytes:
+    """What a file holds.
+
+    Raises:
+        PathError: it can't be read; says why.
+    """
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise PathError(_NO_FILE)
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PathError(f"can't be read: {error.strerror}") from error
 
 
 def _could_not_run(why: str) -> scenarios.Verdict:

@@ -482,6 +482,8 @@ def _attempts(
         node = task.node if runs else somewhere
         if node is None or node not in nodes:
             message = f"it runs, on a node that is not there: {node}"
+            if node is None:
+                message = "it runs, and names no node: say on which it does"
             raise forms.ScenarioError(message, f"{where}.tasks[{number}].node")
         found.append(
             records.AttemptRecord(

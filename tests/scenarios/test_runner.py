@@ -1,6 +1,7 @@
 """The runner tells what disagrees, refuses what it does not understand, and drops nothing."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,12 @@ def test_a_state_that_is_not_stable_disagrees() -> None:
         (
             {"jobs": [{"name": "a", "queue": "team", "tasks": [{"state": "running"}]}]},
             "jobs[0].tasks[0].node",
-            "a node that is not there",
+            "it runs, and names no node",
+        ),
+        (
+            job(tasks=[RUNS | {"node": "n7"}]),
+            "jobs[0].tasks[0].node",
+            "it runs, on a node that is not there: n7",
         ),
         (
             {"jobs": [{"name": "a", "queue": "team", "tasks": [{}]}] * 2},
@@ -473,3 +479,34 @@ def test_a_path_that_is_not_there(
     code, _, err = muster(["scenario", str(tmp_path / "no")], monkeypatch, capsys)
     assert code == 1
     assert "does not exist" in err
+
+
+def test_what_is_no_file_is_not_called_absent(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for path in (tmp_path / "pipe.yaml", Path(os.devnull)):
+        with pytest.raises(scenarios.PathError, match=f"{path} is no file, but a device, a pipe"):
+            scenarios.find([path])
+    with pytest.raises(scenarios.PathError, match=r"none\.yaml does not exist"):
+        scenarios.find([tmp_path / "none.yaml"])
+    report = scenarios.run(scenarios.find([tmp_path]))
+    (told,) = report.errors
+    assert told.startswith(f"{tmp_path / 'pipe.yaml'} is no file, but a device, a pipe or a socket")
+
+
+def test_a_folder_with_the_name_of_a_file_is_gone_through(tmp_path: Path) -> None:
+    inner = tmp_path / "d.yaml"
+    inner.mkdir()
+    with pytest.raises(scenarios.PathError, match=r"no \.yaml file in"):
+        scenarios.find([tmp_path])
+    (inner / "a.yaml").write_text(json.dumps(DOCUMENT))
+    files = scenarios.find([tmp_path])
+    assert files == [inner / "a.yaml"]
+    assert scenarios.run(files).agrees
+
+
+def test_a_file_that_can_not_be_read_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "away.yaml").symlink_to(tmp_path / "nowhere.yaml")
+    report = scenarios.run(scenarios.find([tmp_path]))
+    assert report.errors == [f"{tmp_path / 'away.yaml'} can't be read: No such file or directory"]
+    (diverging,) = report.folders[tmp_path.name].diverging
+    assert diverging.found["*"]["state"] == ("refused: it can't be read: No such file or directory")
