@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reconciler.model import times
-from reconciler.simulation import results
+from reconciler.simulation import picturetexts, results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,7 +105,8 @@ def page(runs: Sequence[results.Run], title: str) -> str:
 def frame(title: str, *parts: str) -> str:
     """A page of a title and, in this order, tables and drawings as HTML."""
     body = "\n".join(f'<div class="wide">{part}</div>' for part in parts)
-    return _PAGE.format(title=html.escape(title), body=body)
+    shown = "".join(one if one.isprintable() else "\ufffd" for one in title)
+    return _PAGE.format(title=html.escape(shown), body=body)
 
 
 _PAGE = """\
@@ -197,7 +198,8 @@ def _compose(figure: "Figure", runs: Sequence[results.Run], title: str) -> None:
     heights = [1.0, 1.0, 1.0, 1.6][:rows]
     figure.set_size_inches(11, 3.1 * sum(heights))
     if title:  # a page has one of its own
-        figure.suptitle(textwrap.fill(title, TITLE_MAX), x=0.01, ha="left", fontsize=13)
+        shown = textwrap.fill(picturetexts.plain(title), TITLE_MAX)
+        figure.suptitle(shown, x=0.01, ha="left", fontsize=13)
     grid = figure.add_gridspec(rows, 2, height_ratios=heights)
     _distribution(
         figure.add_subplot(grid[0, 0]),
@@ -378,7 +380,7 @@ def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, s
             continue
         axes.stairs(floor + amount, edges / scale[0], baseline=floor, fill=True, facecolor=colour,
                     edgecolor=_HATCH_INK, linewidth=0, hatch=hatch_of(colour),
-                    label=_short(queue))  # fmt: skip
+                    label=picturetexts.plain(_short(queue)))  # fmt: skip
         floor = floor + amount
     if others.any():
         axes.stairs(floor + others, edges / scale[0], baseline=floor, fill=True, color=_OTHERS,
@@ -467,7 +469,8 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
     axes.set_xlim(0, span_s / scale[0])
     axes.set_ylim(len(nodes) - 0.5, -0.5)
     step = max(1, len(nodes) // 16)
-    axes.set_yticks(range(0, len(nodes), step), nodes[::step], fontsize=7)
+    names = [picturetexts.plain(node) for node in nodes[::step]]
+    axes.set_yticks(range(0, len(nodes), step), names, fontsize=7)
     axes.set_xlabel(f"{scale[1]} from the first submission on")
 
 

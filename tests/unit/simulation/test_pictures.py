@@ -38,6 +38,24 @@ def test_a_page_that_needs_nothing_else(runs: list[Run]) -> None:
     assert loaded == [], "nothing is fetched"
 
 
+def test_names_of_others_are_drawn_as_they_are() -> None:
+    """No formula, no part left out of a legend, no warning of the font, nothing that no text is."""
+    pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
+    names = ("$\\frac{$", "_hidden", "日本", "x$y$z")
+    shown = [Stretch(f"j{n}", name, name, 1, 0, 10) for n, name in enumerate(names)]
+    jobs = [JobResult(one.job, one.queue, 1, 0.0, 10.0, start_s=0.0, end_s=10.0) for one in shown]
+    run = Run("muster", 8, jobs, shown)
+    title = "$\\frac{$ of \x1b\x00"
+    assert pictures.png([run], title).startswith(b"\x89PNG")
+    found = pictures.page([run], title)
+    assert "\x1b" not in found
+    assert "\x00" not in found
+    assert "<h1>$\\frac{$ of " in found
+    marks = re.findall(r">([^<>]*)</text>", found)
+    for told in ("$\\frac{$", "\u200b_hidden", "\\u65e5\\u672c", "x$y$z"):
+        assert marks.count(told) == 2, "in the legend, and as the name of a node"
+
+
 def test_slowdowns_are_plain_numbers_on_their_axis() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     first = JobResult("j0", "q", 1, 0.0, 100_000.0, start_s=200_000.0, end_s=300_000.0)
