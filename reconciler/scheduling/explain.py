@@ -5,6 +5,7 @@ turns the causes into reasons at the end, when it is known what else started. Te
 people write them and hold nothing that changes while nothing happens.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from reconciler.model import reasons, times
 from reconciler.model.devices import INNER_LEVELS
-from reconciler.scheduling import bounds, funnels, plainly, wording
+from reconciler.scheduling import barring, bounds, funnels, plainly, wording
 from reconciler.scheduling import ledger as ledgers
 from reconciler.scheduling import snapshot as snapshots
 from reconciler.scheduling.asks import needs_inner
@@ -243,14 +244,14 @@ class Explainer:
     def _never_fits(self, index: int) -> reasons.Reason | None:
         if self._fits_alone(index):
             return None
-        if self._empty is None:
-            self._empty = Room.empty(self.situation, like=self.now)
-        empty = self._empty
+        empty = self._idle()
         if empty.fits(index):
             return None
         shape = self.situation.shapes[index]
         if shape.unreserved is not None:
-            return self.never(shape.unreserved) or self._reserved(shape, empty.funnel(index))
+            fits, funnel = self._fits_beside(shape), empty.funnel(index)
+            found = self.never(shape.unreserved)
+            return found or barring.reason(self.situation, shape, funnel, fits)
         if shape.mountable is not None and self._fits_on(shape, shape.mountable):
             return self._volume_missing(shape, empty.funnel(index))
         short = None
@@ -281,20 +282,6 @@ class Explainer:
         else:
             message = f"{asked} do not fit together, were all nodes empty"
         return reasons.Reason(code, message, empty.funnel(index), unblocks)
-
-    def _reserved(
-        self, shape: snapshots.Shape, funnel: tuple[reasons.FunnelStep, ...]
-    ) -> reasons.Reason:
-        """It fits, but for windows that begin before it could end, or have begun."""
-        barred = [self.situation.windows[index] for index in shape.barred]
-        spans, unblocks = wording.reserved(barred, self.situation.now)
-        return reasons.Reason(
-            reasons.ReasonCode.RESERVED,
-            f"{self._asked(shape)} asked; it could still run when nodes that it needs are "
-            f"reserved for others: {spans}",
-            funnel,
-            unblocks,
-        )
 
     @staticmethod
     def _could_hold(nodes: snapshots.NodeColumns, shape: snapshots.Shape) -> snapshots.Mask:
@@ -455,22 +442,38 @@ class Explainer:
             free = (
                 f"{wording.together(self.situation, group)} at once; {held} of them have room now"
             )
-        free += wording.or_reserved(self.situation, shape, group)
         return reasons.Reason(code, message, funnel, self._unblocks(shape, group, free))
 
     def _unblocks(self, shape: snapshots.Shape, group: snapshots.GroupShape, free: str) -> str:
-        """What would make room: work that ends, or nodes that take work again."""
+        """What would make room: work that ends, reservations, or nodes that take work again."""
         nodes = self.situation.nodes
+        windows = barring.of_groups(self.situation, shape, (group,))
+        over = barring.or_over(self.situation, windows, self._fits_beside(shape))
         shut = self._shut(shape.eligible)
         shut = shut[(nodes.capacity[shut] >= group.amounts).all(axis=1)]
         if not shut.size:
-            return free
+            return f"{free}{over}"
         words = [words for words, rows in funnels.closed(nodes) if np.isin(rows, shut).any()]
         which = f" that is {' or '.join(words)}" if words else ""
         again = f"a node{which} {reasons.WORK_AGAIN}"
         if not (shape.eligible & nodes.accepts).any():
-            return f"{again}; `muster nodes` tells why each does not"
-        return f"{free}, or {again}"
+            return f"{again}{over}; `muster nodes` tells why each does not"
+        return f"{free}{over}, or {again}"
+
+    def _fits_beside(self, shape: snapshots.Shape) -> Callable[[snapshots.Mask], bool]:
+        """Whether what windows bar would fit on some idle nodes, were it not for the windows."""
+
+        def fits(within: snapshots.Mask) -> bool:
+            whole = shape.unreserved
+            return whole is not None and self._idle().fits(whole, within=within)
+
+        return fits
+
+    def _idle(self) -> Room:
+        """The room as if every node was idle."""
+        if self._empty is None:
+            self._empty = Room.empty(self.situation, like=self.now)
+        return self._empty
 
     def _shut(self, eligible: snapshots.Mask) -> NDArray[np.intp]:
         """Rows of nodes of a mask that take no work."""

@@ -183,7 +183,7 @@ class Shape:
         matches: indexes of the selectors in ``Snapshot.presence`` that match this work.
         unreserved: index of the same shape with the nodes on which a window begins too soon;
             None: it is without windows itself.
-        barred: indexes into ``Snapshot.windows`` of those that take its nodes away.
+        barred: indexes into ``Snapshot.windows`` of those that take nodes away that it may use.
         leaving, evicting: index of the same shape for who starts once what is leaving has left, or
             what could be told to leave: a window may begin too soon for that; None: itself.
         mountable: (n,) nodes that are not eligible only because ``missing`` is not there now;

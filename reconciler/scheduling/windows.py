@@ -161,7 +161,8 @@ def _windowed(
     """A shape without the nodes on which a window begins too soon."""
     old, taken = situation.shapes[shape], _nodes(situation, barred)
     lost = int((old.eligible & taken).sum())
-    named = dict.fromkeys(situation.windows[index].name for index in barred)  # some come again
+    own = tuple(i for i in barred if (situation.windows[i].nodes & old.eligible).any())
+    named = dict.fromkeys(situation.windows[index].name for index in own)  # some come again
     names = wording.names_text(tuple(named))
     step = reasons.FunnelStep(lost, f"reserved before it could end ({names})")
     return dataclasses.replace(
@@ -169,7 +170,7 @@ def _windowed(
         eligible=old.eligible & ~taken,
         filtered=(*old.filtered, *((step,) if lost else ())),
         unreserved=shape,
-        barred=barred,
+        barred=own,
         form="",
     )
 

@@ -98,27 +98,6 @@ def _leaving_of(situation: snapshots.Snapshot, element: str) -> int:
     return found
 
 
-def reserved(windows: Sequence[snapshots.Window], now: float) -> tuple[str, str]:
-    """When some windows hold, each reservation once, and what lets work start that they bar."""
-    first: dict[str, snapshots.Window] = {}
-    times_of = Counter(window.name for window in windows)
-    for window in sorted(windows, key=lambda window: (window.starts_at, window.name)):
-        first.setdefault(window.name, window)
-    spans = tuple(
-        f"{name} from {times.format_time(window.starts_at)} to {times.format_time(window.ends_at)}"
-        f"{' and again' if times_of[name] > 1 else ''}"
-        for name, window in first.items()
-    )
-    if len(spans) < len(windows):
-        return names_text(spans), "a time limit by which it ends before them, or between them"
-    several = len(spans) > 1
-    unblocks = "those reservations are over" if several else "that reservation is over"
-    if all(window.starts_at > now for window in windows):
-        begin = "they begin" if several else "it begins"
-        unblocks += f", or a time limit by which it ends before {begin}"
-    return names_text(spans), unblocks
-
-
 def reserved_from(at: float | None) -> str:
     """From when room is reserved for whoever is told."""
     return (
@@ -126,22 +105,6 @@ def reserved_from(at: float | None) -> str:
         if at is None
         else f"; room is reserved for it from {times.format_time(at)} at the latest"
     )
-
-
-def or_reserved(
-    situation: snapshots.Snapshot, shape: snapshots.Shape, group: snapshots.GroupShape
-) -> str:
-    """What also helps where windows keep nodes from work that could hold a task, beside room."""
-    if shape.unreserved is None:
-        return ""
-    eligible = situation.shapes[shape.unreserved].eligible
-    able = eligible & (situation.nodes.capacity >= group.amounts).all(axis=1)
-    barred = [situation.windows[index] for index in shape.barred]
-    barred = [window for window in barred if (window.nodes & able).any()]
-    if not barred:
-        return ""
-    spans, unblocks = reserved(barred, situation.now)
-    return f", or {unblocks} ({spans})"
 
 
 def task_text(situation: snapshots.Snapshot, group: snapshots.GroupShape, count: int = 1) -> str:
