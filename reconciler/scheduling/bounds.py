@@ -169,7 +169,7 @@ class Bounds:
         name = self.situation.queues.names[excess.queue]
         asked = self._text(excess, excess.asked, of=False)
         used = self._text(excess, excess.used, of=False)
-        bound = self._text(excess, max(0, excess.bound))
+        bound = self._text(excess, max(excess.owed, excess.bound))
         whose = f"queue {name} or another" if excess.used else "another queue"
         return reasons.Reason(
             reasons.ReasonCode.WAITING_FOR_QUOTA,

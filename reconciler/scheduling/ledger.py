@@ -28,7 +28,8 @@ NOTHING: Vector = (0, 0, 0)
 class Excess:
     """A queue that a start would take over an amount, and by which numbers.
 
-    ``queue`` -1: all work in the pool together.
+    ``queue`` -1: all work in the pool together. ``owed``: where ``bound`` is what others leave to
+    it, what it may have by guarantees alone.
     """
 
     queue: int
@@ -36,6 +37,7 @@ class Excess:
     bound: int
     used: int
     asked: int
+    owed: int = 0
 
     def is_over(self, path: Sequence[int]) -> bool:
         """Whether what a queue has counts under it; ``path``: the queue and those above it."""
@@ -293,7 +295,8 @@ class Ledger:
             lent = self._lenders(resource).of(queue)
             if lent.kept and asked[resource] > lent.most:
                 used = self.used(queue, resource)
-                return Excess(queue, resource, lent.left + used, used, asked[resource])
+                left, owed = lent.left + used, max(0, lent.owned + used)
+                return Excess(queue, resource, left, used, asked[resource], owed)
         return None
 
     def _lenders(self, resource: int) -> lenders.Lenders:

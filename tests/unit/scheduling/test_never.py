@@ -71,6 +71,28 @@ def test_whose_work_keeps_it_from_what_is_lent(own: int, ends: str) -> None:
     assert reason.unblocks == f"{ends}, or other queues lend more"
 
 
+@pytest.mark.parametrize(
+    ("queue", "may_have"),
+    [
+        pytest.param("main", "6 GPUs, 6 GPUs in use", id="its own guarantee"),
+        pytest.param("below", "6 GPUs, 6 GPUs in use", id="that of the queue above"),
+        pytest.param("borrower", "0 GPUs, 3 GPUs in use", id="nothing is guaranteed"),
+    ],
+)
+def test_who_borrowed_takes_nothing_of_what_is_guaranteed_to_others(
+    queue: str, may_have: str
+) -> None:
+    """What others have in excess is not held against a queue that has all that is its own."""
+    s = Situation().node("n0", gpu=12).queue("main", guaranteed=6).queue("below", "main")
+    s.queue("other", guaranteed=6, lending=0).queue("borrower")
+    s.job("has", "main" if queue == "borrower" else queue, gpu=6, on=("n0",), time_limit_s=60)
+    s.job("borrows", "borrower", gpu=3, on=("n0",), time_limit_s=60, preemptible=False)
+    s.job("some", queue, gpu=2)
+    (reason,) = told(s, "some")
+    assert reason.code == "WaitingForQuota"
+    assert reason.message.endswith(f": queue {queue} may have {may_have}, 2 GPUs asked")
+
+
 def test_the_guarantee_of_a_queue_above_counts_as_its_own() -> None:
     s = Situation().node("n0", gpu=8).node("n1", gpu=8)
     s.queue("top", guaranteed=12).queue("main", "top", guaranteed=2)
