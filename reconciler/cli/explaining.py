@@ -15,10 +15,10 @@ from reconciler.cli import (
     looking,
     naming,
     running,
+    startwords,
     terminal,
-    waiting,
 )
-from reconciler.model import quantities, reasons, times
+from reconciler.model import quantities, times
 
 Json = Any
 NODES_SHOWN = 4
@@ -41,21 +41,6 @@ STORY = {
 STORY_MAX = 12
 #: The reason of what failed and is tried again.
 BACKING_OFF = "BackingOff"
-#: Why what waits for these has no expected start.
-NO_ESTIMATE = {
-    "Held": "it waits until it is released",
-    "Dependency": "it depends on others that have not ended",
-    "ArrayLimit": "elements of its own go first",
-    "OverLimit": "time limits don't say when enough of what runs under that limit has ended",
-    "WaitingForQuota": "nobody knows when its queue may have more",
-    "Reserved": "nobody knows when what is reserved for others leaves it the time",
-    "OverBudget": "a budget keeps it back, whatever room there is",
-}
-#: The same of what waits until one before it has started, as quotas have it (``jobs.pending``).
-STARTS_BEFORE = "the start of one before it"
-NO_TURN_YET = "its turn comes when one before it has started, and nobody knows when that is"
-#: Why what no waiting starts has none; nor has it a place among those that wait for their turn.
-NOT_AT_ALL = "as things are it can't start at all"
 #: Reasons that have nothing to do with what a queue has, and those that no other queue can end.
 NOT_OF_QUEUES = frozenset(
     {
@@ -206,7 +191,7 @@ def _explain_room(item: Json) -> None:
     """
     found = item.get("reasons") or []
     codes = {one["code"] for one in found}
-    if codes and codes <= BEFORE_ROOM and not _never_starts(found):
+    if codes and codes <= BEFORE_ROOM and not startwords.never_starts(found):
         _say("  It needs room on nodes as well, which is looked for only once that has ended.")
 
 
@@ -369,8 +354,9 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
     if at is None and any(one["code"] == BACKING_OFF for one in job.get("reasons") or []):
         return  # when it may start was said
     _say("")
-    why = _unbounded(job.get("reasons") or []) if at is None else ""
-    if job["place"] and in_line and why != NOT_AT_ALL:
+    found = job.get("reasons") or []
+    why = startwords.unbounded(found) if at is None else ""
+    if job["place"] and in_line and not (at is None and startwords.is_out_of_line(found)):
         _say(f"Place in its queue: {job['place']}.")
     if at is None:
         _say(f"No start can be estimated: {why}.")
@@ -397,32 +383,6 @@ def _bounds(job: Json, at: float, now: float) -> str:
         shown = terminal.clock(latest)
         told += f", at the latest {shown}" if shown != terminal.clock(job["estimatedStart"]) else ""
     return told
-
-
-def _unbounded(found: list[Json]) -> str:
-    """Why nobody can say when something starts that waits for these reasons."""
-    codes = [one["code"] for one in found]
-    if _never_starts(found):
-        return NOT_AT_ALL
-    helps = (found[0].get("unblocks") or "") if found else ""
-    if reasons.TIME_IS_UP in helps:
-        return "of what comes free then others may have it first"
-    if helps.startswith(STARTS_BEFORE):
-        return NO_TURN_YET
-    why = NO_ESTIMATE.get(codes[0] if codes else "")
-    if why is not None:
-        return why
-    if reasons.WORK_AGAIN not in helps:
-        return "not all that is before it has a time limit"
-    if helps.startswith("a node"):  # nothing else helps
-        return "nobody knows when its nodes take work again"
-    return "not all that is before it has a time limit, or nodes that could hold it take no work"
-
-
-def _never_starts(found: list[Json]) -> bool:
-    """Whether no waiting ends these reasons."""
-    limited = bool(found) and all(reasons.CAN_NOT_START in one.get("message", "") for one in found)
-    return limited or any(waiting.is_impossible(one) for one in found)
 
 
 def _explain_queue(queue: Json, borrowers: list[Json]) -> None:

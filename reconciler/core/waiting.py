@@ -137,7 +137,7 @@ def _blocked_whole(work: desk.Work, record: records.JobRecord) -> Readiness | No
             reason=Reason(
                 code=ReasonCode.HELD,
                 message="the cluster is suspended: nothing new starts",
-                unblocks="spec.suspend: false in Cluster",
+                unblocks="`muster resume cluster`, or spec.suspend: false in Cluster",
             ),
         )
     if spec.queue not in structure.queues:

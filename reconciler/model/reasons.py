@@ -37,6 +37,10 @@ NONE_LARGE_ENOUGH = "none is large enough"
 TIME_IS_UP = "is up at"
 #: In what would end a reason where nodes that could hold a job take no work now.
 WORK_AGAIN = "takes work again"
+#: In what would end a reason where work is not there that a job has to be near to.
+NEAR_STARTS = "what it has to be near to starts"
+#: In the message of what waits behind another in a queue that is strict.
+NOBODY_PASSES = "nobody passes it in queue"
 PRECEDENCE = {code: rank for rank, code in enumerate(ReasonCode)}
 
 #: What only another commit ends.
@@ -87,7 +91,8 @@ def never_starts(told: Sequence[Reason]) -> bool:
 
 def in_vain(told: Sequence[Reason]) -> bool:
     """Whether a job waits for what nothing but another commit brings, or other nodes."""
-    return never_starts(told) or any(one.code in _BY_COMMIT for one in told)
+    barred = is_barred(told)  # where a pool is open to it, only what it waits for there is told
+    return barred or never_starts(told) or any(one.code in _BY_COMMIT for one in told)
 
 
 def hopeful(told: Sequence[Sequence[Reason]]) -> Sequence[Sequence[Reason]]:

@@ -140,7 +140,8 @@ class Explainer:
         name = queues.names[queue]
         by = queues.suspended_by.get(name)
         if by is None:
-            message, unblocks = f"queue {name} is suspended", f"queue {name} is no longer suspended"
+            message = f"queue {name} is suspended"
+            unblocks = f"`muster resume queue/{name}`, or spec.suspend: false in Queue {name}"
         else:
             message = f"queue {name} is suspended {by}"
             unblocks = f"`muster resume queue/{name} --override`, or its end"
@@ -152,7 +153,7 @@ class Explainer:
         if cause.kind == "strict":
             return reasons.Reason(
                 reasons.ReasonCode.BEHIND,
-                f"{cause.subject} goes first, and nobody passes it in queue "
+                f"{cause.subject} goes first, and {reasons.NOBODY_PASSES} "
                 f"{self.situation.queues.names[cause.queue]}, which is strict",
                 unblocks=f"{cause.subject} starts, or the queue's ordering is best-effort",
             )

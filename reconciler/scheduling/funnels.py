@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.model import devices, quantities
+from reconciler.model import devices, quantities, reasons
 from reconciler.model.reasons import FunnelStep
 from reconciler.scheduling import devices as device_choice
 from reconciler.scheduling import snapshot as snapshots
@@ -33,7 +33,6 @@ FREED: dict[str, str] = {
     OCCUPIED: "all work on one node ends",
 }
 APART = "the work that it stays apart from ends"
-NEAR = "what it has to be near to starts"
 
 _STRATEGIES: dict[str, str] = {
     "pack": "the fullest with room",
@@ -53,7 +52,9 @@ def freed(asked: snapshots.Shape, why: str) -> list[str]:
     if why != RULED_OUT:
         return [FREED[why]] if why in FREED else []
     required = [one.apart for one in asked.affinities if not one.weight]
-    return [words for words, apart in ((APART, True), (NEAR, False)) if apart in required]
+    return [
+        words for words, apart in ((APART, True), (reasons.NEAR_STARTS, False)) if apart in required
+    ]
 
 
 def closed(nodes: snapshots.NodeColumns) -> list[tuple[str, list[int]]]:

@@ -115,7 +115,7 @@ def _command_line(bed: beds.Bed, then: float, replayed: beds.Json) -> None:
     assert lines[2] == "late was Pending."
     assert lines[4].startswith("InsufficientResources: ")
     assert "Queue default:" in lines
-    why = "not all that is before it has a time limit"
+    why = "nobody knows when room for it comes free, as where work before it has no time limit"
     assert lines[-2:] == ["Place in its queue: 2.", f"No start can be estimated: {why}."]
     ago = f"{int(time.time() - then)}s"
     out, _ = muster(bed, "explain", "late", "--at", ago, "-o", "json")

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from reconciler.cli import explaining, joblist, logwords, terminal
+from reconciler.cli import explaining, joblist, logwords, startwords, terminal
 from reconciler.model import reasons, records, times
 from reconciler.model.resources import Resources
 from reconciler.model.states import AttemptState, EndReason
@@ -180,17 +180,14 @@ def test_what_was_stopped_has_not_failed(reason: str, *, failed: bool) -> None:
     [
         (["Held"], "it waits until it is released"),
         (["OverLimit", "NeverFits"], "as things are it can't start at all"),
-        (["InsufficientResources"], "not all that is before it has a time limit"),
-        (
-            ["OverLimit"],
-            "time limits don't say when enough of what runs under that limit has ended",
-        ),
-        ([], "not all that is before it has a time limit"),
+        (["InsufficientResources"], startwords.NO_ROOM),
+        (["OverLimit"], "nobody knows when that limit leaves room for it"),
+        ([], startwords.NO_ROOM),
     ],
 )
 def test_why_no_start_is_expected_is_told(codes: list[str], told: str) -> None:
     found = [{"code": code, "message": "m"} for code in codes]
-    assert explaining._unbounded(found) == told
+    assert startwords.unbounded(found) == told
 
 
 @pytest.mark.parametrize(
@@ -199,34 +196,65 @@ def test_why_no_start_is_expected_is_told(codes: list[str], told: str) -> None:
         (f"a node {reasons.WORK_AGAIN}; so", "nobody knows when its nodes take work again"),
         (
             f"8 GPUs come free on one node, or a node that is drained {reasons.WORK_AGAIN}",
-            "not all that is before it has a time limit, or nodes that could hold it take no work",
+            f"{startwords.NO_ROOM}, or nodes that could hold it take no work",
         ),
     ],
 )
 def test_of_nodes_that_take_no_work_nobody_expects_room(unblocks: str, told: str) -> None:
     found = [{"code": "InsufficientResources", "message": "m", "unblocks": unblocks}]
-    assert explaining._unbounded(found) == told
+    assert startwords.unbounded(found) == told
 
 
 @pytest.mark.parametrize("code", ["OverLimit", "OverBudget"])
 def test_what_can_not_start_under_a_limit_has_no_start_at_all(code: str) -> None:
     never = {"code": code, "message": f"8 GPUs asked: {reasons.CAN_NOT_START} it"}
-    assert explaining._unbounded([never]) == "as things are it can't start at all"
-    other = {"code": "InsufficientResources", "message": "so in another pool"}
-    assert "at all" not in explaining._unbounded([never, other])
+    assert startwords.unbounded([never]) == "as things are it can't start at all"
+    # where another pool is open to it, only what it waits for there is told
+    other = {"code": "Reserved", "message": "so on the same nodes"}
+    assert startwords.unbounded([never, other]) == "as things are it can't start at all"
+
+
+NEAR = f"the work that it stays apart from ends, or {reasons.NEAR_STARTS}"
+STRICT = f"first goes first, and {reasons.NOBODY_PASSES} q, which is strict"
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "unblocks", "told"),
+    [
+        (
+            *("Held", "queue top is suspended", "`muster resume queue/top`"),
+            "it waits until queue top takes work again (`muster resume`)",
+        ),
+        (
+            *("Held", "the cluster is suspended: nothing new starts", "`muster resume cluster`"),
+            "it waits until the cluster takes work again (`muster resume`)",
+        ),
+        (
+            *("Held", "it is held by its document: ada is suspended", "`muster release`, or so"),
+            "it waits until it is released",
+        ),
+        ("InsufficientResources", "m", NEAR, f"nobody knows when {reasons.NEAR_STARTS}"),
+        ("Behind", STRICT, "first starts, or so", "nobody knows when first starts"),
+        ("Behind", "it would fit, but others go first: a", "so", startwords.NO_ROOM),
+    ],
+)
+def test_it_is_told_for_whom_it_waits(code: str, message: str, unblocks: str, told: str) -> None:
+    found = [{"code": code, "message": message, "unblocks": unblocks}]
+    assert startwords.unbounded(found) == told
+    assert startwords.is_out_of_line(found) == (message == STRICT)
 
 
 def test_who_waits_for_one_that_has_a_time_limit_is_not_told_that_nobody_knows_when() -> None:
     helps = f"the end of one of them (the time limit of a {reasons.TIME_IS_UP} noon)"
     found = [{"code": "OverLimit", "message": "m", "unblocks": helps}]
-    assert explaining._unbounded(found) == "of what comes free then others may have it first"
+    assert startwords.unbounded(found) == "of what comes free then others may have it first"
 
 
 def test_only_a_domain_that_is_larger_than_any_lets_nothing_start_at_all() -> None:
     busy = {"code": "NoTopologyDomain", "message": "at most 2 in one rack; not within one rack"}
-    assert explaining._unbounded([busy]) == "not all that is before it has a time limit"
+    assert startwords.unbounded([busy]) == startwords.NO_ROOM
     none = {"code": "NoTopologyDomain", "message": f"asked; {reasons.NONE_LARGE_ENOUGH}"}
-    assert explaining._unbounded([none]) == "as things are it can't start at all"
+    assert startwords.unbounded([none]) == "as things are it can't start at all"
     limit = {"code": "OverLimit", "message": "4 in use, 6 asked"}
     assert joblist.telling([limit, none]) == none
     assert joblist.telling([limit, busy]) == limit

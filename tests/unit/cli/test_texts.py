@@ -91,6 +91,11 @@ def _job(**fields: object) -> dict[str, object]:
     } | fields  # fmt: skip
 
 
+PASSED_BY_NOBODY = {
+    "code": "Behind",
+    "message": "first goes first, and nobody passes it in queue q, which is strict",
+    "unblocks": "first starts",
+}
 NEVER_WITHIN = {
     "code": "OverLimit",
     "message": "Quota q limits a to 1 GPU, and one start asks 2: it can't start under it",
@@ -346,7 +351,8 @@ no such file
         {"job": _job(place=1), "reasons": [], "queue": None},
         (
             "j is Pending.\n\nPlace in its queue: 1.\n"
-            "No start can be estimated: not all that is before it has a time limit.\n"
+            "No start can be estimated: nobody knows when room for it comes free, as where work "
+            "before it has no time limit.\n"
         ),
     ),
     "runs": (
@@ -436,8 +442,7 @@ Queue vision:
   memory           3 GiB           -           -           -    1024 GiB
 
 Place in its queue: 1.
-No start can be estimated: time limits don't say when enough of what runs under that limit has \
-ended.
+No start can be estimated: nobody knows when that limit leaves room for it.
 """,
     ),
     "waits for its turn under a quota": (
@@ -473,6 +478,21 @@ OverLimit: Quota q limits a to 1 GPU, and one start asks 2: it can't start under
   It would end with: that.
 
 No start can be estimated: as things are it can't start at all.
+""",
+    ),
+    "is behind one that nobody passes": (
+        {
+            "job": _job(place=1, reasons=[PASSED_BY_NOBODY]),
+            "reasons": [PASSED_BY_NOBODY],
+            "queue": None,
+        },
+        """\
+j is Pending.
+
+Behind: first goes first, and nobody passes it in queue q, which is strict
+  It would end with: first starts.
+
+No start can be estimated: nobody knows when first starts.
 """,
     ),
     "can never start": (

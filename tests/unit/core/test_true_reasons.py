@@ -165,3 +165,12 @@ def test_who_has_to_be_near_to_what_runs_is_expected_when_there_is_room() -> Non
     world.commit(beside("j", NEAR_SERVER, cpu=2))
     world.settle()
     assert "j" in expected(world)
+
+
+def test_what_a_suspended_cluster_starts_again_is_told_by_its_command() -> None:
+    world = World(nodes=1)
+    world.change_structure(settings=msgspec.structs.replace(world.structure.settings, suspend=True))
+    world.commit(job("j"))
+    world.settle()
+    (reason,) = world.memory.reasons[world.memory.jobs["j"].reason_key]
+    assert reason.unblocks == "`muster resume cluster`, or spec.suspend: false in Cluster"

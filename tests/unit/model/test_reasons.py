@@ -24,3 +24,10 @@ def test_what_is_shown_has_no_other_code() -> None:
     for shape in (reasons.Reason, viewtypes.ReasonView):
         fields = {field.name: field.type for field in msgspec.structs.fields(shape)}
         assert fields["code"] is reasons.ReasonCode
+
+
+def test_what_a_limit_forbids_for_good_waits_in_vain_whatever_else_is_told() -> None:
+    never = reasons.Reason(reasons.ReasonCode.OVER_LIMIT, f"4 GPUs: {reasons.CAN_NOT_START} it")
+    window = reasons.Reason(reasons.ReasonCode.RESERVED, "nodes that it needs are reserved")
+    assert reasons.in_vain([never, window])
+    assert not reasons.in_vain([window])
