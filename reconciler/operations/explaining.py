@@ -119,18 +119,21 @@ def borrowers(queues: Sequence[outcome.QueueUsage], own: str, most: int = 5) -> 
     """The queues without children that hold the most over their guarantees, first by GPUs.
 
     ``own`` is left out: what a queue has over its own guarantee it took from none of the others.
+    CPUs and memory count where some are guaranteed to a queue: else nobody rations them.
     """
     parents = {queue.parent for queue in queues}
     over = []
     for queue in queues:
         if queue.name in parents or queue.name == own:
             continue
-        more = [
-            max(0, has - (due or 0))
-            for has, due in zip(queue.allocated, queue.guaranteed, strict=True)
-        ]
-        cpu, _, gpu = more
-        if gpu or (cpu and queue.guaranteed[0] is not None):
+        held, (cpu_due, memory_due, gpu_due) = queue.allocated, queue.guaranteed
+        dues = (
+            held[0] if cpu_due is None else cpu_due,
+            held[1] if memory_due is None else memory_due,
+            gpu_due or 0,
+        )
+        cpu, _, gpu = more = [max(0, has - due) for has, due in zip(held, dues, strict=True)]
+        if gpu or cpu:
             over.append((-gpu, -cpu, queue.name, more))
     return [Borrower(name, views.vector(more)) for _, _, name, more in sorted(over)[:most]]
 

@@ -182,6 +182,24 @@ def test_a_queue_is_not_among_the_others_that_have_more_than_their_guarantee() -
     assert [one.name for one in explaining.borrowers(queues, "c")] == ["a", "b"]
 
 
+def test_cpus_are_held_in_excess_only_where_some_are_guaranteed() -> None:
+    none, gib = (None, None, None), 2**30
+    queues = [
+        outcome.QueueUsage("gpus", None, (5000, gib, 3000), (None, None, 2000), none),
+        outcome.QueueUsage("nothing", None, (5000, gib, 1000), none, none),
+        outcome.QueueUsage("cpus", None, (5000, gib, 0), (4000, None, None), none),
+        outcome.QueueUsage("free", None, (5000, gib, 0), none, none),
+    ]
+    found = {
+        one.name: msgspec.structs.asdict(one.over) for one in explaining.borrowers(queues, "own")
+    }
+    assert found == {
+        "gpus": {"cpu": 0.0, "memory": 0, "gpu": 1.0},
+        "nothing": {"cpu": 0.0, "memory": 0, "gpu": 1.0},
+        "cpus": {"cpu": 1.0, "memory": 0, "gpu": 0.0},
+    }
+
+
 @pytest.mark.parametrize("lease_s", [None, 60])
 def test_what_is_told_of_tasks_on_a_silent_node_is_what_then_happens(lease_s: int | None) -> None:
     settings = desired.Settings(node_silence_s=30)
