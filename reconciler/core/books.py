@@ -91,7 +91,8 @@ def over_jobs(account: Account, spec: desired.Job) -> Reason | None:
         return Reason(
             ReasonCode.OVER_LIMIT,
             f"Quota {quota.name} considers {jobs} of {whom_of(quota)} at a time",
-            unblocks="the start of one before it, or a higher spec.jobs.pending",
+            unblocks="the start of one before it, or a higher spec.jobs.pending of Quota "
+            f"{quota.name}",
         )
     return over_running(account, spec)
 
@@ -113,7 +114,11 @@ def over_running(account: Account, spec: desired.Job) -> Reason | None:
     end = f"the end of one of them{_first_end(account)}"
     if ahead and not account.ends:
         end = f"the start and the end of {ahead[0]}"
-    return Reason(ReasonCode.OVER_LIMIT, told, unblocks=f"{end}, or a higher spec.jobs.running")
+    return Reason(
+        ReasonCode.OVER_LIMIT,
+        told,
+        unblocks=f"{end}, or a higher spec.jobs.running of Quota {quota.name}",
+    )
 
 
 def _first_end(account: Account) -> str:
@@ -172,7 +177,7 @@ def over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
         f"Quota {quota.name} limits {whom_of(quota)} to {amount_of(index, cap)}: "
         f"{amount_of(index, account.used[index] - let)} in use{before}, "
         f"{amount_of(index, asked)} asked",
-        unblocks=f"the end of other work{back}, or a higher spec.resources",
+        unblocks=f"the end of other work{back}, or a higher spec.resources of Quota {quota.name}",
     )
 
 
@@ -187,7 +192,7 @@ def over_budget(account: Account, spec: desired.Job, asked_s: float, back: str) 
         f"Quota {quota.name} gives {whom_of(quota)} {hours_text(budget_s)} in {window}: "
         f"{hours_of(account.spent_gpu_s)} spent, {hours_of(reserved_gpu_s)} "
         f"reserved by what runs{before}, {hours_of(asked_s)} asked (GPUs times {charged})",
-        unblocks=f"{shorter}, time{back}, or a higher spec.budget.gpuHours",
+        unblocks=f"{shorter}, time{back}, or a higher spec.budget.gpuHours of Quota {quota.name}",
     )
 
 

@@ -33,17 +33,17 @@ def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reaso
     whom, name, over = whom_of(quota), quota.name, ReasonCode.OVER_LIMIT
     if quota.pending == 0:
         message = f"Quota {name} considers no job of {whom}: {CAN_NOT_START} it"
-        return Reason(over, message, unblocks="a higher spec.jobs.pending")
+        return Reason(over, message, unblocks=f"a higher spec.jobs.pending of Quota {quota.name}")
     if quota.running == 0:
         message = f"Quota {name} lets no job of {whom} run: {CAN_NOT_START} it"
-        return Reason(over, message, unblocks="a higher spec.jobs.running")
+        return Reason(over, message, unblocks=f"a higher spec.jobs.running of Quota {quota.name}")
     for index, cap in enumerate(quota.resources.as_vector()):
         if cap is not None and each[index] > cap:
             return Reason(
                 over,
                 f"Quota {name} limits {whom} to {amount_of(index, cap)}, and one start asks "
                 f"{amount_of(index, each[index])}: {CAN_NOT_START} it",
-                unblocks="less is asked for, or a higher spec.resources",
+                unblocks=f"less is asked for, or a higher spec.resources of Quota {quota.name}",
             )
     asked_s = each[2] / 1000 * reserved_s(spec, quota)
     if quota.budget_gpu_s is not None and asked_s > quota.budget_gpu_s * (1 + 1e-9):
@@ -53,7 +53,7 @@ def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reaso
             f"Quota {name} gives {whom} {hours_text(quota.budget_gpu_s)} in "
             f"{quantities.format_duration(quota.window_s)}, and one start asks {hours_of(asked_s)} "
             f"(GPUs times {charged}): more than all of it, {CAN_NOT_START} it",
-            unblocks=f"{shorter}, fewer GPUs, or a higher spec.budget.gpuHours",
+            unblocks=f"{shorter}, fewer GPUs, or a higher spec.budget.gpuHours of Quota {name}",
         )
     return None
 

@@ -120,31 +120,31 @@ GPU_HOUR_S = 3600.0
             desired.Quota("q", user="ada", resources=desired.Amounts(cpu_milli=1000)),
             {"cpu": 2},
             "Quota q limits ada to 1 CPU, and one start asks 2 CPUs: it can't start under it",
-            "less is asked for, or a higher spec.resources",
+            "less is asked for, or a higher spec.resources of Quota q",
         ),
         (
             desired.Quota("q", user="ada", running=0),
             {},
             "Quota q lets no job of ada run: it can't start under it",
-            "a higher spec.jobs.running",
+            "a higher spec.jobs.running of Quota q",
         ),
         (
             desired.Quota("q", user="ada", pending=0),
             {},
             "Quota q considers no job of ada: it can't start under it",
-            "a higher spec.jobs.pending",
+            "a higher spec.jobs.pending of Quota q",
         ),
         (
             desired.Quota("q", user="ada", budget_gpu_s=GPU_HOUR_S, window_s=86_400),
             {"gpu": 2, "time_limit_s": 3600},
             "2 (GPUs times time limit)",
-            "a shorter timeLimit, fewer GPUs, or a higher spec.budget.gpuHours",
+            "a shorter timeLimit, fewer GPUs, or a higher spec.budget.gpuHours of Quota q",
         ),
         (
             desired.Quota("q", user="ada", budget_gpu_s=GPU_HOUR_S, window_s=86_400),
             {"gpu": 1},
             "24 (GPUs times the whole window, as it has no timeLimit)",
-            "a timeLimit, fewer GPUs, or a higher spec.budget.gpuHours",
+            "a timeLimit, fewer GPUs, or a higher spec.budget.gpuHours of Quota q",
         ),
     ],
 )
@@ -228,7 +228,9 @@ def test_until_when_it_waits_for_who_runs_under_a_cap_is_told(
     world.settle()
     (reason,) = world.memory.reasons[world.memory.jobs["waits"].reason_key]
     assert reason.code == "OverLimit"
-    assert reason.unblocks == f"the end of one of them{told}, or a higher spec.jobs.running"
+    assert (
+        reason.unblocks == f"the end of one of them{told}, or a higher spec.jobs.running of Quota q"
+    )
 
 
 def test_what_starts_in_the_same_cycle_is_not_told_as_in_use() -> None:
@@ -299,14 +301,14 @@ def test_who_waits_for_an_amount_is_told_until_when_at_the_most(asked: int, told
     reason = world.memory.reasons[world.memory.jobs["waits"].reason_key][0]
     assert f"to 8 CPUs: 8 CPUs in use, {asked} CPU" in reason.message
     if not told:
-        assert reason.unblocks == "the end of other work, or a higher spec.resources"
+        assert reason.unblocks == "the end of other work, or a higher spec.resources of Quota q"
         return
     (attempt,) = world.attempts(told)
     assert attempt.started_at is not None
     limit_s = attempt.started_at + (60 if told == "short" else 3600)
     assert reason.unblocks == (
         f"the end of other work (the time limit of {told} is up at {times.format_time(limit_s)}, "
-        "and enough of it is back by then), or a higher spec.resources"
+        "and enough of it is back by then), or a higher spec.resources of Quota q"
     )
     for name in ("short", "long")[: 1 + (told == "long")]:
         assert world.state("waits").value == "Pending"
@@ -347,7 +349,9 @@ def test_nobody_knows_when_enough_of_a_budget_is_back_that_endless_work_holds() 
     world.commit(job("next", gpu=1, time_limit_s=60))
     world.settle()
     reason = world.memory.reasons[world.memory.jobs["next"].reason_key][0]
-    assert "a shorter timeLimit, time, or a higher spec.budget.gpuHours" in reason.unblocks
+    assert (
+        "a shorter timeLimit, time, or a higher spec.budget.gpuHours of Quota b" in reason.unblocks
+    )
 
 
 def test_room_kept_under_a_quota_that_now_lets_no_job_run_is_not_used() -> None:
