@@ -166,7 +166,7 @@ def submit(
         asked = _from_files(arguments)
     else:
         submitwords.require_command(at, arguments, behind=at.meta[submitwords.BEHIND])
-        together, placement = submitwords.spread(nodes, tasks)
+        together, placement = submitwords.spread(nodes, tasks, most)
         count, at_once = (None, None) if array is None else submitwords.elements(array)
         options = authoring.JobOptions(
             name=name or authoring.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),

@@ -179,12 +179,20 @@ Nodes = Annotated[
 Tasks = Annotated[int | None, typer.Option("--tasks", help="Tasks that start together.")]
 
 
-def spread(nodes: int | None, tasks: int | None) -> tuple[int | None, str | None]:
+def spread(
+    nodes: int | None, tasks: int | None, most: int | None = None
+) -> tuple[int | None, str | None]:
     """How many tasks, and the placement that is asked for: empty nodes first where so many nodes
     were named. Fewer of them are taken where that is what there is room on.
 
-    Leaves the command where there are fewer tasks than nodes.
+    Leaves the command where there are fewer tasks than nodes, or ``most`` says it once more.
     """
+    said = next((f"--{name}" for name, one in (("tasks", tasks), ("nodes", nodes)) if one), None)
+    if said and most is not None:
+        terminal.fail(
+            f"{said} and --max both say how many tasks there are: leave one of them out",
+            terminal.USAGE,
+        )
     if nodes is None:
         return tasks, None
     if tasks is not None and tasks < nodes:

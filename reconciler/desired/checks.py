@@ -303,11 +303,13 @@ def _beyond_queue(job: desired.Job, queue: desired.Queue) -> Fault | None:
     return None
 
 
-def missing_dependency(name: str, index: int, what: str = "is not there") -> Fault:
+def missing_dependency(
+    name: str, index: int, what: str = "is not there", until: str = "it is"
+) -> Fault:
     """A job waits for one that is not there: a warning, since it may come."""
     return Fault(
         "unknown-dependency",
-        f"the job {name} {what}: this one waits until it is",
+        f"the job {name} {what}: this one waits until {until}",
         ("spec", "dependsOn", index, "job"),
         found=name,
         severity="warning",
@@ -330,8 +332,8 @@ def dependencies(
     for index, dependency in enumerate(job.depends_on):
         other = find(dependency.job)
         if other is None:
-            what = "is refused as it stands" if refused(dependency.job) else "is not there"
-            yield missing_dependency(dependency.job, index, what)
+            told = ("is refused as it stands", "it is accepted") if refused(dependency.job) else ()
+            yield missing_dependency(dependency.job, index, *told)
         elif dependency.per_element and other.array_count != job.array_count:
             have = "no array" if other.array_count is None else f"{other.array_count} elements"
             yield Fault(

@@ -16,12 +16,17 @@ from typing import TYPE_CHECKING, Any
 from reconciler.desired import misplaced, schema, yamlreader
 from reconciler.desired.faults import Fault
 from reconciler.model import quantities
-from reconciler.model.documents import fields
+from reconciler.model.documents import fields, job
 
 #: What a pattern means, for those that people meet most.
 _PATTERN_WORDS = {
     fields.NAME_PATTERN: "at most 63 of a-z, 0-9 and -, no - at either end",
     quantities.MEMORY_PATTERN: "bytes, or a number with k, M, G, T, P, Ki, Mi, Gi, Ti or Pi",
+}
+#: What the keys of mappings may be.
+_KEY_WORDS = {
+    job.ENVIRONMENT_PATTERN: "A-Z, a-z, 0-9 and _, no digit first",
+    fields.MIG_PATTERN: "a MIG profile such as 1g.10gb",
 }
 
 if TYPE_CHECKING:
@@ -205,6 +210,8 @@ def _wrong_value(error: ValidationError, path: yamlreader.Path, cause: str = "")
     if "string" in types and isinstance(error.instance, int | float):
         message = f"{_what(error.instance)} stands where text is expected: write it in quotes"
         rule = "wrong-type"
+    elif _is_of_keys(inner):
+        message, rule = "a name in it does not fit", "wrong-key"
     elif error.validator == "type":
         message = "this value has the wrong type"
     elif rule == "out-of-range":
@@ -223,6 +230,8 @@ def _types(inner: dict[str, Any]) -> set[str]:
 
 def _expected(inner: dict[str, Any]) -> str:
     """What a schema asks for, in words, with its example."""
+    if _is_of_keys(inner):
+        return _KEY_WORDS.get(inner["pattern"], f"text matching {inner['pattern']}")
     words = []
     branches = list(_branches(inner))
     spans = [
@@ -256,6 +265,11 @@ def _expected(inner: dict[str, Any]) -> str:
     patterns = [branch.get("pattern") for branch in (inner, *branches)]
     said = [_PATTERN_WORDS[one] for one in patterns if one in _PATTERN_WORDS]
     return f"{text}: {said[0]}" if said else text
+
+
+def _is_of_keys(inner: dict[str, Any]) -> bool:
+    """Whether a schema is of keys, which are text in any case."""
+    return "pattern" in inner and not _types(inner)
 
 
 def _needed(inner: dict[str, Any]) -> dict[str, Any]:

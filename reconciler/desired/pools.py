@@ -448,14 +448,18 @@ def _drains(
 
 
 def refuse_strangers(
-    hosts: list[str], nodes: Container[str], faults: Faults, *place: str | int
+    hosts: list[str],
+    nodes: Container[str],
+    faults: Faults,
+    *place: str | int,
+    of: str = "not of this pool",
 ) -> None:
-    """A fault where hosts are named that are none of ``nodes``."""
+    """A fault where hosts are named that are none of ``nodes``; ``of``: what they are then."""
     strangers = [host for host in hosts if host not in nodes]
     if strangers:
         faults.add(
             "unknown-host",
-            "these nodes are not of this pool: correct the names or remove them",
+            f"these nodes are {of}: correct the names or remove them",
             *place,
             found=hostlists.fold(strangers),
         )

@@ -221,7 +221,7 @@ def with_nodes(
     declared = {node for pool in known.values() for node in pool.nodes}
     if spec.hosts is not None:
         hosts = pools.expand(spec.hosts, faults, "spec", "hosts")
-        pools.refuse_strangers(hosts, declared, faults, "spec", "hosts")
+        pools.refuse_strangers(hosts, declared, faults, "spec", "hosts", of="of no NodePool")
         names.update(hosts)
     if not spec.pools and spec.hosts is None:
         faults.add("missing-field", "name the nodes: hosts or pools", "spec", "hosts")

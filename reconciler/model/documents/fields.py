@@ -68,7 +68,8 @@ Memory = (
 )
 WholeGpus = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 Gpus = WholeGpus | Annotated[float, msgspec.Meta(ge=0, le=1_000_000)]
-MigProfile = Annotated[str, msgspec.Meta(pattern=r"^[1-7]g\.[0-9]{1,4}gb(\+[a-z.]{1,8})?(?!\n)$")]
+MIG_PATTERN = r"^[1-7]g\.[0-9]{1,4}gb(\+[a-z.]{1,8})?(?!\n)$"
+MigProfile = Annotated[str, msgspec.Meta(pattern=MIG_PATTERN)]
 TopologyLevel = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(?!\n)$")]
 Weight = (
     Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]

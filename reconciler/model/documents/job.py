@@ -22,7 +22,8 @@ from reconciler.model.documents.fields import (
     doc,
 )
 
-EnvironmentName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(?!\n)$")]
+ENVIRONMENT_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(?!\n)$"
+EnvironmentName = Annotated[str, msgspec.Meta(pattern=ENVIRONMENT_PATTERN)]
 SignalName = Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGQUIT"]
 TaskCount = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 Timestamp = Annotated[

@@ -313,6 +313,25 @@ def test_a_state_folder_that_can_not_be_made_is_told_in_a_line(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nodes", "2"], "--nodes"),
+        (["--tasks", "3"], "--tasks"),
+        (["--nodes", "2", "--tasks", "3"], "--tasks"),
+    ],
+)
+def test_what_says_twice_how_many_tasks_there_are_is_told_as_it_was_written(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words += ["--min", "1", "--max", "4"]
+    assert _run("submit", *words, "--", "true") == terminal.USAGE
+    told = " ".join(capsys.readouterr().err.split())
+    assert told == (
+        f"muster: {said} and --max both say how many tasks there are: leave one of them out"
+    )
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
         (["--gpus", "-1"], "--gpus: this value does not fit; found -1"),

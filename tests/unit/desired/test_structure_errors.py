@@ -73,6 +73,15 @@ def test_a_pool_answers_for_its_own_hosts_whatever_others_say() -> None:
     assert ("NodePool/a100", "unknown-host") in found
 
 
+def test_hosts_of_a_reservation_are_told_to_be_of_no_pool() -> None:
+    text = f"apiVersion: muster/v1\n{KEPT}" % 'hosts: "x[1-3]"'
+    placed = [structure.Placed("r.yaml", one) for one in documents.read(text.encode()).documents]
+    _, noted = structure.build(placed, opaque=False)
+    assert [(fault.message, fault.found) for _, fault in noted] == [
+        ("these nodes are of no NodePool: correct the names or remove them", "x[1-3]")
+    ]
+
+
 KEY = "ssh-ed25519 " + base64.b64encode(b"\0\0\0\x0bssh-ed25519\0\0\0 " + bytes(32)).decode()
 REQUIRED = "kind: Cluster\nmetadata: {name: c}\nspec: {verification: {mode: %s}}\n"
 ROLES = "[{name: few, members: [a@example.org], allow: [{verbs: [change], objects: [%s]}]}]"
