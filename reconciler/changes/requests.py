@@ -143,6 +143,8 @@ class Together(msgspec.Struct, frozen=True):
 
 #: What is said of a job whose very document is in the repository.
 IS_THERE = "it is there already"
+#: What is said where a job is held that is so already, for the reason that it was.
+IS_HELD = "it is held already"
 #: What keeps requests that go together with one from being done.
 BAD = frozenset({"refused", "missing", "conflict", "elsewhere", "forbidden", "undecided", "defect"})
 

@@ -138,11 +138,11 @@ LOCAL = "; committed in this clone, which pushes nowhere"
 READ_HERE = "; committed in this clone, which the controller reads"
 
 
-def said(name: str, outcome: clones.Outcome, message: str) -> Done:
-    """What is said of a change that was made in a clone."""
+def said(name: str, outcome: clones.Outcome, message: str, already: str = UNCHANGED) -> Done:
+    """What is said of a change that was made in a clone; ``already``: where it was so before."""
     if outcome.status == "unchanged":
         is_approval = outcome.commit is not None and not outcome.path
-        told = requests.approved_already(outcome.commit or "") if is_approval else UNCHANGED
+        told = requests.approved_already(outcome.commit or "") if is_approval else already
         return Done(name, told, outcome.commit)
     if outcome.status == "rehearsed":
         return Done(name, message)
@@ -152,7 +152,7 @@ def said(name: str, outcome: clones.Outcome, message: str) -> Done:
 
 def is_there(one: Done) -> bool:
     """Whether the very same was there before, so that nothing was done."""
-    there = one.message in {UNCHANGED, requests.IS_THERE}
+    there = one.message in {UNCHANGED, requests.IS_HELD, requests.IS_THERE}
     return there or requests.is_approved_already(one.message)
 
 

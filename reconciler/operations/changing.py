@@ -273,7 +273,8 @@ def _in_clone(change: Change, clone: clones.Clone, target: Target, *, dry_run: b
         told = _told(change.verb, dry_run=dry_run)
         held_at = _held_at(change.name, target.standing)
         outcome = _act(change, clone, held_at=held_at, dry_run=dry_run)
-        return [asked.said(change.name, outcome, told)]
+        already = requests.IS_HELD if change.verb == "hold" else asked.UNCHANGED
+        return [asked.said(change.name, outcome, told, already)]
     except submission.InvalidError as error:
         problems = tuple(problem.text() for problem in error.problems)
         told = str(error)
@@ -368,7 +369,7 @@ def _act(change: Act, clone: clones.Clone, *, held_at: str = "", dry_run: bool) 
             return _pushed_again(clone, left, dry_run=dry_run)
         fields = ((("spec", "run"), pusher.run_of(clone.document("Job", name)) + 1),)
     elif change.verb == "hold":
-        fields = pusher.hold_fields(change.reason)
+        fields = pusher.hold_fields(clone.document("Job", name), change.reason)
     message = f"{change.verb.capitalize()} Job/{name}{because}"
     return clone.set_fields("Job", name, fields, message=message, dry_run=dry_run)
 

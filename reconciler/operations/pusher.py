@@ -279,7 +279,7 @@ class GitPusher:
             last = self._last_runs(name)
             if last is not None and last.finished_as and last.run == run_of(document):
                 raise requests.ConflictError(finished(last))
-            return hold_fields(reason)
+            return hold_fields(document, reason)
 
         return revise
 
@@ -331,8 +331,14 @@ def _rerunning(document: _Document) -> requests.Fields:
     return ((("spec", "run"), run_of(document) + 1),)
 
 
-def hold_fields(reason: str) -> requests.Fields:
-    """What is set in the document of a job that is held, with why where that is said."""
+def hold_fields(document: _Document, reason: str) -> requests.Fields:
+    """What is set in the document of a job that is held, with why where that is said.
+
+    Nothing where it is held already, and no other reason is given: the first one's stays.
+    """
+    spec = document.get("spec")
+    if not reason and isinstance(spec, Mapping) and spec.get("suspend") is True:
+        return ()
     return (
         (("spec", "suspend"), True),
         (("spec", "suspendReason"), reason or edit.REMOVED),
@@ -470,5 +476,7 @@ def _result(change: SubmittedDocument, answer: requests.Result) -> Result:
         status = 409  # the document itself was checked before
     if status is not None:
         return Result(change.name, status, answer.message)
-    unchanged = answer.status == "unchanged"
-    return Result(change.name, 200, answer.message if unchanged else "", answer.commit)
+    if answer.status != "unchanged":
+        return Result(change.name, 200, "", answer.commit)
+    message = requests.IS_HELD if change.verb == "hold" else answer.message
+    return Result(change.name, 200, message, answer.commit)

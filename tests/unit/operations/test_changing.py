@@ -91,8 +91,11 @@ def test_a_hold_says_why_and_a_release_takes_it_out(work: Path) -> None:
     before = written(work, "jobs/a.yaml")
     changing.carry_out([changing.Act("hold", "train", "the data is wrong")], target)
     assert "suspendReason: the data is wrong" in written(work, "jobs/a.yaml").replace('"', "")
-    changing.carry_out([changing.Act("hold", "train")], target)
-    assert "suspendReason" not in written(work, "jobs/a.yaml")
+    held = written(work, "jobs/a.yaml")
+    (again,) = changing.carry_out([changing.Act("hold", "train")], target)
+    assert (written(work, "jobs/a.yaml"), again.message) == (held, "it is held already")
+    changing.carry_out([changing.Act("hold", "train", "so is the code")], target)
+    assert "suspendReason: so is the code" in written(work, "jobs/a.yaml").replace('"', "")
     changing.carry_out([changing.Act("release", "train")], target)
     assert written(work, "jobs/a.yaml") == before
 

@@ -74,6 +74,15 @@ def test_a_job_that_is_no_job(  # noqa: PLR0917
     assert git(repository.path, "show", "main:jobs/beside.yaml") + "\n" == job("beside")
 
 
+def test_who_holds_what_is_held_keeps_why(repository: Repository, make: Make) -> None:
+    repository.commit({"a.yaml": job("a")})
+    held = submission.SubmittedDocument("hold", "me", "a", reason="the data is wrong")
+    ((first,),) = make().push([[held]])
+    ((again,),) = make().push([[msgspec.structs.replace(held, reason="")]])
+    assert (first.message, again.message) == ("", "it is held already")
+    assert "the data is wrong" in git(repository.path, "show", "main:a.yaml")
+
+
 @pytest.mark.parametrize("verb", ["drain", "undrain"])
 @pytest.mark.parametrize(
     ("spec", "status"),
