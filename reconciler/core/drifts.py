@@ -20,7 +20,16 @@ from reconciler.core import (
 )
 from reconciler.core import recall as recalls
 from reconciler.core import work as desk
-from reconciler.model import desired, devices, outcome, quantities, records, resources, times
+from reconciler.model import (
+    desired,
+    devices,
+    outcome,
+    quantities,
+    quoting,
+    records,
+    resources,
+    times,
+)
 from reconciler.model.drift import KINDS, Drift
 from reconciler.model.states import (
     ELEMENT_CODE,
@@ -403,7 +412,7 @@ def _of_overrides(work: desk.Work) -> Iterator[Found]:
 def _why(status: desired.SyncStatus) -> str:
     """Why the newest revision is not in force, with the first error and how many there are more."""
     errors = [
-        one.text()
+        quoting.unquoted(one).text()  # everybody who may look sees it
         for one in status.problems
         if one.severity == "error" and one.message != status.message
     ]

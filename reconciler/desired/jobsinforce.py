@@ -20,12 +20,11 @@ from reconciler.desired import (
     fitting,
     judging,
     normalise,
-    quoting,
     undecided,
 )
 from reconciler.desired.faults import Fault
 from reconciler.desired.structure import Placed
-from reconciler.model import desired
+from reconciler.model import desired, quoting
 from reconciler.model.documents import job as job_documents
 
 #: Of jobs, those whose newest run has begun or ended, with its key.

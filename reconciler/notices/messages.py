@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from reconciler.model import desired, judgement, times
+from reconciler.model import desired, judgement, quoting, times
 
 Reason = Literal[
     "applied", "refused", "held", "unreadable",
@@ -84,7 +84,8 @@ def of_status(status: desired.SyncStatus, now: float) -> Notice | None:
         return None
     if status.sync == "Unknown":
         return Notice(REPOSITORY, "unreadable", revision, status.message, at)
-    errors = tuple(p.text() for p in status.problems if p.severity == "error")
+    wrong = [problem for problem in status.problems if problem.severity == "error"]
+    errors = tuple(quoting.unquoted(problem).text() for problem in wrong)  # others read channels
     approve = tuple(f"muster approve {one.digest}" for one in status.held if one.digest)
     if status.held and not any(p.rule in judgement.WHOLE for p in status.problems):
         message = status.held[0].message

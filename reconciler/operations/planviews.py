@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.desired import quoting
+from reconciler.model import quoting
 from reconciler.operations import viewforms
 
 Verdict = Literal["none", "changes", "held", "refused"]

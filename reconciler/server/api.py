@@ -9,8 +9,7 @@ from litestar import Request, get, post
 from litestar.datastructures import State
 from litestar.params import JSONBody, Parameter, QueryParameter
 
-from reconciler.desired import quoting
-from reconciler.model import link, nearest, records, times
+from reconciler.model import link, nearest, quoting, records, times
 from reconciler.model.reasons import Reason
 from reconciler.model.states import JobState
 from reconciler.operations import quotaviews, views, viewtypes

@@ -787,6 +787,20 @@ def test_a_revision_that_is_not_in_force_says_which_error_keeps_it(
     assert site.one("head-not-applied").message == said
 
 
+def test_drift_quotes_nothing_of_what_jobs_run() -> None:
+    site = Site()
+    found = tuple(
+        desired.Problem("r", "error", "j.yaml", "no text", 4, 7, "Job/j", field, found="48121")
+        for field in ("spec.environment.TOKEN", "spec.timeLimit")
+    )
+    for problem, shown in zip(found, (False, True), strict=True):
+        site.status = desired.SyncStatus(
+            "OutOfSync", "f" * 40, message="refused", problems=(problem,)
+        )
+        site.round()
+        assert ("48121" in site.one("head-not-applied").message) is shown
+
+
 def test_an_error_that_is_all_there_is_to_say_is_said_once() -> None:
     site = Site()
     held = desired.Problem("over-limit", "error", "", "held: 3 GPUs leave service")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from reconciler.desired import quoting, validate
+from reconciler.desired import validate
+from reconciler.model import quoting
 from tests.unit.desired.repositories import job
 
 HEAD = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: a}\n"

@@ -147,6 +147,15 @@ HELD: dict[str, Any] = {
 }
 
 
+def test_channels_are_told_nothing_of_what_jobs_run() -> None:
+    wrong = tuple(
+        desired.Problem("r", "error", "j.yaml", "no text", 4, 7, "Job/j", field, found="48121")
+        for field in ("spec.environment.TOKEN", "spec.timeLimit")
+    )
+    told = news("OutOfSync", problems=wrong).problems
+    assert ["48121" in one for one in told] == [False, True]
+
+
 def test_a_webhook_is_signed_and_says_what_approves(receiver: Receiver, make: Make) -> None:
     make().tell([news("OutOfSync", **HELD)], [channel(receiver)])
     ((path, headers, body),) = receiver.wait(1)
