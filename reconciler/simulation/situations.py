@@ -145,7 +145,7 @@ def _policy(scenario: forms.Scenario, missing: dict[str, None]) -> desired.Setti
 def settings_of(
     policy: dict[str, Any],
     missing: dict[str, None],
-    base: desired.Settings = desired.Settings(),  # noqa: B008 - frozen
+    base: desired.Settings | None = None,
 ) -> desired.Settings:
     """The policy as part of the settings; names that they do not have are missing.
 
@@ -154,7 +154,7 @@ def settings_of(
 
     Args:
         missing: is told these names.
-        base: has what the policy does not name.
+        base: has what the policy does not name; None: the defaults.
 
     Raises:
         forms.ScenarioError: a value is not what its name takes, or stands there twice; its place
@@ -179,9 +179,22 @@ def settings_of(
         spec = msgspec.convert(written, documents.SchedulingSpec)
     except msgspec.ValidationError as error:
         raise _refused(str(error), written) from error
+    scheduling = _scheduling(spec)
+    named = {
+        setting: getattr(scheduling, setting)
+        for name, setting in _SETTINGS.items()
+        if name in policy or name.partition(".")[0] in policy
+    }
+    base = base or desired.Settings()
+    return msgspec.structs.replace(
+        base, scheduling=msgspec.structs.replace(base.scheduling, **named)
+    )
+
+
+def _scheduling(spec: documents.SchedulingSpec) -> desired.Scheduling:
     fairness, learned = spec.fairness, spec.learned_run_times
     window = fairness.window
-    scheduling = desired.Scheduling(
+    return desired.Scheduling(
         backfill=spec.backfill,
         depth=spec.depth,
         consolidation=spec.consolidation,
@@ -194,14 +207,6 @@ def settings_of(
         min_runtime_s=_seconds(spec.min_runtime, "minRuntime"),
         stale_gang_s=_seconds(spec.stale_gang_grace, "staleGangGrace"),
         usage_window_s=None if window is None else _some_seconds(window, "fairness.window"),
-    )
-    named = {
-        setting: getattr(scheduling, setting)
-        for name, setting in _SETTINGS.items()
-        if name in policy or name.partition(".")[0] in policy
-    }
-    return msgspec.structs.replace(
-        base, scheduling=msgspec.structs.replace(base.scheduling, **named)
     )
 
 

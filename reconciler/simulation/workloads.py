@@ -145,7 +145,7 @@ def read_philly(lines: Iterable[str]) -> Workload:
     """
     numbered = enumerate(lines, start=1)
     _, heading = next(numbered, (1, ""))
-    if [cell.strip() for cell in heading.split(",")] != PHILLY_COLUMNS:
+    if not _is_philly(heading):
         told = heading.strip().encode(errors="replace").decode()
         told = told if len(told) <= _HEADING_TOLD else f"{told[:_HEADING_TOLD]}…"
         raise WorkloadError(
@@ -164,11 +164,18 @@ def read_philly(lines: Iterable[str]) -> Workload:
     return reading.workload("gpu")
 
 
+def _is_philly(heading: str) -> bool:
+    try:
+        return [cell.strip() for cell in _cells(heading)] == PHILLY_COLUMNS
+    except ValueError:
+        return False
+
+
 def _cells(text: str) -> list[str]:
     """The fields of one line: a quote that nothing closes costs this row, and none behind it."""
     _require_text(text)
     try:
-        return next(csv.reader([text], strict=True))
+        return next(csv.reader([text], strict=True), [])
     except csv.Error as error:
         raise ValueError(f"its quotes are not closed, or stand inside a field ({error})") from None
 

@@ -136,6 +136,9 @@ def test_a_row_with_an_open_quote_or_strange_bytes_costs_none_behind_it(tmp_path
     path.write_bytes(heading + open_quote.replace(b'"vision', b'"vision, 2"'))
     (quoted,) = simulations.read_file(path, workloads.read_philly).rows
     assert quoted.queue == "vision, 2"
+    columns = ",".join(f'"{name}"' for name in workloads.PHILLY_COLUMNS)
+    path.write_bytes(columns.encode() + b"\n" + b"".join(rows))
+    assert simulations.read_file(path, workloads.read_philly).rows == plain.rows
 
 
 def test_a_comment_in_another_encoding_costs_nothing(tmp_path: Path) -> None:
