@@ -3,16 +3,20 @@
 import faulthandler
 import sys
 
-from agents import lineage, memory, room, settings, shell
-from agents.link import LinkError
-from agents.tasks import UnfitError
+from agents import node_agent as shell
+from agents import settings
+from agents.host import disk_space as room
+from agents.host import malloc_tuning as memory
+from agents.link.http_client import LinkError
+from agents.node import agent_identity as lineage
+from agents.tasks.start_orders import UnfitError
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run until told to leave; the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     if "--check" in words:
-        from agents import check  # noqa: PLC0415 - a node that runs needs nothing of it
+        from agents import preflight as check  # noqa: PLC0415 - a node that runs needs nothing of it
 
         return check.main(settings.parser(required=False).parse_args(words))
     given = settings.parse(words)

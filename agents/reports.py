@@ -11,10 +11,21 @@ from collections.abc import Callable
 
 import msgspec
 
-from agents import inventory, jobdata, noticing, orders, staging, state, talking, voice
+from agents import state
+from agents.data import staging
+from agents.host import operator_log as voice
+from agents.job_data import reported_data as jobdata
+from agents.link import sync as talking
+from agents.node import inventory
+from agents.node import monitor as noticing
+from agents.node import remediation as orders
 from agents.settings import Listen, Settings
-from reconciler.model import devices, records, taskuse, taskwords, wire
-from reconciler.model.states import AttemptState
+from reconciler.model.observed import devices
+from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState
 
 
 class Life(msgspec.Struct, frozen=True):
@@ -182,7 +193,8 @@ def open_port(
     """
     if listen is None:
         return ()
-    from agents import metricsport, nodepage  # noqa: PLC0415 - most nodes have no such port
+    from agents.exporter import metrics_page as nodepage  # noqa: PLC0415 - most nodes have no port
+    from agents.exporter import metrics_server as metricsport  # noqa: PLC0415 - the same
 
     page = nodepage.Page(now, leaving)
     return page.turn, metricsport.Door(listen, page, leaving, tells, notice).turn

@@ -12,9 +12,10 @@ from typing import NoReturn
 
 import msgspec
 
-from reconciler.model import addresses, loglines
-from reconciler.model.quantities import parse_cpu, parse_memory
-from reconciler.model.records import Gpu
+from reconciler.model.state.records import Gpu
+from reconciler.model.values import addresses
+from reconciler.model.values import log_lines as loglines
+from reconciler.model.values.quantities import parse_cpu, parse_memory
 
 USAGE_ERROR = 64
 NODE_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")

@@ -9,10 +9,19 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.model import checks, desired, drift, staging
-from reconciler.model.records import AttemptReport, StopOrder
-from reconciler.model.states import AttemptState, EndReason
-from reconciler.model.wire import Assignment, AssignmentSet, LogRequest, SyncResponse, TaskTemplate
+from reconciler.model import desired
+from reconciler.model.observed import health_checks as checks
+from reconciler.model.observed import storage as staging
+from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.protocol.agent_messages import (
+    Assignment,
+    AssignmentSet,
+    LogRequest,
+    SyncResponse,
+    TaskTemplate,
+)
+from reconciler.model.state.records import AttemptReport, StopOrder
+from reconciler.model.state.states import AttemptState, EndReason
 
 #: The most attempts that one request reports; a request that leaves some out is not complete.
 REPORTS_MAX = 20_000

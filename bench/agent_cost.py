@@ -25,17 +25,17 @@ from typing import Any
 
 import msgspec
 
-from agents import processes
+from agents.host import processes
 from bench.peers import slurm
-from reconciler.model.states import AttemptState
-from reconciler.model.wire import (
+from reconciler.model.protocol.agent_messages import (
     Assignment,
     AssignmentSet,
     SyncRequest,
     SyncResponse,
     TaskTemplate,
 )
-from reconciler.operations import localcluster
+from reconciler.model.state.states import AttemptState
+from reconciler.operations.local import local_cluster as localcluster
 
 _TASKS, _POLL_S, _MEASURE_S, _READY_S = 100, 30.0, 90.0, 60.0
 _GOAL_PERCENT = 0.5

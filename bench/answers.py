@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from agents.link import Connection, LinkError, Target
+from agents.link.http_client import Connection, LinkError, Target
 from bench import agent_cost, cluster, idle
 from bench.latency import percentile
 from bench.throughput import QUEUE
-from reconciler.model.records import NodeUsage
-from reconciler.model.wire import SyncRequest
+from reconciler.model.protocol.agent_messages import SyncRequest
+from reconciler.model.state.records import NodeUsage
 
 _JOBS_A_FILE = 5_000
 _MEMORY_JOBS = 20_000

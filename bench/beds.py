@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.core import memory as core_memory
+from reconciler.core import observed_state as core_memory
 from reconciler.core import reconcile
-from reconciler.model import desired, outcome, records, runs
-from reconciler.model.states import AttemptState, EndReason, JobState
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state.states import AttemptState, EndReason, JobState
+from reconciler.model.values import run_set as runs
 
 
 class Cycle(NamedTuple):

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from reconciler.operations import client as clients
-from reconciler.operations import localcluster
+from reconciler.operations.client import api_client as clients
+from reconciler.operations.local import local_cluster as localcluster
 
 POOL = """\
 apiVersion: muster/v1

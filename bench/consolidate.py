@@ -10,7 +10,7 @@ from typing import Any
 
 from bench import situations
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import Policy, Snapshot
+from reconciler.scheduling.inputs.snapshots import Policy, Snapshot
 
 _TASKS, _GPUS, _USED = 10, 6, 3
 

@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 
 from bench.options import count
-from reconciler.core import memory as core_memory
+from reconciler.core import observed_state as core_memory
 from reconciler.core import reconcile
-from reconciler.model import desired, outcome, records
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, EndReason
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state.states import AttemptState, EndReason
+from reconciler.model.values.resources import Resources
 
 _GI = 2**30
 _NODES, _CPUS = 4, 2

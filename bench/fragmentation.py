@@ -24,6 +24,7 @@ from bench.gpu_trace import Trace
 from bench.options import count
 from bench.peers import placement
 from bench.peers.placement import Cluster, Costs, Policy, Spot
+from reconciler import package_data
 
 #: GPU asked for, as a part of the cluster's.
 ASKED = 1.3
@@ -230,7 +231,7 @@ def rows_of(found: Sequence[dict[str, float]]) -> list[dict[str, Any]]:
 def run(arguments: list[str]) -> list[dict[str, Any]]:
     """Measure; the rows of the report."""
     parser = argparse.ArgumentParser(prog="python -m bench fragmentation", description=__doc__)
-    traces = Path(__file__).resolve().parents[2] / "shared" / "traces" / "openb"
+    traces = package_data.checkout().parent / "shared" / "traces" / "openb"
     parser.add_argument("--nodes", type=Path, default=traces / "nodes.csv", metavar="CSV")
     parser.add_argument("--pods", type=Path, default=traces / "pods.csv", metavar="CSV")
     parser.add_argument("--seeds", type=count, default=10, help="how many")

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.peers.placement import Cluster, Kind
-from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.snapshot import WHOLE
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs.snapshots import WHOLE
 
 MIB = 2**20
 #: Rows left out that are named.

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agents import processes
+from agents.host import processes
 from bench import agent_cost, cluster
 from bench.throughput import CPUS, NODES, QUEUE
 
@@ -23,13 +23,13 @@ def parts(folder: Path) -> dict[str, list[int]]:
         words = processes.command_of(pid)
         if not any(word.startswith(str(folder)) for word in words):
             continue
-        if "reconciler.daemon" in words:
+        if "reconciler.controller.process" in words:
             found.setdefault("loop", []).append(pid)
         elif "reconciler.server" in words:
             found.setdefault("server", []).append(pid)
         elif "agents" in words and "--name" in words:
             found.setdefault(f"node {words[words.index('--name') + 1]}", []).append(pid)
-        elif words[-2].endswith("/supervisor.py"):
+        elif words[-2].endswith("/supervisor/__main__.py"):
             found.setdefault(f"node {Path(words[-1]).name}", []).append(pid)
     return found
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle as scheduler
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import (
+from reconciler.scheduling.inputs.snapshots import (
     Claim,
     HeldTask,
     Holding,

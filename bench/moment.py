@@ -11,9 +11,11 @@ import msgspec
 
 from bench import tryout
 from bench.tryout import WHOLE, Host
-from reconciler.model import desired, reasons, records
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, NodeState
+from reconciler.model import desired
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, NodeState
+from reconciler.model.values.resources import Resources
 
 
 class Seen(msgspec.Struct, frozen=True):

@@ -11,11 +11,11 @@ import numpy as np
 
 from bench.gpu_trace import Trace
 from bench.peers.placement import Cluster, Costs, Spot
-from reconciler.scheduling import schedule
-from reconciler.scheduling import snapshot as snapshots
+from reconciler.scheduling.cycle import scheduling_cycle as schedule
 from reconciler.scheduling.decisions import TaskPlacement
-from reconciler.scheduling.room import Room
-from reconciler.scheduling.snapshot import UNLIMITED
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs.snapshots import UNLIMITED
+from reconciler.scheduling.placement.capacity import Room
 
 #: As the controller learns a mix: so many kinds are told apart, the most frequent ones.
 KINDS_MAX = 64

@@ -22,9 +22,13 @@ import msgspec
 
 from bench import idleness, moment, truth
 from reconciler.model import desired
-from reconciler.operations import simulations
-from reconciler.simulation import cluster as clusters
-from reconciler.simulation import nodepeers, peers, replay, results, workloads
+from reconciler.operations.simulate import trace_simulation as simulations
+from reconciler.simulation.baselines import gpu_pool as peers
+from reconciler.simulation.baselines import node_pool as nodepeers
+from reconciler.simulation.engine import simulated_cluster as clusters
+from reconciler.simulation.traces import trace_replay as replay
+from reconciler.simulation.traces import trace_results as results
+from reconciler.simulation.traces import workloads
 
 NODES, GPUS = 88, 8
 _LIMIT_S = 300.0

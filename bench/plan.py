@@ -21,9 +21,12 @@ import msgspec
 
 from bench.options import count
 from reconciler.model import desired
-from reconciler.operations import planning, revisions, snapshots
-from reconciler.simulation import cluster as clusters
-from reconciler.simulation import forecasts, machines
+from reconciler.operations.plan import cluster_snapshot as snapshots
+from reconciler.operations.plan import planner as planning
+from reconciler.operations.plan import revisions
+from reconciler.simulation.engine import simulated_cluster as clusters
+from reconciler.simulation.engine import simulated_nodes as machines
+from reconciler.simulation.forecast import cluster_forecast as forecasts
 
 _NOW = 1_800_000_000.0
 _SIZES = (1, 1, 1, 2, 2, 4, 8, 8, 8, 16, 32)

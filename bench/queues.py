@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench import keeping, situations
-from reconciler.scheduling.snapshot import UNLIMITED, GroupShape, Policy, Shape
+from reconciler.scheduling.inputs.snapshots import UNLIMITED, GroupShape, Policy, Shape
 
 _OWNED, _BORROWED = 20, 100
 #: Cycles of one moment, each with evictions: far more than it takes until nobody has to leave.

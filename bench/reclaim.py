@@ -9,7 +9,7 @@ from typing import Any
 
 from bench import situations
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import Shape, Snapshot
+from reconciler.scheduling.inputs.snapshots import Shape, Snapshot
 
 
 def situation(nodes: int, asked: Shape, jobs: int) -> Snapshot:

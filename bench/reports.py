@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.options import count
-from reconciler.metrics import metering
-from reconciler.model import desired, outcome, records, rollups
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, EndReason, JobState, NodeState
-from reconciler.operations import reports
+from reconciler.metrics import usage_accounting as metering
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state import usage_rollups as rollups
+from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
+from reconciler.model.values.resources import Resources
+from reconciler.operations.reports import usage_reports as reports
 from reconciler.store import Reader, Store
 
 #: Midnight of a day, in UTC: the history is the year before it.

@@ -17,9 +17,10 @@ from typing import Any
 
 from bench import beds, situations
 from bench.options import count, new_file
-from reconciler import collecting
-from reconciler.model import desired, outcome
-from reconciler.model.resources import Resources
+from reconciler.controller import gc_tuning as collecting
+from reconciler.model import desired
+from reconciler.model.state import outcome
+from reconciler.model.values.resources import Resources
 
 QUEUES = 50
 #: Nodes and jobs of the largest cluster, in parts of which the smaller ones are.

@@ -18,12 +18,14 @@ from typing import Any
 
 import msgspec
 
-from agents import link
+from agents.link import http_client as link
 from bench import cluster, situations
 from bench.options import count
-from reconciler.model import devices, records, wire
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState
+from reconciler.model.observed import devices
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState
+from reconciler.model.values.resources import Resources
 
 _GPUS, _GI = 8, 2**30
 #: Nodes that report at the same time while they are filled: a cycle answers all that wait for it.

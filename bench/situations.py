@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle as scheduler
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import (
+from reconciler.scheduling.inputs.snapshots import (
     UNLIMITED,
     Claim,
     GroupShape,

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agents import keeper
+from agents.supervisor import client as keeper
 
 _TASKS, _BURST = 3000, 64
 _READY_S = 60.0

@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from bench import options
-from reconciler.desired import loader, source
+from reconciler.desired.apply import loader
+from reconciler.desired.git import source
 
 _JOBS, _SMALL_JOBS, _JOBS_A_FILE = 20_000, 1_000, 10
 _RATIO_GOAL, _COMMIT_GOAL_S, _FLAT_GOAL = 0.8, 0.050, 2.0

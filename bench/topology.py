@@ -11,7 +11,7 @@ import numpy as np
 
 from bench import situations
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import Snapshot
+from reconciler.scheduling.inputs.snapshots import Snapshot
 
 _LEVELS = ("zone", "block", "rack")
 _RACK_NODES = 2

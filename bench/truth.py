@@ -17,9 +17,12 @@ import msgspec
 
 from bench import moment
 from bench.tryout import WHOLE
-from reconciler.model import desired, reasons, records, times
-from reconciler.model.reasons import ReasonCode
-from reconciler.model.states import ELEMENT_CODE, JobState
+from reconciler.model import desired
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import records
+from reconciler.model.state.pending_reasons import ReasonCode
+from reconciler.model.state.states import ELEMENT_CODE, JobState
+from reconciler.model.values import times
 
 _PENDING = ELEMENT_CODE[JobState.PENDING]
 _LIVE = (ELEMENT_CODE[JobState.STARTING], ELEMENT_CODE[JobState.RUNNING])

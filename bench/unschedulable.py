@@ -8,7 +8,7 @@ from typing import Any
 
 from bench import situations
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import Snapshot
+from reconciler.scheduling.inputs.snapshots import Snapshot
 
 
 def situation(nodes: int) -> Snapshot:

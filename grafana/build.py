@@ -11,6 +11,7 @@ from pathlib import Path
 from grafana_foundation_sdk.cog import encoder
 
 from grafana import cluster, control, queues, work
+from reconciler import package_data
 
 FOLDER = Path(__file__).parent / "dashboards"
 BOARDS = (
@@ -25,7 +26,7 @@ BOARDS = (
 )
 
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "dashboards.md"
+PAGE = package_data.checkout() / "docs" / "reference" / "dashboards.md"
 _HEAD = """\
 # Dashboards
 

@@ -5,12 +5,13 @@ Before the first of them the project is compiled, once.
 
 import compileall
 import signal
-from pathlib import Path
 
 import hypothesis
 import pytest
 
-PROJECT = Path(__file__).parents[1]
+from reconciler import package_data
+
+PROJECT = package_data.checkout()
 
 hypothesis.settings.register_profile("muster", deadline=None)
 hypothesis.settings.load_profile("muster")

@@ -14,9 +14,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from reconciler import package_data
 from tests import packages
 
-CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
+CONSTRAINTS = package_data.checkout() / "constraints.txt"
 #: Seconds that pip has; without a network it gives up much sooner.
 _PIP_S = 300.0
 #: The longest line of another program that is passed on.

@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling import snapshot as snapshots
-from reconciler.scheduling.snapshot import WHOLE
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs.snapshots import WHOLE
 
 Amounts = NDArray[np.int64]
 Costs = NDArray[np.float64]

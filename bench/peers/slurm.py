@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agents import processes
+from agents.host import processes
 from bench import cluster
 from bench.peers import bringing
 

@@ -7,7 +7,7 @@ as nothing was committed behind it by which the same change could come to be hel
 from pathlib import Path
 
 from reconciler.changes import requests
-from reconciler.desired import gitobjects
+from reconciler.desired.git import git_commands as gitobjects
 
 #: The most commits that are looked through.
 COMMITS_MAX = 1_000

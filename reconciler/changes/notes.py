@@ -8,7 +8,8 @@ folders of one repository each has a reference of its own.
 import urllib.parse
 
 from reconciler.changes.requests import MUSTER
-from reconciler.desired import gitobjects, source
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import source
 
 REFERENCE = "refs/notes/muster"
 #: How often a push of notes is tried again on top of what others pushed.

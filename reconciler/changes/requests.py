@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from reconciler.desired import altered
-from reconciler.desired.yamlreader import Path
+from reconciler.desired.documents import object_changes as altered
+from reconciler.desired.documents.yaml_reader import Path
 
 #: Why something may not be done, by the documents of the object that it acts upon, as they stand
 #: below what is committed in the end; empty: it may.

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import lazily, terminal
-from reconciler.desired import gitobjects
-from reconciler.model import quantities, times
-from reconciler.operations import endpoints
+from reconciler.cli import lazy_import as lazily
+from reconciler.cli import terminal
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.model.values import quantities, times
+from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
-    from reconciler.operations import client as clients
+    from reconciler.operations.client import api_client as clients
 else:
-    clients = lazily.module("reconciler.operations.client")
+    clients = lazily.module("reconciler.operations.client.api_client")
 
 
 def _url(value: str | None) -> str | None:

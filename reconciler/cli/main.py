@@ -12,35 +12,36 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from reconciler.cli import interrupts, otherwords, terminal
+from reconciler.cli import command_hints as otherwords
+from reconciler.cli import interrupts, terminal
 
 #: The commands of each module of this package, in the order of help. A command that is named is
 #: looked up here, so that none but its own module has to be imported.
 COMMANDS = {
-    "serving": ("up", "demo", "init", "controller", "agent", "version"),
-    "changing": ("submit", "hold", "release", "rerun", "cancel", "approve"),
-    "draining": ("drain", "undrain"),
-    "overriding": ("overrides",),
-    "running": ("run",),
-    "waiting": ("wait",),
-    "joblist": ("jobs",),
-    "onejob": ("job",),
-    "looking": ("nodes", "node", "queues", "events", "status"),
-    "capping": ("quotas",),
-    "tasklogs": ("logs",),
-    "plotting": ("plot",),
-    "drifting": ("drift", "export"),
-    "top": ("top",),
-    "explaining": ("explain",),
-    "reporting": ("report",),
-    "reviewing": ("validate", "plan", "snapshot"),
-    "simulating": ("scenario", "simulate"),
-    "keeping": ("backup", "restore", "adopt"),
-    "schemas": ("schema",),
-    "permitting": ("access",),
-    "recording": ("history", "audit"),
-    "pruning": ("prune",),
-    "undoing": ("rollback", "suspend", "resume"),
+    "cluster.serve": ("up", "demo", "init", "controller", "agent", "version"),
+    "changes.submit": ("submit", "hold", "release", "rerun", "cancel", "approve"),
+    "changes.drain": ("drain", "undrain"),
+    "changes.overrides": ("overrides",),
+    "jobs.run": ("run",),
+    "jobs.wait": ("wait",),
+    "jobs.job_list": ("jobs",),
+    "jobs.show": ("job",),
+    "cluster.inspect_commands": ("nodes", "node", "queues", "events", "status"),
+    "cluster.quotas": ("quotas",),
+    "jobs.logs": ("logs",),
+    "jobs.plot": ("plot",),
+    "cluster.drift": ("drift", "export"),
+    "cluster.top": ("top",),
+    "jobs.explain": ("explain",),
+    "cluster.report": ("report",),
+    "repository.review": ("validate", "plan", "snapshot"),
+    "cluster.simulate": ("scenario", "simulate"),
+    "cluster.backups": ("backup", "restore", "adopt"),
+    "repository.schema": ("schema",),
+    "repository.access": ("access",),
+    "repository.history": ("history", "audit"),
+    "changes.prune": ("prune",),
+    "changes.rollback": ("rollback", "suspend", "resume"),
 }
 
 
@@ -76,7 +77,7 @@ class _Group(typer.core.TyperGroup):
 
 def _print_version(asked: bool) -> None:  # noqa: FBT001 - the parser calls it
     if asked:
-        importlib.import_module("reconciler.cli.serving").version()
+        importlib.import_module("reconciler.cli.cluster.serve").version()
         raise typer.Exit(terminal.DONE)
 
 

@@ -16,7 +16,8 @@ import rich.console
 import rich.text
 import typer
 
-from reconciler.model import loglines, paragraphs, quantities, times
+from reconciler.model.values import log_lines as loglines
+from reconciler.model.values import paragraphs, quantities, times
 
 
 def plain(text: str) -> str:

@@ -13,9 +13,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.core import recall as recalls
-from reconciler.core import work as desk
-from reconciler.model import desired, records, times
+from reconciler.core import cycle_cache as recalls
+from reconciler.core import cycle_context as desk
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.model.values import times
 
 #: The most cancels of one owner in force at once whose runs are not over; as many that are over are
 #: kept besides. Drains and suspensions are bounded by what there is, and always have room: nobody

@@ -11,35 +11,32 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from reconciler.core import (
-    admission,
-    asides,
-    autoscaling,
-    budgets,
-    draining,
-    drifts,
-    health,
-    held,
-    hopeless,
-    ingest,
-    learning,
-    leaving,
-    lifecycle,
-    overrides,
-    placing,
-    provisioning,
-    remedies,
-    snapshots,
-    standing,
-    stepping,
-)
-from reconciler.core import recall as recalls
-from reconciler.core import work as desk
-from reconciler.model import desired, outcome, records
-from reconciler.model import recollection as recollections
-from reconciler.model.states import AttemptState
-from reconciler.scheduling import decisions, schedule
-from reconciler.scheduling import snapshot as columns
+from reconciler.core import apply_schedule as placing
+from reconciler.core import cycle_cache as recalls
+from reconciler.core import cycle_context as desk
+from reconciler.core import garbage_collection as leaving
+from reconciler.core import overrides
+from reconciler.core import schedule_reuse as standing
+from reconciler.core.drift import detection as drifts
+from reconciler.core.drift import remediation as remedies
+from reconciler.core.jobs import admission, lifecycle
+from reconciler.core.jobs import quarantined_jobs as asides
+from reconciler.core.jobs import running_gangs as held
+from reconciler.core.nodes import clock_steps as stepping
+from reconciler.core.nodes import draining, health
+from reconciler.core.nodes import node_reports as ingest
+from reconciler.core.pools import autoscaling, provisioning
+from reconciler.core.quota import budgets
+from reconciler.core.quota import unschedulable as hopeless
+from reconciler.core.snapshot import learned_mix as learning
+from reconciler.core.snapshot import snapshot_builder as snapshots
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state import scheduler_state as recollections
+from reconciler.model.state.states import AttemptState
+from reconciler.scheduling import decisions
+from reconciler.scheduling.cycle import scheduling_cycle as schedule
+from reconciler.scheduling.inputs import snapshots as columns
 
 #: The phases of a cycle, in order; the outcome is put together after the last one.
 Phase = Literal["ingest", "admit", "health", "lifecycle", "leave", "snapshot", "schedule", "place"]

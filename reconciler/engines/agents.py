@@ -12,19 +12,15 @@ from typing import Protocol
 
 import msgspec
 
-from reconciler.model import (
-    checks,
-    desired,
-    drift,
-    hostlists,
-    identifiers,
-    link,
-    outcome,
-    records,
-    staging,
-    wire,
-)
-from reconciler.model.states import AttemptState
+from reconciler.model import desired
+from reconciler.model.observed import health_checks as checks
+from reconciler.model.observed import storage as staging
+from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import loop_messages as link
+from reconciler.model.state import identifiers, outcome, records
+from reconciler.model.state.states import AttemptState
+from reconciler.model.values import hostlists
 
 
 class _Watched(msgspec.Struct, frozen=True):

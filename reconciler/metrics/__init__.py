@@ -7,7 +7,7 @@ without a bound are not exported; quota and use are separate series, so that any
 means something.
 """
 
-from reconciler.metrics.counting import (
+from reconciler.metrics.counters import (
     DEFECT_PARTS,
     LOOK_OF,
     ClusterState,
@@ -15,10 +15,10 @@ from reconciler.metrics.counting import (
     Histogram,
     Look,
 )
-from reconciler.metrics.pages import Disk, disk_of, render_cluster
-from reconciler.metrics.serving import Answers, AuditLook
-from reconciler.model.series.node import render as render_node
-from reconciler.model.series.table import LABELS, TABLE, Series
+from reconciler.metrics.exposition import Disk, disk_of, render_cluster
+from reconciler.metrics.server_metrics import Answers, AuditLook
+from reconciler.model.metrics.metric_table import LABELS, TABLE, Series
+from reconciler.model.metrics.node_series import render as render_node
 
 __all__ = [
     "DEFECT_PARTS",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.model import provisioning
+from reconciler.model.state import instance_records as provisioning
 from reconciler.provisioning import scripts
 
 log = logging.getLogger("muster.provisioning")

@@ -23,7 +23,7 @@ from typing import IO
 
 import msgspec
 
-from reconciler.model import provisioning
+from reconciler.model.state import instance_records as provisioning
 
 #: The most that a script may print before it is ended.
 OUTPUT_BYTES_MAX = 4 * 2**20

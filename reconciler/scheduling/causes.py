@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from reconciler.model import reasons
-from reconciler.scheduling import ledger as ledgers
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.scheduling.quota import quota_ledger as ledgers
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.model.reasons import Reason
-from reconciler.model.recollection import Turn
-from reconciler.scheduling.snapshot import Kept, Vector
+from reconciler.model.state.pending_reasons import Reason
+from reconciler.model.state.scheduler_state import Turn
+from reconciler.scheduling.inputs.snapshots import Kept, Vector
 
 Action = Literal["allocate", "backfill", "grow", "promised"]
 Ground = Literal["consolidate", "reclaim", "preempt", "shrink", "stale-gang", "window"]

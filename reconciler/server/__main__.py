@@ -13,12 +13,20 @@ from typing import NoReturn
 
 import uvicorn
 
-from reconciler import logs
-from reconciler.changes import signing
-from reconciler.desired import altered, source
-from reconciler.model import addresses, loglines
-from reconciler.operations import pusher, submission, views
-from reconciler.server import access, app, connections, permissions, services, tokens
+from reconciler import log_format as logs
+from reconciler.changes.writer import signing
+from reconciler.desired.documents import object_changes as altered
+from reconciler.desired.git import source
+from reconciler.model.values import addresses
+from reconciler.model.values import log_lines as loglines
+from reconciler.operations.changes import pusher
+from reconciler.operations.changes import remote_changes as submission
+from reconciler.operations.views import job_views as views
+from reconciler.server import app, services
+from reconciler.server.auth import authentication as access
+from reconciler.server.auth import authorization as permissions
+from reconciler.server.auth import tokens
+from reconciler.server.process import connection_limits as connections
 from reconciler.store import StoreError
 
 log = logging.getLogger("muster.server")

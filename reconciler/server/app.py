@@ -11,25 +11,21 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 
 from reconciler import __version__
-from reconciler.operations import auditlog
-from reconciler.server import (
-    api,
-    audits,
-    auditwatch,
-    changes,
-    explanations,
-    failures,
-    health,
-    housekeeping,
-    logs,
-    overrides,
-    plans,
-    reporting,
-    services,
-    stopping,
-    sync,
-    weighing,
-)
+from reconciler.operations.audit import audit_log as auditlog
+from reconciler.server import agent_sync as sync
+from reconciler.server import errors as failures
+from reconciler.server import services
+from reconciler.server import shutdown as stopping
+from reconciler.server.api import audit as audits
+from reconciler.server.api import explanations, health, plans
+from reconciler.server.api import queries as api
+from reconciler.server.api import reports as reporting
+from reconciler.server.background import audit_watch as auditwatch
+from reconciler.server.background import prune_timer as housekeeping
+from reconciler.server.changes import change_review as weighing
+from reconciler.server.changes import change_routes as changes
+from reconciler.server.changes import overrides
+from reconciler.server.logs import log_routes as logs
 from reconciler.store import StoreError
 
 #: The largest body of a request that is no sync.

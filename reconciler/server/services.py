@@ -7,10 +7,16 @@ import time
 
 from reconciler import metrics
 from reconciler.metrics import openmetrics
-from reconciler.model import link, records
-from reconciler.operations import auditlog, submission
-from reconciler.server import access, failures, nodepages, relay, sessions
-from reconciler.server.link_client import LinkClient, LinkDownError
+from reconciler.model.protocol import loop_messages as link
+from reconciler.model.state import records
+from reconciler.operations.audit import audit_log as auditlog
+from reconciler.operations.changes import remote_changes as submission
+from reconciler.server import errors as failures
+from reconciler.server.auth import authentication as access
+from reconciler.server.loop_link import LinkClient, LinkDownError
+from reconciler.server.nodes import log_relay as relay
+from reconciler.server.nodes import node_metrics_pages as nodepages
+from reconciler.server.nodes import sessions
 from reconciler.store import Reader
 
 #: The least time between two hints to the loop; it looks by itself soon after anyway.

@@ -5,7 +5,7 @@ is known. One commit a cycle holds records, events, views and the input that led
 """
 
 from reconciler.store.errors import DamagedError, DeposedError, StoreBusyError, StoreError
-from reconciler.store.reader import Reader
-from reconciler.store.store import Store
+from reconciler.store.sql_store import Store
+from reconciler.store.store_reader import Reader
 
 __all__ = ["DamagedError", "DeposedError", "Reader", "Store", "StoreBusyError", "StoreError"]

@@ -4,8 +4,11 @@ from typing import Any
 
 import msgspec
 
-from reconciler.model import drift, events, provisioning, recollection, records
-from reconciler.model.reasons import Reason
+from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.state import events, records
+from reconciler.model.state import instance_records as provisioning
+from reconciler.model.state import scheduler_state as recollection
+from reconciler.model.state.pending_reasons import Reason
 
 Row = tuple[Any, ...]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import sqlalchemy as sa
 
-from reconciler.model import runs
+from reconciler.model.values import run_set as runs
 from reconciler.store import schema
 from reconciler.store.errors import DamagedError, StoreError
 

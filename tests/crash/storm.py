@@ -24,8 +24,8 @@ from typing import Any
 
 import psutil
 
-from agents import processes
-from reconciler.operations import client as clients
+from agents.host import processes
+from reconciler.operations.client import api_client as clients
 from tests.integration import beds
 
 POINTS = (
@@ -176,10 +176,10 @@ class Storm:
 
     def _pids(self, what: str) -> list[int]:
         marks = {
-            "controller": "reconciler.daemon",
+            "controller": "reconciler.controller.process",
             "server": "reconciler.server",
             "agent": "--virtual",
-            "supervisor": "supervisor.py",
+            "supervisor": "supervisor/__main__.py",
         }
         state = str(self.bed.cluster.state)
         found = {}

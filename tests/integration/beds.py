@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from reconciler import containing
-from reconciler.operations import client as clients
-from reconciler.operations import localcluster, localcontroller
+from reconciler.controller.quarantine import isolate_failures as containing
+from reconciler.operations.client import api_client as clients
+from reconciler.operations.local import local_cluster as localcluster
+from reconciler.operations.local import local_controller as localcontroller
 
 Json = Any
 

@@ -1,13 +1,15 @@
 """A controller whose core fails for a job called ``poison``, and for ``late`` once it is placed.
 
-``python -m tests.integration.poisoned`` takes the options of ``python -m reconciler.daemon``.
+``python -m tests.integration.poisoned`` takes the options of ``python -m
+reconciler.controller.process``.
 """
 
 from typing import Any
 
-from reconciler import daemon
+from reconciler.controller import process as daemon
 from reconciler.core import reconcile
-from reconciler.model import desired, outcome, records
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
 
 
 def decide(

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from reconciler.core import journal
-from reconciler.model.times import format_time
-from reconciler.operations import client as clients
+from reconciler.core import cycle_journal as journal
+from reconciler.model.values.times import format_time
+from reconciler.operations.client import api_client as clients
 from tests.integration import beds
 from tests.integration.test_overrides import muster
 

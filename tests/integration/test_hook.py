@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from reconciler import package_data
 from tests.unit.desired import repositories
 
-HOOKS = Path(__file__).parents[2] / "cluster-state" / "hooks"
+HOOKS = package_data.checkout() / "cluster-state" / "hooks"
 GOOD = repositories.job("a", timeLimit="10m")
 BAD = repositories.job("a", timeLimit="never")
 

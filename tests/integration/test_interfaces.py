@@ -18,12 +18,13 @@ import httpx
 import msgspec
 import pytest
 
-from reconciler.model import states
+from reconciler import package_data
+from reconciler.model.state import states
 from tests.integration import beds
 
 Json = Any
 
-ROOT = Path(__file__).parents[2]
+ROOT = package_data.checkout()
 JOB_STATES = [
     "Pending",
     "Starting",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agents import networks
+from agents.isolation import network_namespaces as networks
 from tests.integration import beds
 from tests.integration.agents.test_mpi import PROGRAM
 

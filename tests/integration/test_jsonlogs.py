@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from reconciler.operations import client as clients
-from reconciler.operations import endpoints, localcluster
+from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import endpoints
+from reconciler.operations.local import local_cluster as localcluster
 from tests.integration import beds
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client import parser
 
-from reconciler.operations import client as clients
+from reconciler.operations.client import api_client as clients
 from tests.integration import beds
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.notices import messages
+from reconciler.notifications import messages
 from tests.integration import beds
-from tests.unit.notices import test_delivery
+from tests.unit.notifications import test_delivery
 
 Receiver = test_delivery.Receiver
 SPEC = (

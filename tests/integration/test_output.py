@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from reconciler.cli import running as commands
-from reconciler.model import times
+from reconciler.cli.jobs import run as commands
+from reconciler.model.values import times
 from tests.integration import beds
 
 QUEUES = """\

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import typer
 
-from reconciler.changes import clone
-from reconciler.cli import changing as command
-from reconciler.operations import changing, endpoints, places, snapshots
-from reconciler.operations import client as clients
+from reconciler.changes.clone import working_clone as clone
+from reconciler.cli.changes import submit as command
+from reconciler.operations.changes import local_changes as changing
+from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import endpoints
+from reconciler.operations.plan import cluster_snapshot as snapshots
+from reconciler.operations.validate import object_folders as places
 from tests.integration import beds
 from tests.unit.desired import signing
 

@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 import yaml
 
+from reconciler import package_data
 from tests.unit.desired.repositories import ENVIRONMENT, git
 
-FOLDER = Path(__file__).parents[2] / "cluster-state"
+FOLDER = package_data.checkout() / "cluster-state"
 MARKER = "<!-- muster-plan:main -->\n"
 CHARACTERS_MAX = 65_536
 GITHUB, GITLAB = "github", "gitlab"

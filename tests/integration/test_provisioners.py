@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agents import processes
-from reconciler.operations import client as clients
+from agents.host import processes
+from reconciler.operations.client import api_client as clients
 from tests.integration import beds
 from tests.unit.docs import pages
 

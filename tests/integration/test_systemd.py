@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from reconciler.model.states import EndReason
-from reconciler.model.wire import TaskTemplate
-from reconciler.operations import localcluster
+from reconciler.model.protocol.agent_messages import TaskTemplate
+from reconciler.model.state.states import EndReason
+from reconciler.operations.local import local_cluster as localcluster
 from tests.integration import machine, test_units
 from tests.integration.agents.controller import Controller
 
@@ -157,7 +157,8 @@ def controlled(tmp_path: Path) -> Iterator[tuple[machine.Machine, str]]:
         .replace(
             "ExecStart=/opt/muster/bin/muster controller",
             "Environment=PYTHONPATH=/mnt/source:/mnt/packages LD_LIBRARY_PATH=/mnt/python/lib\n"
-            f"ExecStart=/mnt/python/bin/{Path(sys.executable).resolve().name} -m reconciler.daemon",
+            f"ExecStart=/mnt/python/bin/{Path(sys.executable).resolve().name}"
+            " -m reconciler.controller.process",
         )
     )
     address = f"127.0.0.1:{localcluster.free_port()}"

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from agents import settings
-from reconciler import daemon
+from reconciler import package_data
+from reconciler.controller import process as daemon
 
-ROOT = Path(__file__).parents[2]
+ROOT = package_data.checkout()
 UNITS = sorted((ROOT / "systemd").glob("*.service"))
 PREFIX = "/opt/muster/bin"
 #: What the pages tell people to write into the files of /etc/muster.

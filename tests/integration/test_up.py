@@ -15,8 +15,9 @@ from typing import IO
 
 import pytest
 
-from reconciler.operations import client as clients
-from reconciler.operations import endpoints, localcluster
+from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import endpoints
+from reconciler.operations.local import local_cluster as localcluster
 from tests.integration import beds
 from tests.unit.desired.repositories import ENVIRONMENT
 

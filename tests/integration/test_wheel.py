@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from reconciler import package_data
+
+ROOT = package_data.checkout()
 #: Where they are in the checkout, and in the wheel.
 BROUGHT = {"schemas": "schemas", "cluster-state": "cluster-state", "systemd": "systemd"}
 

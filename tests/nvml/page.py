@@ -4,12 +4,12 @@
 """
 
 import sys
-from pathlib import Path
 from typing import Any
 
+from reconciler import package_data
 from tests.nvml import situations
 
-PATH = Path(__file__).parents[2] / "docs" / "reference" / "gpu-situations.md"
+PATH = package_data.checkout() / "docs" / "reference" / "gpu-situations.md"
 HEAD = """\
 <!-- Written by `python -m tests.nvml.page`; do not edit. -->
 
@@ -17,8 +17,8 @@ HEAD = """\
 
 Each is told to the agent by the stand-in for NVML, `tests/nvml/standin.c`, through NVIDIA's own
 binding, in one look or several; `tests/integration/nvml/test_situations.py` compares what the agent
-makes of the last one. Names are those of `agents.gpuwatch.Look`: `gpus.0` is the first device,
-`usage.0` what it does, `foreign` processes that are no task's. {count} situations.
+makes of the last one. Names are those of `agents.gpus.gpu_watcher.Look`: `gpus.0` is the first
+device, `usage.0` what it does, `foreign` processes that are no task's. {count} situations.
 """
 GROUPS = (
     ("Drivers", situations.DRIVERS),

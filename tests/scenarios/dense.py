@@ -11,8 +11,10 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reconciler.model.states import AttemptState
-from reconciler.simulation import forms, scenarios, situations
+from reconciler.model.state.states import AttemptState
+from reconciler.simulation.scenarios import builder as situations
+from reconciler.simulation.scenarios import runner as scenarios
+from reconciler.simulation.scenarios import schema as forms
 from tests.scenarios import laws
 
 ROUND_S = 60.0

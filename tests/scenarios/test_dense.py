@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.scheduling import thrift
+from reconciler.scheduling.preemption import victim_orders as thrift
 from tests.scenarios import dense, laws
 
 #: Draws of ``taken`` in which only units in a certain order make room, each just before its queue

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.operations import scenarios
-from reconciler.simulation import divergences
+from reconciler.operations.simulate import scenarios
+from reconciler.simulation.scenarios import known_differences as divergences
 
 HERE = Path(__file__).parent
 SHARED = HERE.parents[1].parent / "shared" / "scenarios"

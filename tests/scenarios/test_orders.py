@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
-from reconciler.simulation import forms, scenarios, situations
+from reconciler.simulation.scenarios import builder as situations
+from reconciler.simulation.scenarios import runner as scenarios
+from reconciler.simulation.scenarios import schema as forms
 
 SEEDS = 40
 ROUNDS = 4

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from reconciler.cli import main
-from reconciler.desired import validate
-from reconciler.operations import scenarios
-from reconciler.simulation import forms, situations
-from reconciler.simulation import scenarios as runs
+from reconciler.desired.apply import validate
+from reconciler.operations.simulate import scenarios
+from reconciler.simulation.scenarios import builder as situations
+from reconciler.simulation.scenarios import runner as runs
+from reconciler.simulation.scenarios import schema as forms
 
 DOCUMENT: dict[str, Any] = {
     "scenario": "one job, one GPU",

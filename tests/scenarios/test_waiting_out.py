@@ -10,7 +10,9 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.simulation import forms, scenarios, situations
+from reconciler.simulation.scenarios import builder as situations
+from reconciler.simulation.scenarios import runner as scenarios
+from reconciler.simulation.scenarios import schema as forms
 from tests.scenarios.dense import Document
 
 MINIMUM_S = 300

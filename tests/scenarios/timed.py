@@ -10,8 +10,11 @@ import sys
 from typing import Any
 
 from reconciler.core import reconcile
-from reconciler.model import desired, outcome, records, states
-from reconciler.simulation import forms, scenarios, situations
+from reconciler.model import desired
+from reconciler.model.state import outcome, records, states
+from reconciler.simulation.scenarios import builder as situations
+from reconciler.simulation.scenarios import runner as scenarios
+from reconciler.simulation.scenarios import schema as forms
 from tests.scenarios.dense import Document
 
 #: Until when a story is followed, in seconds.

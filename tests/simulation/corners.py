@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.resources import Resources
-from reconciler.simulation import faults
+from reconciler.model.values.resources import Resources
+from reconciler.simulation.engine import faults
 from tests.simulation import plans, work
 from tests.simulation.plans import GI, Step
 

@@ -9,9 +9,11 @@ from collections import Counter, defaultdict
 
 import msgspec
 
-from reconciler.model import desired, outcome, reasons, records
-from reconciler.model.resources import Resources
-from reconciler.model.states import JobState
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state.states import JobState
+from reconciler.model.values.resources import Resources
 from tests.simulation import views
 from tests.simulation.views import Running, View
 

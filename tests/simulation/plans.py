@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from reconciler.model import desired
-from reconciler.simulation import faults
+from reconciler.simulation.engine import faults
 
 GI = 2**30
 BEGIN = 1_000_000.0

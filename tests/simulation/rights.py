@@ -7,9 +7,11 @@ beside it, so that a mistake of the scheduler can't be in its checkers too.
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from reconciler.model import desired, reasons, records
-from reconciler.model.resources import Resources
-from reconciler.model.states import JobState
+from reconciler.model import desired
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import records
+from reconciler.model.state.states import JobState
+from reconciler.model.values.resources import Resources
 from tests.simulation import views
 from tests.simulation.invariants import LASTING, WHOLE
 from tests.simulation.views import View

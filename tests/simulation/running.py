@@ -16,13 +16,14 @@ from pathlib import Path
 
 import msgspec
 
+from reconciler import package_data
 from tests.simulation import sizes, stories, telling
 
 #: Stories handed to each process before one of them is back.
 AHEAD = 3
 #: Objects made between two looks for cycles of references: stories make many, and few cycles.
 COLLECT_EVERY = 50_000
-_ROOT = Path(__file__).parents[2]
+_ROOT = package_data.checkout()
 _CODE = ("reconciler", "tests/simulation")
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.resources import Resources
-from reconciler.simulation import faults
+from reconciler.model.values.resources import Resources
+from reconciler.simulation.engine import faults
 from tests.simulation import corners, plans, sizes, work
 from tests.simulation.plans import GI, Plan, Step
 

@@ -15,12 +15,15 @@ from functools import partial
 import msgspec
 
 from bench import moment, truth
-from reconciler.core import recall as recalls
+from reconciler.core import cycle_cache as recalls
 from reconciler.core import reconcile
-from reconciler.model import desired, outcome, records, states
-from reconciler.model.states import EndReason
-from reconciler.simulation import agenda, faults, machines
-from reconciler.simulation import cluster as clusters
+from reconciler.model import desired
+from reconciler.model.state import outcome, records, states
+from reconciler.model.state.states import EndReason
+from reconciler.simulation.engine import event_queue as agenda
+from reconciler.simulation.engine import faults
+from reconciler.simulation.engine import simulated_cluster as clusters
+from reconciler.simulation.engine import simulated_nodes as machines
 from tests.simulation import invariants, plans, rights, views, work
 
 #: One cycle in so many, drawn by the seed, is decided again from bytes; with nothing recalled that

@@ -13,10 +13,12 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from reconciler.model import desired, outcome
-from reconciler.operations import snapshots
-from reconciler.simulation import cluster as clusters
-from reconciler.simulation import forecasts, watching
+from reconciler.model import desired
+from reconciler.model.state import outcome
+from reconciler.operations.plan import cluster_snapshot as snapshots
+from reconciler.simulation.engine import observer as watching
+from reconciler.simulation.engine import simulated_cluster as clusters
+from reconciler.simulation.forecast import cluster_forecast as forecasts
 from tests.simulation import plans, stories, work
 
 #: The cycle that learns of the change, and the next one. Of starts a future hears later.

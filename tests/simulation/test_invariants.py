@@ -10,9 +10,11 @@ import msgspec
 import pytest
 
 from reconciler.core import reconcile
-from reconciler.model import desired, outcome, reasons, records
-from reconciler.model.resources import Resources
-from reconciler.model.states import ELEMENT_CODE, AttemptState, JobState, NodeState
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState, NodeState
+from reconciler.model.values.resources import Resources
 from tests.simulation import invariants, rights, views
 from tests.simulation.views import Running, View
 from tests.unit.core.world import GI, job

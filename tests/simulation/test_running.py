@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from reconciler import package_data
 from tests.simulation import running, sizes, telling
 
 
@@ -58,7 +59,7 @@ def test_two_processes_tell_what_one_does(tmp_path: Path) -> None:
     path, summary = tmp_path / "state", tmp_path / "summary"
     command = [sys.executable, "-m", "tests.simulation", "--seeds", "2", "--processes", "2"]
     command += ["--state", str(path), "--summary", str(summary)]
-    root = Path(__file__).parents[2]
+    root = package_data.checkout()
     for _ in range(2):
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

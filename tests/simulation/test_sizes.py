@@ -7,9 +7,10 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from reconciler.core import recall as recalls
+from reconciler.core import cycle_cache as recalls
 from reconciler.core import reconcile
-from reconciler.model import desired, outcome, records
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
 from tests.simulation import sizes, stories, telling
 
 #: Of how many stories of a size one at least has to find a planted fault.

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from reconciler.model import desired, reasons, records
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState
+from reconciler.model import desired
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState
+from reconciler.model.values.resources import Resources
 
 
 class Running(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.resources import Resources
+from reconciler.model.values.resources import Resources
 from tests.simulation import plans, sizes
 from tests.simulation.plans import GI
 

@@ -24,10 +24,13 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from agents import cgroups, journal, processes
-from reconciler.model import staging, wire
-from reconciler.model.records import AttemptReport
-from reconciler.model.states import AttemptState, EndReason
+from agents.host import processes
+from agents.isolation import cgroups
+from agents.supervisor import journal
+from reconciler.model.observed import storage as staging
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state.records import AttemptReport
+from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration import mounted
 from tests.integration.agents import containers
 from tests.integration.agents.conftest import Node

@@ -2,7 +2,9 @@
 
 import msgspec
 
-from reconciler.model import checks, devices, records
+from reconciler.model.observed import devices
+from reconciler.model.observed import health_checks as checks
+from reconciler.model.state import records
 from tests.unit.store import samples
 
 UUIDS = ("GPU-0", "GPU-1")

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.operations import auditing, auditlog
+from reconciler.operations.audit import audit_entries as auditing
+from reconciler.operations.audit import audit_log as auditlog
+from tests.unit.controller.quarantine.test_isolate_failures_revisions import STRUCTURE, Site
+from tests.unit.controller.quarantine.test_isolate_failures_revisions import (
+    repository as repository,  # noqa: PLC0414 - fixture
+)
 from tests.unit.desired import repositories
-from tests.unit.test_containing_revisions import STRUCTURE, Site
-from tests.unit.test_containing_revisions import repository as repository  # noqa: PLC0414 - fixture
 
 CLUSTER = "{apiVersion: muster/v1, kind: Cluster, metadata: {name: main}, spec: {retention: %s}}\n"
 

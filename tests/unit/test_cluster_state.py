@@ -13,10 +13,11 @@ import pytest
 import referencing
 import yaml
 
-from reconciler.desired import validate
+from reconciler import package_data
+from reconciler.desired.apply import validate
 from tests.unit.desired.repositories import ENVIRONMENT, git
 
-FOLDER = Path(__file__).parents[2] / "cluster-state"
+FOLDER = package_data.checkout() / "cluster-state"
 POLICIES = FOLDER / "policies"
 GOOD = {
     "command": ["true"],
@@ -180,7 +181,7 @@ def test_editors_find_the_schemas_for_what_is_desired_state_and_for_nothing_else
     clone: Path,
 ) -> None:
     """What the settings name is written by the command that the guide names, and fits the files."""
-    done = run(clone, sys.executable, "-m", "reconciler.desired.schema", "schemas")
+    done = run(clone, sys.executable, "-m", "reconciler.desired.documents.schema", "schemas")
     assert done.returncode == 0, done.stderr
     settings = json.loads((clone / ".vscode/settings.json").read_text())
     ((schema, globs),) = settings["yaml.schemas"].items()

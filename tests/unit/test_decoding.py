@@ -8,14 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from reconciler import package_data
+
+ROOT = package_data.checkout()
 #: Where there is one thread when anything is decoded: commands, and the core, which is pure.
-ONE_THREAD = ("reconciler/cli", "reconciler/simulation", "reconciler/model/series/table.py")
-ALLOWED = {"reconciler/model/decoding.py"}
+ONE_THREAD = ("reconciler/cli", "reconciler/simulation", "reconciler/model/metrics/metric_table.py")
+ALLOWED = {"reconciler/model/protocol/decoders.py"}
 
 MANY_AT_ONCE = """\
 import sys, threading
-from reconciler.desired import documents
+from reconciler import package_data
+from reconciler.desired.documents import document_reader as documents
 
 sys.setswitchinterval(1e-6)
 text = b"apiVersion: muster/v1\\nkind: Job\\nmetadata: {name: a}\\nspec: {command: [echo]}\\n"

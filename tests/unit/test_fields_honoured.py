@@ -16,16 +16,23 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from agents import tasks
-from reconciler import controller, inboxes
-from reconciler.core import leaving
-from reconciler.desired import normalise, validate
-from reconciler.model import checks, desired, devices, records, wire
+from agents.tasks import start_orders as tasks
+from reconciler.controller import control_loop as controller
+from reconciler.controller import loop_inbox as inboxes
+from reconciler.core import garbage_collection as leaving
+from reconciler.desired.apply import validate
+from reconciler.desired.normalise import job_defaults as normalise
+from reconciler.model import desired
 from reconciler.model.documents import kinds
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState
-from reconciler.operations import localnodes, views
-from reconciler.store import store as stores
+from reconciler.model.observed import devices
+from reconciler.model.observed import health_checks as checks
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState
+from reconciler.model.values.resources import Resources
+from reconciler.operations.local import local_nodes as localnodes
+from reconciler.operations.views import job_views as views
+from reconciler.store import sql_store as stores
 from tests.unit.core import world
 
 Json = Any
@@ -905,7 +912,7 @@ TABLE: dict[str, Case] = {
         (["Drained", "fan (ada)"], ["Drained", "fan (bob)"]),
         (pool(overrides=[{"hosts": "p-0", "reason": "fan"}]),),
     ),
-    # What follows from them, in time: tests/unit/core/test_draining.py.
+    # What follows from them, in time: tests/unit/core/nodes/test_draining.py.
     "NodePool.spec.drain.waitFor": Case(
         ("unsaved", "nothing"),
         leaves_by("wait_for"),

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.desired import validate
+from reconciler.desired.apply import validate
 from reconciler.model import desired
-from reconciler.operations import planning, revisions
+from reconciler.operations.plan import planner as planning
+from reconciler.operations.plan import revisions
 from tests.unit import test_fields_honoured as base
 
 Json = Any

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from reconciler.model import provisioning as model
+from reconciler.model.state import instance_records as model
 from tests.unit import test_fields_honoured as base
-from tests.unit.core.test_provisioning import Cloud, cores
+from tests.unit.core.pools.test_provisioning import Cloud, cores
 from tests.unit.test_fields_honoured import Document, Json, pool
 
 _NODES = {"cpu": 4, "memory": "8Gi"}

@@ -9,10 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.core import occurrences, safety
+from reconciler.core import recurrence as occurrences
+from reconciler.core.safety import sync_limits as safety
 from reconciler.model import desired
-from reconciler.notices import messages
-from reconciler.operations import auditing, auditkeeping, auditlog, permissions
+from reconciler.notifications import messages
+from reconciler.operations import permission_check as permissions
+from reconciler.operations.audit import audit_entries as auditing
+from reconciler.operations.audit import audit_log as auditlog
+from reconciler.operations.audit import retention as auditkeeping
 from tests.unit import test_fields_honoured as base
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, job, pool, queue
 

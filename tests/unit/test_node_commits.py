@@ -5,9 +5,11 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler import controller, inboxes
-from reconciler.model import desired, records
-from reconciler.store import store as stores
+from reconciler.controller import control_loop as controller
+from reconciler.controller import loop_inbox as inboxes
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.store import sql_store as stores
 from tests.unit.core.world import World
 
 

@@ -16,14 +16,23 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler import controller, inboxes, wallclock
-from reconciler.core import journal
-from reconciler.desired import incumbents, loader, source
-from reconciler.model import desired, drift, link, outcome, recollection, records
-from reconciler.model.states import NodeState
-from reconciler.operations import replaying
-from reconciler.store import Reader, journals
-from reconciler.store import store as stores
+from reconciler.controller import control_loop as controller
+from reconciler.controller import loop_inbox as inboxes
+from reconciler.controller import wall_clock as wallclock
+from reconciler.core import cycle_journal as journal
+from reconciler.desired.apply import last_good as incumbents
+from reconciler.desired.apply import loader
+from reconciler.desired.git import source
+from reconciler.model import desired
+from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.protocol import loop_messages as link
+from reconciler.model.state import outcome, records
+from reconciler.model.state import scheduler_state as recollection
+from reconciler.model.state.states import NodeState
+from reconciler.operations.history import cycle_replay as replaying
+from reconciler.store import Reader
+from reconciler.store import journal_entries as journals
+from reconciler.store import sql_store as stores
 from tests.unit.core import test_storm
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
@@ -211,7 +220,7 @@ def test_another_process_comes_to_the_same(tmp_path: Path) -> None:
     story.end()
     program = (
         "import sys\n"
-        "from reconciler.operations import replaying\n"
+        "from reconciler.operations.history import cycle_replay as replaying\n"
         "from reconciler.store import Reader\n"
         "calls = [one.call for one in replaying.replay_all(Reader.open(sys.argv[1]))]\n"
         "print(len(calls), *{part for call in calls for part in call.disagreements})\n"

@@ -11,11 +11,12 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
-from reconciler import pruning
-from reconciler.model import desired, runs
-from reconciler.model.states import AttemptState, JobState
+from reconciler.controller import retention as pruning
+from reconciler.model import desired
+from reconciler.model.state.states import AttemptState, JobState
+from reconciler.model.values import run_set as runs
 from reconciler.store import schema
-from reconciler.store import store as stores
+from reconciler.store import sql_store as stores
 from tests.unit.core.world import VirtualNode, World, job
 from tests.unit.store import samples
 from tests.unit.test_replay import Leader, url

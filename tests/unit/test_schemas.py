@@ -11,7 +11,11 @@ import referencing
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from reconciler.desired import documents, explain, schema, yamlreader
+from reconciler import package_data
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import schema
+from reconciler.desired.documents import schema_errors as explain
+from reconciler.desired.documents import yaml_reader as yamlreader
 from reconciler.model.documents import kinds
 
 BUILT = [kind for kind in kinds.KINDS if kind not in kinds.KINDS_NOT_BUILT]
@@ -19,19 +23,19 @@ BUILT = [kind for kind in kinds.KINDS if kind not in kinds.KINDS_NOT_BUILT]
 
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_committed_schema_is_current(kind: str) -> None:
-    path = schema.FOLDER / schema.file_name(kind)
+    path = package_data.schemas() / schema.file_name(kind)
     assert path.read_text(encoding="utf-8") == schema.render(kind), (
-        "run `python -m reconciler.desired.schema` and commit what it writes"
+        "run `python -m reconciler.desired.documents.schema` and commit what it writes"
     )
 
 
 def test_nothing_else_is_committed() -> None:
-    names = {path.name for path in schema.FOLDER.glob("*.json")}
+    names = {path.name for path in package_data.schemas().glob("*.json")}
     assert names == {schema.ANY_KIND, *(schema.file_name(kind) for kind in kinds.KINDS)}
 
 
 def test_the_schema_of_any_kind_is_current_and_chooses_by_kind() -> None:
-    path = schema.FOLDER / schema.ANY_KIND
+    path = package_data.schemas() / schema.ANY_KIND
     assert path.read_text(encoding="utf-8") == schema.render_any_kind()
     jsonschema.Draft202012Validator.check_schema(schema.of_any_kind())
     registry: referencing.Registry[Any] = referencing.Registry().with_resources(

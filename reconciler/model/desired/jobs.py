@@ -4,9 +4,10 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.model import staging, taskwords
 from reconciler.model.desired.settings import Placement, Prune
-from reconciler.model.resources import Resources
+from reconciler.model.observed import storage as staging
+from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.values.resources import Resources
 
 DEFAULT_PRIORITY = 50
 

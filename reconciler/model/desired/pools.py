@@ -5,11 +5,11 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.model import staging
-from reconciler.model.checks import Plan
 from reconciler.model.desired.jobs import Job, Taint
-from reconciler.model.drift import Action
-from reconciler.model.resources import Resources
+from reconciler.model.observed import storage as staging
+from reconciler.model.observed.health_checks import Plan
+from reconciler.model.policy.drift_kinds import Action
+from reconciler.model.values.resources import Resources
 
 
 class Drain(msgspec.Struct, frozen=True):

@@ -6,12 +6,12 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.model import loglines
-from reconciler.model.access import Access
 from reconciler.model.desired.jobs import Job
 from reconciler.model.desired.pools import Pool, Volume, merge_levels
 from reconciler.model.desired.queues import Queue, Quota, Reservation
 from reconciler.model.desired.settings import Policy, Prune, Settings
+from reconciler.model.policy.access import Access
+from reconciler.model.values import log_lines as loglines
 
 
 class Structure(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.model.drift import Action
+from reconciler.model.policy.drift_kinds import Action
 
 #: What becomes of an object whose document leaves the repository.
 Prune = Literal["auto", "confirm", "never"]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from reconciler.model import quantities
+from reconciler.model.values import quantities
 
 API_VERSION = "muster/v1"
 # Python lets `$` match before a final newline; the look-ahead does not.

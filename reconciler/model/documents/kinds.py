@@ -1,16 +1,14 @@
 """All kinds by name: which type a document is read into, and which ones are structure."""
 
-from reconciler.model.documents import (
-    access,
-    cluster,
-    job,
-    nodepool,
-    policy,
-    queue,
-    quota,
-    reservation,
-    volume,
-)
+from reconciler.model.documents import access_spec as access
+from reconciler.model.documents import cluster_spec as cluster
+from reconciler.model.documents import job_spec as job
+from reconciler.model.documents import nodepool_spec as nodepool
+from reconciler.model.documents import policy_spec as policy
+from reconciler.model.documents import queue_spec as queue
+from reconciler.model.documents import quota_spec as quota
+from reconciler.model.documents import reservation_spec as reservation
+from reconciler.model.documents import volume_spec as volume
 from reconciler.model.documents.fields import Part
 
 Document = (

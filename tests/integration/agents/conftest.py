@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import agents
-from agents import confinement, processes
+from agents.host import processes
+from agents.isolation import task_isolation as confinement
 from tests.integration.agents.controller import Controller
 
 

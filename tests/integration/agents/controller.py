@@ -8,12 +8,10 @@ from typing import Any
 
 import msgspec
 
-from reconciler.model.checks import Plan
 from reconciler.model.desired import MigPlan
-from reconciler.model.records import AttemptReport, Inventory, StopOrder
-from reconciler.model.staging import WantedVolume
-from reconciler.model.states import AttemptState, EndReason
-from reconciler.model.wire import (
+from reconciler.model.observed.health_checks import Plan
+from reconciler.model.observed.storage import WantedVolume
+from reconciler.model.protocol.agent_messages import (
     Assignment,
     AssignmentSet,
     LogChunk,
@@ -22,6 +20,8 @@ from reconciler.model.wire import (
     SyncResponse,
     TaskTemplate,
 )
+from reconciler.model.state.records import AttemptReport, Inventory, StopOrder
+from reconciler.model.state.states import AttemptState, EndReason
 
 DEADLINE_S = 120.0
 #: Requests come in threads: types are learnt before.

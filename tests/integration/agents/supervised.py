@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from agents import cgroups, confinement, keeper, processes
-from reconciler.model.records import AttemptReport
-from reconciler.model.states import AttemptState
+from agents.host import processes
+from agents.isolation import cgroups
+from agents.isolation import task_isolation as confinement
+from agents.supervisor import client as keeper
+from reconciler.model.state.records import AttemptReport
+from reconciler.model.state.states import AttemptState
 
 DEADLINE_S = 90.0
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from agents import cgroups, spawning
+from agents.isolation import cgroups
+from agents.supervisor import spawn as spawning
 
 KIND, _ = cgroups.offers(cgroups.discover())
 pytestmark = pytest.mark.skipif(KIND == "process-group", reason="no control groups here")
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.skipif(KIND == "process-group", reason="no control grou
 #: Starts one task as a supervisor would: where it was, and what the kernel says of it at its end.
 _START = """\
 import json, os, sys
-from agents import confinement
+from agents.isolation import task_isolation as confinement
 
 root, way, user = sys.argv[1:]
 made = confinement.Confinement(root, "auto")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agents import cgroups, processes
-from reconciler.model.states import AttemptState, EndReason
+from agents.host import processes
+from agents.isolation import cgroups
+from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents import supervised
 from tests.integration.agents.supervised import Bed, alive, wait
 

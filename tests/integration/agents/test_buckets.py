@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents import buckets
-from reconciler.model import wire
-from reconciler.model.staging import In, ObjectStore, Out, Plan, Store
-from reconciler.model.states import EndReason
+from agents.data import object_store as buckets
+from reconciler.model.observed.storage import In, ObjectStore, Out, Plan, Store
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state.states import EndReason
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 from tests.integration.agents.test_staging import helpers

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents import runtimes
-from reconciler.model.records import Gpu
+from agents.tasks import container_runtimes as runtimes
+from reconciler.model.state.records import Gpu
 from tests.integration.agents import containers
 
 pytestmark = [

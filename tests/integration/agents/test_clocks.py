@@ -1,6 +1,6 @@
 """A node whose clock is not its controller's says so, and that it is again."""
 
-from reconciler.model.checks import Plan, Result
+from reconciler.model.observed.health_checks import Plan, Result
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 

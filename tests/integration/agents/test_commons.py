@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agents import commons
-from reconciler.model.records import Inventory
+from agents.node import shared_folder as commons
+from reconciler.model.state.records import Inventory
 from tests.integration import hanging
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller

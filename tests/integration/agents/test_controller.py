@@ -2,9 +2,9 @@
 
 import msgspec
 
-from reconciler.model.records import AttemptReport
-from reconciler.model.states import AttemptState, EndReason
-from reconciler.model.wire import SyncRequest
+from reconciler.model.protocol.agent_messages import SyncRequest
+from reconciler.model.state.records import AttemptReport
+from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents.controller import Controller
 
 RUNNING = AttemptReport("a", AttemptState.RUNNING)

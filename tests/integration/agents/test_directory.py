@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.model.states import AttemptState, EndReason
-from reconciler.model.wire import TaskTemplate
+from reconciler.model.protocol.agent_messages import TaskTemplate
+from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 

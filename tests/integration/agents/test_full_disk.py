@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.model.records import AttemptReport
-from reconciler.model.states import AttemptState, EndReason
+from reconciler.model.state.records import AttemptReport
+from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from agents import keeper, processes
-from reconciler.model.records import AttemptReport
-from reconciler.model.states import AttemptState, EndReason
+from agents.host import processes
+from agents.supervisor import client as keeper
+from reconciler.model.state.records import AttemptReport
+from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration import hanging
 from tests.integration.agents import supervised
 from tests.integration.agents.supervised import Bed, alive, wait

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agents import processes
-from reconciler.model.states import EndReason
+from agents.host import processes
+from reconciler.model.state.states import EndReason
 from tests.integration.agents.supervised import Bed
 from tests.integration.agents.test_isolation import bed, controller
 

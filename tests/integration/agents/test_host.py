@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agents import hosts
+from agents.host import host_info as hosts
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 

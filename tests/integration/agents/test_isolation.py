@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from agents import cgroups, confinement, processes
-from reconciler.model.states import AttemptState, EndReason
+from agents.host import processes
+from agents.isolation import cgroups
+from agents.isolation import task_isolation as confinement
+from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration import mounted
 from tests.integration.agents import supervised
 from tests.integration.agents.supervised import DEADLINE_S, Bed, alive, wait

@@ -1,6 +1,6 @@
 """Output of tasks on its way to a reader."""
 
-from reconciler.model.wire import LogRequest
+from reconciler.model.protocol.agent_messages import LogRequest
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 

@@ -6,8 +6,8 @@ import subprocess
 
 import httpx
 
-from agents import nodepage
-from reconciler.model.wire import TaskTemplate
+from agents.exporter import metrics_page as nodepage
+from reconciler.model.protocol.agent_messages import TaskTemplate
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import DEADLINE_S, Controller
 

@@ -13,10 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents import confinement, keeper, processes, tasks
-from reconciler.model.records import AttemptReport, RankPlacement
-from reconciler.model.states import AttemptState
-from reconciler.model.wire import Assignment, TaskTemplate
+from agents.host import processes
+from agents.isolation import task_isolation as confinement
+from agents.supervisor import client as keeper
+from agents.tasks import start_orders as tasks
+from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
+from reconciler.model.state.records import AttemptReport, RankPlacement
+from reconciler.model.state.states import AttemptState
 from tests.integration.agents.supervised import DEADLINE_S, wait
 
 pytestmark = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agents import networks
+from agents.isolation import network_namespaces as networks
 from agents.virtual import VirtualNode, VirtualNodes
 from tests.integration.agents.controller import Controller
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.records import RankPlacement
-from reconciler.model.states import EndReason
-from reconciler.model.wire import TaskTemplate
+from reconciler.model.protocol.agent_messages import TaskTemplate
+from reconciler.model.state.records import RankPlacement
+from reconciler.model.state.states import EndReason
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
-from agents import cgroups, confinement, ending, processes
-from reconciler.model.states import AttemptState, EndReason
-from reconciler.model.wire import TaskTemplate
+from agents.host import processes
+from agents.host import shutdown as ending
+from agents.isolation import cgroups
+from agents.isolation import task_isolation as confinement
+from reconciler.model.protocol.agent_messages import TaskTemplate
+from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents import containers
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import DEADLINE_S, Controller

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from agents import keeper, processes, room
+from agents.host import disk_space as room
+from agents.host import processes
+from agents.supervisor import client as keeper
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount here")
 DEADLINE_S = 90.0

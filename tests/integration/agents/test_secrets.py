@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agents import processes
-from reconciler.model.states import EndReason
-from reconciler.model.wire import TaskTemplate
+from agents.host import processes
+from reconciler.model.protocol.agent_messages import TaskTemplate
+from reconciler.model.state.states import EndReason
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 

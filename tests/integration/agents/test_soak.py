@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from reconciler.model.states import AttemptState, EndReason
+from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 

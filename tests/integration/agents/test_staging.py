@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from agents import processes
-from reconciler.model import wire
-from reconciler.model.staging import In, Out, Plan, Store, WantedVolume
-from reconciler.model.states import AttemptState, EndReason
+from agents.host import processes
+from reconciler.model.observed.storage import In, Out, Plan, Store, WantedVolume
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 
@@ -43,7 +43,7 @@ def helpers(node: Node) -> list[int]:
     found = []
     for pid in processes.processes():
         words = processes.command_of(pid)
-        if any(word.endswith("/stagehand.py") for word in words):
+        if any(word.endswith("/copy_worker.py") for word in words):
             facts = processes.process_facts(pid)
             if facts and node.agent is not None and facts[0] == node.agent.pid:
                 found.append(pid)

@@ -4,25 +4,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-from agents import edition, supervisor
+from agents.supervisor import __main__ as supervisor
+from agents.supervisor import source_hash
 
 SHORTER = """
 import sys
 sys.path.append(sys.argv[2])
-from agents import supervisor
+from agents.supervisor import __main__ as supervisor
 supervisor.ALONE_S = 0.1
 sys.exit(supervisor.main())
 """
 LOADED = """
 import sys
 sys.path.append(sys.argv[1])
-from agents import supervisor
+from agents.supervisor import __main__
 print(*sys.modules)
 """
 
 
 def test_without_tasks_and_agents_it_leaves(tmp_path: Path) -> None:
-    package = str(Path(supervisor.__file__).parent.parent)
+    package = str(Path(source_hash.package_folder()).parent)
     command = [sys.executable, "-I", "-S", "-c", SHORTER, str(tmp_path / "root"), package]
     assert subprocess.run(command, timeout=120, check=False).returncode == 0
     assert not (tmp_path / "root" / "supervisor.sock").exists()
@@ -46,11 +47,13 @@ def test_a_second_one_leaves_the_first_alone(tmp_path: Path) -> None:
 
 def test_it_needs_nothing_but_the_standard_library() -> None:
     """Whatever is installed beside it: isolated, without site-packages."""
-    package = str(Path(supervisor.__file__).parent.parent)
+    package = str(Path(source_hash.package_folder()).parent)
     command = [sys.executable, "-I", "-S", "-c", LOADED, package]
     loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     own = {name for name in loaded if name.split(".")[0] == "agents"}
-    parts = set(edition.PARTS) - {"__init__"}
-    assert own == {"agents"} | {f"agents.{name}" for name in parts}
+    files = source_hash.source_files()
+    assert len(files) > 10
+    names = {name.removesuffix(".py").removesuffix("/__init__") for name in files}
+    assert own == {f"agents.{name}".replace("/", ".").removesuffix(".__init__") for name in names}
     roots = {name.split(".")[0] for name in loaded} - {"agents", "__main__"}
     assert not {name for name in roots if name not in sys.stdlib_module_names}

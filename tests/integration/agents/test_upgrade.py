@@ -14,8 +14,8 @@ import pytest
 
 import agents
 import reconciler
-from agents import edition
-from reconciler.model.states import EndReason
+from agents.supervisor import source_hash
+from reconciler.model.state.states import EndReason
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 
@@ -78,16 +78,16 @@ def test_an_upgrade_reaches_the_supervisor_when_no_task_is_left(
 ) -> None:  # fmt: skip
     node = installed.node
     if old is not None:
-        before = (installed.place / "agents/supervisor.py").read_text()
-        installed.change("supervisor.py", old)
+        before = (installed.place / "agents/supervisor/__main__.py").read_text()
+        installed.change(source_hash.SCRIPT, old)
     installed.start()
     go = tmp_path / "go"
     controller.assign("a.1", "sh", "-c", f"until [ -e {go} ]; do sleep 0.1; done; exit 7")
     controller.running("a.1")
     first = node.supervisor()
     if old is not None:
-        installed.change("supervisor.py", lambda _: before)
-    installed.change("journal.py", newer)
+        installed.change(source_hash.SCRIPT, lambda _: before)
+    installed.change("supervisor/journal.py", newer)
     installed.restart()
     controller.assign("b.1", "sh", "-c", f"until [ -e {go} ]; do sleep 0.1; done; exit 8")
     controller.running("b.1")
@@ -121,7 +121,7 @@ def test_what_starts_while_it_leaves_is_not_lost(
     controller.assign("a.0", "sh", "-c", "exit 1")
     assert controller.ended("a.0").exit_code == 1
     first = installed.node.supervisor()
-    installed.change("journal.py", newer)
+    installed.change("supervisor/journal.py", newer)
     installed.restart()
     number = 0
     while installed.node.supervisor() in {0, first}:  # it leaves between two of these
@@ -137,12 +137,13 @@ def test_what_starts_while_it_leaves_is_not_lost(
 def test_each_file_of_it_counts(tmp_path: Path) -> None:
     shutil.copytree(Path(agents.__file__).parent, tmp_path / "agents")
     folder = str(tmp_path / "agents")
-    found = {edition.on_disk(), edition.on_disk(folder)}
+    found = {source_hash.on_disk(), source_hash.on_disk(folder)}
     assert len(found) == 1
-    for name in edition.PARTS:
-        with (tmp_path / "agents" / f"{name}.py").open("a") as stream:
+    files = source_hash.source_files()
+    for name in files:
+        with (tmp_path / "agents" / name).open("a") as stream:
             stream.write("# more\n")
-        found.add(edition.on_disk(folder))
-    assert len(found) == 1 + len(edition.PARTS)
-    (tmp_path / "agents/journal.py").unlink()
-    assert not edition.on_disk(folder)
+        found.add(source_hash.on_disk(folder))
+    assert len(found) == 1 + len(files)
+    (tmp_path / "agents/supervisor/journal.py").unlink()
+    assert not source_hash.on_disk(folder)

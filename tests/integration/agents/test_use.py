@@ -2,9 +2,9 @@
 
 import subprocess
 
-from reconciler.model.states import AttemptState
-from reconciler.model.taskuse import TaskUse
-from reconciler.model.wire import TaskTemplate
+from reconciler.model.observed.task_usage import TaskUse
+from reconciler.model.protocol.agent_messages import TaskTemplate
+from reconciler.model.state.states import AttemptState
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agents import processes
+from agents.host import processes
 from agents.virtual import VirtualNode, VirtualNodes
-from reconciler.model.states import EndReason
+from reconciler.model.state.states import EndReason
 from tests.integration.agents.controller import Controller
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from agents import gpuwatch, probe
+from agents.gpus import gpu_watcher as gpuwatch
+from agents.gpus import nvml_client as probe
 from agents.settings import Settings
 from tests.nvml import standin
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from agents import processes
+from agents.host import processes
 from tests.integration import beds
 from tests.nvml import standin
 from tests.nvml.standin import machine

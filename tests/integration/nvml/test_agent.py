@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.model import desired, devices, taskuse
-from reconciler.model.records import Inventory
-from reconciler.model.states import AttemptState, EndReason
+from reconciler.model import desired
+from reconciler.model.observed import devices
+from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.state.records import Inventory
+from reconciler.model.state.states import AttemptState, EndReason
 from tests import sleeping
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.conftest import controller as controller  # noqa: PLC0414

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agents import checks
-from reconciler.model.checks import Plan
+from agents.health import checks
+from reconciler.model.observed.health_checks import Plan
 from tests.nvml.standin import GPU_IS_LOST, machine
 
 PAIR = [

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from agents import cutting, gpuwatch
+from agents.gpus import gpu_watcher as gpuwatch
+from agents.gpus import mig_manager as cutting
 from agents.settings import Settings
-from reconciler.model import desired, devices, records
-from reconciler.model.wire import Assignment
+from reconciler.model import desired
+from reconciler.model.observed import devices
+from reconciler.model.protocol.agent_messages import Assignment
+from reconciler.model.state import records
 from tests.integration.nvml.conftest import Scene
 from tests.nvml import standin
 from tests.nvml.standin import machine, uuid

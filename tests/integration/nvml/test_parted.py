@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from agents import gpuwatch, processes
+from agents.gpus import gpu_watcher as gpuwatch
+from agents.host import processes
 from tests import sleeping
 from tests.integration import beds
 from tests.integration.nvml.conftest import Scene

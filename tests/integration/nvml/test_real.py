@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agents import gpuwatch, probe
+from agents.gpus import gpu_watcher as gpuwatch
+from agents.gpus import nvml_client as probe
 from agents.settings import Settings
-from reconciler.model import devices
+from reconciler.model.observed import devices
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agents import gpuwatch
+from agents.gpus import gpu_watcher as gpuwatch
 from tests.integration.nvml.conftest import Scene
 from tests.nvml import situations
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agents import gpuwatch, probe, samples
+from agents.gpus import gpu_watcher as gpuwatch
+from agents.gpus import nvml_client as probe
+from agents.gpus import samples
 from agents.settings import Settings
-from reconciler.model import devices
+from reconciler.model.observed import devices
 from tests.integration.nvml.conftest import Scene
 from tests.nvml import standin
 from tests.nvml.standin import machine, uuid

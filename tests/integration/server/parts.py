@@ -17,7 +17,8 @@ import httpx
 import msgspec
 
 from reconciler import store
-from reconciler.model import link, wire
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import loop_messages as link
 from tests.unit.store import samples
 
 PATIENCE_S = 90.0

@@ -13,10 +13,12 @@ import msgspec
 import pytest
 from prometheus_client import parser
 
-from reconciler.model import desired, link, outcome, records
-from reconciler.model.drift import Drift
-from reconciler.model.states import AttemptState, JobState
-from reconciler.operations import views
+from reconciler.model import desired
+from reconciler.model.policy.drift_kinds import Drift
+from reconciler.model.protocol import loop_messages as link
+from reconciler.model.state import outcome, records
+from reconciler.model.state.states import AttemptState, JobState
+from reconciler.operations.views import job_views as views
 from tests.integration.server import parts
 from tests.unit.store import samples
 
@@ -295,8 +297,8 @@ class TestTokens:
 
 
 def test_an_answer_of_a_sync_is_what_agents_read() -> None:
-    from reconciler.model import wire
-    from reconciler.server import sync
+    from reconciler.model.protocol import agent_messages as wire
+    from reconciler.server import agent_sync as sync
 
     fields = {field.name: field.default for field in msgspec.structs.fields(wire.SyncResponse)}
     assert fields == {field.name: field.default for field in msgspec.structs.fields(sync.Answer)}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from reconciler.server import connections
+from reconciler.server.process import connection_limits as connections
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 UNTIL_S = 60.0

@@ -8,13 +8,19 @@ import msgspec
 import pytest
 
 from reconciler import store
-from reconciler.desired import cron, source
-from reconciler.model import access as rules
-from reconciler.model import desired, records
-from reconciler.model.states import JobState
-from reconciler.operations import pusher, submission, views
-from reconciler.server import access, housekeeping, services
-from reconciler.store import chores
+from reconciler.desired.documents import cron
+from reconciler.desired.git import source
+from reconciler.model import desired
+from reconciler.model.policy import access as rules
+from reconciler.model.state import records
+from reconciler.model.state.states import JobState
+from reconciler.operations.changes import pusher
+from reconciler.operations.changes import remote_changes as submission
+from reconciler.operations.views import job_views as views
+from reconciler.server import services
+from reconciler.server.auth import authentication as access
+from reconciler.server.background import prune_timer as housekeeping
+from reconciler.store import periodic as chores
 from tests.integration.server.test_submission import Repository, job
 from tests.unit.store import samples
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.model import wire
-from reconciler.model.states import AttemptState, JobState, NodeState
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state.states import AttemptState, JobState, NodeState
 from tests.integration.server import parts
 from tests.unit.store import samples
 

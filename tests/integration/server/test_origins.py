@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from reconciler.server import origins
+from reconciler.server.auth import csrf as origins
 from tests.integration.server import parts
 
 JOB = "kind: Job"

@@ -6,9 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
-from reconciler.model import desired, link, records
-from reconciler.operations import views
-from reconciler.server import overrides
+from reconciler.model import desired
+from reconciler.model.protocol import loop_messages as link
+from reconciler.model.state import records
+from reconciler.operations.views import job_views as views
+from reconciler.server.changes import overrides
 from tests.integration.server import parts
 from tests.unit.store import samples
 

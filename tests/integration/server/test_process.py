@@ -11,8 +11,9 @@ from concurrent import futures
 
 import pytest
 
-from reconciler.model import addresses, link
-from reconciler.server import stopping
+from reconciler.model.protocol import loop_messages as link
+from reconciler.model.values import addresses
+from reconciler.server import shutdown as stopping
 from tests.integration.server import parts
 
 

@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 import schemathesis
 
-from reconciler.model.states import AttemptState
+from reconciler.model.state.states import AttemptState
 from tests.integration.server import parts
 from tests.unit.store import samples
 

@@ -9,9 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from reconciler.model import desired, resources
-from reconciler.model.states import JobState
-from reconciler.operations import changing, endpoints, views
+from reconciler.model import desired
+from reconciler.model.state.states import JobState
+from reconciler.model.values import resources
+from reconciler.operations.changes import local_changes as changing
+from reconciler.operations.client import endpoints
+from reconciler.operations.views import job_views as views
 from tests.integration.server import parts
 from tests.unit.store import samples
 

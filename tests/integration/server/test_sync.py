@@ -7,8 +7,11 @@ import httpx
 import msgspec
 import pytest
 
-from reconciler.model import link, records, states, wire
-from reconciler.server import failures, sync
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import loop_messages as link
+from reconciler.model.state import records, states
+from reconciler.server import agent_sync as sync
+from reconciler.server import errors as failures
 from tests.integration.server import parts
 
 SET = wire.AssignmentSet(

@@ -17,9 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from agents import link, virtual
-from reconciler.model import records, wire
-from reconciler.model.resources import Resources
+from agents import virtual
+from agents.link import http_client as link
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state import records
+from reconciler.model.values.resources import Resources
 from tests import sleeping
 from tests.integration import beds
 from tests.integration.nvml import sites

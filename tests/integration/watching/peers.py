@@ -18,10 +18,11 @@ import httpx
 import pytest
 import yaml
 
-from reconciler.operations import localcluster
+from reconciler import package_data
+from reconciler.operations.local import local_cluster as localcluster
 
 Json = Any
-ALERTS = Path(__file__).parents[3] / "grafana" / "alerts"
+ALERTS = package_data.checkout() / "grafana" / "alerts"
 PROGRAMS = ("prometheus", "promtool", "prometheus-alertmanager")
 #: How often Prometheus scrapes and evaluates here.
 EVERY_S = 1

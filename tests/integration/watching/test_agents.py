@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reconciler.model import wire
+from reconciler import package_data
+from reconciler.model.protocol import agent_messages as wire
 from tests.integration.agents import conftest
 from tests.integration.agents.controller import Controller
 from tests.integration.watching import peers
 
 pytestmark = [pytest.mark.slow, peers.needs_peers]
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "watching.md"
+GUIDE = package_data.checkout() / "docs" / "guides" / "watching.md"
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from reconciler.model import drift
+from reconciler.model.policy import drift_kinds as drift
 from tests.integration.watching import causes, peers
 from tests.nvml import standin
 

@@ -16,7 +16,7 @@ from tests.integration import beds
 from tests.integration.nvml import sites
 from tests.integration.watching import peers
 from tests.nvml import standin
-from tests.unit.test_dashboards import BUILT, panels_of
+from tests.unit.grafana.test_dashboards import BUILT, panels_of
 
 pytestmark = [pytest.mark.slow, peers.needs_peers]
 

@@ -12,22 +12,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents import (
-    clients,
-    confinement,
-    datacache,
-    guardian,
-    journal,
-    keeper,
-    shell,
-    spawning,
-    staging,
-    supervisor,
-)
+from agents import node_agent as shell
+from agents.data import data_cache as datacache
+from agents.data import staging
+from agents.isolation import task_isolation as confinement
 from agents.settings import Settings
-from reconciler.model import staging as plans
-from reconciler.model.records import AttemptReport
-from reconciler.model.states import AttemptState, EndReason
+from agents.supervisor import __main__ as supervisor
+from agents.supervisor import client as keeper
+from agents.supervisor import connections as clients
+from agents.supervisor import journal
+from agents.supervisor import reaper as guardian
+from agents.supervisor import spawn as spawning
+from reconciler.model.observed import storage as plans
+from reconciler.model.state.records import AttemptReport
+from reconciler.model.state.states import AttemptState, EndReason
 
 RUNNING = {"id": "a", "state": "Running", "pid": 2**22 + 1, "ticks": 0, "started_at": 1.0}
 

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from agents import journal, logs, settings
-from agents.link import Connection, LinkError, Target
+from agents import settings
+from agents.link.http_client import Connection, LinkError, Target
+from agents.logs import log_streamer as logs
+from agents.supervisor import journal
 
 
 def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents import images, runtimes
+from agents.tasks import container_runtimes as runtimes
+from agents.tasks import images
 
 ENVIRONMENT = dict(os.environ)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents import link
+from agents.link import http_client as link
 
 SAID = b'{"error": {"code": "Conflict", "message": "node n1 has another session"}}'
 

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from agents import shell
+from agents import node_agent as shell
 from agents.settings import Settings
-from reconciler.model import records, wire
-from reconciler.model.states import AttemptState, EndReason
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, EndReason
 
 TEMPLATE = wire.TaskTemplate("train", 1, "main", command=("true",), allow_root=True)
 

@@ -4,10 +4,12 @@ import json
 import socket
 from pathlib import Path
 
-from agents import clients, state, supervisor
-from reconciler.model.records import AttemptReport
-from reconciler.model.states import AttemptState, EndReason
-from reconciler.model.wire import AssignmentSet, SyncResponse
+from agents import state
+from agents.supervisor import __main__ as supervisor
+from agents.supervisor import connections as clients
+from reconciler.model.protocol.agent_messages import AssignmentSet, SyncResponse
+from reconciler.model.state.records import AttemptReport
+from reconciler.model.state.states import AttemptState, EndReason
 
 
 def test_a_new_agent_hears_of_starts_that_wait(tmp_path: Path) -> None:

@@ -19,9 +19,15 @@ from agents.state import (
     Start,
     Stop,
 )
-from reconciler.model.records import AttemptReport, StopOrder
-from reconciler.model.states import AttemptState, EndReason
-from reconciler.model.wire import Assignment, AssignmentSet, LogRequest, SyncResponse, TaskTemplate
+from reconciler.model.protocol.agent_messages import (
+    Assignment,
+    AssignmentSet,
+    LogRequest,
+    SyncResponse,
+    TaskTemplate,
+)
+from reconciler.model.state.records import AttemptReport, StopOrder
+from reconciler.model.state.states import AttemptState, EndReason
 
 BOOT = "boot-1"
 TEMPLATE = TaskTemplate("job", 1, "g", command=("true",), lease_s=900.0)

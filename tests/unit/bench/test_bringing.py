@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).parents[3]
+from reconciler import package_data
+
+PROJECT = package_data.checkout()
 #: A name that no index has and nobody has installed.
 PEER = "muster_test_peer"
 

@@ -10,7 +10,7 @@ from bench import fragmentation, gpu_trace, own_placement
 from bench.gpu_trace import MIB, Trace
 from bench.peers import placement
 from bench.peers.placement import Cluster, Kind, Spot
-from reconciler.scheduling.snapshot import GroupShape
+from reconciler.scheduling.inputs.snapshots import GroupShape
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,8000,1024,2,T4\nb,4000,512,1,P100\n"
 PODS = (

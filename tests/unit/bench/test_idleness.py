@@ -3,7 +3,7 @@
 import pytest
 
 from bench import idleness, moment
-from reconciler.model.states import AttemptState
+from reconciler.model.state.states import AttemptState
 from tests.unit.core.world import World, job
 
 

@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench import moment, truth, tryout
-from reconciler.model import desired, reasons, records
-from reconciler.model.resources import Resources
-from reconciler.model.states import EndReason, JobState, NodeState
+from reconciler.model import desired
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import records
+from reconciler.model.state.states import EndReason, JobState, NodeState
+from reconciler.model.values.resources import Resources
 from tests.simulation.test_invariants import attempt, record
 from tests.unit.bench import worlds
 from tests.unit.core.world import GI, job

@@ -12,9 +12,10 @@ from collections import Counter
 import msgspec
 
 from bench import moment, truth
-from reconciler.model import desired, records
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState
+from reconciler.model.values.resources import Resources
 from tests.unit.core.world import GI, World, job
 
 

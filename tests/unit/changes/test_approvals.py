@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.changes import clone, requests, writer
-from reconciler.desired import source
+from reconciler.changes import requests
+from reconciler.changes.clone import working_clone as clone
+from reconciler.changes.writer import commit_writer as writer
+from reconciler.desired.git import source
 from tests.unit.desired import signing
 from tests.unit.desired.repositories import Repository, git, job, queue
 

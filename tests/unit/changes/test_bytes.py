@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.changes import clone, edit, writer
+from reconciler.changes import yaml_edit as edit
+from reconciler.changes.clone import working_clone as clone
 from reconciler.changes.requests import EditObject, Person
-from reconciler.desired import source
-from reconciler.operations import changing
+from reconciler.changes.writer import commit_writer as writer
+from reconciler.desired.git import source
+from reconciler.operations.changes import local_changes as changing
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job
 
 MARK = "\ufeff"

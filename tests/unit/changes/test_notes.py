@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from reconciler.changes import notes
-from reconciler.desired import gitobjects, source
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import source
 from tests.unit.desired.repositories import Repository, git, job
 
 Make = Callable[..., source.Source]

@@ -7,9 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.changes import batch, edit, index
+from reconciler.changes import yaml_edit as edit
 from reconciler.changes.requests import EditObject, Person, RemoveObject, Request, Together
-from reconciler.desired import altered, source, yamlreader
+from reconciler.changes.writer import batch
+from reconciler.changes.writer import object_index as index
+from reconciler.desired.documents import object_changes as altered
+from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.desired.git import source
 from tests.unit.desired.repositories import Repository, documents, job, queue
 
 ANN = Person("Ann", "ann@example.org")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.cli import serving
+from reconciler.cli.cluster import serve as serving
 from tests.unit.desired import repositories
 
 

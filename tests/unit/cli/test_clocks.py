@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from reconciler.cli import context, main, terminal
-from reconciler.model import times
+from reconciler.model.values import times
 
 NOW = times.parse_time("2026-11-22T10:00:00Z")
 

@@ -4,8 +4,9 @@ import signal
 
 import pytest
 
-from reconciler.cli import interrupts, running
-from reconciler.operations import authoring
+from reconciler.cli import interrupts
+from reconciler.cli.jobs import run as running
+from reconciler.operations.changes import job_document as authoring
 
 
 @pytest.mark.parametrize("came", [True, False])
@@ -26,7 +27,7 @@ def test_an_interrupt_that_was_swallowed_before_there_was_a_job_still_ends_it(
     """Some module's loading may swallow every exception: who asked to leave would wait for ever."""
     monkeypatch.setattr(interrupts, "_came", False)
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    target = "reconciler.operations.changing.find_target"
+    target = "reconciler.operations.changes.local_changes.find_target"
     monkeypatch.setattr(target, lambda **_: pytest.fail("it goes on"))
     with pytest.raises(KeyboardInterrupt):
         interrupts._raise(signal.SIGINT, None)

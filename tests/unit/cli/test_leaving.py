@@ -4,12 +4,19 @@ from typing import Any, cast
 
 import pytest
 
-from reconciler.cli import explaining, joblist, logwords, startwords, terminal
-from reconciler.model import reasons, records, times
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, EndReason
-from reconciler.operations import attemptviews, views
-from reconciler.operations import client as clients
+from reconciler.cli import terminal
+from reconciler.cli.jobs import explain as explaining
+from reconciler.cli.jobs import explain_start as startwords
+from reconciler.cli.jobs import job_list as joblist
+from reconciler.cli.jobs import log_hints as logwords
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, EndReason
+from reconciler.model.values import times
+from reconciler.model.values.resources import Resources
+from reconciler.operations.client import api_client as clients
+from reconciler.operations.views import attempt_views as attemptviews
+from reconciler.operations.views import job_views as views
 
 AT = times.parse_time("2026-11-22T10:00:00Z")
 KILL_AT = "2026-11-22T10:00:30.000Z"

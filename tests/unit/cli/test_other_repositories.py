@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.cli import context, serving
-from reconciler.demo import stage
+from reconciler.cli import context
+from reconciler.cli.cluster import serve as serving
+from reconciler.demo import environment as stage
 from tests.unit.desired.repositories import git
 
 

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 import typer
 
-from reconciler.cli import main, reporting, submitwords, terminal
-from reconciler.model import records
-from reconciler.operations import authoring, endpoints, snapshots
+from reconciler.cli import main, terminal
+from reconciler.cli.changes import submit_options as submitwords
+from reconciler.cli.cluster import report as reporting
+from reconciler.model.state import records
+from reconciler.operations.changes import job_document as authoring
+from reconciler.operations.client import endpoints
+from reconciler.operations.plan import cluster_snapshot as snapshots
 
 
 def _run(*words: str) -> int:
@@ -301,7 +305,7 @@ def test_a_plan_where_no_clone_is_says_so_in_a_line(
 
 def test_a_state_folder_that_can_not_be_made_is_told_in_a_line(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file\n")
-    command = [sys.executable, "-m", "reconciler.daemon", "--repo", str(tmp_path)]
+    command = [sys.executable, "-m", "reconciler.controller.process", "--repo", str(tmp_path)]
     done = subprocess.run(
         [*command, "--state", str(tmp_path / "taken" / "state"), "--listen", "127.0.0.1:1"],
         capture_output=True, text=True, timeout=60, check=False,

@@ -6,19 +6,18 @@ from pathlib import Path
 import pytest
 import typer
 
-from reconciler.cli import (
-    drifting,
-    explaining,
-    joblist,
-    looking,
-    main,
-    onejob,
-    recording,
-    terminal,
-    waiting,
-)
-from reconciler.operations import auditing, auditlog, standings
-from reconciler.server import audits
+from reconciler.cli import main, terminal
+from reconciler.cli.cluster import drift as drifting
+from reconciler.cli.cluster import inspect_commands as looking
+from reconciler.cli.jobs import explain as explaining
+from reconciler.cli.jobs import job_list as joblist
+from reconciler.cli.jobs import show as onejob
+from reconciler.cli.jobs import wait as waiting
+from reconciler.cli.repository import history as recording
+from reconciler.operations.audit import audit_entries as auditing
+from reconciler.operations.audit import audit_log as auditlog
+from reconciler.operations.views import cluster_status as standings
+from reconciler.server.api import audit as audits
 
 
 def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,10 @@
 import msgspec
 import pytest
 
-from reconciler.model import checks, desired
-from reconciler.model.drift import HEALING_VERBS, IDLE_VERBS
-from reconciler.model.states import NodeState
+from reconciler.model import desired
+from reconciler.model.observed import health_checks as checks
+from reconciler.model.policy.drift_kinds import HEALING_VERBS, IDLE_VERBS
+from reconciler.model.state.states import NodeState
 from tests.unit.core import test_drift
 from tests.unit.core.world import job
 

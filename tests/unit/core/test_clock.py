@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from reconciler.core import memory as core_memory
-from reconciler.model import records
-from reconciler.model.states import NodeState
+from reconciler.core import observed_state as core_memory
+from reconciler.model.state import records
+from reconciler.model.state.states import NodeState
 from tests.unit.core.world import World, job
 
 

@@ -8,12 +8,19 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from reconciler.core import drifts, limits, memory, remedies
-from reconciler.model import checks, desired, devices, records, wire
-from reconciler.model.documents.drift import DriftKind
-from reconciler.model.drift import KINDS, Drift
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, EndReason, JobState, NodeState
+from reconciler.core import observed_state as memory
+from reconciler.core import rate_limits as limits
+from reconciler.core.drift import detection as drifts
+from reconciler.core.drift import remediation as remedies
+from reconciler.model import desired
+from reconciler.model.documents.drift_spec import DriftKind
+from reconciler.model.observed import devices
+from reconciler.model.observed import health_checks as checks
+from reconciler.model.policy.drift_kinds import KINDS, Drift
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
+from reconciler.model.values.resources import Resources
 from tests.unit.core import world
 from tests.unit.core.world import GI, World, job
 from tests.unit.docs import pages

@@ -3,10 +3,12 @@
 import msgspec
 import pytest
 
-from reconciler.core import work as desk
-from reconciler.model import desired, outcome, records, times
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState
+from reconciler.core import cycle_context as desk
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state.states import AttemptState
+from reconciler.model.values import times
+from reconciler.model.values.resources import Resources
 from tests.unit.core.world import World, job
 from tests.unit.store import samples
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.resources import Resources
+from reconciler.model.values.resources import Resources
 from tests.unit.core import world
 
 

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import msgspec
 import pytest
 
-from reconciler.core import health
-from reconciler.model import desired, devices, records
-from reconciler.model.resources import Resources
-from reconciler.model.states import NodeState
+from reconciler.core.nodes import health
+from reconciler.model import desired
+from reconciler.model.observed import devices
+from reconciler.model.state import records
+from reconciler.model.state.states import NodeState
+from reconciler.model.values.resources import Resources
 from tests.unit.core import world
 
 GIB = 2**30

@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core import occurrences
-from reconciler.desired import validate
-from reconciler.model import desired, quantities
-from reconciler.operations import views
+from reconciler.core import recurrence as occurrences
+from reconciler.desired.apply import validate
+from reconciler.model import desired
+from reconciler.model.values import quantities
+from reconciler.operations.views import job_views as views
 from tests.unit.core.world import VirtualNode, World
 from tests.unit.desired.repositories import documents, job, queue
 

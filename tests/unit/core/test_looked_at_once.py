@@ -2,9 +2,11 @@
 
 import pytest
 
-from reconciler.core import admission, held, pending
-from reconciler.model.states import JobState
-from tests.unit.core.test_pending import crowded
+from reconciler.core.jobs import admission
+from reconciler.core.jobs import running_gangs as held
+from reconciler.core.snapshot import pending_cache as pending
+from reconciler.model.state.states import JobState
+from tests.unit.core.snapshot.test_pending_cache import crowded
 from tests.unit.core.world import World, job
 
 

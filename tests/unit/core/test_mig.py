@@ -6,11 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core import mismatches
-from reconciler.model import desired, devices, records
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, JobState, NodeState
-from reconciler.simulation import machines
+from reconciler.core.nodes import mismatches
+from reconciler.model import desired
+from reconciler.model.observed import devices
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, JobState, NodeState
+from reconciler.model.values.resources import Resources
+from reconciler.simulation.engine import simulated_nodes as machines
 from tests.unit.core import world
 
 GIB = 2**30

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from reconciler.model import desired, outcome, records
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, EndReason, JobState, NodeState
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
+from reconciler.model.values.resources import Resources
 from tests.unit.core.world import World, job
 
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from reconciler.core import memory as core_memory
+from reconciler.core import observed_state as core_memory
 from reconciler.core import overrides
-from reconciler.model import desired, records, states
+from reconciler.model import desired
+from reconciler.model.state import records, states
 from tests.unit.core.world import World, job
 
 _N, _J = states.NodeState, states.JobState

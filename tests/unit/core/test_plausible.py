@@ -10,11 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from reconciler.model import desired, devices, records, wire
-from reconciler.model.resources import Resources
-from reconciler.model.states import NodeState
-from reconciler.operations import views
-from reconciler.server import failures, sync
+from reconciler.model import desired
+from reconciler.model.observed import devices
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state import records
+from reconciler.model.state.states import NodeState
+from reconciler.model.values.resources import Resources
+from reconciler.operations.views import job_views as views
+from reconciler.server import agent_sync as sync
+from reconciler.server import errors as failures
 from tests.unit.core.world import World, job
 
 NUMBERS = [0, 1, -1, -3, 3, 1000, 1024, 2**31, 2**53, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]

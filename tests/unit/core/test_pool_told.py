@@ -2,7 +2,8 @@
 
 import msgspec
 
-from reconciler.model import desired, wire
+from reconciler.model import desired
+from reconciler.model.protocol import agent_messages as wire
 from tests.unit.core import world
 
 

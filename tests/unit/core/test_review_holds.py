@@ -2,8 +2,9 @@
 
 import msgspec
 
-from reconciler.model import desired, outcome, records
-from reconciler.model.states import AttemptState, EndReason, JobState
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state.states import AttemptState, EndReason, JobState
 from tests.unit.core.world import World, job
 
 

@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from reconciler.model import desired, wire
+from reconciler.model import desired
+from reconciler.model.protocol import agent_messages as wire
 from tests.unit.core.world import World, job
 
 

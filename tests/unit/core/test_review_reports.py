@@ -5,8 +5,8 @@ import math
 import msgspec
 import pytest
 
-from reconciler.model import records
-from reconciler.model.states import AttemptState, EndReason, JobState
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, EndReason, JobState
 from tests.unit.core.world import World, job
 
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from reconciler.model.states import JobState
+from reconciler.model.state.states import JobState
 from tests.unit.core.world import World, job
 
 

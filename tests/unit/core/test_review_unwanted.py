@@ -3,7 +3,7 @@
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.states import AttemptState
+from reconciler.model.state.states import AttemptState
 from tests.unit.core.world import World, job
 
 

@@ -2,9 +2,12 @@
 
 import msgspec
 
-from reconciler.core import snapshots
-from reconciler.core import work as desk
-from reconciler.model import desired, records, taskwords, wire
+from reconciler.core import cycle_context as desk
+from reconciler.core.snapshot import snapshot_builder as snapshots
+from reconciler.model import desired
+from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state import records
 from tests.unit.core import world
 
 

@@ -13,12 +13,14 @@ from typing import Literal
 import msgspec
 import pytest
 
-from reconciler.core import memory as core_memory
+from reconciler.core import observed_state as core_memory
 from reconciler.core import reconcile
 from reconciler.engines import agents as agents_engine
-from reconciler.model import desired, outcome, records, wire
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, EndReason, JobState, NodeState
+from reconciler.model import desired
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state import outcome, records
+from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
+from reconciler.model.values.resources import Resources
 from tests.unit.core.world import GI, job
 
 SEEDS = 150

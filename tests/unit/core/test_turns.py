@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.recollection import Recollection, Turn
+from reconciler.model.state.scheduler_state import Recollection, Turn
 from reconciler.store import codec
 from tests.unit.core.world import World, job
 

@@ -8,12 +8,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from reconciler.core import memory as core_memory
+from reconciler.core import observed_state as core_memory
 from reconciler.core import reconcile
 from reconciler.engines import agents as agents_engine
-from reconciler.model import checks, desired, outcome, records, wire
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, EndReason, JobState
+from reconciler.model import desired
+from reconciler.model.observed import health_checks as checks
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state import outcome, records
+from reconciler.model.state.states import AttemptState, EndReason, JobState
+from reconciler.model.values.resources import Resources
 
 GI = 2**30
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 
-from reconciler.core import safety
-from reconciler.desired import incumbents, loader, source
-from reconciler.model import records
+from reconciler.core.safety import sync_limits as safety
+from reconciler.desired.apply import last_good as incumbents
+from reconciler.desired.apply import loader
+from reconciler.desired.git import source
+from reconciler.model.state import records
 from tests.unit.desired.repositories import Repository
 
 Make = Callable[..., loader.Loader]

@@ -2,11 +2,14 @@
 
 import pytest
 
-from reconciler.desired import gitobjects, source, trees
-from tests.unit.desired import signing, test_provenance
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import source
+from reconciler.desired.git import tree_diff as trees
+from tests.unit.desired import signing
+from tests.unit.desired.authorize import test_provenance
+from tests.unit.desired.authorize.test_provenance import Keys, base, rules
 from tests.unit.desired.loaders import Make, restarted
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
-from tests.unit.desired.test_provenance import Keys, base, rules
 
 make, keys = test_provenance.make, test_provenance.keys
 

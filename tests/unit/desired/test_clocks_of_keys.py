@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.model import times
+from reconciler.model.values import times
 from tests.unit.desired import signing
 from tests.unit.desired.loaders import Loaders, Make, restarted
 from tests.unit.desired.repositories import Repository, documents, job, queue

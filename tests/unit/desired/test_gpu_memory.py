@@ -2,7 +2,7 @@
 
 import pytest
 
-from reconciler.desired import validate
+from reconciler.desired.apply import validate
 
 HEAD = "apiVersion: muster/v1\n"
 STRUCTURE = """\

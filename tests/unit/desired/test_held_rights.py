@@ -2,12 +2,13 @@
 
 import pytest
 
-from reconciler.desired import loader
+from reconciler.desired.apply import loader
 from reconciler.model import desired
-from tests.unit.desired import signing, test_provenance
+from tests.unit.desired import signing
+from tests.unit.desired.authorize import test_provenance
+from tests.unit.desired.authorize.test_provenance import ROLES, Keys, access, base, rules
 from tests.unit.desired.loaders import Make, restarted
 from tests.unit.desired.repositories import Repository, documents, job, queue
-from tests.unit.desired.test_provenance import ROLES, Keys, access, base, rules
 
 make, keys = test_provenance.make, test_provenance.keys
 

@@ -9,12 +9,21 @@ from collections.abc import Callable
 
 import pytest
 
-from reconciler.desired import loader
+from reconciler.desired.apply import loader
 from reconciler.model import desired
-from tests.unit.desired import signing, test_provenance
+from tests.unit.desired import signing
+from tests.unit.desired.authorize import test_provenance
+from tests.unit.desired.authorize.test_provenance import (
+    Keys,
+    access,
+    base,
+    cluster,
+    messages,
+    pool,
+    rules,
+)
 from tests.unit.desired.loaders import Make, restarted
 from tests.unit.desired.repositories import Repository, job
-from tests.unit.desired.test_provenance import Keys, access, base, cluster, messages, pool, rules
 
 make, keys = test_provenance.make, test_provenance.keys
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from reconciler.desired import applied, incumbents, validate
-from tests.unit.desired.test_applied import changes, read
+from reconciler.desired.apply import applied, validate
+from reconciler.desired.apply import last_good as incumbents
+from tests.unit.desired.apply.test_applied import changes, read
 
 STRUCTURE = """\
 apiVersion: muster/v1

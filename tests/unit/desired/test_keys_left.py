@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.desired import signatures, source
+from reconciler.desired.authorize import signatures
+from reconciler.desired.git import source
 from tests.unit.desired import repositories
 
 LEAVES = """\
 import os, sys
 from pathlib import Path
-from reconciler.desired import signatures, source
+from reconciler.desired.authorize import signatures; from reconciler.desired.git import source
 made = signatures.Verifier(source.Source(sys.argv[1], state=Path(sys.argv[2])))
 print(made._folder, flush=True)
 sys.stdin.read()

@@ -2,10 +2,10 @@
 
 import pytest
 
-from reconciler.desired import loader
+from reconciler.desired.apply import loader
 from tests.unit.desired import signing
+from tests.unit.desired.authorize.test_provenance import Keys, base, keys, make, one, rules
 from tests.unit.desired.repositories import Repository, git, job
-from tests.unit.desired.test_provenance import Keys, base, keys, make, one, rules
 
 __all__ = ["keys", "make", "one"]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from reconciler.desired import validate
-from reconciler.model import quoting
+from reconciler.desired.apply import validate
+from reconciler.model.rules import redaction as quoting
 from tests.unit.desired.repositories import job
 
 HEAD = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: a}\n"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from reconciler.model import desired
+from tests.unit.desired.checks.test_policies import Counted
 from tests.unit.desired.loaders import Loaders, Make, restarted
 from tests.unit.desired.repositories import Repository, job
-from tests.unit.desired.test_policies import Counted
 
 #: Bounds that a queue may have; limits and maxima that some of the jobs below are beyond.
 BOUNDS = (

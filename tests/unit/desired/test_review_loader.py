@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.desired import incumbents, loader, source
+from reconciler.desired.apply import last_good as incumbents
+from reconciler.desired.apply import loader
+from reconciler.desired.git import source
 from tests.unit.desired.repositories import Repository, git, job, queue
 
 Make = Callable[..., loader.Loader]

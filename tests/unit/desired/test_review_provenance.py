@@ -2,11 +2,10 @@
 
 import pytest
 
-from reconciler.desired import loader
-from tests.unit.desired import signing, test_provenance
-from tests.unit.desired.loaders import Make, restarted
-from tests.unit.desired.repositories import Repository, documents, git, job, queue
-from tests.unit.desired.test_provenance import (
+from reconciler.desired.apply import loader
+from tests.unit.desired import signing
+from tests.unit.desired.authorize import test_provenance
+from tests.unit.desired.authorize.test_provenance import (
     Keys,
     Steps,
     access,
@@ -16,6 +15,8 @@ from tests.unit.desired.test_provenance import (
     pool,
     rules,
 )
+from tests.unit.desired.loaders import Make, restarted
+from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
 make, keys, one = test_provenance.make, test_provenance.keys, test_provenance.one
 

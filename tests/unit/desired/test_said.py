@@ -2,7 +2,8 @@
 
 import pytest
 
-from reconciler.desired import checks, explain
+from reconciler.desired.checks import cross_references as checks
+from reconciler.desired.documents import schema_errors as explain
 from reconciler.model import desired
 from tests.unit.core.world import job
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-ROOT = Path(__file__).parents[3]
+from reconciler import package_data
+
+ROOT = package_data.checkout()
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!-- (refused|warned): (.*?) -->\n$")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from agents import settings
-from reconciler import daemon
 from reconciler.cli import main
+from reconciler.controller import process as daemon
 from tests.unit.docs import pages
 
 NAMED = re.compile(r"`(muster [a-z][^`]*)`")

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reconciler.cli import main, reference
-from reconciler.desired import validate
+from reconciler.cli import main
+from reconciler.cli.repository import reference
+from reconciler.desired.apply import validate
 from reconciler.model import desired
 from tests.unit.docs import pages
 
@@ -150,5 +151,5 @@ def test_every_page_is_in_the_index(page: Path) -> None:
 def test_reference_is_current(name: str) -> None:
     path = reference.FOLDER / name
     assert path.read_text(encoding="utf-8") == reference.PAGES[name](), (
-        "run `python -m reconciler.cli.reference` and commit what it writes"
+        "run `python -m reconciler.cli.repository.reference` and commit what it writes"
     )

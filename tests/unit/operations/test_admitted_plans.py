@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.model import states
-from reconciler.operations import planning, planviews, revisions, snapshots
-from reconciler.simulation import cluster as clusters
+from reconciler.model.state import states
+from reconciler.operations.plan import cluster_snapshot as snapshots
+from reconciler.operations.plan import plan_types as planviews
+from reconciler.operations.plan import planner as planning
+from reconciler.operations.plan import revisions
+from reconciler.simulation.engine import simulated_cluster as clusters
 from tests.unit.desired.repositories import Repository, documents, job, queue
-from tests.unit.operations.test_planning import text
+from tests.unit.operations.plan.test_planner import text
 from tests.unit.operations.test_review_plans import POOL, plan_against
 
 #: All that is written before the structure, or the document, by which it is refused.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.operations import changing
+from reconciler.operations.changes import local_changes as changing
 from tests.unit.desired.repositories import documents, git, job, queue
 
 POOL = (

@@ -6,11 +6,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.model import desired, records
-from reconciler.operations import plancomment, planning, plantext, planviews, revisions, snapshots
-from reconciler.simulation import cluster as clusters
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.operations.plan import cluster_snapshot as snapshots
+from reconciler.operations.plan import plan_text as plantext
+from reconciler.operations.plan import plan_types as planviews
+from reconciler.operations.plan import planner as planning
+from reconciler.operations.plan import pull_request_comment as plancomment
+from reconciler.operations.plan import revisions
+from reconciler.simulation.engine import simulated_cluster as clusters
 from tests.unit.desired.repositories import Repository, documents, job, queue
-from tests.unit.operations.test_planning import BASE, HEAD, NEW, comparison, live, text
+from tests.unit.operations.plan.test_planner import BASE, HEAD, NEW, comparison, live, text
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.operations import folders
+from reconciler.operations.validate import folder_check as folders
 from tests.unit.desired.repositories import documents, git, job, queue
 from tests.unit.operations.test_admitted_plans import POLICY
 

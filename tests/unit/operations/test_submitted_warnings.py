@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from reconciler.desired import submitted
-from reconciler.model import desired, times
-from reconciler.operations import submission
+from reconciler.desired.checks import submission_checks as submitted
+from reconciler.model import desired
+from reconciler.model.values import times
+from reconciler.operations.changes import remote_changes as submission
 from tests.unit.core.world import World
 
 TEXT = """\

@@ -2,9 +2,10 @@
 
 import msgspec
 
-from reconciler.model import taskuse
-from reconciler.model.states import AttemptState
-from reconciler.operations import attemptviews, viewtypes
+from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.state.states import AttemptState
+from reconciler.operations.views import attempt_views as attemptviews
+from reconciler.operations.views import view_types as viewtypes
 from tests.unit.store import samples
 
 SAMPLED = taskuse.TaskUse("x", 91.0, 3, 7.5, 1000, 2000, 30, None, (taskuse.GpuUse(1, 2, 500),))

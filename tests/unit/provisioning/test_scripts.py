@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.model import provisioning
-from reconciler.model.resources import Resources
+from reconciler.model.state import instance_records as provisioning
+from reconciler.model.values.resources import Resources
 from reconciler.provisioning import runner, scripts
 
 WAIT_S = 60.0

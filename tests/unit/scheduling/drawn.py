@@ -14,9 +14,9 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from reconciler.model import desired
-from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle as scheduler
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import Policy, Snapshot
+from reconciler.scheduling.inputs.snapshots import Policy, Snapshot
 from tests.unit.scheduling.situations import Situation, amounts, gpus_in
 
 _ENDLESS = float("inf")

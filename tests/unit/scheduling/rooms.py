@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from reconciler.scheduling.decisions import TaskPlacement
-from reconciler.scheduling.room import Room
-from reconciler.scheduling.snapshot import (
+from reconciler.scheduling.inputs.snapshots import (
     GroupShape,
     HeldTask,
     Holding,
@@ -20,6 +19,7 @@ from reconciler.scheduling.snapshot import (
     Shape,
     Snapshot,
 )
+from reconciler.scheduling.placement.capacity import Room
 
 GIB = 2**30
 

@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import queuecolumns
+from reconciler.core.snapshot import queue_columns as queuecolumns
 from reconciler.model import desired
-from reconciler.model.reasons import FunnelStep, Reason
-from reconciler.model.recollection import Turn
-from reconciler.scheduling import schedule as scheduler
+from reconciler.model.state.pending_reasons import FunnelStep, Reason
+from reconciler.model.state.scheduler_state import Turn
+from reconciler.scheduling.cycle import scheduling_cycle as scheduler
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import (
+from reconciler.scheduling.inputs.snapshots import (
     ENDLESS,
     UNLIMITED,
     WHOLE,

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.scheduling import fairshare
+from reconciler.scheduling.quota import fair_share as fairshare
 
 SIBLING = st.builds(
     fairshare.Sibling,

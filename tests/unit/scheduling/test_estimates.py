@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle as scheduler
 from reconciler.scheduling.decisions import Estimate
 from tests.unit.scheduling.situations import Situation
 

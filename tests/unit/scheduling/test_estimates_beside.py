@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle as scheduler
 from reconciler.scheduling.decisions import Estimate
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation

@@ -1,15 +1,14 @@
 """The example of ``docs/guides/queues.md`` comes out as the guide says."""
 
-from pathlib import Path
-
 import msgspec
 import yaml
 
-from reconciler.model.documents.queue import Queue
+from reconciler import package_data
+from reconciler.model.documents.queue_spec import Queue
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, code, message, started
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "queues.md"
+GUIDE = package_data.checkout() / "docs" / "guides" / "queues.md"
 
 
 def guide_situation() -> Situation:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.scheduling import devices
 from reconciler.scheduling.decisions import Decisions
+from reconciler.scheduling.nodes import device_choice as devices
 from tests.unit.scheduling.situations import (
     Situation,
     amounts,

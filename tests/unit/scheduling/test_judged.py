@@ -5,10 +5,10 @@ import dataclasses
 import msgspec
 import pytest
 
-from reconciler.model.reasons import Reason, ReasonCode, never_starts
-from reconciler.scheduling import schedule as scheduler
+from reconciler.model.state.pending_reasons import Reason, ReasonCode, never_starts
+from reconciler.scheduling.cycle import scheduling_cycle as scheduler
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import UNLIMITED, Claim, Line, Snapshot
+from reconciler.scheduling.inputs.snapshots import UNLIMITED, Claim, Line, Snapshot
 from tests.unit.scheduling import drawn, situations
 from tests.unit.scheduling.situations import Situation, gpus_in
 

@@ -6,7 +6,7 @@ What has to leave then need not be where the claim goes: it only has to count un
 import pytest
 
 from reconciler.model import desired
-from reconciler.scheduling.snapshot import WHOLE
+from reconciler.scheduling.inputs.snapshots import WHOLE
 from tests.unit.scheduling.situations import Situation, evicted, gpus_in, started
 
 

@@ -5,12 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from reconciler.model.reasons import Reason
-from reconciler.scheduling import ledger as ledgers
-from reconciler.scheduling import lendable, lines
-from reconciler.scheduling import schedule as scheduler
+from reconciler.model.state.pending_reasons import Reason
+from reconciler.scheduling.cycle import scheduling_cycle as scheduler
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import UNLIMITED, Snapshot
+from reconciler.scheduling.inputs import pending_groups as lines
+from reconciler.scheduling.inputs.snapshots import UNLIMITED, Snapshot
+from reconciler.scheduling.quota import lending_limits as lendable
+from reconciler.scheduling.quota import quota_ledger as ledgers
 from tests.unit.scheduling import drawn, situations
 from tests.unit.scheduling.situations import Situation, code, gpus_in, started
 

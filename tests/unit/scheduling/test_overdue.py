@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.model import desired
-from reconciler.scheduling import lines, order, snapshot
+from reconciler.scheduling.inputs import pending_groups as lines
+from reconciler.scheduling.inputs import snapshots as snapshot
+from reconciler.scheduling.queues import job_order as order
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation
 

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.model import desired
-from reconciler.scheduling import bypool, lines, unfit
-from reconciler.scheduling import ledger as ledgers
-from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle as scheduler
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import WHOLE, Snapshot
+from reconciler.scheduling.inputs import flavors as bypool
+from reconciler.scheduling.inputs import pending_groups as lines
+from reconciler.scheduling.inputs.snapshots import WHOLE, Snapshot
+from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.quota import unsatisfiable as unfit
 from tests.unit.scheduling import drawn, situations
 from tests.unit.scheduling import test_properties as properties
 from tests.unit.scheduling.situations import Situation, gpus_in

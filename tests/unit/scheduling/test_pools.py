@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.reasons import ReasonCode
+from reconciler.model.state.pending_reasons import ReasonCode
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, gpus_in, started
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle as scheduler
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, evicted, started
 

@@ -11,10 +11,10 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reconciler.scheduling import asks
-from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle as scheduler
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.snapshot import UNLIMITED, WHOLE, Claim, Holding, Line, Snapshot
+from reconciler.scheduling.inputs.snapshots import UNLIMITED, WHOLE, Claim, Holding, Line, Snapshot
+from reconciler.scheduling.nodes import requirements as asks
 from tests.unit.scheduling import drawn, situations
 from tests.unit.scheduling.situations import Situation, amounts
 

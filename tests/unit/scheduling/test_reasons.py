@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from reconciler.model.reasons import FunnelStep
-from reconciler.scheduling import wording
-from reconciler.scheduling.snapshot import WHOLE, GroupShape
+from reconciler.model.state.pending_reasons import FunnelStep
+from reconciler.scheduling.inputs.snapshots import WHOLE, GroupShape
+from reconciler.scheduling.reasons import reason_text as wording
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import GIB, Situation, amounts, code, message
 

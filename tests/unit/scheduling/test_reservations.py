@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from reconciler.scheduling import schedule as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle as scheduler
 from reconciler.scheduling.decisions import Decisions, Estimate
-from reconciler.scheduling.snapshot import Kept, Policy, Window
+from reconciler.scheduling.inputs.snapshots import Kept, Policy, Window
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, evicted, started
 

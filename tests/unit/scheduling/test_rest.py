@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from reconciler.scheduling import ledger as ledgers
-from reconciler.scheduling import lines, victims
+from reconciler.scheduling.inputs import pending_groups as lines
+from reconciler.scheduling.preemption import victims
+from reconciler.scheduling.quota import quota_ledger as ledgers
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation
 

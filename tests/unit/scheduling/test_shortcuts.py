@@ -8,19 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reconciler.scheduling import (
-    backfill,
-    backlog,
-    explain,
-    funnels,
-    lines,
-    rankings,
-    schedule,
-    states,
-    tightest,
-)
-from reconciler.scheduling.room import Room
-from reconciler.scheduling.snapshot import Claim, Line, Snapshot
+from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.cycle import scheduling_cycle as schedule
+from reconciler.scheduling.inputs import pending_groups as lines
+from reconciler.scheduling.inputs.snapshots import Claim, Line, Snapshot
+from reconciler.scheduling.nodes import best_fit as tightest
+from reconciler.scheduling.nodes import node_classes as states
+from reconciler.scheduling.nodes import scoring as rankings
+from reconciler.scheduling.placement import diagnosis as funnels
+from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.queues import arrival_batches as backlog
+from reconciler.scheduling.reasons import reason_explainer as explain
 from tests.unit.scheduling import drawn
 from tests.unit.scheduling.rooms import Node, group, mix, shape, snapshot
 from tests.unit.scheduling.situations import Situation

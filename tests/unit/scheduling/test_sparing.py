@@ -9,9 +9,9 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 
+from reconciler.scheduling.cycle.scheduling_cycle import schedule
 from reconciler.scheduling.decisions import Decisions, Eviction
-from reconciler.scheduling.schedule import schedule
-from reconciler.scheduling.snapshot import HeldTask
+from reconciler.scheduling.inputs.snapshots import HeldTask
 from tests.unit.scheduling.situations import Held, Job, Situation, evicted
 
 ASKS = "asks"

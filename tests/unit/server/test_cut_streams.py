@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from litestar.types import Message, Receive, Scope, Send
 
-from reconciler.server import stopping
+from reconciler.server import shutdown as stopping
 
 
 def _cancelled(headers: list[tuple[bytes, bytes]]) -> list[Message]:

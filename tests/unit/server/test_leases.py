@@ -9,9 +9,11 @@ import random
 import msgspec
 import pytest
 
-from reconciler.core.health import LEASE_MARGIN_S
-from reconciler.model import link
-from reconciler.server import link_client, sessions, sync
+from reconciler.core.nodes.health import LEASE_MARGIN_S
+from reconciler.model.protocol import loop_messages as link
+from reconciler.server import agent_sync as sync
+from reconciler.server import loop_link as link_client
+from reconciler.server.nodes import sessions
 
 
 class Frame(msgspec.Struct):

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from reconciler.model import records, wire
-from reconciler.model.states import AttemptState, NodeState
-from reconciler.server import logs, relay
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, NodeState
+from reconciler.server.logs import log_routes as logs
+from reconciler.server.nodes import log_relay as relay
 from tests.unit.store import samples
 
 JOB = samples.job("sweep", elements=4)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from reconciler.cli import main, terminal
 from reconciler.model import desired
-from reconciler.simulation import situations
+from reconciler.simulation.scenarios import builder as situations
 
 TRACE = """\
 timestamp,duration,num_gpus,gpu_time,cluster

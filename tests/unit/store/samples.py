@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from reconciler.model import desired, events, outcome, records
-from reconciler.model.reasons import Reason, ReasonCode
-from reconciler.model.resources import Resources
-from reconciler.model.states import AttemptState, EndReason, JobState, NodeState
+from reconciler.model import desired
+from reconciler.model.state import events, outcome, records
+from reconciler.model.state.pending_reasons import Reason, ReasonCode
+from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
+from reconciler.model.values.resources import Resources
 
 GROUP = desired.TaskGroup(name="main", count=1, resources=Resources(1000), command=("true",))
 

@@ -9,9 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from reconciler import store
-from reconciler.model import rollups
-from reconciler.operations import replaying
-from reconciler.store import codec, journals, migrations, schema, summing
+from reconciler.model.state import usage_rollups as rollups
+from reconciler.operations.history import cycle_replay as replaying
+from reconciler.store import codec, migrations, schema
+from reconciler.store import journal_entries as journals
+from reconciler.store import rollups as summing
 from tests.unit.store import samples
 
 _FOLDER = pathlib.Path(__file__).parent

@@ -1,0 +1,1 @@
+"""Copies data of jobs to and from the node, and caches it."""

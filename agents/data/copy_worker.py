@@ -1,0 +1,442 @@
+"""Copies data of one task to its node's disk, or away from it: a process of its own, as the user.
+
+Run as ``python -I copy_worker.py``. One order comes in on standard input as a JSON line, with the
+credentials that it needs; news go out on standard output, a JSON line each: what is to be copied
+(``listed``, which waits for a ``go``), how far it is (``moved``), and ``done`` or ``problem``.
+
+It is the task's user in all that it does: no link that anybody has put somewhere leads it to more
+than that user could read or write. Below a volume and the task's folder no link is followed at all.
+Where the agent dies it is killed; what it has left half done has a name that says so.
+"""
+
+# ruff: noqa: PTH103, SIM105, TRY301
+
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import shutil
+import signal
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+if __package__ in {None, ""}:
+    sys.path.append(os.path.abspath(__file__).rpartition(f"{os.sep}agents{os.sep}")[0])  # noqa: PTH100
+
+from agents.data import object_store as buckets
+from agents.host import file_tree as trees
+
+Listing = list[tuple[str, int, str]]
+
+FILES_MAX = 100_000
+#: Folders below each other, of what is copied.
+DEPTH_MAX = 64
+CHUNK_BYTES = 2**20
+TELL_EVERY_S = 0.5
+#: Of files that list checksums.
+CHECKSUMS_BYTES_MAX = 64 * 2**20
+#: How folders and files are opened that stand below a volume or a task's folder.
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+MANIFEST, DATA = "manifest.json", "data"
+#: What comes after the name of what is not whole yet, and of what is being deleted.
+PART, GONE = ".part", ".gone"
+_PR_SET_PDEATHSIG = 1
+
+
+class StageError(Exception):
+    """Why data can't be copied."""
+
+
+def say(message: dict[str, Any]) -> None:
+    """Tell the agent."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+class Progress:
+    """Bytes so far, told now and then."""
+
+    def __init__(self) -> None:
+        self.moved = 0
+        self._told_at = 0.0
+
+    def add(self, count: int) -> None:
+        """So many more."""
+        self.moved += count
+        now = time.monotonic()
+        if now >= self._told_at + TELL_EVERY_S:
+            self._told_at = now
+            say({"moved": self.moved})
+
+
+# Folders -----------------------------------------------------------------------------------------
+
+
+def descend(handle: int, path: str, *, make: bool = False) -> int:
+    """A new handle of a folder below another one; no link is followed."""
+    if ".." in path.split("/"):
+        raise StageError(f"{path}: a path with .. leads elsewhere")
+    at = os.dup(handle)
+    for part in [part for part in path.split("/") if part]:
+        try:
+            if make:
+                try:
+                    os.mkdir(part, 0o777, dir_fd=at)
+                except FileExistsError:
+                    pass
+            below = os.open(part, FOLDER, dir_fd=at)
+        finally:
+            os.close(at)
+        at = below
+    return at
+
+
+class Folder:
+    """A folder that data is copied from or to; its own path may be a link, nothing below is."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def list(self, path: str, most: int) -> tuple[bool, Listing]:
+        """Whether ``path`` is a single file, and (name below it, bytes, tag) of the files there."""
+        parent, _, name = path.rpartition("/")
+        try:
+            above = descend(self._handle, parent)
+        except OSError as problem:
+            raise refused(problem, f"{self._path}/{parent}") from None
+        try:
+            found = os.stat(name or ".", dir_fd=above, follow_symlinks=False)
+            if stat.S_ISREG(found.st_mode):
+                return True, [(name, found.st_size, str(found.st_mtime_ns))]
+            top = descend(above, name)
+        except OSError as problem:
+            raise refused(problem, f"{self._path}/{path}") from None
+        finally:
+            os.close(above)
+        try:
+            return False, sorted(self._walk(top, path, most))
+        finally:
+            os.close(top)
+
+    def _walk(self, top: int, path: str, most: int) -> Iterator[tuple[str, int, str]]:
+        count = 0
+
+        def fail(problem: OSError) -> NoReturn:
+            raise refused(problem, f"{self._path}/{path}")
+
+        for folder, folders, names, handle in os.fwalk(".", dir_fd=top, onerror=fail):
+            if folders and folder.count("/") >= DEPTH_MAX:
+                raise too_deep(f"{self._path}/{path}")
+            for name in names:
+                try:
+                    found = os.stat(name, dir_fd=handle, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if not stat.S_ISREG(found.st_mode):
+                    continue  # links, pipes, devices: they stay where they are
+                count += 1
+                if count > most:
+                    raise StageError(f"{self._path}/{path} has more than {most} files")
+                below = name if folder == "." else f"{folder[2:]}/{name}"
+                yield below, found.st_size, str(found.st_mtime_ns)
+
+    def read(self, path: str, name: str, tag: str, *, single: bool) -> Iterator[bytes]:  # noqa: ARG002 - as of buckets
+        """What a file holds, chunk by chunk."""
+        full = path if single else f"{path}/{name}" if path else name
+        handle = self.open(full)
+        try:
+            while chunk := os.read(handle, CHUNK_BYTES):
+                yield chunk
+        except OSError as problem:
+            raise refused(problem, f"{self._path}/{full}") from None
+        finally:
+            os.close(handle)
+
+    def open(self, path: str) -> int:
+        """A handle of a plain file below."""
+        parent, _, name = path.rpartition("/")
+        try:
+            above = descend(self._handle, parent)
+            try:
+                handle = os.open(name, PLAIN, dir_fd=above)
+            finally:
+                os.close(above)
+        except OSError as problem:
+            raise refused(problem, f"{self._path}/{path}") from None
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise StageError(f"{self._path}/{path} is no plain file")
+        return handle
+
+    def write(self, path: str, stream: Any, size: int) -> None:
+        """Make a file; it has its name only when it is whole."""
+        parent, _, name = path.rpartition("/")
+        part = f".{name}{PART}"
+        try:
+            above = descend(self._handle, parent, make=True)
+        except OSError as problem:
+            raise refused(problem, f"{self._path}/{parent}") from None
+        try:
+            try:
+                os.unlink(part, dir_fd=above)
+            except FileNotFoundError:
+                pass
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            handle = os.open(part, flags, 0o666, dir_fd=above)
+            try:
+                with os.fdopen(handle, "wb") as target:
+                    shutil.copyfileobj(stream, target, CHUNK_BYTES)
+                    target.flush()
+                    os.fdatasync(handle)
+                    if target.tell() != size:
+                        raise StageError(f"{path} was changed while it was copied")
+                os.rename(part, name, src_dir_fd=above, dst_dir_fd=above)
+            except BaseException:
+                try:
+                    os.unlink(part, dir_fd=above)
+                except OSError:
+                    pass
+                raise
+        except OSError as problem:
+            raise refused(problem, f"{self._path}/{path}") from None
+        finally:
+            os.close(above)
+
+
+def too_deep(what: str) -> StageError:
+    """What has more folders below each other than are copied."""
+    return StageError(
+        f"{what} has more than {DEPTH_MAX} folders below each other: put it in an archive, as tar "
+        "makes them, and have that copied"
+    )
+
+
+def refused(problem: OSError, what: str) -> StageError:
+    """What the system would not do."""
+    if problem.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StageError(f"{what}: no space is left on the disk")
+    if problem.errno in {errno.ELOOP, errno.ENOTDIR}:
+        return StageError(f"{what}: {os.strerror(problem.errno)}; links are not followed")
+    return StageError(f"{what}: {os.strerror(problem.errno or 0)}")
+
+
+def store_of(item: dict[str, Any]) -> Any:
+    """The store of an item of an order."""
+    store = item["store"]
+    if store.get("objects"):
+        return buckets.Bucket(store["objects"], tuple(item["keys"]))
+    try:
+        return Folder(store["folder"])
+    except OSError as problem:
+        raise refused(problem, store["folder"]) from None
+
+
+# In ----------------------------------------------------------------------------------------------
+
+
+def key_of(item: dict[str, Any], listing: Listing) -> str:
+    """What an entry of the cache is called that holds just this."""
+    what = [item["store"], item["path"], item["sha256"], item["checksums"], listing]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:40]
+
+
+def is_whole(entry: str) -> bool:
+    """Whether an entry of the cache is there as it was copied."""
+    try:
+        with open(f"{entry}/{MANIFEST}", encoding="utf-8") as stream:  # noqa: PTH123
+            files = json.load(stream)
+        for name, size, mtime_ns in files:
+            found = os.lstat(f"{entry}/{DATA}/{name}")
+            if (found.st_size, found.st_mtime_ns) != (size, mtime_ns):
+                return False
+    except (OSError, ValueError, TypeError):
+        return False
+    return True
+
+
+def fetch(order: dict[str, Any], progress: Progress) -> dict[str, list[str]]:
+    """Have all items of an order in the cache; entry and path in it by name."""
+    found = {}
+    for item in order["items"]:
+        source = store_of(item)
+        single, listing = source.list(item["path"], FILES_MAX)
+        for name, _, _ in listing:
+            if not {"", ".", ".."}.isdisjoint(name.split("/")):
+                raise StageError(f"{item['path']}: {name!r} is a name that leads elsewhere")
+            if name.count("/") > DEPTH_MAX:
+                raise too_deep(item["path"] or ".")
+        if item["sha256"] and not single:
+            raise StageError(f"{item['path'] or '.'} is a folder: sha256 is of a single file")
+        key = key_of(item, listing)
+        entry = f"{order['cache']}/{key}"
+        while True:
+            there = is_whole(entry)
+            size = sum(size for _, size, _ in listing)
+            say({"listed": {"name": item["name"], "key": key, "bytes": size, "there": there}})
+            if sys.stdin.readline().strip() != "go":
+                raise SystemExit(3)
+            if not there:
+                copy_in(source, item, listing, entry, single=single, progress=progress)
+            if is_whole(entry):  # unless it was needed elsewhere a moment ago
+                break
+        os.utime(entry)
+        found[item["name"]] = [key, f"{DATA}/{listing[0][0]}" if single else DATA]
+    return found
+
+
+def copy_in(
+    source: Any, item: dict[str, Any], listing: Listing, entry: str, *, single: bool,
+    progress: Progress,
+) -> None:  # fmt: skip
+    """Make an entry of the cache; it has its name only when it is whole."""
+    for old in (entry, entry + PART):
+        trees.delete(old, sys.maxsize)
+    part = entry + PART
+    wanted = {listing[0][0]: item["sha256"]} if item["sha256"] else {}
+    hashing = bool(wanted or item["checksums"])
+    digests, manifest = {}, []
+    try:
+        os.makedirs(f"{part}/{DATA}", 0o700)
+        for name, size, tag in listing:
+            path = f"{part}/{DATA}/{name}"
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)  # noqa: PTH120
+            chunks = source.read(item["path"], name, tag, single=single)
+            digests[name] = _write(path, chunks, size, hashing=hashing, progress=progress)
+            manifest.append([name, size, os.lstat(path).st_mtime_ns])
+        if item["checksums"]:
+            wanted = listed_checksums(f"{part}/{DATA}", item["checksums"], digests)
+        for name, digest in wanted.items():
+            if digests.get(name) != digest:
+                raise StageError(f"{name}: its checksum is not the one that was given")
+        with open(f"{part}/{MANIFEST}", "w", encoding="utf-8") as stream:  # noqa: PTH123
+            json.dump(manifest, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.rename(part, entry)  # noqa: PTH104
+    except OSError as problem:
+        trees.delete(part, sys.maxsize)
+        raise refused(problem, "the node's cache") from None
+    except BaseException:
+        trees.delete(part, sys.maxsize)
+        raise
+
+
+def _write(
+    path: str, chunks: Iterator[bytes], size: int, *, hashing: bool, progress: Progress
+) -> str:
+    """Write a file of the cache that nobody writes to again; its checksum, if it is wanted."""
+    digest, count = hashlib.sha256(), 0
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
+    with os.fdopen(handle, "wb", buffering=0) as target:
+        for chunk in chunks:
+            if count + len(chunk) > size:  # what grows, or is sent on and on, is never written
+                raise StageError(f"{os.path.basename(path)} was changed while it was copied")  # noqa: PTH119
+            left = memoryview(chunk)
+            while left:
+                left = left[target.write(left) :]
+            count += len(chunk)
+            progress.add(len(chunk))
+            if hashing:
+                digest.update(chunk)
+        os.fdatasync(handle)
+    if count != size:
+        raise StageError(f"{os.path.basename(path)} was changed while it was copied")  # noqa: PTH119
+    return digest.hexdigest() if hashing else ""
+
+
+def listed_checksums(data: str, name: str, digests: dict[str, str]) -> dict[str, str]:
+    """Checksums by file, as a file below the data lists them.
+
+    Raises:
+        StageError: there is no such file, or it can't be read.
+    """
+    if name not in digests:
+        raise StageError(f"{name}, which lists checksums, is not there")
+    path = f"{data}/{name}"
+    if os.stat(path).st_size > CHECKSUMS_BYTES_MAX:  # noqa: PTH116
+        raise StageError(f"{name} is larger than {CHECKSUMS_BYTES_MAX} bytes")
+    below = name.rpartition("/")[0]
+    found = {}
+    with open(path, encoding="utf-8", errors="replace") as stream:  # noqa: PTH123
+        for number, line in enumerate(stream, 1):
+            digest, space, file = line.rstrip("\n").partition(" ")
+            if not line.strip():
+                continue
+            if not space or len(digest) != 64:
+                raise StageError(f"line {number} of {name} is no checksum and name")
+            file = os.path.normpath(f"{below}/{file[1:]}" if below else file[1:])
+            if file not in digests:
+                raise StageError(f"{file}, which {name} lists, is not there")
+            found[file] = digest.lower()
+    return found
+
+
+# Out ---------------------------------------------------------------------------------------------
+
+
+class AtMost:
+    """A stream of which one byte more is read than there was when it was listed, and no more."""
+
+    def __init__(self, stream: Any, size: int) -> None:
+        self._stream, self._left = stream, size + 1
+
+    def read(self, count: int) -> bytes:
+        """As of streams."""
+        data: bytes = self._stream.read(min(count, self._left))
+        self._left -= len(data)
+        return data
+
+
+def deliver(order: dict[str, Any], progress: Progress) -> None:
+    """Copy what a task has left to where it is to be."""
+    try:
+        work = Folder(order["work"])
+    except OSError as problem:
+        raise refused(problem, order["work"]) from None
+    for item in order["items"]:
+        target = store_of(item)
+        single, listing = work.list(item["path"], FILES_MAX)
+        for name, size, _ in listing:
+            below = item["path"] if single else f"{item['path']}/{name}"
+            with os.fdopen(work.open(below), "rb") as stream:
+                to = f"{item['to']}/{name}" if single else f"{item['to']}/{item['path']}/{name}"
+                target.write(to, AtMost(stream, size), size)
+            progress.add(size)
+
+
+def main() -> int:
+    """Carry out the order that comes."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        return 3
+    os.umask(0o077)
+    progress = Progress()
+    try:
+        line = sys.stdin.readline()
+        if not line:
+            return 3  # whoever wanted it has gone
+        order = json.loads(line)
+        if order["do"] == "in":
+            say({"done": {"entries": fetch(order, progress), "moved": progress.moved}})
+        else:
+            os.umask(0o022)
+            deliver(order, progress)
+            say({"done": {"entries": {}, "moved": progress.moved}})
+    except (StageError, buckets.BucketError) as problem:
+        say({"problem": str(problem), "moved": progress.moved})
+        return 1
+    except OSError as problem:
+        say({"problem": f"{problem}", "moved": progress.moved})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,344 @@
+"""What of a node's disk holds data that tasks have staged: found again, bounded, and let go of.
+
+An entry is a folder ``cache/UID/KEY`` of the user whose tasks it is for, and whole by its name:
+what is being made, or deleted, has an ending of its own, and is removed by the next agent. Entries
+that a task needs are pinned by a file of that attempt; of the others the one that was used longest
+ago goes first. Folders of users are the users' own: nothing in them is followed or trusted.
+"""
+
+import contextlib
+import itertools
+import os
+import secrets
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents.data import copy_worker as stagehand
+from agents.host import file_tree as trees
+from reconciler.model.state.states import EndReason
+
+#: Of the file system, where no limit is given; and what is left free of it in any case.
+LIMIT_RATIO = 0.2
+RESERVE_BYTES, RESERVE_RATIO = 2**30, 0.05
+#: Entries of one user that are remembered; a user who has more has made them by hand.
+ENTRIES_MAX = 10_000
+#: Names below all entries of a user that are looked at when an agent starts. What is not measured
+#: by then is deleted: nobody's own files keep others waiting.
+NAMES_MAX = 10_000_000
+#: How long copies wait for what an earlier agent has left to be measured.
+LOAD_S = 60.0
+
+Key = tuple[int, str]
+
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is kept of an attempt: entries that it needs, and what is to be copied out of it.
+
+    ``outs`` is the order for that, without credentials, None for nothing; ``done`` whether it was
+    carried out, with ``problem`` where it could not be, and ``reason`` where that was for an order.
+    """
+
+    pins: tuple[Key, ...] = ()
+    outs: dict[str, Any] | None = None
+    done: bool = False
+    problem: str = ""
+    reason: EndReason | None = None
+
+
+class _Done(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How copying out has ended: what is written over the room at the front of a note's file."""
+
+    problem: str = ""
+    reason: EndReason | None = None
+
+
+_DECODE_NOTE = msgspec.json.Decoder(Note).decode
+_DECODE_DONE = msgspec.json.Decoder(_Done).decode
+#: Room at the front of a note's file, with the end of a line as its last byte.
+ROOM_BYTES = 2048
+
+
+class _Entry(msgspec.Struct):
+    size_bytes: int
+    used_at: float
+
+
+class Cache:
+    """One node's. Its methods may be called by different threads.
+
+    Args:
+        root: the node's folder.
+        limit_bytes: how much may be in it; 0: a fifth of the file system.
+    """
+
+    def __init__(self, root: Path, limit_bytes: int = 0) -> None:
+        self._folder = root / "cache"
+        self._notes_folder = root / "staging"
+        self._folder.mkdir(mode=0o711, exist_ok=True)
+        self._notes_folder.mkdir(mode=0o700, exist_ok=True)
+        space = os.statvfs(root)
+        total = space.f_blocks * space.f_frsize
+        self.limit_bytes = limit_bytes or int(total * LIMIT_RATIO)
+        self._reserve = min(RESERVE_BYTES, int(total * RESERVE_RATIO))
+        self._lock = threading.Lock()
+        self._entries: dict[Key, _Entry] = {}
+        #: What copies under way were promised, by attempt.
+        self._promised: dict[str, int] = {}
+        self._notes: dict[str, Note] = {}
+        #: Set when it is known what an earlier agent has left.
+        self.loaded = threading.Event()
+        self._load_notes()
+        found, gone = self._look()
+        threading.Thread(target=self._load, args=(found, gone), daemon=True).start()
+
+    # Notes of attempts -----------------------------------------------------------------------
+
+    def note(self, attempt: str) -> Note | None:
+        """What is kept of an attempt."""
+        with self._lock:
+            return self._notes.get(attempt)
+
+    def put(self, attempt: str, note: Note) -> None:
+        """Keep something of an attempt, on disk, before anything is done by it.
+
+        Raises:
+            OSError: it can't be kept.
+        """
+        with self._lock:
+            self._put(attempt, note)
+
+    def _put(self, attempt: str, note: Note) -> None:
+        path = self._notes_folder / attempt
+        fresh = self._notes_folder / f".{attempt}"
+        try:
+            fresh.write_bytes(b" " * (ROOM_BYTES - 1) + b"\n" + msgspec.json.encode(note))
+            fresh.replace(path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        self._notes[attempt] = note
+
+    def finish(self, attempt: str, problem: str, reason: EndReason | None) -> None:
+        """Keep how copying out has ended, in the room that was taken with the attempt's note: on
+        a full disk as well. Without it the next agent would copy again, and tell another end."""
+        done = _Done(problem, reason)
+        while len(text := msgspec.json.encode(done)) >= ROOM_BYTES:
+            done = _Done(done.problem[: len(done.problem) // 2], reason)
+        with self._lock:
+            note = self._notes.get(attempt, Note())
+            note = msgspec.structs.replace(note, done=True, problem=done.problem, reason=reason)
+            self._notes[attempt] = note
+            with contextlib.suppress(OSError):
+                if not _fill(self._notes_folder / attempt, text):
+                    self._put(attempt, note)
+
+    def forget(self, attempt: str) -> None:
+        """An attempt is over, and that is known."""
+        with self._lock:
+            self._promised.pop(attempt, None)
+            if self._notes.pop(attempt, None) is not None:
+                (self._notes_folder / attempt).unlink(missing_ok=True)
+
+    def keep(self, attempts: set[str]) -> None:
+        """Forget all but these: an agent before this one may have died over them."""
+        with self._lock:
+            gone = self._notes.keys() - attempts
+        for name in gone:
+            self.forget(name)
+
+    # Entries ---------------------------------------------------------------------------------
+
+    @property
+    def size_bytes(self) -> int:
+        """How much is in it."""
+        with self._lock:
+            return sum(one.size_bytes for one in self._entries.values())
+
+    def home(self, uid: int, gid: int) -> str:
+        """The folder of a user's entries, made where there is none.
+
+        Raises:
+            OSError: it can't be made.
+        """
+        home = self._folder / str(uid)
+        with contextlib.suppress(FileExistsError):
+            home.mkdir(mode=0o700)
+        handle = os.open(home, stagehand.FOLDER)
+        try:
+            if os.fstat(handle).st_uid != uid:
+                os.fchown(handle, uid, gid)
+            os.fchmod(handle, 0o700)
+        finally:
+            os.close(handle)
+        return str(home)
+
+    def claim(self, attempt: str, key: Key, size_bytes: int, *, there: bool) -> str:
+        """Pin an entry for an attempt and make room where it is still to come; why that can't be.
+
+        Raises:
+            OSError: the pin can't be kept.
+        """
+        if size_bytes < 0:
+            return "the copy does not say how much it is"
+        with self._lock:
+            note = self._notes.get(attempt, Note())
+            if key not in note.pins:
+                self._put(attempt, msgspec.structs.replace(note, pins=(*note.pins, key)))
+            entry = self._entries.get(key)
+            if entry is not None:
+                entry.used_at = time.time()
+        if not there:
+            self.loaded.wait(LOAD_S)  # beside the lock
+        while not there:
+            with self._lock:
+                victim, problem = self._make_room(attempt, size_bytes)
+            if victim is None:
+                return problem
+            self._remove(victim)  # beside the lock: it may be much
+        return ""
+
+    def settle(self, attempt: str, keys: tuple[Key, ...] = ()) -> None:
+        """A copy has ended, one way or the other: measure what is there now, and remove what it
+        could not finish."""
+        for key in keys:
+            trees.delete(self._path(key) + stagehand.PART)
+        sizes = {key: trees.measure(self._path(key)).size_bytes for key in keys}
+        with self._lock:
+            self._promised.pop(attempt, None)
+            for key, size in sizes.items():
+                if size is not None:
+                    self._entries[key] = _Entry(size, time.time())
+
+    def _make_room(self, attempt: str, size_bytes: int) -> tuple[Key | None, str]:
+        """Promise so much room: the entry that has to go before, else why it never will fit."""
+        promised = sum(size for name, size in self._promised.items() if name != attempt)
+        own = self._promised.get(attempt, 0) + size_bytes
+        pinned = {key for note in self._notes.values() for key in note.pins}
+        idle = [key for key in self._entries if key not in pinned]
+        used = sum(one.size_bytes for one in self._entries.values())
+        freed = sum(self._entries[key].size_bytes for key in idle)
+        space = os.statvfs(self._folder)
+        left = space.f_bavail * space.f_frsize - self._reserve - promised
+        if used + promised + own <= self.limit_bytes and size_bytes <= left:
+            self._promised[attempt] = own
+            return None, ""
+        # nothing goes for what would not fit even then
+        fits = used - freed + promised + own <= self.limit_bytes and size_bytes <= left + freed
+        if idle and fits:
+            victim = min(idle, key=lambda key: (self._entries[key].used_at, key))
+            del self._entries[victim]
+            return victim, ""
+        where = "on the node's disk" if size_bytes > left + freed else "for copies on the node"
+        return None, (
+            f"no room {where}: {_mib(size_bytes)} are to be copied, {_mib(used - freed + promised)}"
+            f" of at most {_mib(self.limit_bytes)} of copies are held by tasks, and "
+            f"{_mib(left + freed)} of the disk are free or could be"
+        )
+
+    def _path(self, key: Key) -> str:
+        return f"{self._folder}/{key[0]}/{key[1]}"
+
+    def _remove(self, key: Key) -> None:
+        """Delete what was an entry, under a name that says so."""
+        trees.delete(_gone(self._path(key)))
+
+    # What an earlier agent has left ----------------------------------------------------------
+
+    def _load_notes(self) -> None:
+        for path in self._notes_folder.iterdir():
+            try:
+                self._notes[path.name] = _read_note(path.read_bytes())
+            except (OSError, msgspec.MsgspecError):
+                path.unlink(missing_ok=True)
+        for name in [name for name in self._notes if name.startswith(".")]:
+            del self._notes[name]
+            (self._notes_folder / name).unlink(missing_ok=True)
+
+    def _look(self) -> tuple[list[Key], list[str]]:
+        """What may be entries, and paths of what is of no use, under names that no copy takes."""
+        found: list[Key] = []
+        gone: list[str] = []
+        for home in self._folder.iterdir():
+            if not home.name.isdigit() or home.is_symlink():
+                continue
+            # of a user who has put more there the rest is met by the agents after this one
+            with contextlib.suppress(OSError), os.scandir(home) as listed:
+                names = sorted(one.name for one in itertools.islice(listed, 2 * ENTRIES_MAX))
+                for number, name in enumerate(names):
+                    left = name.endswith((stagehand.PART, stagehand.GONE))
+                    if left or number >= ENTRIES_MAX:
+                        gone.append(_gone(f"{home}/{name}"))
+                    else:
+                        found.append((int(home.name), name))
+        return found, gone
+
+    def _load(self, found: list[Key], gone: list[str]) -> None:
+        """Measure and delete, beside all else. A copy may bring the same entry meanwhile."""
+        names = dict.fromkeys((uid for uid, _ in found), NAMES_MAX)
+        try:
+            for key in found:
+                path = self._path(key)
+                measured = trees.measure(path, min(names[key[0]], trees.NAMES_MAX))
+                names[key[0]] -= measured.names
+                with contextlib.suppress(OSError), self._lock:
+                    if key in self._entries:
+                        continue
+                    if measured.size_bytes is not None:
+                        used_at = os.lstat(path).st_mtime
+                        self._entries[key] = _Entry(measured.size_bytes, used_at)
+                    elif not any(key in note.pins for note in self._notes.values()):
+                        gone.append(_gone(path))
+        finally:
+            self.loaded.set()
+        for path in gone:
+            trees.delete(path)
+
+
+def _gone(path: str) -> str:
+    """Take the name away from what is to be deleted; where it is then."""
+    if path.endswith(stagehand.GONE):
+        return path
+    gone = f"{os.path.dirname(path)}/{secrets.token_hex(8)}{stagehand.GONE}"  # noqa: PTH120
+    with contextlib.suppress(OSError):
+        os.rename(path, gone)  # noqa: PTH104
+    return gone
+
+
+def _mib(size: int) -> str:
+    mib = max(0, size) / 2**20
+    return f"{mib / 1024:,.1f} GiB" if mib >= 1024 else f"{mib:.4g} MiB"
+
+
+def _fill(path: Path, text: bytes) -> bool:
+    """Write over the room at the front of a note's file; False where it has none."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        if os.pread(handle, 1, ROOM_BYTES - 1) != b"\n":
+            return False  # an older agent has written it
+        return os.pwrite(handle, text.ljust(ROOM_BYTES - 1), 0) == ROOM_BYTES - 1
+    finally:
+        os.close(handle)
+
+
+def _read_note(data: bytes) -> Note:
+    """What a note's file says; an end that was torn by a crash is none.
+
+    Raises:
+        MsgspecError: it says nothing.
+    """
+    room, line_end, text = data.partition(b"\n")
+    if not line_end:
+        return _DECODE_NOTE(data)
+    note = _DECODE_NOTE(text)
+    try:
+        done = _DECODE_DONE(room)
+    except msgspec.MsgspecError:
+        return note
+    return msgspec.structs.replace(note, done=True, problem=done.problem, reason=done.reason)

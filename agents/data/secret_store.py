@@ -1,0 +1,133 @@
+"""Secrets of jobs: read from files of the node, or asked of a command, never told to anyone else.
+
+A secret belongs to a Unix user: ``FOLDER/USER/NAME``, a file that only root or that user can read.
+Where there is no such file the configured command is asked, ``COMMAND USER NAME``; what it prints
+is the secret. Errors name the secret, never what is in it, nor what the command had to say.
+"""
+
+import os
+import pwd
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from agents.host import commands
+
+BYTES_MAX = 64 * 2**10
+COMMAND_S = 30.0
+
+
+class SecretError(Exception):
+    """A secret that can't be had here, and why."""
+
+
+class Vault(msgspec.Struct, frozen=True):
+    """Where a node's secrets come from."""
+
+    folder: Path | None = None
+    command: tuple[str, ...] = ()
+
+    def fetch(self, user: str, uid: int, names: Iterable[str]) -> dict[str, str]:
+        """The secrets of a user by name.
+
+        Raises:
+            SecretError: one can't be had, or is not kept as it has to be.
+        """
+        return {name: self._one(user, uid, name) for name in names}
+
+    def _one(self, user: str, uid: int, name: str) -> str:
+        if self.folder is not None:
+            path = self.folder / user / name
+            try:
+                return _read(path, uid)
+            except FileNotFoundError:
+                pass
+            except OSError as problem:
+                raise SecretError(f"secret {name!r} of {user}: {problem.strerror}") from None
+        if self.command:
+            return self._ask(user, name)
+        where = f"{self.folder}/{user}/{name} does not exist" if self.folder else (
+            "this node's agent has neither --secrets nor --secret-command")  # fmt: skip
+        raise SecretError(f"secret {name!r} of {user}: {where}")
+
+    def _ask(self, user: str, name: str) -> str:
+        what = f"secret {name!r} of {user}"
+        try:
+            ran = commands.run([*self.command, user, name], COMMAND_S, BYTES_MAX + 1)
+        except OSError as problem:
+            raise SecretError(f"{what}: command: {problem.strerror}") from None
+        if len(ran.said) <= BYTES_MAX and ran.status is None:
+            raise SecretError(f"{what}: the command took over {COMMAND_S:g} s")
+        if len(ran.said) <= BYTES_MAX and ran.status != 0:
+            raise SecretError(f"{what}: the command ended {ran.status}")
+        return _text(ran.said, name)
+
+
+def problems(folder: Path) -> Iterator[str]:
+    """What keeps secrets in a folder from being given to jobs, without looking into them."""
+    try:
+        if not folder.is_dir():
+            yield f"{folder} is no folder"
+            return
+        users = sorted(folder.iterdir())
+    except OSError as problem:
+        yield f"{folder} can't be read: {problem.strerror}"
+        return
+    for user in users:
+        try:
+            yield from _problems_of(user)
+        except OSError as problem:
+            yield f"{user} can't be read: {problem.strerror}"
+
+
+def _problems_of(user: Path) -> Iterator[str]:
+    """What is wrong with the folder of one user; raises OSError where it can't be read."""
+    if not user.is_dir():
+        yield f"{user} is no folder: secrets are files {user.parent}/USER/NAME"
+        return
+    try:
+        uid = pwd.getpwnam(user.name).pw_uid
+    except KeyError:
+        yield f"{user}: there is no Unix user {user.name} here"
+        return
+    for path in sorted(user.iterdir()):
+        try:
+            _read(path, uid)
+        except SecretError as problem:
+            yield str(problem)
+        except OSError as problem:
+            yield f"{path} can't be read: {problem.strerror}"
+
+
+def _read(path: Path, uid: int) -> str:
+    """A file that nobody else could have read or put there."""
+    for folder in (path.parent, path.parent.parent):
+        if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise SecretError(f"folder {folder}: others can write there; chmod go-w {folder}")
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as stream:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise SecretError(f"{path} is not a file")
+        if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise SecretError(
+                f"{path} has mode {stat.S_IMODE(found.st_mode):04o}: others can get at it; "
+                f"chmod 600 {path}"
+            )
+        if found.st_uid not in {0, uid, os.geteuid()}:
+            raise SecretError(f"{path} belongs to user {found.st_uid}, neither root nor its own")
+        return _text(stream.read(BYTES_MAX + 1), path.name)
+
+
+def _text(data: bytes, name: str) -> str:
+    if len(data) > BYTES_MAX:
+        raise SecretError(f"secret {name!r} is larger than {BYTES_MAX} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise SecretError(f"secret {name!r} is not text") from None
+    if "\0" in text:
+        raise SecretError(f"secret {name!r} is not text")
+    return text.removesuffix("\n")

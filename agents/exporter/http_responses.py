@@ -1,0 +1,114 @@
+"""What is answered at the agent's own port: a request's head in, status and page out.
+
+Nothing of a request reaches the agent: one path has the page, one says that the agent lives, and
+everything else is refused. Where there is no token, which is possible on loopback only, a web page
+that somebody looks at can't read it either: it comes with another name of host.
+"""
+
+import hmac
+from collections.abc import Mapping
+
+import msgspec
+
+from reconciler.model.values import addresses
+
+#: The most bytes of a request's line and headers together.
+HEAD_BYTES_MAX = 8 * 2**10
+END_OF_HEAD = b"\r\n\r\n"
+PAGE_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_REASONS = {
+    200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found",
+    405: "Method Not Allowed", 408: "Request Timeout", 431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}  # fmt: skip
+#: What a refusal of a status brings along.
+_WITH = {
+    401: {"WWW-Authenticate": 'Bearer realm="muster"'},
+    405: {"Allow": "GET"},
+    503: {"Retry-After": "5"},
+}
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A request that gets no page, by its status, and why."""
+
+    status: int
+    why: str
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request that is answered: for the page, packed by gzip where the caller takes that, or,
+    not ``page``, for a sign of life."""
+
+    page: bool
+    packed: bool = False
+
+
+OVERLONG = Refusal(431, f"a request's line and headers have at most {HEAD_BYTES_MAX} bytes")
+SLOW = Refusal(408, "the request was not whole in time")
+
+
+def read(head: bytes, token: bytes) -> Asked | Refusal:
+    """What a request asks for. ``head`` ends with the empty line; ``token`` empty: none is asked.
+
+    A token is asked for before anything is said of paths.
+    """
+    line, *rest = head.removesuffix(END_OF_HEAD).decode("latin-1").split("\r\n")
+    words = line.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
+        return Refusal(400, "the request is not HTTP/1.1")
+    headers: dict[str, str] = {}
+    for one in rest:
+        name, colon, value = one.partition(":")
+        if not colon or not name or name != name.strip():
+            return Refusal(400, "a header is not NAME: VALUE")
+        if headers.setdefault(name.lower(), value.strip()) != value.strip():
+            return Refusal(400, f"there are two headers {name[:40]!a}")
+    method, path = words[0], words[1].partition("?")[0]
+    if path != "/healthz":
+        refusal = _refused(headers, token)
+        if refusal is not None:
+            return refusal
+        if path != "/metrics":
+            return Refusal(404, "there is /metrics, and /healthz")
+    if method != "GET":
+        return Refusal(405, "nothing but GET is answered")
+    return Asked(path == "/metrics", _takes_gzip(headers.get("accept-encoding", "")))
+
+
+def _refused(headers: Mapping[str, str], token: bytes) -> Refusal | None:
+    if token:
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not hmac.compare_digest(given.encode("latin-1"), token):
+            return Refusal(401, "send Authorization: Bearer TOKEN, as in --metrics-token-file")
+        return None
+    host = headers.get("host", "")
+    if "origin" in headers or (host and not addresses.is_loopback(addresses.host_of(host))):
+        return Refusal(
+            403, "without a token only localhost, 127.0.0.1 and [::1] are answered to, and no page "
+            "of a browser"
+        )  # fmt: skip
+    return None
+
+
+def _takes_gzip(header: str) -> bool:
+    for one in header.split(","):
+        name, _, weight = one.replace(" ", "").partition(";")
+        if name.lower() == "gzip":
+            return not weight or weight.removeprefix("q=0").strip(".0") != ""
+    return False
+
+
+def answer(status: int, body: bytes, *, kind: str = PAGE_TYPE, packed: bool = False) -> bytes:
+    """A whole answer; the connection ends with it."""
+    headers = {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"}
+    if packed:
+        headers["Content-Encoding"] = "gzip"
+    headers |= _WITH.get(status, {})
+    lines = [f"HTTP/1.1 {status} {_REASONS[status]}", *(f"{k}: {v}" for k, v in headers.items())]
+    return "\r\n".join(lines).encode("latin-1") + END_OF_HEAD + body
+
+
+def refuse(refusal: Refusal) -> bytes:
+    """The answer to what is refused."""
+    return answer(refusal.status, f"{refusal.why}\n".encode(), kind="text/plain; charset=utf-8")

@@ -1,0 +1,141 @@
+"""The node's own page, kept ready for whoever scrapes it: nothing is made while somebody waits.
+
+While it was read in the last ten minutes it is made anew every few seconds, whether the controller
+can be reached or not. Only the first who asks after a while waits for it, and no page is handed
+out that has grown old because something is amiss.
+"""
+
+import gzip
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from agents import reports
+from reconciler.model.metrics import node_series
+from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.state import records
+from reconciler.model.state.states import NodeState
+from reconciler.model.values import resources
+
+#: The time between two pages.
+EVERY_S = 5.0
+#: How old a page may be that is handed out.
+FRESH_S = 20.0
+#: How long the page is kept up to date after it was read.
+WANTED_S = 600.0
+#: Quick packing: a page shrinks to a tenth all the same.
+_LEVEL = 1
+NOT_YET = "the controller has not said yet in which pool this node is and what runs on it"
+
+
+def render(now: reports.Now) -> bytes:
+    """The page of one moment's values. The node's state is its controller's to say, not its own."""
+    record = records.NodeRecord(
+        name=now.node,
+        state=NodeState.UNKNOWN,
+        pool=now.pool,
+        inventory=now.inventory,
+        usage=now.usage,
+        last_report_at=now.reported_at,
+    )
+    words = {name: taskwords.bounded(one) for name, one in now.words.items()}
+    attempts = [attempt_of(now, one) for one in now.attempts]
+    return node_series.render(record, attempts, now.gpu_usage, words, now.uses, judged=False)
+
+
+def attempt_of(now: reports.Now, given: reports.Given) -> records.AttemptRecord:
+    """An attempt as its controller has it, as far as the node was told."""
+    assignment, template, report = given.assignment, given.template, given.report
+    return records.AttemptRecord(
+        id=assignment.attempt,
+        job=template.job,
+        run=template.run,
+        job_key="",
+        element=assignment.element,
+        group=template.group,
+        index=assignment.index,
+        try_number=assignment.try_number,
+        node=now.node,
+        boot_id=now.boot_id,
+        resources=resources.Resources(
+            template.cpu_milli,
+            template.memory_bytes,
+            assignment.share_milli * len(assignment.devices),
+        ),
+        state=report.state,
+        assigned_at=0.0,
+        devices=assignment.devices,
+        rank=assignment.rank,
+        started_at=report.started_at,
+        saved=report.checkpoint,
+        saves_every_s=assignment.saves_every_s,
+    )
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """A page that may be handed out, also packed by gzip, or why there is none."""
+
+    page: bytes = b""
+    packed: bytes = b""
+    problem: str = ""
+
+
+class Page:
+    """The page of one node. ``turn`` is one thread's; the rest may be called by any.
+
+    Args:
+        now: the values of this moment, None where nothing can be told yet.
+        leaving: set when the agent leaves.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], reports.Now | None],
+        leaving: threading.Event,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._now = now
+        self._leaving = leaving
+        self._clock = clock
+        self._asked = threading.Event()
+        self._wanted_at: float | None = None
+        self._ready = Ready()
+        self._ready_at: float | None = None
+        #: Called whenever there is a page, or a reason why there is none.
+        self.on_ready: Callable[[], None] = lambda: None
+
+    def ask(self) -> Ready | None:
+        """The page, to be handed out; None: it is being made."""
+        now = self._clock()
+        self._wanted_at = now
+        self._asked.set()
+        if self._ready_at is None or now - self._ready_at > FRESH_S:
+            return None
+        return self._ready
+
+    def make_if_wanted(self) -> bool:
+        """Make the page where somebody reads it; whether anybody does."""
+        self._asked.clear()  # first: who asks from here on is not overlooked
+        wanted_at = self._wanted_at
+        if wanted_at is None or self._clock() - wanted_at > WANTED_S:
+            return False
+        began, now = self._clock(), self._now()
+        if now is None:
+            self._ready = Ready(problem=NOT_YET)
+        else:
+            page = render(now)
+            self._ready = Ready(page, gzip.compress(page, _LEVEL, mtime=0))
+        self._ready_at = began
+        self.on_ready()
+        return True
+
+    def turn(self) -> None:
+        """Make the page, and wait until the next is due; to be called again and again."""
+        if self.make_if_wanted():
+            self._leaving.wait(EVERY_S)
+        else:
+            # it is looked now and then whether the agent leaves
+            self._asked.wait(EVERY_S)

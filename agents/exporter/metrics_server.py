@@ -1,0 +1,294 @@
+"""A port of the agent's own, where Prometheus reads the node's page; closed unless it is asked for.
+
+One thread holds all connections and waits for none: each has so much time to ask, and so much to
+take its answer, there are at most so many at once, and what is handed out is there already
+(``nodepage``). Whatever callers do, the agent beside it goes on.
+"""
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from agents.exporter import http_responses as scrapes
+from agents.exporter import listeners as ports
+from agents.exporter import metrics_page as nodepage
+from agents.host import operator_log as voice
+from agents.settings import Listen
+from agents.tasks import start_orders as tasks
+
+#: The most connections at once; further ones wait in the kernel's queue.
+CONNECTIONS_MAX = 64
+#: How long a caller has to ask, how long it waits for a page that is being made, and how long it
+#: has to take its answer.
+ASK_S, MAKE_S, TAKE_S = 2.0, 10.0, 15.0
+#: Who has said nothing for so long makes room for the next caller, where there is none left.
+SPARE_S = 0.2
+#: A port that is taken is tried again after so long, and then after twice that, up to the most.
+AGAIN_S, AGAIN_S_MAX = 1.0, 60.0
+_LOOK_S = 1.0
+#: How long nobody is taken in where there is no room for one more connection.
+_REST_S = 0.2
+_READ_BYTES = 4096
+
+
+class _Caller:
+    """One connection: it asks, may wait for the page, and takes its answer."""
+
+    def __init__(self, connection: socket.socket, now: float) -> None:
+        self.connection = connection
+        self.came_at = now
+        self.until = now + ASK_S
+        self.heard = b""
+        self.asked: scrapes.Asked | None = None
+        self.left = memoryview(b"")
+
+    def say(self, answer: bytes, now: float) -> None:
+        """Begin to answer."""
+        self.left = memoryview(answer)
+        self.until = now + TAKE_S
+
+
+class Port:
+    """The open port; all of it but its making is one thread's.
+
+    Args:
+        listener: what ``bind`` made.
+        token: what callers have to show; empty: nothing.
+        page: where pages come from.
+        leaving: set when the agent leaves.
+    """
+
+    def __init__(
+        self, listener: socket.socket, token: str, page: nodepage.Page, leaving: threading.Event
+    ) -> None:
+        self._listener = listener
+        self._token = token.encode()
+        self._page = page
+        self._leaving = leaving
+        page.on_ready = self._page_ready
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._callers: dict[socket.socket, _Caller] = {}
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT at which it listens."""
+        host, port = self._listener.getsockname()[:2]
+        return Listen(str(host), int(port)).shown
+
+    def _page_ready(self) -> None:
+        """Whoever waits for the page may have it."""
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+
+    def serve(self) -> None:
+        """Answer until the agent leaves; after a defect it begins anew, its callers let go."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake, selectors.EVENT_READ)
+            selector.register(self._listener, selectors.EVENT_READ)
+            try:
+                while not self._leaving.is_set():
+                    self._turn(selector)
+            finally:
+                for caller in list(self._callers.values()):
+                    self._let_go(selector, caller)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._listener.close()
+        os.close(self._wake)
+
+    def _turn(self, selector: selectors.BaseSelector) -> None:
+        """Wait a moment, and go on with whoever is ready; let go of those that took too long."""
+        full = len(self._callers) >= CONNECTIONS_MAX
+        for key, _ in selector.select(min(_LOOK_S, SPARE_S) if full else _LOOK_S):
+            if key.fileobj is self._listener:
+                self._accept(selector)
+            elif key.fd == self._wake:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._wake)
+            elif (caller := self._callers.get(key.data)) is not None:  # not let go of just now
+                with self._contained(selector, caller):
+                    self._go_on(selector, caller)
+        now = time.monotonic()
+        for caller in list(self._callers.values()):
+            with self._contained(selector, caller):
+                self._look_after(selector, caller, now)
+        self._mind_listener(selector)
+
+    @contextlib.contextmanager
+    def _contained(self, selector: selectors.BaseSelector, caller: _Caller) -> Iterator[None]:
+        """A connection that breaks is nobody else's matter."""
+        try:
+            yield
+        except OSError:
+            self._let_go(selector, caller)
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        """Take in one more caller, where need be in the place of who has long said nothing."""
+        if len(self._callers) >= CONNECTIONS_MAX:
+            silent = self._silent(time.monotonic())
+            if silent is None:
+                return
+            with contextlib.suppress(OSError):
+                silent.connection.send(scrapes.refuse(scrapes.SLOW))
+            self._let_go(selector, silent)
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            self._leaving.wait(_REST_S)  # there are no handles left, or the caller has gone
+            return
+        connection.setblocking(False)
+        self._callers[connection] = _Caller(connection, time.monotonic())
+        selector.register(connection, selectors.EVENT_READ, connection)
+
+    def _silent(self, now: float) -> _Caller | None:
+        """Who came first of those that have not asked; None where all of them have just come.
+
+        It counts since when they are there: a byte now and then is no request.
+        """
+        asking = (one for one in self._callers.values() if one.asked is None and not one.left)
+        first = next(asking, None)
+        return first if first is not None and now - first.came_at >= SPARE_S else None
+
+    def _mind_listener(self, selector: selectors.BaseSelector) -> None:
+        """Take no more callers than can be held."""
+        full = len(self._callers) >= CONNECTIONS_MAX and self._silent(time.monotonic()) is None
+        if full == (self._listener.fileno() in selector.get_map()):
+            if full:
+                selector.unregister(self._listener)
+            else:
+                selector.register(self._listener, selectors.EVENT_READ)
+
+    def _go_on(self, selector: selectors.BaseSelector, caller: _Caller) -> None:
+        """Hear more of a caller's request, or say more of its answer."""
+        if caller.left:
+            caller.left = caller.left[caller.connection.send(caller.left) :]
+            if not caller.left:
+                self._let_go(selector, caller)
+            return
+        data = caller.connection.recv(_READ_BYTES)
+        if not data or caller.asked is not None:
+            self._let_go(selector, caller)  # it has gone, or says more than it was asked for
+            return
+        caller.heard += data
+        head, end, _ = caller.heard.partition(scrapes.END_OF_HEAD)
+        if len(head) > scrapes.HEAD_BYTES_MAX:
+            self._say(selector, caller, scrapes.refuse(scrapes.OVERLONG))
+        elif end:
+            asked = scrapes.read(head + end, self._token)
+            if isinstance(asked, scrapes.Refusal):
+                self._say(selector, caller, scrapes.refuse(asked))
+            elif asked.page:
+                caller.asked, caller.until = asked, time.monotonic() + MAKE_S
+            else:
+                self._say(selector, caller, scrapes.answer(200, b"ok\n"))
+
+    def _look_after(self, selector: selectors.BaseSelector, caller: _Caller, now: float) -> None:
+        """Give a caller the page where it is there, and no more time than it has."""
+        if caller.asked is not None and not caller.left:
+            ready = self._page.ask()
+            if ready is not None:
+                self._say(selector, caller, self._answer(ready, caller.asked))
+            elif now > caller.until:
+                late = scrapes.Refusal(503, f"the page was not made in {MAKE_S:.0f} s")
+                self._say(selector, caller, scrapes.refuse(late))
+        elif now > caller.until:
+            if caller.left:
+                self._let_go(selector, caller)
+            else:
+                self._say(selector, caller, scrapes.refuse(scrapes.SLOW))
+
+    @staticmethod
+    def _answer(ready: nodepage.Ready, asked: scrapes.Asked) -> bytes:
+        if ready.problem:
+            return scrapes.refuse(scrapes.Refusal(503, ready.problem))
+        if asked.packed:
+            return scrapes.answer(200, ready.packed, packed=True)
+        return scrapes.answer(200, ready.page)
+
+    def _say(self, selector: selectors.BaseSelector, caller: _Caller, answer: bytes) -> None:
+        caller.say(answer, time.monotonic())
+        selector.modify(caller.connection, selectors.EVENT_WRITE, caller.connection)
+
+    def _let_go(self, selector: selectors.BaseSelector, caller: _Caller) -> None:
+        """End a connection; what it still says is read, or its answer would be lost with it."""
+        if self._callers.pop(caller.connection, None) is None:
+            return
+        selector.unregister(caller.connection)
+        with contextlib.suppress(OSError):
+            caller.connection.shutdown(socket.SHUT_WR)
+            caller.connection.recv(_READ_BYTES)
+        caller.connection.close()
+
+
+class Door:
+    """The port from when it can be had; until then it is tried again beside the agent's work.
+
+    Args:
+        listen: where.
+        page: where pages come from.
+        leaving: set when the agent leaves.
+        tells: hears when the port is taken, by whom, and when it is open.
+        notice: what the node is to report of itself; empty: nothing.
+
+    Raises:
+        ports.PortError: by these options the port can't be had at all.
+        tasks.UnfitError: the token can't be read, or others can read it.
+        OSError: there is no such file of a token.
+    """
+
+    def __init__(
+        self,
+        listen: Listen,
+        page: nodepage.Page,
+        leaving: threading.Event,
+        tells: voice.Voice,
+        notice: Callable[[str], None],
+    ) -> None:
+        self._listen = listen
+        self._token = tasks.read_token(listen.token_file) if listen.token_file is not None else ""
+        self._page = page
+        self._leaving = leaving
+        self._tells = tells
+        self._notice = notice
+        self._again_s = AGAIN_S
+        self._problem = ""
+        self._brief = ""
+        self.port: Port | None = None
+        with contextlib.suppress(ports.TakenError):
+            self._open()
+
+    def turn(self) -> None:
+        """Answer callers until the agent leaves, or try for the port once more."""
+        if self.port is not None:
+            self.port.serve()
+            return
+        self._notice(self._brief)
+        self._leaving.wait(self._again_s)
+        self._again_s = min(2 * self._again_s, AGAIN_S_MAX)
+        if self._leaving.is_set():
+            return
+        with contextlib.suppress(ports.PortError):
+            self._open()
+            self._notice("")
+
+    def _open(self) -> None:
+        """Open the port; what is in the way is said once, and again when it is another thing."""
+        try:
+            self.port = Port(ports.bind(self._listen), self._token, self._page, self._leaving)
+        except ports.PortError as problem:
+            brief = problem.brief if isinstance(problem, ports.TakenError) else str(problem)
+            self._brief = brief
+            if str(problem) != self._problem:
+                self._problem = str(problem)
+                self._tells.tell(
+                    f"{problem}; meanwhile the node works without, and it is tried again every "
+                    f"{AGAIN_S_MAX:.0f} s at the latest",
+                    level="WARNING",
+                )
+            raise
+        self._tells.tell(f"the node's page is at http://{self.port.address}/metrics")

@@ -1,0 +1,418 @@
+"""Keeps the MIG layouts that a pool declares on this node's GPUs, and gives tasks their instances.
+
+After each look at the GPUs, :meth:`Cutter.turn` brings at most one device nearer to its layout: one
+that no task holds and that no process is on. What Muster has made, and which task has which
+instance, lies in ``mig.json`` of the node's root, written before anything is done, so that an agent
+that begins anew finds what fits as its own and undoes nothing that others made. What can't be made
+is tried again later and later, and at last left alone, with the reason told.
+"""
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from agents.gpus import gpu_selection as shares
+from agents.gpus import mig_layout as miglayout
+from agents.gpus import samples, simulated
+from reconciler.model import desired
+from reconciler.model.observed import devices
+from reconciler.model.protocol.agent_messages import Assignment
+from reconciler.model.state import records
+from reconciler.model.values.quantities import counted
+
+#: Tries at one layout of one device, and how long the next one waits, twice as long each time.
+TRIES_MAX = 6
+WAIT_S, WAIT_S_MAX = 30.0, 3600.0
+_PIDS_TOLD = 3
+
+
+class NotReadyError(Exception):
+    """What an assignment is to have is not there: it may be, later or elsewhere."""
+
+
+class Node(Protocol):
+    """What cutting needs to know of the node."""
+
+    def holders(self) -> Mapping[str, Assignment | None]:
+        """Attempts that have not ended; None: what it was given is not known any more.
+
+        Called under the lock.
+        """
+
+
+class Driver(Protocol):
+    """What changes devices: :class:`agents.gpus.nvml_client.Probe`."""
+
+    def cut(self, order: samples.MigOrder) -> samples.MigOutcome:
+        """Carry out an order, in a bounded time."""
+
+
+class _Made(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What of a device is Muster's: GPU instances by id, its mode.
+
+    ``open``: it is at work there, and all but ``others`` is its own.
+    """
+
+    instances: tuple[int, ...] = ()
+    mode: bool = False
+    open: bool = False
+    others: tuple[int, ...] = ()
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """What ``mig.json`` holds: by UUID of a device; UUIDs of instances by attempt."""
+
+    boot_id: str
+    made: dict[str, _Made]
+    held: dict[str, tuple[str, ...]]
+
+
+class _Try(msgspec.Struct, frozen=True):
+    """What came of the last try at a layout; ``of`` is what it was and how the device was."""
+
+    of: object
+    cut: devices.MigCut
+    count: int
+    next_at: float
+
+
+_DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
+
+
+class Cutter:
+    """One node's. Its file is written under the agent's lock.
+
+    ``given``: UUIDs of instances that the node was given of devices which are not its own: the
+    layout of those is left as it is.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        boot_id: str,
+        node: Node,
+        lock: threading.RLock,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        gpus: tuple[records.Gpu, ...] = (),
+        given: frozenset[str] = frozenset(),
+    ) -> None:
+        self._path = root / "mig.json"
+        self._boot_id = boot_id
+        self._node = node
+        self._lock = lock
+        self._clock = clock
+        self._plan: desired.MigPlan | None = None
+        self._gpus = gpus
+        self._given = given
+        self._tries: dict[str, _Try] = {}
+        #: The device that is being changed, until it was looked at since.
+        self._claimed = ""
+        self._made: dict[str, _Made] = {}
+        self._held: dict[str, tuple[str, ...]] = {}
+        self._load()
+
+    def follow(self, plan: desired.MigPlan | None) -> None:
+        """How devices are to be cut from now on; None: nobody says. Called under the lock."""
+        if plan != self._plan:
+            self._plan = plan
+            self._tries.clear()
+            self._gpus = self._with_simulated(self._gpus)  # what comes next may ask for them
+
+    def know(self, gpus: tuple[records.Gpu, ...]) -> None:
+        """Simulated devices as an earlier agent of the node had them."""
+        self._gpus = gpus
+
+    @property
+    def simulates(self) -> bool:
+        """Whether a simulated device has instances."""
+        return any(gpu.simulated and gpu.mig for gpu in self._gpus)
+
+    # Tasks -----------------------------------------------------------------------------------
+
+    def allot(self, assignment: Assignment) -> tuple[devices.MigInstance, ...]:
+        """The instances that an attempt gets.
+
+        The controller counts instances, and numbers them; which one a number means changes with
+        layouts, so that it is settled here. Called under the lock.
+
+        Raises:
+            NotReadyError: they are not there, or a device that it is to have whole is split.
+        """
+        real = {gpu.index: gpu for gpu in self._gpus if not gpu.simulated}
+        for index in assignment.devices:
+            gpu = real.get(index)
+            if gpu is not None and (gpu.mig_enabled or gpu.uuid == self._claimed):
+                raise NotReadyError(f"GPU {index} ({gpu.uuid}) is split by MIG, or about to be")
+        if not assignment.instances or not self._gpus:
+            return ()
+        there = self._offered(assignment.mig_profile)
+        known = {one.uuid: one for one in there}
+        before = self._held.get(assignment.attempt, ())
+        if before and all(uuid in known for uuid in before):
+            return tuple(known[uuid] for uuid in before)
+        taken = {uuid for name, uuids in self._held.items() if name != assignment.attempt
+                 for uuid in uuids}  # fmt: skip
+        found: list[devices.MigInstance] = []
+        for number in assignment.instances:
+            first = there[number : number + 1]
+            free = [one for one in (*first, *there) if one.uuid not in taken]
+            if not free:
+                given = counted(len(assignment.instances), "MIG instance")
+                was = "was" if len(assignment.instances) == 1 else "were"
+                raise NotReadyError(
+                    f"{given} of {assignment.mig_profile} {was} given to it, and of "
+                    f"{len(there)} that are there none is free"
+                )
+            taken.add(free[0].uuid)
+            found.append(free[0])
+        self._held[assignment.attempt] = tuple(one.uuid for one in found)
+        self._save()
+        return tuple(found)
+
+    def keep(self, alive: Collection[str]) -> None:
+        """Those attempts live, and others are to begin: nobody else holds instances any more.
+
+        Called under the lock.
+        """
+        wanted = {*alive, *self._node.holders()}
+        gone = [name for name in self._held if name not in wanted]
+        for name in gone:
+            del self._held[name]
+        if gone:
+            self._save()
+
+    def leave(self, attempt: str) -> None:
+        """An attempt has ended. Called under the lock."""
+        if self._held.pop(attempt, None) is not None:
+            self._save()
+
+    def with_attempts(self, usage: Iterable[devices.GpuUsage]) -> tuple[devices.GpuUsage, ...]:
+        """Usage with the attempts that have the instances, simulated ones as well."""
+        with self._lock:
+            of = {uuid: name for name, uuids in self._held.items() for uuid in uuids}
+            parts = {
+                gpu.uuid: tuple(devices.MigUsage(part.uuid) for part in gpu.mig)
+                for gpu in self._gpus
+                if gpu.simulated
+            }
+        return tuple(
+            msgspec.structs.replace(
+                one,
+                instances=tuple(
+                    msgspec.structs.replace(part, attempt=of.get(part.uuid, ""))
+                    for part in (one.instances or parts.get(one.uuid, ()))
+                ),
+            )
+            for one in usage
+        )
+
+    def _offered(self, profile: str) -> list[devices.MigInstance]:
+        """Instances of a profile on devices that are as declared, in an order of their own."""
+        wanted = self._wanted()
+        return [
+            one
+            for gpu in self._gpus
+            if gpu.state == devices.OK and gpu.uuid != self._claimed
+            and gpu.index in wanted and fits(gpu, wanted[gpu.index])
+            for one in sorted(gpu.mig, key=lambda one: (one.gpu_instance, one.compute_instance))
+            if one.profile == profile
+        ]  # fmt: skip
+
+    def _wanted(self) -> dict[int, tuple[tuple[str, int], ...]]:
+        """Instances by number of the device."""
+        plan = self._plan
+        return {one.device: one.instances for one in plan.layouts} if plan is not None else {}
+
+    # Devices ---------------------------------------------------------------------------------
+
+    def turn(
+        self, sample: samples.Sample, known: tuple[records.Gpu, ...], driver: Driver
+    ) -> tuple[tuple[records.Gpu, ...], bool]:
+        """Devices with how far each is with its layout, and whether one was changed just now."""
+        with self._lock:
+            self._claimed = ""
+            order, told = self._look(sample, self._with_simulated(known))
+            if order is not None:
+                self._claimed = order.uuid
+                self._made[order.uuid] = _Made(
+                    order.mine, order.mode_mine, open=True, others=order.others
+                )
+                self._save()
+            self._gpus = told
+        if order is None:
+            return told, False
+        outcome = driver.cut(order)
+        with self._lock:
+            self._take(order, outcome)
+        return told, True
+
+    def _look(
+        self, sample: samples.Sample, known: tuple[records.Gpu, ...]
+    ) -> tuple[samples.MigOrder | None, tuple[records.Gpu, ...]]:
+        """What is to be done now, if anything, and what is told of each device."""
+        plan = self._plan
+        if plan is None:
+            return None, known
+        wanted = self._wanted()
+        on_it = {one.uuid: [p.pid for p in one.processes] for one in sample.devices}
+        order: samples.MigOrder | None = None
+        told: list[records.Gpu] = []
+        for gpu in known:
+            cut, due = self._judge(gpu, wanted.get(gpu.index, ()), on_it.get(gpu.uuid, []))
+            told.append(msgspec.structs.replace(gpu, cut=cut))
+            if due and order is None:
+                order = self._order(gpu, wanted.get(gpu.index, ()), take_over=plan.take_over)
+        return order, tuple(told)
+
+    def _with_simulated(self, known: tuple[records.Gpu, ...]) -> tuple[records.Gpu, ...]:
+        """Devices, simulated ones with the instances that are declared, or while nobody says
+        anything with those that they had."""
+        wanted = self._wanted()
+        if self._plan is None:
+            before = {gpu.uuid: gpu.mig for gpu in self._gpus}
+            return tuple(
+                msgspec.structs.replace(gpu, mig=before.get(gpu.uuid, gpu.mig))
+                if gpu.simulated
+                else gpu
+                for gpu in known
+            )
+        return tuple(
+            msgspec.structs.replace(gpu, mig=simulated.instances(gpu, wanted.get(gpu.index, ())))
+            if gpu.simulated
+            else gpu
+            for gpu in known
+        )
+
+    def _order(
+        self, gpu: records.Gpu, wanted: tuple[tuple[str, int], ...], *, take_over: bool
+    ) -> samples.MigOrder:
+        made = self._made.get(gpu.uuid, _Made())
+        others = {one.gpu_instance for one in gpu.mig} - {*made.instances}
+        return samples.MigOrder(
+            gpu.uuid,
+            wanted,
+            made.instances,
+            all_mine=made.open,
+            others=made.others if made.open else tuple(sorted(others)),
+            mode_mine=made.mode,
+            take_over=take_over,
+        )
+
+    def _judge(
+        self, gpu: records.Gpu, wanted: tuple[tuple[str, int], ...], pids: list[int]
+    ) -> tuple[devices.MigCut | None, bool]:
+        """How far a device is, and whether it is to be changed now."""
+        pending = not wanted and not gpu.mig_enabled and self._made.get(gpu.uuid, _Made()).mode
+        if gpu.simulated or gpu.state != devices.OK:
+            return None, False
+        if shares.is_parted(gpu, self._given):
+            return _of_another(gpu, wanted), False
+        if fits(gpu, wanted) and not pending:
+            self._tries.pop(gpu.uuid, None)
+            return (devices.MigCut(devices.FITS) if wanted else None), False
+        busy = self._busy(gpu, pids)
+        if busy:
+            return devices.MigCut(devices.WAITING, f"waits until it is idle: {busy}"), False
+        last = self._tries.get(gpu.uuid)
+        if last is not None and last.of == _state_of(gpu, wanted):
+            if last.cut.state == devices.FITS:
+                said = "all of it was made, and the driver shows it otherwise"
+                return devices.MigCut(devices.CUT_FAILED, said), False
+            return last.cut, last.count < TRIES_MAX and self._clock() >= last.next_at
+        return devices.MigCut(devices.WAITING, "its turn comes next"), True
+
+    def _busy(self, gpu: records.Gpu, pids: list[int]) -> str:
+        """What keeps a device from being changed; empty: nothing does."""
+        instances = {one.uuid for one in gpu.mig}
+        for name, given in self._node.holders().items():
+            held = self._held.get(name)
+            if not instances.isdisjoint(held or ()) or (given and gpu.index in given.devices):
+                return f"{name} runs on it"
+            if given is None or (given.instances and instances and held is None):
+                return f"{name} may be on it"
+        if pids:
+            told = ", ".join(map(str, pids[:_PIDS_TOLD]))
+            return f"{len(pids)} processes are on it, as {told}"
+        return ""
+
+    def _take(self, order: samples.MigOrder, outcome: samples.MigOutcome) -> None:
+        """Remember what came of an order."""
+        made = _Made(outcome.mine, outcome.mode_mine)
+        if outcome.unknown:  # whatever it had begun is still its own
+            made = self._made[order.uuid]
+        if made == _Made():
+            self._made.pop(order.uuid, None)
+        else:
+            self._made[order.uuid] = made
+        self._save()
+        gpu = next(one for one in self._gpus if one.uuid == order.uuid)
+        of = _state_of(gpu, order.wanted)
+        before = self._tries.get(order.uuid)
+        count = before.count + 1 if before is not None and before.of == of else 1
+        if outcome.state in (devices.BLOCKED, devices.NEEDS_RESET):
+            count = TRIES_MAX  # until the device or its layout is another, nothing changes
+        if outcome.state == devices.WAITING:
+            count = min(count, TRIES_MAX - 1)
+        message = outcome.message
+        if outcome.state == devices.CUT_FAILED and count >= TRIES_MAX:
+            message += f"; given up after {count} tries: change the layout, or restart the agent"
+        wait_s = min(WAIT_S_MAX, WAIT_S * 2 ** (count - 1))
+        cut = devices.MigCut(outcome.state, message)
+        self._tries[order.uuid] = _Try(of, cut, count, self._clock() + wait_s)
+
+    # The file --------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        try:
+            kept = _DECODE_KEPT(self._path.read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            return
+        if kept.boot_id == self._boot_id:
+            self._made, self._held = dict(kept.made), dict(kept.held)
+        else:  # instances do not outlive a boot; the mode may
+            self._made = {uuid: _Made(mode=True) for uuid, one in kept.made.items() if one.mode}
+
+    def _save(self) -> None:
+        """Losing this makes what Muster made somebody else's: it is left alone then."""
+        fresh = self._path.with_suffix(".new")
+        kept = _Kept(self._boot_id, self._made, self._held)
+        with contextlib.suppress(OSError):
+            fresh.write_bytes(msgspec.json.encode(kept))
+            fresh.replace(self._path)
+
+
+def fits(gpu: records.Gpu, wanted: miglayout.Wanted) -> bool:
+    """Whether a device has just these instances, as tasks see them."""
+    if not wanted:
+        return not gpu.mig_enabled
+    is_cut = gpu.mig_enabled or gpu.simulated
+    return is_cut and Counter(one.profile for one in gpu.mig) == Counter(dict(wanted))
+
+
+def _of_another(gpu: records.Gpu, wanted: miglayout.Wanted) -> devices.MigCut:
+    """How far a device is of which the node was given instances alone."""
+    if fits(gpu, wanted):
+        return devices.MigCut(devices.FITS)
+    has = miglayout.told(Counter(one.profile for one in gpu.mig).items())
+    said = f"--gpus gives this node {has} of it, and its layout is not the node's to change"
+    return devices.MigCut(devices.BLOCKED, f"{said}: declare just these")
+
+
+def _state_of(gpu: records.Gpu, wanted: tuple[tuple[str, int], ...]) -> object:
+    """What a try depends on: another one is worth it once this is other."""
+    return wanted, gpu.mig_enabled, tuple(sorted(one.uuid for one in gpu.mig))
+
+
+def parents(
+    gpus: Iterable[records.Gpu], given: Iterable[devices.MigInstance]
+) -> tuple[records.Gpu, ...]:
+    """The devices that instances are of."""
+    uuids = {one.uuid for one in given}
+    return tuple(gpu for gpu in gpus if any(one.uuid in uuids for one in gpu.mig))

@@ -1,0 +1,192 @@
+"""MPS daemons of shared devices: one for each device and Unix user, while a task needs it.
+
+Tasks of one user on one device then compute at the same time, each told how much of the device's
+threads and memory is its share. The daemon is asked for in a fixed form and given no words of a
+job; it outlives the agent, as tasks do, and an agent that begins finds it again. Nothing keeps a
+task from asking for more than it was told, so that shares are arranged, not enforced.
+"""
+
+import contextlib
+import os
+import subprocess
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents.host import commands
+
+PROGRAM = "nvidia-cuda-mps-control"
+ANSWER_S = 20.0
+#: What a socket's path may have, the name of the socket itself left room for.
+PATH_BYTES_MAX = 90
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A device as one user shares it. ``user`` is as in orders, None: the agent's own."""
+
+    device: int
+    uuid: str
+    user: dict[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        """What its folder is called."""
+        return f"{self.device}-{self.user['uid'] if self.user else os.geteuid()}"
+
+
+_DECODE_WANTED = msgspec.json.Decoder(Wanted).decode
+
+
+class MpsError(Exception):
+    """A daemon that can't be had, and why."""
+
+
+def environment(folder: str, share_milli: int, memory_bytes: int) -> dict[str, str]:
+    """What a task is told of its share of one device.
+
+    Args:
+        folder: of its daemon.
+        share_milli: of the device's threads, and of its memory, in thousandths.
+        memory_bytes: of the device, 0 where it is not known.
+    """
+    told = {
+        "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
+        "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(1, share_milli // 10)),
+    }
+    if memory_bytes:
+        mebibytes = max(1, memory_bytes * share_milli // 1000 // 2**20)
+        told["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={mebibytes}M"
+    return told
+
+
+class Daemons:
+    """Those of one node. Calls may come from several threads; those about one daemon wait for each
+    other, and for no other daemon's, which may hang."""
+
+    def __init__(self, root: Path, program: str = PROGRAM) -> None:
+        self._folder = root / "mps"
+        self._program = program
+        self._lock = threading.Lock()
+        self._turns: dict[Path, threading.Lock] = {}
+        #: Of each daemon the program that was asked about it and that not even a kill ended.
+        self._stuck: dict[Path, subprocess.Popen[bytes]] = {}
+        #: Folder of the daemon that an attempt needs, also of those that began under another agent.
+        self._of = {path.name: path.parent.parent for path in self._folder.glob("*/tasks/*")}
+
+    def want(self, attempt: str, wanted: Wanted) -> None:
+        """Have a daemon run for an attempt.
+
+        Raises:
+            MpsError: there can be none.
+        """
+        folder = self._folder / wanted.name
+        with self._turn(folder):
+            with self._lock:
+                self._of[attempt] = folder
+            try:
+                self._make(folder, wanted)
+                (folder / "tasks" / attempt).touch()
+                if self._run(folder, wanted, [], "get_server_list\n") != 0:
+                    self._begin(folder, wanted)
+            except (MpsError, OSError) as problem:
+                self._drop(attempt)
+                raise MpsError(f"MPS on GPU {wanted.device}: {problem}") from None
+
+    def keep(self, alive: Collection[str]) -> None:
+        """Those attempts are all that live; the daemons of others go."""
+        with self._lock:
+            gone = [name for name in self._of if name not in alive]
+        for attempt in gone:
+            self.leave(attempt)
+
+    def leave(self, attempt: str) -> None:
+        """An attempt is over; the last of a daemon ends it, beside the agent's work."""
+        if attempt in self._of:
+            threading.Thread(target=self._leave, args=(attempt,), daemon=True).start()
+
+    def _leave(self, attempt: str) -> None:
+        folder = self._of.get(attempt)
+        if folder is None:
+            return
+        with self._turn(folder):
+            if not self._drop(attempt):
+                return
+            with contextlib.suppress(MpsError, OSError, msgspec.MsgspecError):
+                wanted = _DECODE_WANTED((folder / "wanted.json").read_bytes())
+                self._run(folder, wanted, [], "quit\n")
+
+    def _turn(self, folder: Path) -> threading.Lock:
+        with self._lock:
+            return self._turns.setdefault(folder, threading.Lock())
+
+    def _drop(self, attempt: str) -> bool:
+        """Forget what an attempt needs; whether nobody needs its daemon any more."""
+        with self._lock:
+            folder = self._of.pop(attempt, None)
+            if folder is None:
+                return False
+            (folder / "tasks" / attempt).unlink(missing_ok=True)
+            return folder not in self._of.values()
+
+    def _make(self, folder: Path, wanted: Wanted) -> None:
+        if len(os.fsencode(folder)) > PATH_BYTES_MAX:
+            raise MpsError(f"{folder} is too long for sockets: give the agent a shorter --root")
+        self._folder.mkdir(mode=0o711, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o711)
+        except FileExistsError:
+            return
+        (folder / "tasks").mkdir(mode=0o700)
+        (folder / "wanted.json").write_bytes(msgspec.json.encode(wanted))
+        for path in (folder / "pipe", folder / "log"):
+            path.mkdir(mode=0o700)
+            if wanted.user is not None:
+                # the folder around them stays the agent's: no link can stand in the way
+                os.chown(path, wanted.user["uid"], wanted.user["gid"], follow_symlinks=False)
+
+    def _begin(self, folder: Path, wanted: Wanted) -> None:
+        status = self._run(folder, wanted, ["-d"], "")
+        if status != 0:
+            raise MpsError(f"`{self._program} -d` ended with status {status}; see {folder}/log")
+
+    def _run(self, folder: Path, wanted: Wanted, arguments: list[str], words: str) -> int:
+        """Run the control program as the user; its status."""
+        as_user: dict[str, Any] = {}
+        if wanted.user is not None:
+            user = wanted.user
+            as_user = {"user": user["uid"], "group": user["gid"], "extra_groups": user["groups"]}
+        settings = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "CUDA_VISIBLE_DEVICES": wanted.uuid,
+            "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe",
+            "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log",
+        }
+        before = self._stuck.get(folder)
+        if before is not None and before.poll() is None:
+            raise MpsError(f"process {before.pid}, {self._program}, hangs and can't be killed")
+        read, write = os.pipe()
+        try:
+            os.write(write, words.encode())
+            # no pipe for its output: a daemon would hold it open
+            process = subprocess.Popen(
+                [self._program, *arguments], stdin=read, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, env=settings, cwd="/", start_new_session=True, **as_user,
+            )  # fmt: skip
+        except FileNotFoundError:
+            raise MpsError(f"{self._program} is not installed") from None
+        finally:
+            os.close(read)
+            os.close(write)
+        try:
+            return process.wait(ANSWER_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            try:
+                process.wait(commands.REAP_S)
+            except subprocess.TimeoutExpired:
+                self._stuck[folder] = process
+            raise MpsError(f"{self._program} has not answered after {ANSWER_S:g} s") from None

@@ -1,0 +1,73 @@
+"""Guarded calls of NVML's Python binding: a code or a value, and what a device has failed with."""
+
+from typing import Any
+
+from reconciler.model.observed import devices
+
+Code = int
+UNINITIALIZED, NOT_SUPPORTED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND = 1, 3, 9, 12
+FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 13, 15, 16, 18
+ARGUMENT_VERSION_MISMATCH, UNKNOWN = 25, 999
+#: After one of these nothing of the whole driver can be read; a new process may find it mended.
+DRIVER_GONE = {UNINITIALIZED, DRIVER_NOT_LOADED, VERSION_MISMATCH}
+#: What a device that has failed as a whole answers to any call.
+DEVICE_GONE = {
+    GPU_IS_LOST: (devices.LOST, "the driver says that it has fallen off the bus"),
+    RESET_REQUIRED: (devices.FAILED, "the driver says that it needs a reset"),
+}
+#: What is no trouble: the device or the driver's version just does not have it.
+UNTOLD = {NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH}
+
+
+class DriverError(Exception):
+    """The driver as a whole can't be asked."""
+
+    def __init__(self, code: Code) -> None:
+        self.code = code
+        super().__init__(f"NVML error {code}")
+
+
+class Caller:
+    """Calls functions of one device, and keeps what went wrong."""
+
+    def __init__(self, library: Any, device: Any = None) -> None:
+        self.library = library
+        self.device = device
+        self.state = devices.OK
+        self.message = ""
+        self.errors: dict[str, Code] = {}
+
+    def __call__(self, function: str, *arguments: Any) -> Any:
+        """What the function returns; None where it can't tell, for whatever reason."""
+        if self.state != devices.OK:
+            return None
+        code, value = call(self.library, function, self.device, *arguments)
+        if code == 0:
+            return value
+        if code in DRIVER_GONE:
+            raise DriverError(code)
+        if code in DEVICE_GONE:
+            self.state, self.message = DEVICE_GONE[code]
+        elif code not in UNTOLD:
+            self.errors[function] = code
+        return None
+
+    def first(self, *calls: tuple[Any, ...]) -> Any:
+        """The answer of the first function that has one: the newest, else what it replaced."""
+        for function, *arguments in calls:
+            value = self(function, *arguments)
+            if value is not None:
+                return value
+        return None
+
+
+def call(library: Any, function: str, *arguments: Any) -> tuple[Code, Any]:
+    """(0, what the function returns), or (NVML's error code, None)."""
+    try:
+        return 0, getattr(library, function)(*arguments)
+    except AttributeError:
+        return FUNCTION_NOT_FOUND, None  # a binding older than the function
+    except library.NVMLError as error:
+        return int(getattr(error, "value", UNKNOWN)), None
+    except (ValueError, UnicodeDecodeError):
+        return UNKNOWN, None  # an answer that is no text

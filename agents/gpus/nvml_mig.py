@@ -1,0 +1,277 @@
+"""MIG by NVML: which instances a device has, and the calls that make a layout.
+
+Runs in the process of :mod:`agents.gpus.nvml`, where a driver that hangs costs nobody else
+anything. Each order is one device, brought as near to its layout as its driver lets it; what came
+of it is said in a :class:`agents.gpus.samples.MigOutcome`. Changing the mode may reset the device:
+whoever asked for it then begins a new process. Calls, privileges and error codes are those of
+NVIDIA's NVML reference.
+"""
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+from agents.gpus import mig_layout as miglayout
+from agents.gpus import samples
+from agents.gpus.nvml_calls import FUNCTION_NOT_FOUND, NOT_SUPPORTED, RESET_REQUIRED, Caller, call
+from reconciler.model.observed import devices
+
+MIG_MAX = 16
+NO_PERMISSION, IN_USE, INSUFFICIENT_RESOURCES = 4, 19, 23
+OFF, ON = 0, 1
+#: Numbers under which the binding knows profiles; newer drivers may have some more.
+GPU_PROFILES, COMPUTE_PROFILES, SHARED_ENGINES = 18, 9, 0
+WORDS = {
+    NO_PERMISSION: "only root may change it: start the agent as root",
+    NOT_SUPPORTED: "the device has no MIG",
+    FUNCTION_NOT_FOUND: "the driver is too old to say what its MIG profiles are called",
+    IN_USE: "the driver says that it is in use: see what else holds it, as monitoring or MPS may",
+    INSUFFICIENT_RESOURCES: "the driver has no room for it",
+    RESET_REQUIRED: "the mode changes with a reset: `nvidia-smi --gpu-reset`, or boot the machine",
+}
+
+
+class _CallError(Exception):
+    """A call that did not succeed."""
+
+    def __init__(self, what: str, code: int) -> None:
+        super().__init__(f"{what}: {WORDS.get(code, f'NVML error {code}')}")
+        self.code = code
+
+    @property
+    def state(self) -> str:
+        """How far the device is, then."""
+        known = {IN_USE: devices.WAITING, RESET_REQUIRED: devices.NEEDS_RESET}
+        return known.get(self.code, devices.CUT_FAILED)
+
+
+def read_mig(ask: Caller) -> Iterator[devices.MigInstance]:
+    """MIG devices of a GPU. They can go while one looks."""
+    for part, uuid in _parts(ask):
+        shape = part("nvmlDeviceGetAttributes")
+        yield devices.MigInstance(
+            uuid=uuid,
+            profile=str(part("nvmlDeviceGetName") or "").rpartition(" ")[2],
+            gpu_instance=part("nvmlDeviceGetGpuInstanceId") or 0,
+            compute_instance=part("nvmlDeviceGetComputeInstanceId") or 0,
+            slices=shape.computeInstanceSliceCount if shape else 0,
+            memory_bytes=shape.memorySizeMB * 2**20 if shape else 0,
+        )
+
+
+def read_usage(ask: Caller) -> Iterator[devices.MigUsage]:
+    """What each MIG device has taken of its memory: NVML tells no more of one."""
+    for part, uuid in _parts(ask):
+        memory = part("nvmlDeviceGetMemoryInfo")
+        yield devices.MigUsage(uuid, None if memory is None else memory.used)
+
+
+def _parts(ask: Caller) -> Iterator[tuple[Caller, str]]:
+    for index in range(min(MIG_MAX, ask("nvmlDeviceGetMaxMigDeviceCount") or 0)):
+        code, handle = call(ask.library, "nvmlDeviceGetMigDeviceHandleByIndex", ask.device, index)
+        if code:
+            continue
+        part = Caller(ask.library, handle)
+        uuid = part("nvmlDeviceGetUUID")
+        if uuid:
+            yield part, str(uuid)
+
+
+def cut(library: Any, order: samples.MigOrder) -> samples.MigOutcome:
+    """Carry out an order; whatever happens, what is there of Muster's own is told."""
+    cutter = _Cutter(library, order)
+    try:
+        state, message = cutter.work()
+    except _CallError as failure:
+        state, message = failure.state, str(failure)
+    except miglayout.LayoutError as problem:
+        state = devices.BLOCKED if problem.blocked else devices.CUT_FAILED
+        message = str(problem)
+    return samples.MigOutcome(
+        state, message, tuple(sorted(cutter.mine)), cutter.mode_mine, switched=cutter.switched
+    )
+
+
+class _Cutter:
+    """One order under way."""
+
+    def __init__(self, library: Any, order: samples.MigOrder) -> None:
+        self.library = library
+        self.order = order
+        self.mine = set(order.mine)
+        self.mode_mine = order.mode_mine
+        self.switched = False
+        self._device: Any = None
+        self._handles: dict[int, Any] = {}
+
+    def work(self) -> tuple[str, str]:
+        """Bring the device to its layout; how far it is then, and in words."""
+        order = self.order
+        self._device = self._do(f"GPU {order.uuid}", "nvmlDeviceGetHandleByUUID", order.uuid)
+        current, pending = self._do("MIG mode", "nvmlDeviceGetMigMode", self._device)
+        if order.wanted and current == OFF:
+            self.mine.clear()
+            self.mode_mine = True  # also where it is to change with the next reset only
+            self._switch(ON)
+            return devices.WAITING, "MIG mode was switched on; its instances are made next"
+        if current == OFF:
+            self.mine.clear()
+            if pending != OFF:
+                self._switch(OFF)
+            self.mode_mine = False
+            return devices.FITS, ""
+        profiles = {one.name: one for one in self._profiles()}
+        there = list(self._instances(profiles))
+        self.mine = {one.id for one in there if self._is_made(one.id)}
+        if not order.wanted:
+            return self._undo(there)
+        steps = miglayout.plan(order.wanted, there, profiles)
+        for one in steps.destroy:
+            self._destroy(one.id)
+        for one in steps.complete:
+            self._complete(self._handles[one.id], profiles[one.profile])
+        for profile, where in steps.create:
+            self._create(profile, where)
+        return devices.FITS, ""
+
+    def _undo(self, there: list[miglayout.Instance]) -> tuple[str, str]:
+        """Make the device whole again, as far as it is Muster's to undo."""
+        for one in there:
+            if one.mine:
+                self._destroy(one.id)
+        foreign = [one for one in there if not one.mine]
+        if foreign:
+            said = f"{len(foreign)} MIG instances on it were made by others"
+            return devices.BLOCKED, said
+        if not (self.mode_mine or self.order.take_over):
+            return devices.BLOCKED, "its MIG mode was switched on by others"
+        self._switch(OFF)
+        self.mode_mine = False
+        return devices.FITS, ""
+
+    def _do(self, what: str, function: str, *arguments: Any) -> Any:
+        code, value = call(self.library, function, *arguments)
+        if code:
+            raise _CallError(what, code)
+        return value
+
+    def _switch(self, mode: int) -> None:
+        what = f"switching MIG {'on' if mode else 'off'}"
+        self.switched = True
+        status = self._do(what, "nvmlDeviceSetMigMode", self._device, mode)
+        if status:
+            raise _CallError(what, int(status))
+
+    def _profiles(self) -> Iterator[miglayout.Profile]:
+        """What the driver could make of the device, and where."""
+        for number in range(GPU_PROFILES):
+            code, info = call(
+                self.library, "nvmlDeviceGetGpuInstanceProfileInfo", self._device, number
+            )
+            if code == FUNCTION_NOT_FOUND:
+                raise _CallError("MIG profiles", code)
+            if code:
+                continue  # a number that this device has no profile for
+            room = ctypes.c_uint(64)
+            places = (self.library.c_nvmlGpuInstancePlacement_t * room.value)()
+            self._do(
+                "places of MIG instances", "nvmlDeviceGetGpuInstancePossiblePlacements",
+                self._device, info.id, ctypes.byref(places), ctypes.byref(room),
+            )  # fmt: skip
+            yield miglayout.Profile(
+                _text(info.name).rpartition(" ")[2],
+                info.id,
+                info.sliceCount,
+                tuple(miglayout.Place(one.start, one.size) for one in places[: room.value]),
+            )
+
+    def _instances(self, profiles: dict[str, miglayout.Profile]) -> Iterator[miglayout.Instance]:
+        """The device's GPU instances, by their ids."""
+        found = []
+        for profile in profiles.values():
+            for handle in self._listed(
+                "nvmlDeviceGetGpuInstances", self.library.c_nvmlGpuInstance_t,
+                self._device, profile.id,
+            ):  # fmt: skip
+                info = self._do("a MIG instance", "nvmlGpuInstanceGetInfo", handle)
+                self._handles[info.id] = handle
+                slices = [size for size, _ in self._computes(handle)]
+                found.append(
+                    miglayout.Instance(
+                        id=info.id,
+                        profile=profile.name,
+                        place=miglayout.Place(info.placement.start, info.placement.size),
+                        whole=slices == [profile.slices],
+                        empty=not slices,
+                        mine=self.order.take_over or self._is_made(info.id),
+                    )
+                )
+        yield from sorted(found, key=lambda one: one.id)
+
+    def _is_made(self, number: int) -> bool:
+        """Whether Muster has made an instance."""
+        order = self.order
+        return number in order.mine or (order.all_mine and number not in order.others)
+
+    def _listed(self, function: str, kind: Any, of: Any, profile: int) -> list[Any]:
+        count = ctypes.c_uint(MIG_MAX)
+        handles = (kind * count.value)()
+        self._do("MIG instances", function, of, profile, handles, ctypes.byref(count))
+        return list(handles[: count.value])
+
+    def _compute_profiles(self, handle: Any) -> Iterator[tuple[int, int]]:
+        """(Compute slices, id) of what a GPU instance can have."""
+        for number in range(COMPUTE_PROFILES):
+            code, info = call(
+                self.library, "nvmlGpuInstanceGetComputeInstanceProfileInfo",
+                handle, number, SHARED_ENGINES,
+            )  # fmt: skip
+            if code == 0:
+                yield info.sliceCount, info.id
+
+    def _computes(self, handle: Any) -> Iterator[tuple[int, Any]]:
+        """(Compute slices, handle) of each compute instance of a GPU instance."""
+        seen = set()
+        for slices, profile in self._compute_profiles(handle):
+            if profile in seen:
+                continue
+            seen.add(profile)
+            kind = self.library.c_nvmlComputeInstance_t
+            for one in self._listed("nvmlGpuInstanceGetComputeInstances", kind, handle, profile):
+                yield slices, one
+
+    def _destroy(self, number: int) -> None:
+        handle = self._handles[number]
+        what = f"undoing MIG instance {number}"
+        for _, compute in list(self._computes(handle)):
+            self._do(what, "nvmlComputeInstanceDestroy", compute)
+        self._do(what, "nvmlGpuInstanceDestroy", handle)
+        self.mine.discard(number)
+
+    def _complete(self, handle: Any, profile: miglayout.Profile) -> None:
+        """Give all of a GPU instance's compute to one compute instance."""
+        what = f"the compute of a {profile.name}"
+        whole = [id_ for slices, id_ in self._compute_profiles(handle) if slices == profile.slices]
+        if not whole:
+            raise _CallError(what, NOT_SUPPORTED)
+        self._do(what, "nvmlGpuInstanceCreateComputeInstance", handle, whole[0])
+
+    def _create(self, profile: miglayout.Profile, where: miglayout.Place) -> None:
+        what = f"making a {profile.name} at {where.start}"
+        wanted = self.library.c_nvmlGpuInstancePlacement_t(where.start, where.size)
+        handle = self._do(
+            what, "nvmlDeviceCreateGpuInstanceWithPlacement",
+            self._device, profile.id, ctypes.byref(wanted),
+        )  # fmt: skip
+        number = self._do(what, "nvmlGpuInstanceGetInfo", handle).id
+        self._handles[number] = handle
+        self.mine.add(number)
+        try:
+            self._complete(handle, profile)
+        except _CallError:
+            self._destroy(number)
+            raise
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else name

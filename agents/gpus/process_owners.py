@@ -1,0 +1,129 @@
+"""Whose process is it: from the pids that a device driver names to the attempts of this node.
+
+What ``/proc`` says is read here once for the pids in question and their ancestors; who owns what
+is then a pure question of those facts. A process belongs to an attempt when it is in its session,
+descends from its main process, is in its cgroup, or was started with the attempt's name by the
+same user: a daemon that left the session keeps its environment.
+"""
+
+import os
+import pwd
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from agents.host import processes
+
+ANCESTORS_MAX = 64
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What ``/proc`` says of one process. ``attempt``: whose name its first environment bears."""
+
+    parent: int
+    session: int
+    ticks: int
+    uid: int = -1
+    name: str = ""
+    attempt: str = ""
+    cgroup: str = ""
+
+
+def owner_of(
+    pid: int, table: Mapping[int, Facts], tasks: Mapping[str, int], shared_cgroup: str = "/"
+) -> str:
+    """The attempt that a process belongs to; empty for none.
+
+    ``tasks`` maps attempts that live to their main processes. A cgroup tells nothing where the
+    agent is in it as well (``shared_cgroup``).
+    """
+    facts = table.get(pid)
+    if facts is None:
+        return ""
+    by_main = {main: attempt for attempt, main in tasks.items()}
+    step, at = 0, pid
+    while at in table and step < ANCESTORS_MAX:
+        if at in by_main:
+            return by_main[at]
+        at, step = table[at].parent, step + 1
+    if facts.session in by_main:
+        return by_main[facts.session]
+    for attempt, main in tasks.items():
+        of_task = table.get(main)
+        if of_task is None:
+            continue
+        if facts.attempt == attempt and facts.uid == of_task.uid:
+            return attempt
+        own = of_task.cgroup not in {"", "/", shared_cgroup}
+        if own and f"{facts.cgroup}/".startswith(f"{of_task.cgroup}/"):
+            return attempt
+    return ""
+
+
+def read(pids: Iterable[int], tasks: Mapping[str, int], root: str) -> dict[int, Facts]:
+    """Facts of processes and of their ancestors; those that are gone are left out."""
+    table: dict[int, Facts] = {}
+    pending = [*pids, *tasks.values()]
+    for _ in range(ANCESTORS_MAX):
+        following = []
+        for pid in pending:
+            if pid > 0 and pid not in table:
+                facts = facts_of(pid, root)
+                if facts is not None:
+                    table[pid] = facts
+                    following.append(facts.parent)
+        if not following:
+            break
+        pending = following
+    return table
+
+
+def facts_of(pid: int, root: str) -> Facts | None:
+    """Facts of one process; None when it is gone."""
+    basic = processes.process_facts(pid)
+    if basic is None:
+        return None
+    try:
+        uid = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        return None
+    return Facts(
+        *basic,
+        uid=uid,
+        name=name_of(pid),
+        attempt=processes.attempt_of(pid, root),
+        cgroup=cgroup_of(pid),
+    )
+
+
+def name_of(pid: int) -> str:
+    """The program that a process runs, without its arguments: those may hold secrets."""
+    try:
+        return Path(Path(f"/proc/{pid}/exe").readlink()).name
+    except OSError:
+        return processes.read_file(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+
+
+def cgroup_of(pid: int) -> str:
+    """The cgroup of a process: of version 2, else of the first hierarchy that limits it."""
+    lines = processes.read_file(f"/proc/{pid}/cgroup").decode("utf-8", "replace").splitlines()
+    paths = [line.split(":", 2)[2] for line in lines if line.count(":") >= 2]
+    deep = [path for path in paths if path != "/"]
+    return deep[0] if deep else "/"
+
+
+def user_name(uid: int) -> str:
+    """The user's name, or the number where nobody knows it."""
+    if uid < 0:
+        return ""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def started_at(facts: Facts, now: float, boottime: float) -> float:
+    """When a process began, by the wall clock."""
+    return now - boottime + facts.ticks / _TICKS_PER_S

@@ -1,0 +1,166 @@
+"""Devices that are not there, as a file says that they are: trying things out without a GPU.
+
+A virtual node offers simulated GPUs. The file ``devices.json`` in its root says what is other than
+healthy about them, and which processes are on them; the agent reads it with every look and treats
+what comes out as it treats what a driver says. Without the file all is well.
+"""
+
+import re
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents.gpus import samples
+from reconciler.model.observed import devices
+from reconciler.model.protocol import decoders as decoding
+from reconciler.model.state import records
+
+FILE_NAME = "devices.json"
+FILE_BYTES_MAX = 2**20
+#: How a profile says its slices of compute and its memory.
+_PROFILE = re.compile(r"([1-7])g\.([0-9]{1,4})gb")
+
+
+class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A process that holds a device."""
+
+    pid: int
+    gpu: int = 0
+    memory_bytes: int | None = None
+
+
+class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An XID; it is told once for each ``sequence``."""
+
+    gpu: int
+    number: int
+    sequence: int = 1
+
+
+class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the file may say.
+
+    ``gpus`` maps numbers of devices to what is other of them, by the names of
+    ``samples.DeviceReading``; None: the driver does not list it. ``driver`` is as in
+    ``samples.Sample``.
+    """
+
+    driver: str = devices.OK
+    message: str = ""
+    driver_version: str = "550.54.15"
+    gpus: dict[int, dict[str, Any] | None] = {}
+    processes: tuple[Process, ...] = ()
+    xids: tuple[Event, ...] = ()
+
+
+_DECODE_SCENE = msgspec.json.Decoder(Scene).decode
+_convert_reading = decoding.converter(samples.DeviceReading)
+
+
+def instances(
+    gpu: records.Gpu, layout: Iterable[tuple[str, int]]
+) -> tuple[devices.MigInstance, ...]:
+    """The MIG instances of a simulated device: they are there as soon as they are declared.
+
+    The device stays as it is otherwise, and is not in MIG mode: what a node offers is counted
+    from its pool's declaration, as it was before it heard of it.
+    """
+    profiles = [profile for profile, count in layout for _ in range(count)]
+    return tuple(
+        _instance(f"MIG-{gpu.uuid.removeprefix('GPU-')}-{number}", profile, number)
+        for number, profile in enumerate(profiles, 1)
+    )
+
+
+def _instance(uuid: str, profile: str, number: int) -> devices.MigInstance:
+    amounts = _PROFILE.match(profile)
+    slices, gib = map(int, amounts.groups()) if amounts else (0, 0)
+    return devices.MigInstance(uuid, profile, number, 0, slices, gib * 2**30)
+
+
+class Source:
+    """Samples of simulated devices, as ``agents.gpus.gpu_watcher.Watch`` takes them."""
+
+    def __init__(self, path: Path, gpus: tuple[records.Gpu, ...]) -> None:
+        self._path = path
+        self._gpus = gpus
+        self._told: set[tuple[int, int, int]] = set()
+
+    @property
+    def pid(self) -> int:
+        """There is no process to ask."""
+        return 0
+
+    def exists(self) -> bool:
+        """Whether there is a file."""
+        return self._path.exists()
+
+    def sample(self, *, usage: bool) -> samples.Sample:  # noqa: ARG002 - there is nothing to use
+        """The devices as the file says now; a file that makes no sense is a driver that fails."""
+        try:
+            scene = self._read()
+            readings = tuple(self._readings(scene))
+        except (OSError, ValueError) as problem:
+            return samples.Sample(time.time(), devices.FAILED, f"{self._path}: {problem}")
+        if scene.driver != devices.OK:
+            return samples.Sample(time.time(), scene.driver, scene.message)
+        return samples.Sample(
+            time.time(),
+            devices.OK,
+            driver_version=scene.driver_version,
+            devices=readings,
+            events=tuple(self._events(scene)),
+        )
+
+    def cut(self, order: samples.MigOrder) -> samples.MigOutcome:
+        """Nothing is changed: simulated devices have the instances that their pool declares."""
+        return samples.MigOutcome(devices.FITS, "", order.mine, order.mode_mine)
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _read(self) -> Scene:
+        try:
+            with self._path.open("rb") as stream:
+                text = stream.read(FILE_BYTES_MAX)
+        except FileNotFoundError:
+            # nobody has said which driver it is to be: a pool may declare any
+            return Scene(driver_version="")
+        return _DECODE_SCENE(text)
+
+    def _readings(self, scene: Scene) -> "list[samples.DeviceReading]":
+        found = []
+        for gpu in self._gpus:
+            changes = scene.gpus.get(gpu.index, {})
+            if changes is None:
+                continue
+            on_it = tuple(
+                samples.ProcessReading(one.pid, one.memory_bytes)
+                for one in scene.processes
+                if one.gpu == gpu.index
+            )
+            values = {
+                "index": gpu.index,
+                "state": devices.OK,
+                "uuid": gpu.uuid,
+                "name": gpu.model,
+                "memory_total_bytes": gpu.memory_bytes,
+                "simulated": True,
+                **changes,
+            }
+            reading = _convert_reading(values)
+            found.append(msgspec.structs.replace(reading, processes=on_it))
+        return found
+
+    def _events(self, scene: Scene) -> "list[samples.EventReading]":
+        uuids = {gpu.index: gpu.uuid for gpu in self._gpus}
+        found = []
+        for one in scene.xids[: samples.EVENTS_MAX]:
+            key = (one.gpu, one.number, one.sequence)
+            if key not in self._told and one.gpu in uuids:
+                self._told.add(key)
+                found.append(samples.EventReading(uuids[one.gpu], one.number, time.time()))
+        return found

@@ -1,0 +1,1 @@
+"""Health checks of the node and of its volumes."""

@@ -1,0 +1,440 @@
+"""Checks of this node's health: from what was read of devices and machine to verdicts.
+
+The built-in ones are pure functions of readings; ``Checker`` reads, runs the executables of the
+site, each with a deadline and without a shell, and remembers what one look can't tell.
+"""
+
+import contextlib
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from agents.health import site_checks as sitechecks
+from agents.host import host_info as hosts
+from agents.host import processes
+from reconciler.model.observed import devices
+from reconciler.model.observed.health_checks import BUILT_IN, Plan, Result, Verdict
+from reconciler.model.state import records
+from reconciler.model.values.quantities import counted
+
+#: How long a file system may take to tell of itself.
+MOUNT_S = 5.0
+#: So many errors of memory since boot are a module that fails, though each was corrected.
+CORRECTED_MANY = 1000
+#: A process that can't be ended for so long is stuck.
+STUCK_S = 60.0
+#: XIDs that tell of the device, not of the program: NVIDIA's catalogue, by what has to be done.
+XIDS_FAILED = {
+    48: "double-bit ECC error",
+    62: "internal micro-controller halt",
+    64: "row could not be remapped or page not retired",
+    74: "NVLink error",
+    79: "fallen off the bus",
+    95: "uncontained memory error",
+    119: "GSP does not answer",
+    120: "GSP error",
+    140: "unrecovered ECC error",
+}
+XIDS_DEGRADED = {
+    63: "row remapped or page retired",
+    92: "many single-bit ECC errors",
+    94: "contained memory error",
+}
+HEAT_REASONS = {"hardware-thermal-slowdown", "software-thermal-slowdown"}
+
+#: A verdict, why, and the number of the device that it is about.
+Finding = tuple[Verdict, str] | tuple[Verdict, str, int]
+
+
+class Readings(msgspec.Struct, frozen=True):
+    """What the built-in checks judge.
+
+    ``links_before`` is the most NVLinks each device had since its boot, by number; ratios
+    are of what is free; ``clock_synchronised`` None: nobody tells; ``clock_skew`` is in words, and
+    ``memory_errors`` are the machine's since its boot: corrected, uncorrected. ``stuck`` is how
+    many processes have been unkillable for long; ``mounts`` what is wrong with each path.
+    """
+
+    gpus: tuple[records.Gpu, ...] = ()
+    usage: tuple[devices.GpuUsage, ...] = ()
+    driver: devices.GpuDriver | None = None
+    links_before: dict[int, int] = {}
+    disk_free_ratio: float = 1.0
+    inodes_free_ratio: float = 1.0
+    clock_synchronised: bool | None = None
+    clock_skew: str = ""
+    memory_errors: tuple[int, int] = (0, 0)
+    stuck: int = 0
+    mounts: dict[str, str] = {}
+
+
+def judge(readings: Readings, plan: Plan) -> tuple[Result, ...]:
+    """The result of every built-in check that is on, in their order."""
+    found = []
+    for name in BUILT_IN:
+        if name not in plan.off:
+            findings = list(_CHECKS[name](readings, plan))
+            found.append(_result(name, findings))
+    return tuple(found)
+
+
+def _result(name: str, findings: list[Finding]) -> Result:
+    if not findings:
+        return Result(name)
+    failed = [one for one in findings if one[0] == "failed"]
+    told = failed or findings
+    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+    text = f"{told[0][1]}{more}"[: sitechecks.MESSAGE_CHARACTERS_MAX]
+    numbers = tuple(sorted({one[2] for one in told if len(one) == 3}))
+    return Result(name, "failed" if failed else "degraded", text, numbers)
+
+
+def _gpu_count(readings: Readings, plan: Plan) -> Iterator[Finding]:
+    usable = sum(gpu.state == devices.OK for gpu in readings.gpus)
+    if usable < plan.gpus:
+        bad = [gpu for gpu in readings.gpus if gpu.state != devices.OK]
+        why = f": GPU {bad[0].index} is {bad[0].state}" if bad else ""
+        yield "failed", f"{counted(usable, 'GPU')} of {plan.gpus} can be used{why}"
+
+
+def _gpu_driver(readings: Readings, plan: Plan) -> Iterator[Finding]:
+    driver = readings.driver
+    if driver is None or driver.state == devices.OK or not (plan.gpus or readings.gpus):
+        return  # a machine without GPUs may have a driver in any state
+    yield "failed", f"the NVIDIA driver is {driver.state}: {driver.message}"
+
+
+def _gpu_ecc(readings: Readings, _: Plan) -> Iterator[Finding]:
+    for one in readings.usage:
+        if one.ecc_volatile is not None and one.ecc_volatile[1]:
+            yield (
+                "failed",
+                f"GPU {one.index} has uncorrectable ECC errors: it needs a reset",
+                one.index,
+            )
+
+
+def _gpu_memory(readings: Readings, _: Plan) -> Iterator[Finding]:
+    for one in readings.usage:
+        if one.row_remap_failed:
+            yield (
+                "failed",
+                f"GPU {one.index} could not remap a row of its memory: replace it",
+                one.index,
+            )
+        elif one.row_remap_pending or one.retired_pages_pending:
+            yield (
+                "degraded",
+                f"GPU {one.index} has memory to remap or retire: it needs a reset",
+                one.index,
+            )
+
+
+def _gpu_xid(readings: Readings, _: Plan) -> Iterator[Finding]:
+    for one in readings.usage:
+        for xid in one.xids:
+            if xid.number in XIDS_FAILED:
+                yield (
+                    "failed",
+                    f"GPU {one.index}: XID {xid.number}, {XIDS_FAILED[xid.number]}",
+                    one.index,
+                )
+            elif xid.number in XIDS_DEGRADED:
+                yield (
+                    "degraded",
+                    f"GPU {one.index}: XID {xid.number}, {XIDS_DEGRADED[xid.number]}",
+                    one.index,
+                )
+
+
+def _gpu_temperature(readings: Readings, plan: Plan) -> Iterator[Finding]:
+    most = plan.gpu_temperature_celsius
+    for one in readings.usage:
+        if one.temperature_celsius is not None and one.temperature_celsius >= most:
+            yield "degraded", f"GPU {one.index} is at {most:g} °C or above", one.index
+        elif HEAT_REASONS.intersection(one.clock_event_reasons or ()):
+            yield "degraded", f"GPU {one.index} is slowed down by heat", one.index
+
+
+def _gpu_nvlink(readings: Readings, _: Plan) -> Iterator[Finding]:
+    for gpu in readings.gpus:
+        if gpu.state != devices.OK or gpu.mig_enabled:
+            continue  # instances use none: whether a driver keeps them up is no matter
+        # one without NVLinks, as of a machine that lends out single devices, computes all the same
+        if gpu.fabric_problem and links_of(gpu):
+            said = f"GPU {gpu.index} {gpu.fabric_problem}, and computes nothing till then"
+            yield "failed", f"{said}: see nvidia-fabricmanager", gpu.index
+        before, now = readings.links_before.get(gpu.index, 0), links_of(gpu)
+        if now < before:
+            yield "failed", f"GPU {gpu.index} has {now} NVLinks, it had {before}", gpu.index
+
+
+def links_of(gpu: records.Gpu) -> int:
+    """How many NVLinks of a device are active."""
+    return sum(peer.links for peer in gpu.nvlinks)
+
+
+def _gpu_pcie(readings: Readings, _: Plan) -> Iterator[Finding]:
+    made_for = {gpu.index: gpu.pcie_width_max for gpu in readings.gpus}
+    for one in readings.usage:
+        most = made_for.get(one.index)
+        if most and one.pcie_width and one.pcie_width < most:
+            yield (
+                "degraded",
+                f"GPU {one.index} has {one.pcie_width} PCIe lanes of {most}",
+                one.index,
+            )
+
+
+def _mounts(readings: Readings, _: Plan) -> Iterator[Finding]:
+    for path, problem in sorted(readings.mounts.items()):
+        if problem:
+            yield "failed", f"{path} {problem}"
+
+
+def _disk_space(readings: Readings, plan: Plan) -> Iterator[Finding]:
+    yield from _scarce("space", readings.disk_free_ratio, plan.disk_free_ratio)
+
+
+def _inodes(readings: Readings, plan: Plan) -> Iterator[Finding]:
+    yield from _scarce("inodes", readings.inodes_free_ratio, plan.inodes_free_ratio)
+
+
+def _scarce(what: str, free: float, least: float) -> Iterator[Finding]:
+    if free < least / 5:
+        yield "failed", f"less than {least / 5:.1%} of its {what} is free"
+    elif free < least:
+        yield "degraded", f"less than {least:.1%} of its {what} is free"
+
+
+def _clock(readings: Readings, _: Plan) -> Iterator[Finding]:
+    if readings.clock_synchronised is False:
+        yield "degraded", "the clock is not synchronised, as systemd-timesyncd says"
+    if readings.clock_skew:
+        yield "degraded", readings.clock_skew
+
+
+def _memory_errors(readings: Readings, _: Plan) -> Iterator[Finding]:
+    corrected, uncorrected = readings.memory_errors
+    if uncorrected:
+        yield "failed", "the machine's memory has errors that could not be corrected: replace it"
+    elif corrected >= CORRECTED_MANY:
+        yield "degraded", f"the machine's memory has had {CORRECTED_MANY} or more corrected errors"
+
+
+def _stuck(readings: Readings, plan: Plan) -> Iterator[Finding]:
+    if readings.stuck >= plan.stuck_processes:
+        yield "failed", f"{plan.stuck_processes} or more processes can't be ended"
+
+
+_CHECKS: dict[str, Callable[[Readings, Plan], Iterator[Finding]]] = {
+    "gpu-count": _gpu_count,
+    "gpu-driver": _gpu_driver,
+    "gpu-ecc": _gpu_ecc,
+    "gpu-memory": _gpu_memory,
+    "gpu-xid": _gpu_xid,
+    "gpu-temperature": _gpu_temperature,
+    "gpu-nvlink": _gpu_nvlink,
+    "gpu-pcie": _gpu_pcie,
+    "mounts": _mounts,
+    "disk-space": _disk_space,
+    "inodes": _inodes,
+    "clock": _clock,
+    "memory-errors": _memory_errors,
+    "stuck-processes": _stuck,
+}
+
+
+# --- reading --------------------------------------------------------------------------------
+
+
+class Mounts:
+    """Asks mounts how they are, by children, since a dead server hangs who asks. A child that not
+    even SIGKILL ends is waited for: no other one asks for the same path until it has gone."""
+
+    def __init__(self) -> None:
+        self._hung: dict[str, subprocess.Popen[bytes]] = {}
+
+    def problem(self, path: str) -> str:
+        """What is wrong with a mount; empty for nothing."""
+        text = processes.read_file("/proc/self/mounts").decode("utf-8", "replace")
+        points = {line.split()[1] for line in text.splitlines() if line.count(" ") > 1}
+        if path.replace(" ", "\\040") not in points:
+            return "is not mounted"
+        return self.answer(path)
+
+    def answer(self, path: str) -> str:
+        """Why a path does not answer; empty where it does."""
+        for key, child in list(self._hung.items()):  # others ask for other paths meanwhile
+            if child.poll() is not None:
+                self._hung.pop(key, None)
+        stuck = self._hung.get(path)
+        if stuck is not None:
+            return f"does not answer: process {stuck.pid}, which asked, is stuck there"
+        try:
+            process = subprocess.Popen(
+                ["stat", "-f", path],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as problem:  # no process can be made: the node is in trouble
+            return f"can't be asked: {problem}"
+        try:
+            return "" if process.wait(MOUNT_S) == 0 else "can't be read"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            try:
+                process.wait(0.5)
+            except subprocess.TimeoutExpired:
+                self._hung[path] = process
+            return f"does not answer in {MOUNT_S:g} s"
+
+
+class _KeptLinks(msgspec.Struct, frozen=True):
+    """What the file of ``Links`` holds: the most NVLinks of each device, by its UUID."""
+
+    boot_id: str
+    most: dict[str, int]
+
+
+_DECODE_LINKS = msgspec.json.Decoder(_KeptLinks).decode
+
+
+class Links:
+    """The most NVLinks that each device had in this boot, also before the agent began: a link that
+    went down is down until somebody mends it, whoever starts the agent anew meanwhile."""
+
+    def __init__(self, path: Path, boot_id: str) -> None:
+        self._path = path
+        self._boot_id = boot_id
+        self._most: dict[str, int] = {}
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            kept = _DECODE_LINKS(path.read_bytes())
+            self._most = kept.most if kept.boot_id == boot_id else {}
+
+    def most(self, gpus: Iterable[records.Gpu]) -> dict[int, int]:
+        """The most of each of these devices by number, what they have now counted in."""
+        found, grown = {}, False
+        for gpu in gpus:
+            now = links_of(gpu)
+            if now > self._most.get(gpu.uuid, 0):
+                self._most[gpu.uuid], grown = now, True
+            found[gpu.index] = self._most.get(gpu.uuid, 0)
+        if grown:
+            fresh = self._path.with_suffix(".new")
+            with contextlib.suppress(OSError):  # it costs what this agent alone remembers
+                fresh.write_bytes(msgspec.json.encode(_KeptLinks(self._boot_id, self._most)))
+                fresh.replace(self._path)
+        return found
+
+
+def clock_synchronised() -> bool | None:
+    """Whether systemd-timesyncd keeps the clock; None where it does not run here."""
+    marker = Path("/run/systemd/timesync/synchronized")
+    if marker.parent.exists():
+        return marker.exists()
+    return None
+
+
+class Checker:
+    """One node's checks. Who calls it holds ``turn`` until what was found is told, so that no
+    older result takes the place of a newer one.
+
+    Executables that are made before or after a job are not made on the interval, but for those that
+    have failed: on a node that is idle they are made again, so that it can be well again.
+    """
+
+    def __init__(self, root: Path, boot_id: str) -> None:
+        self._root = root
+        self._links = Links(root / "nvlinks.json", boot_id)
+        self._unkillable: dict[tuple[int, int], float] = {}
+        self._mounts = Mounts()
+        self._site = sitechecks.Site()
+        self._gated: dict[str, Result] = {}
+        self.turn = threading.Lock()
+
+    def look(
+        self,
+        plan: Plan,
+        seen: Readings,
+        *,
+        idle: bool = True,
+    ) -> tuple[Result, ...]:
+        """Read what is not ``seen`` by others, judge, and run what the site has."""
+        found = list(judge(self._read(plan, seen), plan))
+        gated = {*plan.before, *plan.after}
+        known = {one.name for one in plan.commands}
+        self._gated = {n: one for n, one in self._gated.items() if n in gated & known}
+        for check in plan.commands:
+            if check.name not in gated:
+                found.append(self._site.run(check))
+                continue
+            before = self._gated.get(check.name)
+            if before is not None and before.verdict != "healthy" and idle:
+                before = self._gated[check.name] = self._site.run(check)
+            found.append(before or Result(check.name))
+        return tuple(found)
+
+    def gate(self, plan: Plan, names: tuple[str, ...], seen: Readings) -> tuple[Result, ...]:
+        """Make the checks of these names now, whether or not they are due."""
+        built_in = {one.name: one for one in judge(self._read(plan, seen), plan)}
+        commands = {one.name: one for one in plan.commands}
+        found = []
+        for name in names:
+            if name in built_in:
+                found.append(built_in[name])
+            elif name in commands:
+                self._gated[name] = self._site.run(commands[name])
+                found.append(self._gated[name])
+        return tuple(found)
+
+    def _read(self, plan: Plan, seen: Readings) -> Readings:
+        most = self._links.most(seen.gpus)
+        space = os.statvfs(self._root)
+        return msgspec.structs.replace(
+            seen,
+            links_before=most,
+            disk_free_ratio=space.f_bavail / space.f_blocks if space.f_blocks else 1.0,
+            inodes_free_ratio=space.f_favail / space.f_files if space.f_files else 1.0,
+            clock_synchronised=clock_synchronised(),
+            memory_errors=hosts.memory_errors(),
+            stuck=self._stuck(),
+            mounts={
+                path: self._mounts.problem(path) for path in plan.mounts if "mounts" not in plan.off
+            },
+        )
+
+    def _stuck(self) -> int:
+        """Processes that have waited in the kernel, unkillable, for long."""
+        now = time.monotonic()
+        seen = {key: self._unkillable.get(key, now) for key in _unkillable()}
+        self._unkillable = seen
+        return sum(since + STUCK_S <= now for since in seen.values())
+
+
+def _unkillable() -> Iterator[tuple[int, int]]:
+    """Pid and start of processes in uninterruptible sleep, kernel threads left out."""
+    for name in os.listdir("/proc"):  # noqa: PTH208 - thousands of names, and no paths needed
+        if not name.isdigit():
+            continue
+        fields = processes.read_file(f"/proc/{name}/stat").rpartition(b")")[2].split()
+        if len(fields) > 19 and fields[0] == b"D" and fields[1] not in (b"0", b"2"):
+            yield int(name), int(fields[19])
+
+
+def unwell(results: Iterable[Result]) -> tuple[Result, ...]:
+    """Those that have something to say, in the order of their checks."""
+    return tuple(one for one in results if one.verdict != "healthy")
+
+
+def merged(told: Iterable[Result], found: Iterable[Result]) -> tuple[Result, ...]:
+    """What is told of checks with some of them made anew; healthy ones say nothing."""
+    made = {one.name: one for one in told} | {one.name: one for one in found}
+    return unwell(made.values())

@@ -1,0 +1,144 @@
+"""Volumes that a node is to have mounted: whether they are there, and as they have to be.
+
+The table of mounts is judged as it stands; then each volume is asked, by a child, whether it
+answers. What is found is a fact of the node: jobs that need a volume go where it is.
+"""
+
+import math
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from agents.health import checks
+from agents.host import processes
+from reconciler.model.observed.storage import VolumeState, WantedVolume
+
+#: How old what was found may be where a task is to start by it.
+FRESH_S = 5.0
+EVERY_S = 60.0
+VOLUMES_MAX = 256
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class Mounted(msgspec.Struct, frozen=True):
+    """A line of the table of mounts."""
+
+    source: str
+    path: str
+    file_system: str
+    options: frozenset[str] = frozenset()
+
+
+def table(text: str) -> list[Mounted]:
+    """The mounts of ``/proc/self/mounts``, the newest of a path last."""
+    found = []
+    for line in text.splitlines():
+        words = [_ESCAPE.sub(lambda m: chr(int(m[1], 8)), word) for word in line.split(" ")]
+        if len(words) >= 4:
+            found.append(Mounted(words[0], words[1], words[2], frozenset(words[3].split(","))))
+    return found
+
+
+def judge(wanted: WantedVolume, mounts: list[Mounted]) -> str:
+    """What is wrong with a volume by the table of mounts; empty for nothing."""
+    path = wanted.path.rstrip("/") or "/"
+    here = [one for one in mounts if one.path == path]
+    if wanted.file_system or wanted.source:
+        if not here:
+            return f"{path} is not mounted"
+        if wanted.file_system and here[-1].file_system != wanted.file_system:
+            return f"{path} is mounted as {here[-1].file_system}, not as {wanted.file_system}"
+        if wanted.source and here[-1].source != wanted.source:
+            return f"{path} is mounted from {here[-1].source}, not from {wanted.source}"
+    if wanted.writable:
+        above = [one for one in mounts if path == one.path or _is_below(path, one.path)]
+        longest = max((len(one.path) for one in above), default=0)
+        last = [one for one in above if len(one.path) == longest][-1:]
+        if last and "ro" in last[0].options:
+            return f"{path} is mounted read-only"
+    return ""
+
+
+def _is_below(path: str, other: str) -> bool:
+    return path.startswith(other if other.endswith("/") else f"{other}/")
+
+
+class Volumes:
+    """Looks at volumes for one agent; ``found`` is called with what is known when it changes."""
+
+    def __init__(
+        self, mounts: checks.Mounts, found: Callable[[tuple[VolumeState, ...]], None]
+    ) -> None:
+        self._mounts = mounts
+        self._found = found
+        self._wanted: dict[str, WantedVolume] = {}
+        self._known: dict[str, tuple[float, VolumeState]] = {}
+        #: Of one volume, by its name: nobody waits for a look at another one, which may hang.
+        self._turns: dict[str, threading.Lock] = {}
+        self._lock, self._telling = threading.Lock(), threading.Lock()
+        self._asked = threading.Event()
+
+    def follow(self, wanted: tuple[WantedVolume, ...]) -> None:
+        """What is to be looked at from now on."""
+        self._wanted = {one.name: one for one in wanted[:VOLUMES_MAX]}
+        self._asked.set()
+
+    def turn(self, wait_s: float = EVERY_S) -> None:
+        """One turn of the thread that looks at all of them."""
+        self._asked.wait(wait_s)
+        self._asked.clear()
+        for name in list(self._wanted):
+            self._look(name, math.inf)
+        self._tell()
+
+    def problem(self, names: Iterable[str]) -> str:
+        """Why a task that needs these can't start here, found out now or a moment ago. What was
+        found is told before this returns. A volume of which nothing is known keeps nobody."""
+        problem, looked = "", False
+        for name in names:
+            looked |= self._look(name, time.monotonic() - FRESH_S)
+            known = self._known.get(name)  # it may be followed no longer by now
+            if known is not None and known[1].problem:
+                problem = f"volume {name}: {known[1].problem}"
+                break
+        if looked or problem:
+            self._tell()
+        return problem
+
+    def _look(self, name: str, older_than: float) -> bool:
+        """Look at one, if the last look was before; whether it was."""
+        if name not in self._wanted:
+            return False
+        with self._lock:
+            turn = self._turns.setdefault(name, threading.Lock())
+        with turn:
+            wanted = self._wanted.get(name)
+            known = self._known.get(name)
+            if wanted is None or (known is not None and known[0] > older_than):
+                return False
+            text = processes.read_file("/proc/self/mounts").decode("utf-8", "replace")
+            problem = judge(wanted, table(text)) or self._answer(wanted.path)
+            with self._lock:
+                self._known[name] = time.monotonic(), VolumeState(name, problem)
+        return True
+
+    def _tell(self) -> None:
+        """Have all that is known told."""
+        with self._telling:  # what is newer is told later
+            with self._lock:
+                wanted = self._wanted
+                self._known = {name: one for name, one in self._known.items() if name in wanted}
+                self._turns = {name: one for name, one in self._turns.items() if name in wanted}
+                known = sorted(self._known.values(), key=_by_name)
+            self._found(tuple(state for _, state in known))
+
+    def _answer(self, path: str) -> str:
+        problem = self._mounts.answer(f"{path.rstrip('/')}/.")
+        return f"{path} {problem}" if problem else ""
+
+
+def _by_name(known: tuple[float, VolumeState]) -> str:
+    return known[1].name

@@ -1,0 +1,97 @@
+"""Why a file can't be made or written where a node keeps its own: what is missing there, of which
+file system, and what to do about it."""
+
+import errno
+import os
+import pwd
+from pathlib import Path
+
+from reconciler.model.values import quantities
+
+#: What a look at a file system can explain.
+EXPLAINED = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_DO = "make room there, or give the agent another folder with --root"
+
+
+def explained(problem: OSError, root: Path) -> str:
+    """An error in words. Where it names no file, what is said is of the node's own folder.
+
+    Args:
+        problem: whatever the system would not do.
+        root: the node's folder, or what it is to be.
+    """
+    name = os.fsdecode(problem.filename) if isinstance(problem.filename, str | bytes) else ""
+    what = f"{name}: {problem.strerror}" if name and problem.strerror else str(problem)
+    if problem.errno not in EXPLAINED:
+        return what
+    return f"{what}: {lacking(Path(name or root), problem.errno)}"
+
+
+def is_short(path: Path) -> bool:
+    """Whether nothing more can be made on the file system of a path, or nothing written there."""
+    try:
+        found = os.statvfs(_mounted_at(path))
+    except OSError:
+        return False
+    return not found.f_bavail or bool(found.f_files and not found.f_favail)
+
+
+def lacking(path: Path, number: int | None = errno.ENOSPC) -> str:
+    """What the file system lacks on which a path is, or would be, that refuses with this error."""
+    place = _mounted_at(path)
+    if number == errno.EROFS:
+        return (
+            f"the file system at {place} is mounted read-only, as the kernel does after errors of "
+            f"a disk: see dmesg, and mount -o remount,rw {place}, or choose another --root"
+        )
+    if number == errno.EDQUOT:
+        user = _user()
+        return (
+            f"the quota of {user} on the file system at {place} is used up: delete some of its "
+            f"files or raise the quota (quota -s {user}), or choose another --root"
+        )
+    try:
+        found = os.statvfs(place)
+    except OSError as problem:
+        return f"the file system at {place} can't be asked: {problem.strerror}"
+    size = _amount(found.f_blocks * found.f_frsize)
+    if found.f_files and not found.f_favail:
+        return (
+            f"the file system at {place} has none of its {found.f_files} files (inodes) left, "
+            f"whatever room it has: see df -i {place}, and {_DO}"
+        )
+    if not found.f_bavail:
+        kept = found.f_bfree * found.f_frsize
+        more = f" but what is kept for root, {_amount(kept)}" if kept else ""
+        return f"the file system at {place} has none of its {size} free{more}: {_DO}"
+    free, files = _amount(found.f_bavail * found.f_frsize), found.f_favail
+    return (
+        f"the file system at {place} has {free} of {size} and {files} files free by now; it was "
+        f"full a moment ago, or a quota is: {_DO}"
+    )
+
+
+def _mounted_at(path: Path) -> Path:
+    """Where the file system is mounted on which a path is, or would be."""
+    place = path.absolute()
+    while not place.exists() or not place.is_mount():
+        if place == place.parent:
+            break
+        place = place.parent
+    return place
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _amount(size_bytes: int) -> str:
+    """In the largest unit of which it has one."""
+    for unit in ("Ti", "Gi", "Mi", "Ki"):
+        scale = quantities.MEMORY_SUFFIXES[unit]
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.1f}".removesuffix(".0") + unit
+    return f"{size_bytes} bytes"

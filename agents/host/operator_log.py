@@ -1,0 +1,40 @@
+"""What an agent tells its operator on its standard error: the same trouble once a minute."""
+
+import contextlib
+import sys
+import time
+
+from reconciler.model.values import log_lines as loglines
+
+SAY_AGAIN_S = 60.0
+#: Texts that are told apart by their beginnings; so many are remembered.
+BEGINNING_CHARACTERS, REMEMBERED_MAX = 80, 256
+
+
+class Voice:
+    """One agent's; called by all its threads."""
+
+    def __init__(self, name: str, form: str = "readable", level: str = "info") -> None:
+        self._name, self._form = name, form
+        self._least = loglines.LEVELS.index(level)
+        self._said: dict[str, float] = {}
+
+    def say(self, text: str) -> None:
+        """Write a line of what is amiss, unless it was written a moment ago."""
+        now, same = time.monotonic(), text[:BEGINNING_CHARACTERS]
+        if now < self._said.get(same, -SAY_AGAIN_S) + SAY_AGAIN_S:
+            return
+        if len(self._said) > REMEMBERED_MAX:
+            self._said.clear()
+        self._said[same] = now
+        self.tell(text, level="ERROR" if text.startswith("defect") else "WARNING")
+
+    def tell(self, text: str, *, level: str = "INFO", **fields: str) -> None:
+        """Write a line of what happens, with what it is of, each time."""
+        if loglines.LEVELS.index(level.lower()) < self._least:
+            return
+        of = {"node": self._name, **fields}
+        line = loglines.line(self._form, time.time(), "agent", text, level=level, fields=of)
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()

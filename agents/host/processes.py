@@ -1,0 +1,223 @@
+"""Finding and killing processes by what ``/proc`` says: standard library only, for the supervisor.
+
+A process belongs to an attempt when it descends from its main process, or when the environment
+it was started with names the attempt and this node's root.
+"""
+
+# No pathlib or contextlib here: they would cost the supervisor memory.
+# ruff: noqa: PTH208, SIM105
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+#: How long a supervisor that starts keeps looking for processes of its predecessor.
+RECOVERY_S = 30.0
+#: Time between two passes over all processes.
+PASS_S = 0.02
+#: Stands in the environment of a container runtime that runs a task, and nowhere in the container.
+RUNTIME = "MUSTER_CONTAINER_RUNTIME"
+#: The name of a process that was forked for a task, as long as it has no program: what a person
+#: sees who looks for what hangs.
+BEGINS = b"muster-begins"
+#: How the script of a supervisor is called: now, and before it was in a package of its own.
+SUPERVISOR_SCRIPTS = (b"/agents/supervisor/__main__.py", b"/agents/supervisor.py")
+#: How long such a runtime has, once asked to end, to be through with the container that it makes.
+ASKED_S = 2.0
+#: (parent, session, start time in ticks since boot) of a process.
+Facts = tuple[int, int, int]
+
+
+def boottime() -> float:
+    """Seconds since boot, time asleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def read_file(path: str, most: int = 2**20) -> bytes:
+    """What a file of ``/proc`` holds; nothing when its process is gone or not ours."""
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.read(handle, most)
+    except OSError:
+        return b""
+    finally:
+        os.close(handle)
+
+
+def process_facts(pid: int) -> Facts | None:
+    """(parent, session, start time in ticks since boot) of a process; None if gone or a zombie."""
+    fields = read_file(f"/proc/{pid}/stat", 4096).rpartition(b")")[2].split()
+    if len(fields) < 20 or fields[0] in {b"Z", b"X"}:
+        return None
+    return int(fields[1]), int(fields[3]), int(fields[19])
+
+
+def processes() -> dict[int, Facts]:
+    """Facts of every live process by pid."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            facts = process_facts(int(name))
+            if facts is not None:
+                found[int(name)] = facts
+    return found
+
+
+def own_children() -> list[int]:
+    """Pids of this process's children; of all its threads' only the one main thread's."""
+    try:
+        handle = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY)
+    except FileNotFoundError:  # a kernel without it
+        return [pid for pid, facts in processes().items() if facts[0] == os.getpid()]
+    try:
+        parts = []
+        while part := os.read(handle, 2**16):  # the kernel gives a page at a time
+            parts.append(part)
+    finally:
+        os.close(handle)
+    return [int(pid) for pid in b"".join(parts).split()]
+
+
+def descendants(roots: set[int], table: dict[int, Facts]) -> set[int]:
+    """The roots and everything below them."""
+    children: dict[int, list[int]] = {}
+    for pid, facts in table.items():
+        children.setdefault(facts[0], []).append(pid)
+    return below(roots, children)
+
+
+def below(roots: set[int], children: Mapping[int, list[int]]) -> set[int]:
+    """The roots and everything below them, by the children of each process."""
+    found: set[int] = set()
+    pending = list(roots)
+    while pending:
+        pid = pending.pop()
+        if pid not in found:
+            found.add(pid)
+            pending.extend(children.get(pid, ()))
+    return found
+
+
+def attempt_of(pid: int, root: str) -> str:
+    """The attempt that a process's first environment names, if it is one of this node's."""
+    entries = read_file(f"/proc/{pid}/environ").split(b"\0")
+    if b"MUSTER_NODE_ROOT=" + os.fsencode(root) not in entries:
+        return ""
+    for entry in entries:
+        if entry.startswith(b"MUSTER_ATTEMPT="):
+            return os.fsdecode(entry[15:])
+    return ""
+
+
+def kill(pid: int, number: int = signal.SIGKILL) -> None:
+    """Signal a process that may be gone."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        pass
+
+
+def kill_group(pid: int, number: int) -> None:
+    """Signal a process group that may be gone."""
+    try:
+        os.killpg(pid, number)
+    except OSError:
+        pass
+
+
+def is_locked(path: str) -> bool:
+    """Whether somebody holds the lock of a file."""
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def command_of(pid: int) -> list[str]:
+    """A process's command line; nothing when it is gone."""
+    return [os.fsdecode(word) for word in read_file(f"/proc/{pid}/cmdline").split(b"\0")[:-1]]
+
+
+def supervisors_of(root: str) -> list[int]:
+    """Pids of the supervisors that were started for a root, also of one that only begins.
+
+    What one of them has forked bears its command line until it has its program, and is none: not
+    where it hangs and its parent is gone, either.
+    """
+    table = processes()
+    found = []
+    for pid in table:
+        words = read_file(f"/proc/{pid}/cmdline").split(b"\0")[:-1]
+        if (
+            len(words) > 1
+            and words[-1] == os.fsencode(root)
+            and words[-2].endswith(SUPERVISOR_SCRIPTS)
+            and read_file(f"/proc/{pid}/comm", 64).strip() != BEGINS
+        ):
+            found.append(pid)
+    return [pid for pid in found if table[pid][0] not in found]
+
+
+def ask_runtimes(root: str, limit_s: float = ASKED_S) -> None:
+    """Ask container runtimes that run tasks of this node to end, and give them a moment for it.
+
+    One that is killed while it makes a container leaves a layer in its storage that bears no name,
+    so that nobody can remove it. Asked, it first ends what it has begun there. What it runs hears
+    of it too, and may go on: whoever called kills what is left.
+    """
+    asked = {}
+    for pid, facts in processes().items():
+        if is_runtime(pid) and attempt_of(pid, root):
+            kill(pid, signal.SIGTERM)
+            asked[pid] = facts[2]
+    deadline = time.monotonic() + limit_s
+    while asked and time.monotonic() < deadline:
+        time.sleep(PASS_S)
+        facts_now = {pid: process_facts(pid) for pid in asked}
+        asked = {
+            pid: ticks for pid, ticks in asked.items() if (facts_now[pid] or (0, 0, 0))[2] == ticks
+        }
+
+
+def is_runtime(pid: int) -> bool:
+    """Whether a process is a runtime at ``run``, and no helper that it has started."""
+    mark = os.fsencode(f"{RUNTIME}=1")
+    if mark not in read_file(f"/proc/{pid}/environ").split(b"\0"):
+        return False
+    return "run" in command_of(pid)
+
+
+def kill_leftovers(root: str, recorded: list[dict[str, Any]], limit_s: float = RECOVERY_S) -> bool:
+    """Kill what an earlier supervisor left: recorded processes with all below them, and every
+    process whose environment names an attempt of this node. True when two passes found none."""
+    started = {int(record["pid"]): int(record["ticks"]) for record in recorded}
+    deadline = time.monotonic() + limit_s
+    clean = 0
+    while clean < 2:
+        table = processes()
+        table.pop(os.getpid(), None)
+        roots = {pid for pid, ticks in started.items() if pid in table and table[pid][2] == ticks}
+        roots |= {pid for pid in table if attempt_of(pid, root)}
+        victims = descendants(roots, table)
+        for pid in victims:
+            kill(pid)
+            # a dying process loses its environment before its files: wait until all of it is gone
+            started[pid] = table[pid][2]
+        clean = 0 if victims else clean + 1
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(PASS_S)
+    return True

@@ -1,0 +1,40 @@
+"""Ends what there is of a node that goes with its tasks: supervisor, processes, groups, containers.
+
+For an agent that was told to take its tasks along, and for whoever looks after virtual nodes and
+finds that an agent could not.
+"""
+
+import time
+from pathlib import Path
+
+from agents.host import processes
+from agents.isolation import task_isolation as confinement
+from agents.supervisor import journal
+from agents.tasks import container_cleanup as leftovers
+from agents.tasks import images
+
+#: How long a supervisor that was killed may take to be gone.
+GONE_S = 10.0
+
+
+def leave_nothing(root: Path) -> list[str]:
+    """End all of it; what could not be, in words."""
+    problems = []
+    supervisors = processes.supervisors_of(str(root))
+    for pid in supervisors:
+        processes.kill(pid)
+    deadline = time.monotonic() + GONE_S
+    while supervisors and processes.is_locked(f"{root}/supervisor.lock"):
+        if time.monotonic() > deadline:
+            problems.append(f"supervisor {min(supervisors)} can't be killed")
+            break
+        time.sleep(0.005)
+    processes.ask_runtimes(str(root))
+    alive = journal.read(f"{root}/journal")
+    recorded = [record for record in alive.values() if record["state"] != "Ended"]
+    if not processes.kill_leftovers(str(root), recorded):
+        problems.append("some processes of tasks can't be killed")
+    if not confinement.clean_up(str(root)):
+        problems.append("some control groups of tasks can't be removed")
+    problems += images.end_left(str(root))
+    return problems + leftovers.clear(root)

@@ -1,0 +1,111 @@
+"""Where directories of attempts go that nobody needs any more, until there is time to delete them.
+
+Most hold nothing but the two empty folders that every attempt gets. Those are cheap to keep and
+dear to make and to delete beside work: some file systems make every new file look past each that
+was deleted a short while ago. New attempts take them over; what is left of them goes when the
+node is quiet. What holds anything goes at once.
+
+A directory is taken by renaming it, for deletion as for use, so that no two can have it.
+"""
+
+import contextlib
+import os
+import stat
+import sys
+import time
+from collections import deque
+from pathlib import Path
+
+from agents.host import file_tree as trees
+
+#: How long no directory has to have come before the hollow ones are deleted.
+QUIET_S = 5.0
+#: More hollow ones than these are deleted at once.
+HOLLOW_MAX = 5_000
+#: One that was given to an attempt and is still here then was never taken: its start was stopped.
+LENT_S, LENT_MAX = 15.0, 20_000
+_INNER = ("work", "tmp")
+#: Added to the name of what is being deleted.
+_GONE = ".gone"
+
+
+class Trash:
+    """One folder. ``put`` and ``empty`` may be called by different threads."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+        self._full: deque[str] = deque()
+        self._hollow: deque[str] = deque()
+        self._lent: deque[tuple[float, str]] = deque(maxlen=LENT_MAX)
+        self._put_at = 0.0
+        for name in os.listdir(self._folder):  # noqa: PTH208 - what an earlier agent left
+            self._full.append(f"{self._folder}/{name}")
+
+    def put(self, folder: str) -> bool:
+        """Take a directory at once and as a whole; whether ``empty`` should be called soon.
+
+        Raises:
+            OSError: it is not there or can't be moved.
+        """
+        path = f"{self._folder}/{os.path.basename(folder)}"  # noqa: PTH119 - asked of every task
+        os.rename(folder, path)  # noqa: PTH104
+        self._put_at = time.monotonic()
+        first = not self._hollow
+        if _is_hollow(path):
+            self._hollow.append(path)
+            return first or len(self._hollow) > HOLLOW_MAX
+        self._full.append(path)
+        return True
+
+    def take(self) -> str | None:
+        """A hollow directory for an attempt of the agent's own user; its name only."""
+        try:
+            path = self._hollow.pop()
+        except IndexError:
+            return None
+        self._lent.append((time.monotonic(), path))
+        return os.path.basename(path)  # noqa: PTH119
+
+    def empty(self) -> float | None:
+        """Delete what is due; the seconds until more will be, None when nothing is left."""
+        while self._full:
+            _remove(self._full.popleft())
+        while self._lent and self._lent[0][0] <= time.monotonic() - LENT_S:
+            _remove(self._lent.popleft()[1])
+        left_s = self._put_at + QUIET_S - time.monotonic()
+        if not self._hollow or (left_s > 0 and len(self._hollow) <= HOLLOW_MAX):
+            return left_s if self._hollow else None
+        with contextlib.suppress(IndexError):  # an attempt may have taken one in the meantime
+            for _ in range(len(self._hollow)):
+                _remove(self._hollow.pop())
+        return None
+
+
+def _is_hollow(path: str) -> bool:
+    """Whether a directory of an attempt is as it was made: no file in it, nobody else's."""
+    try:
+        for inner in (path, *(f"{path}/{name}" for name in _INNER)):
+            found = os.stat(inner, follow_symlinks=False)  # noqa: PTH116
+            if found.st_mode != stat.S_IFDIR | 0o700 or found.st_uid != os.geteuid():
+                return False
+            with os.scandir(inner) as entries:
+                if any(inner != path or entry.name not in _INNER for entry in entries):
+                    return False
+    except OSError:
+        return False
+    return True
+
+
+def _remove(path: str) -> None:
+    """Delete a directory, if no attempt has taken it over."""
+    gone = path if path.endswith(_GONE) else path + _GONE
+    try:
+        os.rename(path, gone)  # noqa: PTH104
+    except OSError:
+        return
+    try:
+        for name in _INNER:
+            os.rmdir(f"{gone}/{name}")  # noqa: PTH106
+        os.rmdir(gone)  # noqa: PTH106
+    except OSError:
+        trees.delete(gone, sys.maxsize)  # which no depth defeats, whatever a task has made

@@ -1,0 +1,1 @@
+"""Isolation of tasks: cgroups, mount and network namespaces, device access, CPU pinning."""

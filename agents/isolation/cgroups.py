@@ -1,0 +1,437 @@
+"""Control groups of a supervisor's tasks, of whichever version the host has: standard library only.
+
+Below the group that the supervisor was started in it makes ``muster-TOKEN`` with two children in
+each hierarchy: ``keeper`` for itself and ``run``, in which each attempt has a group of its own. A
+task is born where it belongs, and there is no moment in which it could do or fork what its group
+forbids: the kernel has a child born in a group of version 2 (``spawning.fork_into``), which itself
+goes to those of version 1 before it becomes the task. Where the kernel can't, and where tasks of
+the supervisor's own user follow each other at once, the supervisor goes there, starts the task and
+comes back; meanwhile the group has no limit of memory yet, lest the supervisor be killed for its
+task.
+
+Version 1 has a hierarchy for each controller. Where a tree of version 2 stands beside them without
+controllers it is used for ``cgroup.kill``, and without one the freezer holds a group still while it
+is killed. What could not be set up is left out, and what is left is told in ``facts``.
+"""
+
+# No pathlib or contextlib here: they would cost the supervisor memory.
+# ruff: noqa: PTH102, PTH106, PTH110, PTH112, PTH119, PTH120, PTH208, SIM105
+
+import errno
+import os
+import signal
+import time
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+from agents.host import processes
+
+UNIFIED = "unified"
+#: Controllers of version 1 that are used, each in a hierarchy that others may share.
+CONTROLLERS = ("memory", "cpu", "cpuset", "devices", "pids", "freezer")
+#: What a tree of version 2 has to offer to be used for limits.
+NEEDED = ("memory", "cpu", "pids")
+REMOVE_S = 10.0
+#: What a group says of the folder it is for: the first that the kernel lets us write.
+MARKS = ("trusted.muster_root", "user.muster_root")
+#: Nobody but root can create files here, and the kernel refuses: made only in trees of tests.
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+
+
+def write(path: str, text: str) -> None:
+    """Write one value to a control file."""
+    handle = os.open(path, _FLAGS, 0o644)
+    try:
+        os.write(handle, text.encode())
+    finally:
+        os.close(handle)
+
+
+def read(path: str) -> str:
+    """What a control file says; nothing where there is none."""
+    return processes.read_file(path, 2**16).decode()
+
+
+def token_of(root: str) -> str:
+    """What names a node's groups among those of other nodes of the machine."""
+    return f"muster-{zlib.crc32(os.fsencode(root)):08x}"
+
+
+def discover(top: str = "") -> dict[str, str]:
+    """The folder of this process's own group in each hierarchy, by controller or ``unified``."""
+    own: dict[str, str] = {}
+    for line in read(f"{top}/proc/self/cgroup").splitlines():
+        _, listed, path = line.split(":", 2)
+        for name in listed.split(",") if listed else [UNIFIED]:
+            own[name] = path
+    found: dict[str, str] = {}
+    for line in read(f"{top}/proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or len(kind) < 3 or kind[0] not in {"cgroup", "cgroup2"}:
+            continue
+        names = [UNIFIED] if kind[0] == "cgroup2" else kind[2].split(",")
+        for name in names:
+            if name in own and name not in found:
+                found[name] = _below(f"{top}{fields[4]}", fields[3], own[name])
+    return {n: p for n, p in found.items() if n == UNIFIED or n in CONTROLLERS}
+
+
+def _below(mount: str, mounted: str, own: str) -> str:
+    """Where a group stands in a mount that may show only a part of the hierarchy."""
+    inside = own.removeprefix(mounted) if mounted != "/" else own
+    folder = os.path.normpath(f"{mount}/{inside}")
+    return folder if folder.startswith(mount) and os.path.isdir(folder) else mount
+
+
+def mounts(top: str = "") -> list[str]:
+    """Where hierarchies are mounted, used here or not."""
+    lines = [line.partition(" - ") for line in read(f"{top}/proc/self/mountinfo").splitlines()]
+    return [
+        f"{top}{before.split()[4]}"
+        for before, _, after in lines
+        if after.startswith(("cgroup ", "cgroup2 "))
+    ]
+
+
+def offers(found: dict[str, str]) -> tuple[str, list[str]]:
+    """Which kind of isolation the hierarchies allow, and by which controllers; nothing is made.
+
+    ``cgroup-v2``, ``cgroup-v1``, or ``process-group`` where there is no group to make.
+    """
+    writable = {n: p for n, p in found.items() if os.access(p, os.W_OK)}
+    if UNIFIED in writable:
+        there = read(f"{writable[UNIFIED]}/cgroup.controllers").split()
+        if all(name in there for name in NEEDED):
+            return "cgroup-v2", [n for n in ("memory", "cpu", "cpuset", "pids") if n in there]
+    old = [name for name in CONTROLLERS if name in writable]
+    if "memory" in old or "pids" in old or "freezer" in old:
+        return "cgroup-v1", old
+    if UNIFIED in writable and os.path.exists(f"{writable[UNIFIED]}/cgroup.procs"):
+        return "cgroup-v2", []
+    return "process-group", []
+
+
+def entry(hierarchy: str) -> str:
+    """The file through which a process goes to a group.
+
+    In version 1 it goes as its one thread: who moves a whole process makes every process of the
+    machine that is about to fork or to end wait, and waits himself for all that are at it.
+    """
+    return "cgroup.procs" if hierarchy == UNIFIED else "tasks"
+
+
+class Tree:
+    """The groups of one supervisor. ``kind`` and ``enforced`` say what came of it."""
+
+    def __init__(self, root: str, own: dict[str, str]) -> None:
+        self.token = token_of(root)
+        self._root = root
+        self.kind, self.controllers = offers(own)
+        self.bases: dict[str, str] = {}
+        self.problems: list[str] = []
+        self._home: dict[str, int] = {}
+        if self.kind == "process-group":
+            return
+        wanted = [UNIFIED, *(self.controllers if self.kind == "cgroup-v1" else [])]
+        for name in wanted:
+            if name in own:
+                self._open(name, f"{own[name]}/{self.token}")
+        self._settle_on()
+
+    def _open(self, name: str, base: str) -> None:
+        """Make the three groups in one hierarchy, and go to ``keeper``."""
+        try:
+            for folder in (base, f"{base}/run", f"{base}/keeper"):
+                _make(folder)
+                if name == "cpuset":
+                    inherit_cpuset(folder)
+            mark(base, self._root)
+            self._home[name] = os.open(f"{base}/keeper/{entry(name)}", _FLAGS, 0o644)
+            os.write(self._home[name], b"0")
+        except OSError as problem:
+            self.problems.append(f"cgroup {base}: {os.strerror(problem.errno or 0)}")
+            if name in self._home:
+                os.close(self._home.pop(name))
+            return
+        self.bases[name] = base
+
+    def _settle_on(self) -> None:
+        """See what is there to work with."""
+        unified = self.bases.get(UNIFIED)
+        if self.kind == "cgroup-v2" and unified is not None:
+            self.controllers = self._enable(unified)
+        elif self.kind == "cgroup-v1":
+            self.controllers = [n for n in self.controllers if n in self.bases]
+        kills = unified is not None and os.path.exists(f"{unified}/run/cgroup.kill")
+        if not kills and self.kind == "cgroup-v1" and unified is not None:
+            self._give_up(UNIFIED)
+            unified = None
+        #: The hierarchy in which it is looked up which processes an attempt has.
+        self.tracks = UNIFIED if unified is not None else "freezer"
+        if kills:
+            self.kills_by = "cgroup.kill"
+        elif self.tracks == UNIFIED:
+            self.kills_by = "cgroup.freeze"
+        else:
+            self.kills_by = "freezer"
+        if self.tracks not in self.bases:
+            self.kind, self.controllers = "process-group", []
+            for name in list(self.bases):
+                self._give_up(name)
+
+    def _enable(self, base: str) -> list[str]:
+        """Hand controllers down to the groups of attempts, as far as the kernel lets us."""
+        folders = (os.path.dirname(base), base, f"{base}/run")
+        if not self.controllers:
+            return []
+        try:
+            for folder in folders:
+                text = " ".join(f"+{name}" for name in self.controllers)
+                write(f"{folder}/cgroup.subtree_control", text)
+        except OSError as problem:
+            why = os.strerror(problem.errno or 0)
+            if problem.errno == errno.EBUSY:
+                why = f"{folders[0]} holds processes; start the agent in a delegated group"
+            self.problems.append(f"cgroup controllers {' '.join(self.controllers)}: {why}")
+            return []
+        return self.controllers
+
+    def _give_up(self, name: str) -> None:
+        base = self.bases.pop(name)
+        os.close(self._home.pop(name))
+        try:
+            write(f"{os.path.dirname(base)}/cgroup.procs", str(os.getpid()))
+        except OSError:
+            pass
+        remove(base)
+
+    @property
+    def enforced(self) -> list[str]:
+        """What tasks are held to."""
+        return [name for name in self.controllers if name != "freezer"]
+
+    def facts(self) -> dict[str, Any]:
+        """What is told to the agent."""
+        if self.kind == "process-group":
+            return {"kind": self.kind, "enforces": [], "problems": self.problems}
+        return {
+            "kind": self.kind, "enforces": self.enforced, "kills": self.kills_by,
+            "problems": self.problems, "path": self.path,
+        }  # fmt: skip
+
+    @property
+    def path(self) -> str:
+        """Where the groups of attempts stand in the hierarchy in which they are looked for."""
+        base = self.bases[self.tracks]
+        above = [mount for mount in mounts() if base.startswith(f"{mount}/")]
+        return f"{base.removeprefix(max(above, key=len, default=''))}/run"
+
+    def drop_elsewhere(self, name: str) -> None:
+        """Remove what a container runtime made by the path of an attempt's group in hierarchies
+        that are not used here."""
+        for mount in mounts():
+            folder = f"{mount}{self.path}"
+            if os.path.isdir(f"{folder}/{name}"):
+                remove(f"{folder}/{name}")
+                for above in (folder, os.path.dirname(folder)):
+                    try:
+                        os.rmdir(above)
+                    except OSError:
+                        break
+
+    def come_back(self, hierarchies: Iterable[str]) -> None:
+        """Go back to ``keeper``."""
+        for hierarchy in hierarchies:
+            os.write(self._home[hierarchy], b"0")
+
+    # All of it -------------------------------------------------------------------------------
+
+    def recover(self) -> bool:
+        """Kill and remove what an earlier supervisor left; False when something stays. What not
+        even a kill ends is waited for once, in however many groups it is."""
+        clean = True
+        deadline = time.monotonic() + REMOVE_S
+        for name, base in self.bases.items():
+            for attempt in _children(f"{base}/run"):
+                folder = f"{base}/run/{attempt}"
+                how = self.kills_by if name == self.tracks else ""
+                clean = empty(folder, how, deadline - time.monotonic()) and clean
+        for folder in elsewhere(self.bases.values()):
+            clean = empty(folder, "", deadline - time.monotonic()) and clean
+        return clean
+
+    def sweep(self) -> None:
+        """Remove what supervisors of folders that are gone have left beside these groups."""
+        for base in self.bases.values():
+            above = os.path.dirname(base)
+            for name in _children(above):
+                if name.startswith("muster-") and name != self.token:
+                    remove_deserted(f"{above}/{name}")
+
+    def leave(self) -> None:
+        """Go back to the group that this process came from, and remove all that was made."""
+        self.recover()
+        for name in list(self.bases):
+            self._give_up(name)
+
+
+def elsewhere(bases: Iterable[str]) -> list[str]:
+    """Groups of the same paths in hierarchies that are not used here: container runtimes make them,
+    and do not remove them where they are killed."""
+    used, tops = list(bases), mounts()
+    found = []
+    for base in used:
+        top = max((one for one in tops if base.startswith(f"{one}/")), key=len, default="")
+        found += [f"{one}{base.removeprefix(top)}" for one in tops]
+    return [one for one in dict.fromkeys(found) if one not in used and os.path.isdir(one)]
+
+
+def _make(folder: str) -> None:
+    try:
+        os.mkdir(folder, 0o755)
+    except FileExistsError:
+        pass
+
+
+def mark(base: str, root: str) -> None:
+    """Note at a node's group which folder it is for; where the kernel can't, it is not noted."""
+    for name in MARKS:
+        try:
+            os.setxattr(base, name, os.fsencode(root))
+        except OSError:
+            continue
+        return
+
+
+def marked(base: str) -> str:
+    """The folder that a node's group is for; nothing where that is not noted."""
+    for name in MARKS:
+        try:
+            root = os.fsdecode(os.getxattr(base, name))
+        except OSError:
+            continue
+        if os.path.basename(base) == token_of(root):
+            return root
+    return ""
+
+
+def remove_deserted(base: str) -> bool:
+    """Remove a node's group where its folder is gone and nothing is in it; nothing is ever killed.
+
+    That is what is left when supervisor and guardian were killed at once and nobody starts in the
+    folder again. The folder may still be there where another mount namespace has it: a supervisor
+    that lives is in ``keeper``, which therefore goes first, or among its tasks.
+    """
+    root = marked(base)
+    if not root:
+        return False
+    try:
+        os.lstat(root)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False  # nobody can tell
+    else:
+        return False
+    if members(base):
+        return False
+    try:
+        os.rmdir(f"{base}/keeper")
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    return remove(base)
+
+
+def inherit_cpuset(folder: str) -> None:
+    """A new group of version 1 has no CPU and no memory node: nothing could run in it."""
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        if not read(f"{folder}/{file}").strip():
+            write(f"{folder}/{file}", read(f"{os.path.dirname(folder)}/{file}").strip())
+
+
+def number(text: str) -> int:
+    """What a file of one number says; 0 where it says something else."""
+    return int(text) if text.strip().isdigit() else 0
+
+
+def value(text: str, key: str) -> int:
+    """The number behind a key of a flat file."""
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == key:
+            return number(value)
+    return 0
+
+
+def _children(folder: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(folder) if os.path.isdir(f"{folder}/{name}")]
+    except OSError:
+        return []
+
+
+def members(folder: str) -> set[int]:
+    """Processes of a group and of all below it."""
+    found = {int(word) for word in read(f"{folder}/cgroup.procs").split()}
+    for name in _children(folder):
+        found |= members(f"{folder}/{name}")
+    return found
+
+
+def kill(folder: str, how: str) -> None:
+    """Kill all processes of a group and of all below it; held still meanwhile where there is no
+    ``cgroup.kill``, so that none is born unseen."""
+    if how == "cgroup.kill":
+        try:
+            write(f"{folder}/cgroup.kill", "1")
+        except OSError:
+            pass
+        return
+    stops = {"cgroup.freeze": ("cgroup.freeze", "1", "0"),
+             "freezer": ("freezer.state", "FROZEN", "THAWED")}.get(how)  # fmt: skip
+    try:
+        if stops:
+            write(f"{folder}/{stops[0]}", stops[1])
+        for pid in members(folder):
+            processes.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
+    finally:
+        if stops:
+            try:
+                write(f"{folder}/{stops[0]}", stops[2])
+            except OSError:
+                pass
+
+
+def empty(folder: str, how: str, limit_s: float) -> bool:
+    """Kill what is in a group until nothing is, and remove it; False when it stays."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        if members(folder):
+            kill(folder, how)
+        if remove(folder):
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(processes.PASS_S)
+
+
+def remove(folder: str) -> bool:
+    """Remove a group and those below it; False when a process keeps one."""
+    for last in (False, True):
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            if not last:
+                for name in _children(folder):
+                    remove(f"{folder}/{name}")
+        else:
+            return True
+    return False

@@ -1,0 +1,351 @@
+"""What holds the tasks of one supervisor: control groups and views of folders, as far as they are
+to be had here. Standard library only.
+
+An attempt is started through it, asked after and killed by it; where the host offers nothing it
+does nothing, and process groups and the marks in environments are all there is.
+"""
+
+# No pathlib or contextlib here: they would cost the supervisor memory.
+# ruff: noqa: PTH105, PTH110, PTH123
+
+import json
+import os
+import resource
+import signal
+import time
+from typing import Any, Literal
+
+from agents.host import processes
+from agents.isolation import attempt_cgroups as groups
+from agents.isolation import cgroups
+from agents.isolation import local_filesystems as nearby
+from agents.isolation import mount_namespace as sandbox
+from agents.supervisor import reaper as guardian
+from agents.supervisor import spawn as spawning
+
+#: What the agent asks for, in the environment of the supervisor.
+VARIABLE = "MUSTER_ISOLATION"
+PROCESS_GROUP = "process-group"
+#: In a node's root: where its groups are, for whoever comes after a crash.
+FILE = "cgroups.json"
+#: A supervisor that has started nothing for so long pays for a fork rather than for going to the
+#: groups of version 2: the kernel waits for all processors when the first process of a while goes
+#: there (10 ms and more), not for those right behind it. Where there are such, one waits anyway.
+QUIET_S = 0.03
+#: ``alone``; ``among`` others that start with it; ``beside`` others that are on their way to their
+#: programs, and share the supervisor's memory till then.
+Company = Literal["alone", "among", "beside"]
+
+
+class Confinement:
+    """Control groups and mount namespaces for tasks; either may be missing."""
+
+    def __init__(self, root: str, asked: str) -> None:
+        own = {} if asked == PROCESS_GROUP else cgroups.discover()
+        self.tree = cgroups.Tree(root, own)
+        self.sandbox = sandbox.Sandbox() if asked != PROCESS_GROUP and os.geteuid() == 0 else None
+        self._root = root
+        self._pool = groups.Pool(self.tree, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._groups: dict[str, groups.Group] = {}
+        self._over: set[str] = set()
+        #: Why an attempt that ran already could not be held, by its id.
+        self._unheld: dict[str, str] = {}
+        #: The hierarchy in which a child can be born where it belongs, if any.
+        self._born_in = cgroups.UNIFIED if self._can_fork_into() else ""
+        self._nearby = nearby.Nearby(root, [guardian.SHELL])
+        #: When a task was last started, by a clock that only goes forward.
+        self._started_at = -QUIET_S
+
+    def _can_fork_into(self) -> bool:
+        """Whether a child can be born in a control group: try it, with this process's own."""
+        base = self.tree.bases.get(cgroups.UNIFIED)
+        if base is None:
+            return False
+        try:
+            pid = spawning.fork_into(f"{base}/keeper")
+        except OSError:
+            return False
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        return True
+
+    def recover(self) -> bool:
+        """Kill and remove what an earlier supervisor left; False when something stays."""
+        clean = True
+        for base in remembered(self._root):
+            if base not in self.tree.bases.values():
+                clean = abandon(base) and clean
+        remember(self._root, list(self.tree.bases.values()))
+        if self.tree.bases:
+            keeper = f"{self.tree.bases[self.tree.tracks]}/keeper"
+            for pid in cgroups.members(keeper) - {os.getpid()}:
+                processes.kill(pid)  # its guardian: this does the work now
+        self.tree.sweep()
+        return self.tree.recover() and clean
+
+    def for_guardian(self) -> tuple[str, str, list[str]]:
+        """The folder below which all tasks stand, how it is killed, and all folders that were made;
+        empty where there is none. The guardian has no time to find out."""
+        if not self.tree.bases:
+            return "", "", []
+        bases = list(self.tree.bases.values())
+        return f"{self.tree.bases[self.tree.tracks]}/run", self.tree.kills_by, bases
+
+    def facts(self) -> dict[str, Any]:
+        """What is told to the agent of how tasks are held."""
+        facts = self.tree.facts()
+        if self.sandbox is not None:
+            facts["views"] = self.sandbox.usable
+            facts["hides_processes"] = self.sandbox.usable and self.sandbox.hides_processes
+            if self.sandbox.problem:
+                facts["problems"] = [*facts["problems"], self.sandbox.problem]
+        return facts
+
+    def start(
+        self, order: dict[str, Any], standard: tuple[int, int, int], company: Company = "alone"
+    ) -> spawning.Child:
+        """Start a task in groups and a view of its own; :meth:`see_begin` waits for its program.
+
+        ``company``: of others that start.
+
+        One that runs before it turns out that it can't be held as it should be is killed, and is
+        the caller's like any other: it has ended when nothing of it is left, and :meth:`close`
+        says why.
+
+        Raises:
+            SpawnError: it could not be started; nothing of it runs.
+        """
+        name, limits = order["id"], order.get("limits", {})
+        if not self.tree.bases:
+            return self._spawn(order, standard, None, company)
+        try:
+            group = self._pool.take(name, limits, keep=may_keep(order))
+        except OSError as problem:
+            raise spawning.refused(problem, "control group of the task") from None
+        try:
+            child = self._spawn(order, standard, group, company)
+        except Exception:
+            self._pool.remove(group)
+            raise
+        self._groups[name] = group
+        return child
+
+    def see_begin(self, name: str, child: spawning.Child) -> int:
+        """Wait until the program of a task that was started has begun; the number of its process.
+        Until then nobody is started from within groups.
+
+        Raises:
+            SpawnError: it could not begin; nothing of it runs, and its groups are gone.
+        """
+        try:
+            return child.wait_for_program()
+        except Exception:
+            group = self._groups.pop(name, None)
+            if group is not None:
+                self._pool.remove(group)
+            raise
+
+    def _spawn(
+        self,
+        order: dict[str, Any],
+        standard: tuple[int, int, int],
+        group: groups.Group | None,
+        company: Company,
+    ) -> spawning.Child:
+        """In the view that an order asks for, where views are to be had."""
+        view = order.get("private")
+        if not view or self.sandbox is None or not self.sandbox.usable:
+            self._furnish(order)
+            return self._spawn_in(order, standard, group, company)
+        if order.get("secrets"):
+            view = {**view, "memory": f"{self._root}/attempts/{order['id']}/secrets"}
+        try:
+            self.sandbox.enter(view)
+        except OSError as problem:
+            raise spawning.refused(problem, problem.strerror or "the task's own folders") from None
+        try:
+            self._furnish(order)
+            return self._spawn_in(order, standard, group, company)
+        finally:
+            _come_home(self.sandbox)
+
+    def _furnish(self, order: dict[str, Any]) -> None:
+        """Put into the attempt's folder what is to be there, then let its user have it."""
+        try:
+            spawning.write_secrets(self._root, order)
+            spawning.hand_over(self._root, order)
+        except OSError as problem:
+            raise spawning.refused(problem, "folder of the attempt") from None
+
+    def _spawn_in(
+        self,
+        order: dict[str, Any],
+        standard: tuple[int, int, int],
+        group: groups.Group | None,
+        company: Company,
+    ) -> spawning.Child:
+        """In groups. What might hang is forked: that holds the child alone. A child that is forked
+        goes to its groups by itself, before it is anybody else: what the supervisor's own pages
+        cost would be charged to the task for ever. So would be what it copies while it is there
+        itself, and others share its memory."""
+        forks = order.get("user") is not None or not self._nearby.has(order)
+        if group is None:
+            if forks:
+                return spawning.spawn_as(order, standard, [])
+            return spawning.Child(spawning.spawn(order, standard))
+        now = time.monotonic()
+        quiet, self._started_at = now - self._started_at >= QUIET_S, now
+        born_in = group.folders.get(self._born_in, "")
+        if forks or company == "beside" or (born_in and quiet and company == "alone"):
+            try:
+                group.bound(order.get("limits", {}))
+            except Exception as problem:
+                raise _unbound(problem) from None
+            entries = group.entries(but=self._born_in if born_in else "")
+            return spawning.spawn_as(order, standard, entries, born_in)
+        return spawning.Child(self._spawn_from_within(order, standard, group))
+
+    def _spawn_from_within(
+        self, order: dict[str, Any], standard: tuple[int, int, int], group: groups.Group
+    ) -> int:
+        """Go to the groups, start the task and come back: where many tasks start, a fork for each
+        costs more."""
+        try:
+            group.enter()
+            pid = spawning.spawn(order, standard)
+        finally:
+            _come_back(group)
+        name = order["id"]
+        try:
+            if not group.bound(order.get("limits", {})):
+                group.kill()
+                self._over.add(name)
+        except Exception as problem:  # it runs: to raise would leave it to nobody
+            self._unheld[name] = str(_unbound(problem))
+            group.kill()
+            processes.kill_group(pid, signal.SIGKILL)
+        return pid
+
+    def left(self, name: str, *, kill: bool) -> bool:
+        """Whether an attempt has processes; they are killed, or have time to leave."""
+        group = self._groups.get(name)
+        if group is None or group.is_empty():
+            return False
+        if kill:
+            group.kill()
+        return True
+
+    def strayed(self, pid: int) -> bool:
+        """Whether a process is in no group of any task. Only one of a task that could write to the
+        files of groups, as :func:`may_keep` tells, gets there."""
+        words = processes.read_file(f"/proc/{pid}/cgroup").decode(errors="replace")
+        return bool(self.tree.bases and words) and f"/{self.tree.token}/run/" not in words
+
+    def kill(self, name: str) -> None:
+        """Kill all of an attempt that is held."""
+        if name in self._groups:
+            self._groups[name].kill()
+
+    def close(self, name: str, *, contained: bool) -> dict[str, Any]:
+        """An attempt has ended: what the kernel says of it, and as ``unheld`` why it was not to go
+        on. Its groups go, or are another's."""
+        group = self._groups.pop(name, None)
+        if group is None:
+            return {}
+        found = group.outcome()
+        if name in self._unheld:
+            found["unheld"] = self._unheld.pop(name)
+        if name in self._over:  # it had more than its limit before there was one
+            self._over.remove(name)
+            found["oom_kills"] = max(1, found.get("oom_kills", 0))
+        self._pool.give_back(group, time.monotonic())
+        if contained:
+            self.tree.drop_elsewhere(name)
+        return found
+
+    def tidy(self) -> float | None:
+        """Remove groups that nobody needs; in how many seconds to do so again."""
+        now = time.monotonic()
+        again = self._pool.tidy(now)
+        return None if again is None else max(0.0, again - now)
+
+    def leave(self) -> None:
+        """The supervisor ends in order: nothing stays behind."""
+        if self.tree.bases:
+            self._pool.forget()
+            self.tree.leave()
+            remember(self._root, [])
+
+
+def may_keep(order: dict[str, Any]) -> bool:
+    """Whether an attempt's groups may be another's next.
+
+    Not those of a container, which is looked for by the attempt's name. Nor those of a task that
+    can write to their files: whatever it set there would hold for the next one.
+    """
+    user = order.get("user")
+    if order.get("cleanup") or user is None or os.geteuid() != 0:
+        return False
+    return user["uid"] != 0 and user["gid"] != 0 and 0 not in user["groups"]
+
+
+def _unbound(problem: Exception) -> spawning.SpawnError:
+    """What is told of a limit that could not be set."""
+    what = "control group of the task"
+    if isinstance(problem, OSError):
+        return spawning.refused(problem, what)
+    return spawning.SpawnError(126, f"{what}: {problem!r}")
+
+
+def _come_home(view: sandbox.Sandbox) -> None:
+    try:
+        view.leave()
+    except OSError as problem:  # all that follows would be started in this one's view
+        raise SystemExit(f"no way back from the folders of a task: {problem}") from None
+
+
+def _come_back(group: groups.Group) -> None:
+    try:
+        group.come_back()
+    except OSError as problem:  # among tasks it would be killed with one of them
+        raise SystemExit(f"no way back from the control groups of a task: {problem}") from None
+
+
+def remembered(root: str) -> list[str]:
+    """The folders of groups that supervisors of a root have made."""
+    try:
+        with open(f"{root}/{FILE}", encoding="utf-8") as stream:
+            found = json.load(stream)
+    except (OSError, ValueError):
+        return []
+    name = cgroups.token_of(root)
+    return [base for base in found if isinstance(base, str) and base.endswith(f"/{name}")]
+
+
+def remember(root: str, bases: list[str]) -> None:
+    """Note where groups are, if it is not known; a supervisor has to live on a full disk, too."""
+    if remembered(root) == bases:
+        return
+    fresh = f"{root}/{FILE}.new"
+    try:
+        with open(fresh, "w", encoding="utf-8") as stream:
+            json.dump(bases, stream)
+        os.replace(fresh, f"{root}/{FILE}")
+    except OSError:
+        pass  # tasks that a crash leaves are found by their environment all the same
+
+
+def abandon(base: str) -> bool:
+    """Kill and remove all that stands below a folder of groups; False when something stays."""
+    hows = [how for how in ("cgroup.kill", "cgroup.freeze", "freezer.state")
+            if os.path.exists(f"{base}/run/{how}")]  # fmt: skip
+    how = hows[0].replace("freezer.state", "freezer") if hows else ""
+    return cgroups.empty(base, how, cgroups.REMOVE_S)
+
+
+def clean_up(root: str) -> bool:
+    """Remove the groups of a node whose supervisor is gone for good; False when something stays."""
+    made = remembered(root)
+    stays = [base for base in [*made, *cgroups.elsewhere(made)] if not abandon(base)]
+    return not stays

@@ -1,0 +1,164 @@
+"""What a task may see and use of its node: limits for its control groups, folders of its own, GPUs.
+
+Pure but for the driver's own files, which say under which number a GPU's device stands.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reconciler.model.observed.devices import MigInstance
+from reconciler.model.state.records import Gpu
+
+#: Folders that every process of a machine shares, which a task gets for itself.
+TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - they are what is replaced
+#: The folder of shared memory, likewise.
+MEMORY = "/dev/shm"  # noqa: S108 - it is what is replaced
+_NVIDIA_MAJOR = 195
+_PROC = Path("/proc")
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """How a node's supervisor holds tasks, as it says itself, and how far the node goes.
+
+    ``path`` is where groups of attempts stand in their hierarchy, empty where there are none.
+    ``pids_max`` 0: as many processes as the machine allows.
+    """
+
+    kind: str = "process-group"
+    enforces: tuple[str, ...] = ()
+    views: bool = False
+    pids_max: int = 0
+    path: str = ""
+
+
+def limits_of(
+    holding: Holding, cpu_milli: int, memory_bytes: int, cpus: str, denied: dict[str, str]
+) -> dict[str, Any]:
+    """Limits as the supervisor takes them; those that it can't set are left out."""
+    wanted: dict[str, tuple[str, Any]] = {
+        "memory_bytes": ("memory", memory_bytes),
+        "cpu_milli": ("cpu", cpu_milli),
+        "pids": ("pids", holding.pids_max),
+        "cpus": ("cpuset", cpus),
+        "deny_devices": ("devices", list(denied.values())),
+    }
+    return {key: value for key, (by, value) in wanted.items() if value and by in holding.enforces}
+
+
+def view_of(
+    holding: Holding, folder: str, needed: list[str], *, memory_bytes: int, denied: list[str],
+    alone: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """The task's own folders as the supervisor takes them; empty where it can make none.
+
+    ``folder`` is the attempt's; a shared folder below which one of ``needed`` stands is left as it
+    is. ``alone``: whether it sees only processes of its own user.
+    """
+    if not holding.views:
+        return {}
+
+    def is_needed(shared: str) -> bool:
+        return any(path == shared or path.startswith(f"{shared}/") for path in needed)
+
+    binds = [
+        (f"{folder}/tmp", shared)  # noqa: S108 - nobody else's folder
+        for shared in TEMPORARY
+        if not is_needed(shared)
+    ]
+    view = {"binds": binds, "masks": denied, "own_processes": alone}
+    own_memory = {} if is_needed(MEMORY) else {"shm_bytes": memory_bytes}
+    return {key: value for key, value in view.items() if value} | own_memory
+
+
+def denied_gpus(
+    gpus: tuple[Gpu, ...],
+    given: tuple[int, ...],
+    instances: tuple[MigInstance, ...] = (),
+    system: Path | None = None,
+) -> dict[str, str]:
+    """Device files of what a task was not given, with the rule that denies each.
+
+    Those of GPUs that this node does not offer are among them: another node of the machine may.
+    Of a GPU of which it has an instance those are the capabilities of the other instances, whether
+    the node offers them or another one does.
+    """
+    system = system or _PROC
+    found: dict[str, str] = {}
+    mine = {one.uuid for one in instances}
+    real = {gpu.pci_address.lower(): gpu for gpu in gpus if not gpu.simulated}
+    for address in dict.fromkeys((*real, *_strangers(real, given, mine, system))):
+        gpu = real.get(address)
+        number = minor_of(address, system / "driver/nvidia/gpus")
+        if number is None or (gpu is not None and gpu.index in given):
+            continue
+        parts = gpu.mig if gpu is not None else ()
+        own = [one for one in parts if one.uuid in mine]
+        if not own:
+            found[f"/dev/nvidia{number}"] = f"c {_NVIDIA_MAJOR}:{number} rwm"
+        else:
+            found |= _denied_parts(number, parts, own, system)
+    return found
+
+
+def _strangers(
+    real: Mapping[str, Gpu], given: tuple[int, ...], mine: set[str], system: Path
+) -> list[str]:
+    """PCI addresses of GPUs that the driver knows and the node does not offer. None where one that
+    the task was given is not among what the driver lists: it could be any of them."""
+    try:
+        listed = {path.name.lower() for path in (system / "driver/nvidia/gpus").iterdir()}
+    except OSError:
+        return []
+    for address, gpu in real.items():
+        has = gpu.index in given or any(one.uuid in mine for one in gpu.mig)
+        if has and address not in listed:
+            return []
+    return sorted(listed - real.keys())
+
+
+def _denied_parts(
+    gpu: int, known: tuple[MigInstance, ...], own: list[MigInstance], system: Path
+) -> dict[str, str]:
+    """Capabilities of all instances of the GPU with this minor number but a task's own: of those
+    that are known, and of those that the driver lists."""
+    try:
+        text = (system / "driver/nvidia-caps/mig-minors").read_text(encoding="ascii")
+        numbers = (system / "devices").read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return {}
+    major = re.search(r"^ *([0-9]+) nvidia-caps$", numbers, re.MULTILINE)
+    if major is None:
+        return {}
+    minors = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
+    listed = system / f"driver/nvidia/capabilities/gpu{gpu}/mig"
+    there = {f"gpu{gpu}/{path.relative_to(listed)}" for path in listed.glob("gi*/**/access")}
+    for one in known:
+        there |= _capabilities(gpu, one)
+    for one in own:
+        there -= _capabilities(gpu, one)
+    return {
+        f"/dev/nvidia-caps/nvidia-cap{minors[name]}": f"c {major[1]}:{minors[name]} rwm"
+        for name in sorted(there & minors.keys())
+    }
+
+
+def _capabilities(gpu: int, of: MigInstance) -> set[str]:
+    """What an instance is opened by: its GPU instance, which others may be in, and itself."""
+    part = f"gpu{gpu}/gi{of.gpu_instance}"
+    return {f"{part}/access", f"{part}/ci{of.compute_instance}/access"}
+
+
+def minor_of(pci_address: str, driver: Path = _PROC / "driver/nvidia/gpus") -> int | None:
+    """The number of a GPU's device file, as the driver's own files tell it."""
+    if not re.fullmatch(r"[0-9a-fA-F:.]+", pci_address):
+        return None
+    try:
+        text = (driver / pci_address.lower() / "information").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
+    return int(found[1]) if found else None

@@ -1,0 +1,1 @@
+"""What jobs report from their own files: metrics and checkpoints."""

@@ -1,0 +1,328 @@
+"""Which checkpoint of a job is the newest whole one: looked for below the nodes' shared folder.
+
+A checkpoint is a file or a folder. It is whole when its marker is there, whose number of bytes, if
+it names one, must be what is there; without a marker, when nothing was written to it for a while.
+What somebody has rejected (``NAME.bad``), links, empty ones and ones still being written are
+passed over. A look is bounded in how many names it reads, each candidate by itself.
+
+The folder is its user's own and the agent may be root: everything is opened from the shared folder
+on, name by name and over no link, and only plain files are read.
+"""
+
+import contextlib
+import fnmatch
+import json
+import math
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from agents.job_data.metrics import newer
+from agents.tasklib.muster import BAD, COMPLETE
+from reconciler.model.observed.task_reports import PATH_CHARACTERS_MAX, Rule, Saved
+from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
+from reconciler.model.state.records import AttemptReport
+
+EVERY_S = 30.0
+#: Names that are read of one folder with checkpoints, or of one checkpoint; and by a look in all.
+NAMES_MAX = 20_000
+LOOK_NAMES_MAX = 10 * NAMES_MAX
+#: How deep folders of a checkpoint may stand in each other.
+DEPTH_MAX = 32
+MARKER_BYTES_MAX = 64 * 1024
+#: Ends of names of what is no checkpoint by itself.
+_BESIDE = (COMPLETE, BAD, ".part", ".tmp")
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class _Budget:
+    """How many more names may be read: of one folder or candidate, and of a look in all."""
+
+    def __init__(self, whole: "_Budget | None" = None) -> None:
+        self.whole = whole
+        self.left: int = LOOK_NAMES_MAX if whole is None else min(NAMES_MAX, whole.left)
+
+    def take(self) -> bool:
+        """Whether one more may be read."""
+        if self.left <= 0:
+            return False
+        self.left -= 1
+        if self.whole is not None:
+            self.whole.left -= 1
+        return True
+
+
+def newest(
+    shared: str, below: str, rule: Rule | None, element: int, *, now: float, told: str = ""
+) -> Saved | None:
+    """The newest whole checkpoint of an element.
+
+    Args:
+        shared: the folder that nodes share; it is trusted, nothing below it is.
+        below: path below it of the job's folder of checkpoints.
+        rule: which there are; None: only the one that was told.
+        element: index in an array.
+        now: by the clock of who writes.
+        told: path of one that a task has named.
+    """
+    rule = rule or Rule()
+    if rule.marker and not is_name(rule.marker):
+        return None
+    with contextlib.suppress(OSError), _folder(shared, below) as folder:
+        return _newest(folder, rule, element, now, told)
+    return None
+
+
+def is_name(text: str) -> bool:
+    """Whether a text is the name of one thing in a folder, and can be written anywhere."""
+    return text not in {"", ".", ".."} and "/" not in text and text.isprintable()
+
+
+def _newest(folder: int, rule: Rule, element: int, now: float, told: str) -> Saved | None:
+    budget = _Budget()
+    found: set[str] = set()
+    parts = rule.pattern.replace("{element}", str(element)).split("/")
+    if all(map(is_name, parts)):
+        found.update(_matching(folder, parts, "", budget))
+    if told and len(told) <= PATH_CHARACTERS_MAX and all(map(is_name, told.split("/"))):
+        found.add(told)
+    best: Saved | None = None
+    # those that look newest first: what is old may be large, and hides nothing
+    for path in sorted(found, key=lambda path: _looks_new(folder, path), reverse=True):
+        one = None
+        with contextlib.suppress(OSError):
+            one = _judge(folder, path, rule, _Budget(budget), now=now, named=path == told)
+        if one is not None and (best is None or (one.at, one.path) > (best.at, best.path)):
+            best = one
+    return best
+
+
+def _looks_new(folder: int, path: str) -> tuple[float, float, str]:
+    above, _, name = path.rpartition("/")
+    try:
+        with _below(folder, above) as parent:
+            changed_at = os.lstat(name, dir_fd=parent).st_mtime
+    except OSError:
+        changed_at = 0.0
+    return changed_at, _step_of(path) or 0.0, path
+
+
+@contextlib.contextmanager
+def _folder(shared: str, below: str) -> Iterator[int]:
+    """A handle of a folder below the shared one; the way to the shared one may have links."""
+    handle = os.open(shared, _FOLDER & ~os.O_NOFOLLOW)
+    try:
+        with _below(handle, below) as folder:
+            yield folder
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _below(folder: int, path: str) -> Iterator[int]:
+    """A handle of a folder below another: each step is opened from the one before, over no link.
+
+    A name that is exchanged for a link while somebody walks leads nowhere else that way.
+    """
+    handle = os.open(".", _FOLDER, dir_fd=folder)
+    try:
+        for part in path.split("/") if path else ():
+            if part in {"", "."}:
+                continue
+            if part == "..":
+                raise NotADirectoryError(f"{path!r} leads out of its folder")
+            further = os.open(part, _FOLDER, dir_fd=handle)
+            os.close(handle)
+            handle = further
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _scan(folder: int, budget: _Budget) -> Iterator[str]:
+    """Names in an open folder, as many as may be read; OSError where it is gone."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not budget.take():
+                return
+            yield entry.name
+
+
+def _matching(folder: int, parts: list[str], below: str, whole: _Budget) -> Iterator[str]:
+    """Paths that match a pattern, part by part; no link is followed.
+
+    Names that can't be written everywhere, as in a report or a variable, are none of a checkpoint.
+    """
+    found: list[tuple[float, str]] = []
+    budget = _Budget(whole)
+    with contextlib.suppress(OSError):
+        for name in _scan(folder, budget):
+            if not is_name(name) or not fnmatch.fnmatchcase(name, parts[0]):
+                continue
+            with contextlib.suppress(OSError):
+                facts = os.lstat(name, dir_fd=folder)
+                if stat.S_ISDIR(facts.st_mode) or (len(parts) == 1 and stat.S_ISREG(facts.st_mode)):
+                    found.append((facts.st_mtime, name))
+    for _, name in sorted(found, reverse=True):
+        path = f"{below}{name}"
+        if len(path) > PATH_CHARACTERS_MAX:
+            continue
+        if len(parts) > 1:
+            with contextlib.suppress(OSError), _below(folder, name) as further:
+                yield from _matching(further, parts[1:], f"{path}/", whole)
+        elif not name.endswith(_BESIDE):
+            yield path
+
+
+def _judge(
+    folder: int, path: str, rule: Rule, budget: _Budget, *, now: float, named: bool
+) -> Saved | None:
+    """The checkpoint, if it is a whole one. ``named``: its task has said so."""
+    above, _, name = path.rpartition("/")
+    with _below(folder, above) as parent:
+        if _is_there(parent, name + BAD):
+            return None
+        size, changed_at = _extent(parent, name, budget)
+        if size <= 0:
+            return None
+        marker, own_bytes = _marker(parent, name, rule)
+    step = _step_of(path)
+    if marker is not None:
+        expected, said = marker
+        if expected is not None and expected not in {size, size - own_bytes}:
+            return None  # it was cut short, or written to since
+        step = step if said is None else said
+    elif rule.marker or not (named or changed_at <= now - rule.settle_s):
+        return None
+    return Saved(path, changed_at, step, size)
+
+
+def _is_there(folder: int, name: str) -> bool:
+    try:
+        os.lstat(name, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _extent(parent: int, name: str, budget: _Budget) -> tuple[int, float]:
+    """Bytes, and when it was last written to; no bytes for what can't be read to its end."""
+    found = os.lstat(name, dir_fd=parent)
+    if stat.S_ISREG(found.st_mode):
+        return found.st_size, found.st_mtime
+    if not stat.S_ISDIR(found.st_mode):
+        return 0, 0.0
+    size, changed_at, folders = 0, found.st_mtime, [name]
+    while folders:
+        path = folders.pop()
+        with _below(parent, path) as handle:
+            for below in _scan(handle, budget):
+                facts = os.lstat(below, dir_fd=handle)
+                changed_at = max(changed_at, facts.st_mtime)
+                if not stat.S_ISDIR(facts.st_mode):
+                    size += facts.st_size
+                elif path.count("/") < DEPTH_MAX:
+                    folders.append(f"{path}/{below}")
+                else:
+                    return 0, 0.0
+    return (size, changed_at) if budget.left > 0 else (0, 0.0)
+
+
+def _marker(
+    parent: int, name: str, rule: Rule
+) -> tuple[tuple[int | None, float | None] | None, int]:
+    """What a marker says of bytes and step, None where there is none; the bytes of one of the
+    rule's in the checkpoint: who counted before it was there, or without it, told so many less."""
+    found = _said(parent, name + COMPLETE)
+    if not rule.marker:
+        return found, 0
+    within, own_bytes = None, 0
+    with contextlib.suppress(OSError), _below(parent, name) as handle:
+        within = _said(handle, rule.marker)
+        own_bytes = os.lstat(rule.marker, dir_fd=handle).st_size
+    return found or within or _said(parent, name + rule.marker), own_bytes
+
+
+def _said(folder: int, name: str) -> tuple[int | None, float | None] | None:
+    """What a marker says of bytes and step; None where there is no plain file of that name."""
+    try:
+        # looked at before it is opened: opening alone makes some devices act
+        if not stat.S_ISREG(os.lstat(name, dir_fd=folder).st_mode):
+            return None
+        handle = os.open(name, _PLAIN, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        said = json.loads(os.read(handle, MARKER_BYTES_MAX))
+        size, step = said.get("bytes"), said.get("step")
+        number = float(step) if isinstance(step, int | float) else None
+    except (OSError, ValueError, OverflowError, AttributeError, RecursionError):
+        return None, None  # that it is there is enough
+    finally:
+        os.close(handle)
+    return (
+        size if isinstance(size, int) else None,
+        number if number is not None and math.isfinite(number) else None,
+    )
+
+
+def _step_of(path: str) -> float | None:
+    """The last number of a name, which is a step for all who write ``step-200``."""
+    numbers = re.findall(r"\d{1,15}", path.rpartition("/")[2])
+    return float(numbers[-1]) if numbers else None
+
+
+class Watched(msgspec.Struct, frozen=True):
+    """A task that tells of its element's checkpoints."""
+
+    attempt: str
+    shared: str
+    below: str
+    rule: Rule
+    element: int
+
+
+def watched(assignment: Assignment, template: TaskTemplate | None, shared: str) -> Watched | None:
+    """How a task's checkpoints are looked for; None where another task of its gang does it."""
+    if template is None or template.checkpoint_path is None:
+        return None
+    rank = assignment.rank
+    if rank.rank != 0 or (rank.world_size == 1 and assignment.index != 0):
+        return None
+    if template.saves is None or not template.saves.pattern:
+        return None
+    return Watched(
+        assignment.attempt, shared, template.checkpoint_path, template.saves, assignment.element
+    )
+
+
+class Watcher:
+    """Looks every now and then for what running tasks have saved. One thread looks."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Saved] = {}
+
+    def look(self, tasks: list[Watched]) -> None:
+        """Look once."""
+        names = {task.attempt for task in tasks}
+        # only this thread writes; readers see the one or the other
+        found = {name: saved for name, saved in self._found.items() if name in names}
+        for task in tasks:
+            saved = newest(task.shared, task.below, task.rule, task.element, now=time.time())
+            if saved is not None:
+                found[task.attempt] = saved
+        self._found = found
+
+    def with_saved(self, report: AttemptReport) -> AttemptReport:
+        """A report with what was found of its task."""
+        found = self._found.get(report.id)
+        if found is None:
+            return report
+        return msgspec.structs.replace(report, checkpoint=newer(report.checkpoint, found))

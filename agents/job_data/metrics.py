@@ -1,0 +1,329 @@
+"""Reads what tasks write to ``$MUSTER_METRICS``: the newest for reports, a bounded past for plots.
+
+The file is its task's own, which may make anything of it: it is opened below the attempt's folder
+without following links, and only a plain file of the task's user is read. So much is read at a
+time; a task that writes faster has the middle of it skipped, and is told so. The past goes to the
+folder of logs, as ``ATTEMPT.metrics``, and lives as long as the logs do; of many points each
+second one is let go.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+
+from agents.job_data import metric_lines as metriclines
+from agents.tasklib import muster
+from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.state.records import AttemptReport
+from reconciler.model.state.states import AttemptState
+
+EVERY_S = 5.0
+READ_BYTES_MAX = 128 * 1024
+#: What a task may be ahead of its reader before it is left out.
+BEHIND_BYTES_MAX = 4 * 2**20
+#: What is read of it once it has ended, in pieces: nobody hears of its end before.
+LAST_BYTES_MAX = 2**20
+#: Rows of one attempt's past.
+ROWS_MAX = 4000
+#: Sorts of rows, by which series they have, that are thinned out apart from each other.
+SORTS_MAX = 64
+FILE = "metrics"
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def install(root: Path) -> None:
+    """Put the module that tasks may import where all of them find it, if there is room for it: an
+    agent that starts on a full disk has to live, or nothing there would ever be deleted."""
+    folder, source = root / "lib", Path(muster.__file__)
+    folder.mkdir(mode=0o755, exist_ok=True)
+    folder.chmod(0o755)
+    part = folder / "muster.py.part"
+    with contextlib.suppress(OSError):
+        shutil.copyfile(source, part)
+        part.chmod(0o644)
+        part.replace(folder / "muster.py")
+
+
+class Place(msgspec.Struct):
+    """How far a file was read, and what of its past is kept. ``sorts`` are (seen, stride, kept)."""
+
+    inode: int = 0
+    offset: int = 0
+    skipping: bool = False
+    sorts: dict[str, tuple[int, int, int]] = {}
+
+
+_DECODE_PLACE = msgspec.json.Decoder(Place).decode
+
+
+class Listener:
+    """Reads for one agent. Its methods may be called by different threads.
+
+    Files are read under one lock, and what was found is told under another: who makes a report
+    never waits for a disk.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._attempts = root / "attempts"
+        self._logs = root / "logs"
+        self._places = root / "metrics"
+        self._places.mkdir(mode=0o700, exist_ok=True)
+        for place in self._places.iterdir():
+            if not (self._attempts / place.name).exists():
+                place.unlink(missing_ok=True)  # an agent that was killed had just let go of it
+        self._reading = threading.Lock()
+        self._words: dict[str, metriclines.Words] = {}
+        self._known: dict[str, Place] = {}
+        #: What was read, under a lock of its own that is never held for long.
+        self._telling = threading.Lock()
+        self._told: dict[str, taskwords.TaskMetrics] = {}
+        self._saved: dict[str, taskwords.Saved] = {}
+        self._news: dict[str, None] = {}
+        #: Those that are over, and whose places are still to be given up.
+        self._over: set[str] = set()
+
+    # For reports -----------------------------------------------------------------------------
+
+    def news(self) -> tuple[taskwords.TaskMetrics, ...] | None:
+        """What has changed since the last call, of so many tasks; None for nothing."""
+        with self._telling:
+            chosen = list(self._news)[: taskwords.TASKS_MAX]
+            for name in chosen:
+                del self._news[name]
+            return tuple(self._told[name] for name in chosen if name in self._told) or None
+
+    def newest(self) -> dict[str, taskwords.TaskMetrics]:
+        """The newest of every task that has written some, by attempt."""
+        with self._telling:
+            return dict(self._told)
+
+    def again(self, told: tuple[taskwords.TaskMetrics, ...] | None = None) -> None:
+        """Some were not delivered, or, None, nobody remembers any: they are news again."""
+        with self._telling:
+            names = self._told if told is None else [one.attempt for one in told]
+            self._news |= {name: None for name in names if name in self._told}
+
+    def with_saved(self, report: AttemptReport) -> AttemptReport:
+        """A report with the checkpoint that its task has named."""
+        with self._telling:
+            saved = self._saved.get(report.id)
+        if saved is None:
+            return report
+        return msgspec.structs.replace(report, checkpoint=newer(report.checkpoint, saved))
+
+    # Reading ---------------------------------------------------------------------------------
+
+    def look(self, running: list[str]) -> None:
+        """Read what tasks have written since."""
+        with self._reading:
+            self._give_up()
+        for name in running:
+            with self._reading:
+                self._read(name, last=False)
+
+    def heard(self, reports: list[AttemptReport]) -> None:
+        """Read the last of those that have ended, before anybody hears of their end."""
+        for report in reports:
+            if report.state is AttemptState.ENDED:
+                with self._reading:
+                    self._read(report.id, last=True)
+
+    def forget(self, attempts: tuple[str, ...]) -> None:
+        """Those are over, and known to be."""
+        with self._telling:
+            for name in attempts:
+                self._told.pop(name, None)
+                self._saved.pop(name, None)
+                self._news.pop(name, None)
+            self._over.update(attempts)
+        if self._reading.acquire(blocking=False):  # else whoever reads now does it next
+            try:
+                self._give_up()
+            finally:
+                self._reading.release()
+
+    def _give_up(self) -> None:
+        """Let go of what is known of tasks that are over; nobody reads meanwhile."""
+        with self._telling:
+            over, self._over = self._over, set()
+        for name in over:
+            self._words.pop(name, None)
+            self._known.pop(name, None)
+            # whoever wrote it may have been an agent before this one
+            (self._places / name).unlink(missing_ok=True)
+
+    def _read(self, name: str, *, last: bool) -> None:
+        """One turn of one task; what the file system refuses is left for the next."""
+        try:
+            handle = _open(self._attempts / name)
+        except OSError:
+            return
+        try:
+            place = self._place(name)
+            before = (place.inode, place.offset)
+            found = os.fstat(handle)
+            if found.st_ino != place.inode or found.st_size < place.offset:
+                place.inode, place.offset, place.skipping = found.st_ino, 0, False
+            words = self._words.get(name)
+            if words is None:
+                words = self._words[name] = metriclines.Words(name)
+            now = time.time()
+            size = found.st_size
+            _skip(place, words, size, last=last)
+            while True:
+                offset = place.offset
+                final = last and size - offset <= READ_BYTES_MAX
+                rows = _rows(handle, place, words, now=now, last=final)
+                if (place.inode, place.offset) != before:
+                    self._tell(name, words)
+                    with contextlib.suppress(OSError):
+                        self._keep(name, place, rows)
+                if not last or final or place.offset <= offset:
+                    break
+        finally:
+            os.close(handle)
+
+    def _tell(self, name: str, words: metriclines.Words) -> None:
+        """Have what was read go out with the next report."""
+        told = words.told()
+        with self._telling:
+            if name in self._over:
+                return
+            self._told[name] = told
+            if words.checkpoint is not None:
+                self._saved[name] = words.checkpoint
+            self._news[name] = None
+
+    def _place(self, name: str) -> Place:
+        place = self._known.get(name)
+        if place is None:
+            place = Place()
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                place = _DECODE_PLACE((self._places / name).read_bytes())
+            self._known[name] = place
+        return place
+
+    def _keep(self, name: str, place: Place, rows: list[dict[str, float]]) -> None:
+        """Add to the past, and thin it out where it has grown too long."""
+        path = self._logs / f"{name}.{FILE}"
+        kept = []
+        for row in rows:
+            sort = _sort_of(row, place)
+            seen, stride, count = place.sorts.get(sort, (0, 1, 0))
+            if seen % stride == 0:
+                kept.append(json.dumps(row, separators=(",", ":")) + "\n")
+                count += 1
+            place.sorts[sort] = seen + 1, stride, count
+        if kept:
+            with path.open("a", encoding="utf-8") as stream:
+                stream.writelines(kept)
+        while sum(count for _, _, count in place.sorts.values()) > ROWS_MAX:
+            _thin(path, place)
+        (self._places / name).write_bytes(msgspec.json.encode(place))
+
+
+def newer(one: taskwords.Saved | None, other: taskwords.Saved | None) -> taskwords.Saved | None:
+    """The newer of two checkpoints."""
+    if one is None or (other is not None and other.at >= one.at):
+        return other
+    return one
+
+
+def _open(folder: Path) -> int:
+    """A handle of a task's file, if it is a plain file of the folder's owner."""
+    parent = os.open(folder, _FOLDER)
+    try:
+        handle = os.open(FILE, _PLAIN, dir_fd=parent)
+        owner = os.fstat(parent).st_uid
+    finally:
+        os.close(parent)
+    found = os.fstat(handle)
+    # a link to a file of somebody else's is no way to have it read
+    if stat.S_ISREG(found.st_mode) and found.st_uid == owner and found.st_nlink == 1:
+        return handle
+    os.close(handle)
+    raise OSError(f"{folder}/{FILE} is not a file of its task's own")
+
+
+def _skip(place: Place, words: metriclines.Words, size: int, *, last: bool) -> None:
+    """Leave out the middle of what a task has written faster than it is read."""
+    most, kept = (LAST_BYTES_MAX,) * 2 if last else (BEHIND_BYTES_MAX, READ_BYTES_MAX)
+    if size - place.offset > most:
+        words.skipped_bytes += size - kept - place.offset
+        place.offset, place.skipping = size - kept, True
+
+
+def _rows(
+    handle: int, place: Place, words: metriclines.Words, *, now: float, last: bool
+) -> list[dict[str, float]]:
+    """Read on in a file; the rows of values that were found. ``last``: nothing comes after."""
+    data = os.pread(handle, READ_BYTES_MAX, place.offset)
+    lines = [line + b"\n" for line in data.split(b"\n")]
+    lines[-1] = lines[-1][:-1]
+    rows: list[dict[str, float]] = []
+    together: dict[str, float] = {}
+    for line in filter(None, lines):
+        whole = line.endswith(b"\n")
+        if not whole and not last and len(line) <= metriclines.LINE_BYTES_MAX:
+            break  # the rest of it is still to come
+        place.offset += len(line)
+        if place.skipping:
+            place.skipping = not whole
+            continue
+        if not whole and not last:
+            words.overlong(len(line))
+            place.skipping = True
+            continue
+        found = words.take(line, now)
+        if found and line.lstrip().startswith(b"{"):
+            rows.append(_row(found))
+        else:
+            together |= _row(found) if found else {}
+    return [*rows, together] if together else rows
+
+
+def _row(found: tuple[taskwords.Metric, ...]) -> dict[str, float]:
+    row = {"time": round(found[0].at, 3)}
+    if found[0].step is not None:
+        row["step"] = found[0].step
+    # a series by the name of a column hides none
+    return {one.name: one.value for one in found} | row
+
+
+def _sort_of(row: dict[str, float], place: Place) -> str:
+    sort = " ".join(sorted(row))
+    return sort if sort in place.sorts or len(place.sorts) < SORTS_MAX else "(others)"
+
+
+def _thin(path: Path, place: Place) -> None:
+    """Let each second row go of the sort that has most."""
+    if not path.exists():
+        place.sorts.clear()  # it was pruned as too old
+        return
+    most = max(place.sorts, key=lambda sort: place.sorts[sort][2])
+    seen, stride, _ = place.sorts[most]
+    kept, number = [], 0
+    known = set(place.sorts) - {"(others)"}
+    with path.open(encoding="utf-8") as stream:
+        for line in stream:
+            try:
+                sort = " ".join(sorted(json.loads(line)))
+            except (ValueError, TypeError):
+                continue
+            if (sort if sort in known else "(others)") == most:
+                number += 1
+                if number % 2 == 0:
+                    continue
+            kept.append(line)
+    part = path.with_name(f"{path.name}.1")
+    part.write_text("".join(kept), encoding="utf-8")
+    part.replace(path)
+    place.sorts[most] = seen, stride * 2, (number + 1) // 2

@@ -1,0 +1,1 @@
+"""The connection from the agent to the controller."""

@@ -1,0 +1,237 @@
+"""The agent's way to the controller: one HTTP/1.1 request after another over a kept connection.
+
+Small on purpose: the standard client costs six megabytes on every node, most of them for
+encryption and e-mail headers that a plain POST needs nothing of. Every answer is read whole, up
+to a limit; a connection that was closed while idle is opened again once.
+"""
+
+import socket
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from reconciler.model.protocol.agent_messages import SyncRequest, SyncResponse
+
+BODY_BYTES_MAX = 64 * 2**20
+HEAD_BYTES_MAX = 64 * 2**10
+CONNECT_TIMEOUT_S = 10.0
+
+_DECODE_ANSWER = msgspec.msgpack.Decoder(SyncResponse).decode
+
+
+class RejectedError(Exception):
+    """The controller answered, but not with what was asked for."""
+
+
+class LinkError(Exception):
+    """The controller could not be reached, or what came back is not HTTP."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where the controller listens and as whom the agent comes."""
+
+    url: str
+    token: str = ""
+
+    def parts(self) -> tuple[bool, str, int, str]:
+        """(TLS?, host, port, path before the API)."""
+        split = urlsplit(self.url)
+        if split.scheme not in {"http", "https"} or not split.hostname:
+            raise LinkError(f"server {self.url!r} is not a URL like http://host:port")
+        secure = split.scheme == "https"
+        return secure, split.hostname, split.port or (443 if secure else 80), split.path.rstrip("/")
+
+
+def packed(request: SyncRequest) -> bytes:
+    """A request as it is sent. A text that can't be written in UTF-8, wherever it came from, has
+    that of it replaced: it must not keep a node from reporting all the rest."""
+    try:
+        return msgspec.msgpack.encode(request)
+    except UnicodeEncodeError:
+        return msgspec.msgpack.encode(_writable(msgspec.to_builtins(request)))
+
+
+def _writable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {_writable(key): _writable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_writable(one) for one in value]
+    return value
+
+
+class Connection:
+    """One kept connection, for one thread."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._secure, self._host, self._port, self._prefix = target.parts()
+        self._socket: Any = None
+        self._buffer = b""
+        #: When the newest answer says that it was made; empty: it does not say.
+        self.date = ""
+
+    def post(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        """Send a body; (status, answer). ``timeout_s`` bounds every wait for the other side."""
+        kept = self._socket is not None
+        try:
+            return self._exchange(path, body, timeout_s)
+        except TimeoutError as problem:
+            self.close()
+            raise LinkError(f"{self.target.url} did not answer in {timeout_s:g} s") from problem
+        except (OSError, ValueError, LinkError) as problem:
+            self.close()
+            if not kept:
+                raise LinkError(f"{self.target.url}: {problem}") from problem
+        try:
+            return self._exchange(path, body, timeout_s)
+        except (OSError, ValueError, LinkError) as problem:
+            self.close()
+            raise LinkError(f"{self.target.url}: {problem}") from problem
+
+    def close(self) -> None:
+        """Give the connection up."""
+        if self._socket is not None:
+            self._socket.close()
+        self._socket, self._buffer = None, b""
+
+    def _open(self) -> None:
+        plain = socket.create_connection((self._host, self._port), CONNECT_TIMEOUT_S)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._socket = plain
+        if self._secure:
+            import ssl  # noqa: PLC0415 - megabytes that a plain link does without
+
+            context = ssl.create_default_context()
+            self._socket = context.wrap_socket(plain, server_hostname=self._host)
+
+    def _exchange(self, path: str, body: bytes, timeout_s: float) -> tuple[int, bytes]:
+        if self._socket is None:
+            self._open()
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        lines = [
+            f"POST {self._prefix}{quote(path)} HTTP/1.1",
+            f"Host: {host}:{self._port}",
+            "Content-Type: application/msgpack",
+            "Accept: application/msgpack",
+            f"Content-Length: {len(body)}",
+        ]
+        if self.target.token:
+            lines.append(f"Authorization: Bearer {self.target.token}")
+        self._socket.settimeout(timeout_s)
+        self._socket.sendall("\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + body)
+        return self._answer()
+
+    def _answer(self) -> tuple[int, bytes]:
+        while True:
+            head = self._until(b"\r\n\r\n", HEAD_BYTES_MAX).decode("latin-1").split("\r\n")
+            version, _, rest = head[0].partition(" ")
+            if not version.startswith("HTTP/1."):
+                raise LinkError(f"answered {head[0][:80]!r}, which is not HTTP")
+            status = int(rest[:3])
+            if status >= 200:
+                break
+        headers = {}
+        for line in head[1:]:
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        self.date = headers.get("date", "")
+        if "chunked" in headers.get("transfer-encoding", "").lower():
+            body = self._chunks()
+        elif "content-length" in headers:
+            body = self._exactly(int(headers["content-length"]))
+        elif status in {204, 304}:
+            body = b""
+        else:
+            raise LinkError("answered without the length of its answer")
+        if headers.get("connection", "").lower() == "close" or version == "HTTP/1.0":
+            self.close()
+        return status, body
+
+    def _chunks(self) -> bytes:
+        parts: list[bytes] = []
+        total = 0
+        while True:
+            size = int(self._until(b"\r\n", 1024).split(b";")[0], 16)
+            if size == 0:
+                while self._until(b"\r\n", HEAD_BYTES_MAX):
+                    pass
+                return b"".join(parts)
+            total += size
+            if total > BODY_BYTES_MAX:
+                raise LinkError(f"answered more than {BODY_BYTES_MAX} bytes")
+            parts.append(self._exactly(size))
+            self._exactly(2)
+
+    def _more(self) -> None:
+        data = self._socket.recv(2**18)
+        if not data:
+            raise LinkError("closed the connection before its answer was whole")
+        self._buffer += data
+
+    def _until(self, mark: bytes, limit: int) -> bytes:
+        while mark not in self._buffer:
+            if len(self._buffer) > limit:
+                raise LinkError(f"answered a header of more than {limit} bytes")
+            self._more()
+        found, _, self._buffer = self._buffer.partition(mark)
+        return found
+
+    def _exactly(self, count: int) -> bytes:
+        if count > BODY_BYTES_MAX:
+            raise LinkError(f"answered more than {BODY_BYTES_MAX} bytes")
+        parts = [self._buffer[:count]]
+        missing = count - len(parts[0])
+        self._buffer = self._buffer[count:]
+        while missing:
+            data = self._socket.recv(min(missing, 2**18))
+            if not data:
+                raise LinkError("closed the connection before its answer was whole")
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+
+def _message(answer: bytes) -> str:
+    """What an answer says in words: of the controller's errors, or of whatever else is there."""
+    try:
+        message = msgspec.json.decode(answer)["error"]["message"]
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        message = answer[:300].decode("utf-8", "replace")
+    return str(message)[:300]
+
+
+def explain(url: str, node: str, status: int, answer: bytes) -> str:
+    """What an answer to a node's sync with another status than 200 means for the operator."""
+    said = _message(answer)
+    if status == 409:
+        return (
+            f"another agent holds the session of node {node} at {url}; stop that one, or give "
+            f"this one another --name ({said})"
+        )
+    if status in {401, 403}:
+        return (
+            f"{url} does not accept the token of node {node} ({status} {said}); check --token-file"
+        )
+    if status == 413:
+        return f"{url} finds the report of node {node} too large ({said})"
+    return f"{url} answered {status} to the sync of node {node}: {said}"
+
+
+def understand(url: str, node: str, status: int, answer: bytes) -> SyncResponse:
+    """The answer to a sync.
+
+    Raises:
+        RejectedError: it is none.
+    """
+    if status != 200:
+        raise RejectedError(explain(url, node, status, answer))
+    try:
+        return _DECODE_ANSWER(answer)
+    except msgspec.MsgspecError as problem:
+        raise RejectedError(
+            f"{url} answered something that this version can't read: {problem}"
+        ) from None

@@ -1,0 +1,161 @@
+"""How an agent talks with its controller: one loop holds a long poll, another tells what changed.
+
+Neither knows what is said: requests are made, and answers carried out, by the agent around them.
+"""
+
+import os
+import threading
+import time
+from typing import Protocol
+
+import msgspec
+
+from agents.host import clock_skew as clocks
+from agents.host import processes
+from agents.link.http_client import Connection, LinkError, RejectedError, Target, packed, understand
+from reconciler.model.protocol.agent_messages import SyncRequest, SyncResponse
+from reconciler.model.state.records import AttemptReport
+
+#: Changes that come within this time of each other are one report.
+BATCH_S = 0.012
+#: After so long without a report the first change is told at once.
+QUIET_S = 0.05
+BACKOFF_S_MIN = 0.2
+BACKOFF_S_MAX = 10.0
+#: How much longer than it asked the server to wait the agent waits for the answer.
+ANSWER_SLACK_S = 15.0
+#: A server that answers polls at once with nothing new is asked no faster than this.
+POLL_GAP_S = 0.05
+
+
+def relative(report: AttemptReport, root: str) -> AttemptReport:
+    """A report whose message names paths below the node's folder from there on: who reads it
+    elsewhere knows the attempt, and nothing of where this node keeps it."""
+    if f"{root}/" not in report.message:
+        return report
+    return msgspec.structs.replace(report, message=report.message.replace(f"{root}/", ""))
+
+
+class Node(Protocol):
+    """What talking needs of the agent around it. All of it is called without its lock."""
+
+    def request(self, wait_s: float, *, complete: bool) -> SyncRequest:
+        """What the node says now."""
+
+    def not_heard(self, request: SyncRequest) -> None:
+        """A request did not get through: what it said has to be said again."""
+
+    def answered(self, request: SyncRequest, response: SyncResponse, sent_at: float) -> None:
+        """Do what the answer to a request asks for, sent at a moment of the boot clock."""
+
+    def lease_s_min(self) -> float | None:
+        """The shortest lease of what is assigned; None when nothing has one."""
+
+    def unreached(self, problem: Exception) -> None:
+        """The controller did not answer as it should."""
+
+
+class Talks:
+    """One agent's. ``changed`` is set when there is something to tell."""
+
+    def __init__(
+        self,
+        node: Node,
+        name: str,
+        target: Target,
+        changed: threading.Event,
+        leaving: threading.Event,
+    ) -> None:
+        self._node = node
+        self._name = name
+        self._target = target
+        self._changed = changed
+        self._leaving = leaving
+        #: How far the node's clock is from the controller's.
+        self.skew = clocks.Skew()
+
+    def poll(self) -> None:
+        """The long poll: hears at once when the controller wants something else."""
+        connection = Connection(self._target)
+        wait_s, failures, idle = 0.0, 0, 0
+        while not self._leaving.is_set():
+            request = self._node.request(wait_s, complete=True)
+            began = time.monotonic()
+            try:
+                response = self.exchange(connection, request, wait_s + ANSWER_SLACK_S)
+            except (LinkError, RejectedError) as problem:
+                failures += 1
+                wait_s = 0.0
+                self._node.unreached(problem)
+                self._back_off(failures)
+                continue
+            failures = 0
+            at_once = time.monotonic() - began < POLL_GAP_S
+            idle = idle + 1 if at_once and response.set is None else 0
+            if idle > 3:
+                self._leaving.wait(POLL_GAP_S)
+            lease_s = self._node.lease_s_min()
+            # Leases count from when a request was sent: it has to be answered in time for them.
+            wait_s = max(0.0, response.poll_s)
+            if lease_s is not None:
+                wait_s = min(wait_s, lease_s / 4)
+
+    def report(self) -> None:
+        """Tells at once what changed here; a burst of changes is one request."""
+        connection = Connection(self._target)
+        failures, told_at = 0, 0.0
+        while not self._leaving.is_set():
+            self._changed.wait()
+            if time.monotonic() - told_at < QUIET_S:
+                time.sleep(BATCH_S)
+            self._changed.clear()
+            if self._leaving.is_set():
+                return
+            request = self._node.request(0.0, complete=False)
+            try:
+                self.exchange(connection, request, ANSWER_SLACK_S)
+                failures = 0
+            except (LinkError, RejectedError) as problem:
+                failures += 1
+                self._node.unreached(problem)
+                self._changed.set()
+                self._back_off(failures)
+            told_at = time.monotonic()
+
+    def tell_once(self, timeout_s: float) -> None:
+        """Tell what there is to tell, if the controller listens.
+
+        Raises:
+            LinkError: it does not.
+            RejectedError: it does not understand.
+        """
+        connection = Connection(self._target)
+        try:
+            self.exchange(connection, self._node.request(0.0, complete=True), timeout_s)
+        finally:
+            connection.close()
+
+    def exchange(
+        self, connection: Connection, request: SyncRequest, timeout_s: float
+    ) -> SyncResponse:
+        """Send a request and do what its answer asks for."""
+        sent_at, wall_at = processes.boottime(), time.time()
+        try:
+            # within, too: whatever goes wrong, what was taken out of the state is not lost
+            body = packed(request)
+            path = f"/v1/nodes/{self._name}/sync"
+            response = understand(
+                self._target.url, self._name, *connection.post(path, body, timeout_s)
+            )
+        except Exception:
+            self._node.not_heard(request)
+            raise
+        came_at = time.time()
+        self.skew.heard(connection.date, wall_at, came_at, processes.boottime() - sent_at)
+        self._node.answered(request, response, sent_at)
+        return response
+
+    def _back_off(self, failures: int) -> None:
+        longest = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(failures - 1, 16))
+        # Spread, so that the agents of a fleet do not come back all at once.
+        self._leaving.wait(longest * (0.5 + os.urandom(1)[0] / 512))

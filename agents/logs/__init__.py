@@ -1,0 +1,1 @@
+"""Logs: of tasks (rotation, streaming, timestamps) and of the agent."""

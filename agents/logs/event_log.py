@@ -1,0 +1,158 @@
+"""What an operator reads in an agent's log of a node where nothing is wrong: who it is and what it
+offers, when the controller takes it up, is lost and comes back, and each task that begins or ends.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from agents.host import operator_log as voice
+from agents.settings import Settings
+from agents.state import NodeState
+from reconciler.model.state.records import AttemptReport, Inventory
+from reconciler.model.state.states import AttemptState
+from reconciler.model.values.quantities import counted, format_cpu, format_memory
+
+OUTDATED = (
+    "the supervisor is of another edition than this agent: it is replaced as soon as no task is on "
+    "this node"
+)
+#: States of attempts that are news; what comes before them and between is told to the controller.
+_NEWS = frozenset({AttemptState.RUNNING, AttemptState.ENDED})
+
+
+class Chronicle:
+    """One agent's; called by all its threads.
+
+    Args:
+        settings: the agent's. says: where it is written. clock: seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        says: voice.Voice,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._says = says
+        self._lock = threading.Lock()
+        self._epoch = 0  # none has answered
+        self._clock = clock
+        self._answered_at = clock()
+        self._lost = False
+
+    def begins(self, offers: Inventory) -> None:
+        """The agent is about to work."""
+        self._says.tell(
+            f"agent {offers.agent_version} begins in {self._settings.root}, for the controller at "
+            f"{self._settings.server}; it offers {_amounts(offers)}"
+        )
+
+    def left(self, *, dismissed: bool) -> None:
+        """A supervisor has gone, by itself or since it was asked to."""
+        if dismissed:
+            self._says.tell("the outdated supervisor has left: starting one of this edition")
+        else:
+            self._says.say("the supervisor is gone: ending what it left and starting another")
+
+    def supervised(
+        self, known: Iterable[AttemptReport], holding: str, *, outdated: bool = False
+    ) -> None:
+        """A supervisor is there, with the tasks that it knows of."""
+        if outdated:
+            self._says.tell(OUTDATED)
+        alive = sum(report.state is not AttemptState.ENDED for report in known)
+        going_on = f"; {_tasks(alive)} of an earlier agent run on" if alive else ""
+        self._says.tell(f"tasks are held by {holding}{going_on}")
+
+    def unreached(self, problem: Exception, running: int) -> None:
+        """The controller did not answer as it should."""
+        with self._lock:
+            first, self._lost = not self._lost, True
+        if first:
+            self._says.tell(
+                f"no session with the controller: {problem}; {_tasks(running)} run on, it is tried "
+                "again and again",
+                level="WARNING",
+            )
+        else:
+            self._says.say(str(problem))
+
+    def reached(self, epoch: int) -> None:
+        """The controller of this epoch answered."""
+        with self._lock:
+            before, lost, now = self._epoch, self._lost, self._clock()
+            # what failed may have been asked long before it did: the silence began with the answer
+            away_s, self._answered_at = now - self._answered_at, now
+            self._epoch, self._lost = max(before, epoch), False
+        if not before:
+            self._says.tell(f"registered with the controller of epoch {epoch}")
+        elif lost:
+            self._says.tell(
+                f"session taken up again after {away_s:.0f} s, with the controller of epoch {epoch}"
+            )
+        elif epoch > before:
+            self._says.tell(f"the controller of epoch {epoch} leads now, after that of {before}")
+
+    def heard(
+        self,
+        reports: Iterable[AttemptReport],
+        before: NodeState,
+    ) -> None:
+        """What has become of attempts, and what was known of them until now."""
+        newest: dict[str, AttemptReport] = {}  # one may start and end in the same reports
+        for report in reports:
+            known = newest.get(report.id) or before.known.get(report.id)
+            newest[report.id] = report
+            if report.state is AttemptState.STARTING and report.message:
+                self._says.tell(f"task hangs: {report.message}", level="WARNING", attempt=report.id)
+            if report.state not in _NEWS or (known and known.state is report.state):
+                continue
+            given = before.assignments.get(report.id)
+            template = before.templates.get(given.template) if given else None
+            job = template.job if template else ""
+            unsaid = known is None or known.state is AttemptState.STARTING
+            if unsaid and report.started_at is not None:  # one may have run and ended since
+                on = f" on GPUs {_numbers(given.devices)}" if given and given.devices else ""
+                self._says.tell(f"task started{on}", job=job, attempt=report.id)
+            if report.state is AttemptState.ENDED:
+                self._says.tell(f"task ended: {_end(report)}", job=job, attempt=report.id)
+
+    def leaves(self, running: int, *, stops: bool) -> None:
+        """The agent was told to leave, or lost whom it was to leave with."""
+        rest = f"{_tasks(running)} {'are ended' if stops else 'run on'}"
+        self._says.tell(f"agent leaves; {rest}")
+
+
+def _amounts(offers: Inventory) -> str:
+    has = offers.capacity
+    gpus: dict[str, int] = {}
+    for gpu in offers.gpus:
+        gpus[gpu.model] = gpus.get(gpu.model, 0) + 1
+    shown = [f"{format_cpu(has.cpu_milli)} CPUs", format_memory(has.memory_bytes)]
+    return ", ".join(shown + [f"{count} {model}" for model, count in sorted(gpus.items())])
+
+
+def _tasks(count: int) -> str:
+    return counted(count, "task")
+
+
+def _numbers(devices: Iterable[int]) -> str:
+    return ",".join(map(str, devices))
+
+
+def _end(report: AttemptReport) -> str:
+    """How it ended, for people."""
+    how = []
+    if report.end_reason is not None:
+        how.append(report.end_reason.value)
+    if report.exit_code is not None:
+        how.append(f"exit code {report.exit_code}")
+    if report.signal is not None:
+        how.append(f"signal {report.signal}")
+    if report.started_at is not None and report.ended_at is not None:
+        how.append(f"after {max(0.0, report.ended_at - report.started_at):.1f} s")
+    if report.message:
+        how.append(report.message)
+    return ", ".join(how)

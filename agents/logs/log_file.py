@@ -1,0 +1,155 @@
+"""A task's log as one text, from the oldest byte that is kept to the newest, however often it is
+turned over while somebody reads.
+
+Beside a log stand its newest bytes of before (``.1``) and a note (``.cut``) of how many bytes it
+has lost at its beginning so far, and whether it is being turned over just now. Offsets count from
+the first byte that was ever written, so that a reader goes on across a cut, and after an agent has
+started anew, where it was. At most one piece is in memory.
+"""
+
+import contextlib
+import os
+import struct
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from agents.logs import rotation as turning
+from agents.logs import timestamps as logtimes
+from reconciler.model.protocol.agent_messages import LogMark
+
+CHUNK_BYTES_MAX = 256 * 2**10
+#: What the note has behind the name of its log.
+CUT = ".cut"
+#: A turning that takes longer was broken off: what is beside the log then is not to be relied on.
+TURNING_S_MAX = 10.0
+_NOTE = struct.Struct("<Q?")
+
+
+class Piece(NamedTuple):
+    """Bytes of a log from ``offset`` on; None: there is no log. ``turning``: ask again in a moment.
+
+    ``marks`` say when they were written, as far as that is known.
+    """
+
+    data: bytes | None
+    offset: int
+    marks: tuple[LogMark, ...] = ()
+    turning: bool = False
+
+
+class _State(NamedTuple):
+    """How much is cut off, how much of that is kept beside, and whether that is changing."""
+
+    cut: int
+    kept: int
+    turning: bool
+
+
+def copy_of(path: Path) -> Path:
+    """Where what was cut off last is kept."""
+    return path.with_name(f"{path.name}.1")
+
+
+def _note_of(path: Path) -> Path:
+    return path.with_name(path.name + CUT)
+
+
+def turn_over(path: Path, keep_bytes: int) -> None:
+    """Cut a log, and keep its newest bytes beside it.
+
+    Raises:
+        OSError: it could not be read, copied or cut, and nothing is kept beside it any more; or it
+            was, and when its lines were written can't be kept.
+    """
+    copy, cut = copy_of(path), _state(path).cut
+    _note(path, cut, is_turning=True)
+    try:
+        began, ended = turning.turn_over(path, copy, keep_bytes)
+        cut += ended
+        logtimes.moved(path, copy, began)
+    finally:
+        _note(path, cut, is_turning=False)
+
+
+def _note(path: Path, cut: int, *, is_turning: bool) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(_note_of(path), flags, 0o600)
+    try:
+        os.pwrite(handle, _NOTE.pack(cut, is_turning), 0)
+    finally:
+        os.close(handle)
+
+
+def _state(path: Path) -> _State:
+    if not path.name.endswith(logtimes.STREAMS):
+        return _State(0, 0, turning=False)  # the past of metrics bounds itself in its own way
+    kept = 0
+    with contextlib.suppress(OSError):
+        kept = copy_of(path).stat().st_size
+    try:
+        with _note_of(path).open("rb") as stream:
+            cut, is_turning = _NOTE.unpack(stream.read(_NOTE.size))
+            age_s = time.time() - os.fstat(stream.fileno()).st_mtime
+    except (OSError, struct.error):
+        return _State(kept, kept, turning=False)  # it was turned over by an agent without notes
+    if is_turning and age_s > TURNING_S_MAX:
+        return _State(cut, 0, turning=False)
+    return _State(cut, min(kept, cut), is_turning)
+
+
+def read(path: Path, offset: int, *, times: bool = False) -> Piece:
+    """The next piece from an offset on; where that is kept no more, from the next that is."""
+    state = _state(path)
+    if state.turning:
+        return Piece(b"", offset, turning=True)
+    start = state.cut - state.kept
+    offset = max(offset, start)
+    data = _bytes(copy_of(path), offset - start, CHUNK_BYTES_MAX) if offset < state.cut else None
+    end = offset + len(data or b"")
+    live = None
+    if end >= state.cut:
+        size = _size(path)
+        if size is not None and end > state.cut + size:
+            offset = end = state.cut  # somebody else cut it, or the note of that was lost
+        live = _bytes(path, end - state.cut, CHUNK_BYTES_MAX - (end - offset))
+    if _state(path) != state:
+        return Piece(b"", offset, turning=True)
+    if data is None and live is None and not state.cut:
+        return Piece(None, offset)
+    whole = (data or b"") + (live or b"")
+    marks = _marks(path, state, offset, offset + len(whole)) if times and whole else ()
+    return Piece(whole, offset, marks)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def _bytes(path: Path, offset: int, limit: int) -> bytes | None:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            return stream.read(limit)
+    except FileNotFoundError:
+        return None
+
+
+def _marks(path: Path, state: _State, begin: int, end: int) -> tuple[LogMark, ...]:
+    """Those of the part that is kept beside, and those of the log itself, in the reader's terms."""
+    found: list[LogMark] = []
+    start = state.cut - state.kept
+    if begin < state.cut:
+        last = min(end, state.cut) - start
+        found += _shifted(logtimes.within(copy_of(path), begin - start, last), start)
+    if end > state.cut:
+        first = max(begin, state.cut) - state.cut
+        found += _shifted(logtimes.within(path, first, end - state.cut), state.cut)
+    return tuple(found)
+
+
+def _shifted(marks: tuple[LogMark, ...], by: int) -> list[LogMark]:
+    return [LogMark(mark.at, mark.offset + by) for mark in marks]

@@ -1,0 +1,187 @@
+"""Output of tasks: kept in files of bounded size, and sent to whoever asks to read it.
+
+A log is turned over by copying and cutting, because the task holds the file open; what is written
+between the two is lost. Logs outlive their attempt's directory until age or space calls for them.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from agents.link.http_client import Connection, LinkError, Target
+from agents.logs import log_file as logparts
+from agents.logs import timestamps as logtimes
+from agents.tasks.start_orders import ATTEMPT_PATTERN
+from reconciler.model.protocol.agent_messages import LogChunk, LogRequest
+
+FOLLOWERS_MAX = 32
+LIFETIME_S = 3600.0
+LOOK_EVERY_S = 0.2
+#: A log that has grown to so many times its limit is looked at again soon.
+HURRIED_TIMES = 2
+#: How often a silent log is posted anyway, to learn whether anybody still reads.
+ALIVE_EVERY_S = 15.0
+#: Files of logs of tasks that have ended, however small: going through them takes memory and time.
+FILES_MAX = 20_000
+REMEMBERED_MAX = 1024
+POST_TIMEOUT_S = 30.0
+STREAMS = logtimes.STREAMS
+#: What can be read besides: the past of a task's metrics, which bounds itself.
+READABLE = (*STREAMS, "metrics")
+
+
+class Turned(NamedTuple):
+    """What the logs take, and whether one has grown far beyond its limit since it was looked at."""
+
+    total: int
+    hurried: bool
+
+
+def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Turned:
+    """Turn over the logs that have grown beyond ``limit`` bytes."""
+    total, hurried = 0, False
+    for attempt in attempts:
+        for stream in STREAMS:
+            path = folder / f"{attempt}.{stream}"
+            copy = logparts.copy_of(path)
+            try:
+                size = path.stat().st_size
+                if size > limit:
+                    hurried = hurried or size > HURRIED_TIMES * limit
+                    logparts.turn_over(path, limit)
+                    size = 0
+                total += min(size, limit)
+                total += copy.stat().st_size
+            except OSError:
+                continue
+    return Turned(total, hurried)
+
+
+def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int:
+    """Delete the oldest logs of attempts not in ``keep``, until the limits hold; what is left."""
+    old: list[tuple[float, int, str]] = []  # names alone: paths of thousands take megabytes
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name.removesuffix(logparts.CUT).removesuffix(logtimes.TIMES)
+            attempt = name.removesuffix(".1").rpartition(".")[0]
+            if attempt not in keep:
+                with contextlib.suppress(FileNotFoundError):
+                    found = entry.stat()
+                    old.append((found.st_mtime, found.st_size, entry.name))
+    old.sort(reverse=True)
+    total = left = 0
+    oldest = time.time() - age_s_max
+    for position, (changed_at, size, name) in enumerate(old):
+        total += size
+        if position >= FILES_MAX or total > bytes_max or changed_at < oldest:
+            (folder / name).unlink(missing_ok=True)
+        else:
+            left += size
+    return left
+
+
+class Followers:
+    """Threads that send logs, so many at a time and each so long."""
+
+    def __init__(
+        self, folder: Path, node: str, target: Target, has_ended: Callable[[str], bool]
+    ) -> None:
+        self._folder = folder
+        self._node = node
+        self._target = target
+        self._has_ended = has_ended
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._active = 0
+        self._lock = threading.Lock()
+
+    def add(self, request: LogRequest) -> None:
+        """Serve a request, once however often it is asked."""
+        with self._lock:
+            if request.id in self._seen:
+                return
+            self._seen[request.id] = None
+            while len(self._seen) > REMEMBERED_MAX:
+                self._seen.popitem(last=False)
+            if self._active >= 2 * FOLLOWERS_MAX:
+                del self._seen[request.id]
+                return
+            full = self._active >= FOLLOWERS_MAX
+            self._active += 1
+        threading.Thread(target=self._serve, args=(request, full), daemon=True).start()
+
+    def _serve(self, request: LogRequest, full: bool) -> None:  # noqa: FBT001
+        post = Post(self._target, f"/v1/nodes/{self._node}/logs/{request.id}")
+        try:
+            if full:
+                error = f"node {self._node} already sends {FOLLOWERS_MAX} logs; try again later"
+                post.send(LogChunk(offset=request.offset, end=True, error=error))
+            else:
+                self._follow(request, post)
+        except (LinkError, OSError) as problem:
+            error = f"its {request.stream} was cut off: {problem}"
+            # Where nobody can be told, who reads sees the connection end.
+            with contextlib.suppress(LinkError):
+                post.send(LogChunk(offset=request.offset, end=True, error=error))
+        finally:
+            post.close()
+            with self._lock:
+                self._active -= 1
+
+    def _follow(self, request: LogRequest, post: "Post") -> None:
+        name = f"{request.attempt}.{request.stream}"
+        if request.stream not in READABLE or not ATTEMPT_PATTERN.fullmatch(request.attempt):
+            post.send(LogChunk(end=True, error=f"there is no log {name!r}: stdout and stderr are"))
+            return
+        path, offset = self._folder / name, request.offset
+        give_up = time.monotonic() + LIFETIME_S
+        posted_at = time.monotonic()
+        while True:
+            last = not request.follow or self._has_ended(request.attempt)
+            piece = logparts.read(path, offset, times=request.times)
+            data, offset = piece.data, piece.offset
+            if data is None and last:
+                error = f"node {self._node} keeps no {request.stream} of this try"
+                post.send(LogChunk(offset=offset, end=True, error=error))
+                return
+            if data:
+                if not post.send(LogChunk(data=data, offset=offset, marks=piece.marks)):
+                    return
+                offset, posted_at = offset + len(data), time.monotonic()
+                continue
+            if (last and not piece.turning) or time.monotonic() > give_up:
+                post.send(LogChunk(offset=offset, end=True))
+                return
+            if time.monotonic() > posted_at + ALIVE_EVERY_S:
+                posted_at = time.monotonic()
+                if not post.send(LogChunk(offset=offset)):
+                    return
+            time.sleep(LOOK_EVERY_S)
+
+
+class Post:
+    """Where the pieces of one log go."""
+
+    def __init__(self, target: Target, path: str) -> None:
+        self._connection = Connection(target)
+        self._path = path
+
+    def send(self, chunk: LogChunk) -> bool:
+        """Post a piece; False when nobody reads any more."""
+        body = msgspec.msgpack.encode(chunk)
+        status, answer = self._connection.post(self._path, body, POST_TIMEOUT_S)
+        if 200 <= status < 300:
+            return True
+        if status in {404, 410}:
+            return False
+        raise LinkError(f"the controller answered {status} {answer[:200]!r}")
+
+    def close(self) -> None:
+        """Give the connection up."""
+        self._connection.close()

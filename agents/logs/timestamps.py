@@ -1,0 +1,118 @@
+"""When output was written, though a task writes its log itself and says nothing of times.
+
+Beside the log of a running task stands a file of marks: how far the log had come when it was looked
+at, and when it was last written to before. What lies between two marks was written between their
+times. A reader gets the marks of the piece that it reads; lines get their times where they are
+shown. Marks are bounded: of too many every second one is let go, so that old ones lie apart.
+"""
+
+import bisect
+import contextlib
+import os
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+from agents.logs import rotation as turning
+from reconciler.model.protocol.agent_messages import LogMark
+
+STREAMS = ("stdout", "stderr")
+#: What the file of marks has behind the name of its log.
+TIMES = ".times"
+EVERY_S = 2.0
+#: Marks of one log; a mark is 16 bytes.
+MARKS_MAX = 4096
+_MARK = struct.Struct("<dQ")
+
+
+class Marks:
+    """Marks the logs of one agent's tasks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        #: How far each log had come at its newest mark.
+        self._ends: dict[str, int] = {}
+
+    def look(self, running: Iterable[str]) -> None:
+        """Mark the logs that have grown."""
+        names = [f"{attempt}.{stream}" for attempt in running for stream in STREAMS]
+        self._ends = {name: self._mark(name, self._ends.get(name)) for name in names}
+
+    def _mark(self, name: str, end: int | None) -> int:
+        """How far the log has come that was at ``end``; None: not known to this process."""
+        path = self._folder / name
+        try:
+            found = path.stat()
+            if end is None:
+                end = max((mark.offset for mark in _read(times_of(path))), default=0)
+            if found.st_size == end:
+                return end
+            if found.st_size < end:  # it was cut
+                times_of(path).unlink(missing_ok=True)
+            if found.st_size:
+                _append(times_of(path), LogMark(found.st_mtime, found.st_size))
+        except OSError:
+            return end or 0  # it is not there yet, or the disk is full: the next look tries again
+        return found.st_size
+
+
+def times_of(log: Path) -> Path:
+    """Where the marks of a log stand."""
+    return log.with_name(log.name + TIMES)
+
+
+def _append(path: Path, mark: LogMark) -> None:
+    with os.fdopen(turning.append_private(path), "ab") as stream:
+        end = stream.tell()
+        stream.truncate(end - end % _MARK.size)  # the last is torn where the disk was full
+        stream.write(_MARK.pack(mark.at, mark.offset))
+        size = stream.tell()
+    if size >= MARKS_MAX * _MARK.size:
+        kept = _read(path)
+        part = path.with_name(f"{path.name}.part")
+        part.unlink(missing_ok=True)
+        with os.fdopen(turning.append_private(part), "wb") as stream:
+            stream.writelines(_MARK.pack(one.at, one.offset) for one in kept[1::2])
+        part.replace(path)
+
+
+def _read(path: Path) -> list[LogMark]:
+    with contextlib.suppress(OSError):
+        data = path.read_bytes()
+        whole = len(data) - len(data) % _MARK.size  # the last may be torn
+        return [LogMark(at, offset) for at, offset in _MARK.iter_unpack(data[:whole])]
+    return []
+
+
+def moved(log: Path, copy: Path, began: int) -> None:
+    """A log was cut, and its bytes from ``began`` on are in another file: so are their marks."""
+    found = _read(times_of(log))
+    first = max(0, bisect.bisect_right([mark.offset for mark in found], began) - 1)
+    times_of(copy).unlink(missing_ok=True)
+    if found:
+        with os.fdopen(turning.append_private(times_of(copy)), "wb") as stream:
+            for mark in found[first:]:
+                stream.write(_MARK.pack(mark.at, max(0, mark.offset - began)))
+    times_of(log).unlink(missing_ok=True)
+
+
+def marks(log: Path) -> list[LogMark]:
+    """The marks of a log, and one for all that was written since."""
+    found = _read(times_of(log))
+    with contextlib.suppress(OSError):
+        now = log.stat()
+        found = [mark for mark in found if mark.offset <= now.st_size]  # of what was not cut since
+        if not found or found[-1].offset < now.st_size:
+            found.append(LogMark(now.st_mtime, now.st_size))
+    return found
+
+
+def within(log: Path, begin: int, end: int) -> tuple[LogMark, ...]:
+    """The marks that tell when bytes from ``begin`` to ``end`` were written.
+
+    The first may be that before ``begin``; the last is the first that is not before ``end``.
+    """
+    found = marks(log)
+    offsets = [mark.offset for mark in found]
+    first = max(0, bisect.bisect_right(offsets, begin) - 1)
+    return tuple(found[first : bisect.bisect_left(offsets, end) + 1])

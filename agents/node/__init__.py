@@ -1,0 +1,1 @@
+"""The node as a whole: inventory, monitoring, remediation, cleanup."""

@@ -1,0 +1,117 @@
+"""Deletes beside the work what is done with: directories, logs beyond their limits.
+
+One thread of the agent runs it. Logs of tasks that run are turned over where they grow too large;
+when what all logs take passes ``--logs-total``, and when a task has ended, the oldest of tasks that
+have ended go within seconds. Going through a folder of many logs costs time: it is done no more
+often than costs a twentieth of a core.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from agents.host import malloc_tuning as memory
+from agents.host import trash
+from agents.logs import log_streamer as logs
+from agents.settings import Settings
+
+ROTATE_EVERY_S = 5.0
+#: How often it is noticed what has changed of the machine itself.
+HOST_EVERY_S = 15.0
+#: How soon again where a task writes so fast that its log grows far beyond its limit meanwhile.
+HURRIED_S = 0.25
+#: How often logs are gone through at the latest, for those that are too old.
+PRUNE_EVERY_S = 300.0
+#: How many times as long as it took nothing is gone through again.
+REST_TIMES = 20
+
+
+class Node(Protocol):
+    """What tidying needs of the agent around it."""
+
+    def running(self) -> list[str]:
+        """Attempts that have not ended."""
+
+    def say(self, text: str) -> None:
+        """Tell the operator."""
+
+    def look_at_host(self) -> None:
+        """Notice what has changed of the machine itself."""
+
+
+class Logs:
+    """The logs of one node, within their limits. Time is in seconds of any steady clock."""
+
+    def __init__(
+        self, folder: Path, settings: Settings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._clock = clock
+        self._due_at = clock()
+        self._not_before = self._due_at
+        self._ended = False
+        self._old_bytes = 0
+        self._ran: list[str] = []
+        #: In how many seconds logs are to be looked at again.
+        self.again_s = ROTATE_EVERY_S
+
+    def ended(self) -> None:
+        """A task has ended: its logs are old ones from now on. Called by any thread."""
+        self._ended = True
+
+    def turn(self, running: list[str]) -> bool:
+        """Bring the logs within their limits, where it is due; whether they were gone through."""
+        settings, now = self._settings, self._clock()
+        limit = settings.logs_total_bytes_max
+        # what has ended meanwhile may have written much since it was looked at
+        gone = [attempt for attempt in self._ran if attempt not in running]
+        logs.rotate(self._folder, gone, settings.log_bytes_max)
+        used, hurried = logs.rotate(self._folder, running, settings.log_bytes_max)
+        self._ran = running
+        self.again_s = HURRIED_S if hurried else ROTATE_EVERY_S
+        pressed = self._ended or used + self._old_bytes > limit
+        if now < self._due_at and not (pressed and now >= self._not_before):
+            return False
+        self._ended = False
+        began_at = self._clock()
+        left = max(0, limit - used)
+        self._old_bytes = logs.prune(self._folder, set(running), left, settings.logs_age_s_max)
+        done_at = self._clock()
+        self._not_before = done_at + max(ROTATE_EVERY_S, REST_TIMES * (done_at - began_at))
+        self._due_at = done_at + PRUNE_EVERY_S
+        return True
+
+
+class Tidier:
+    """Runs all of it. ``clean`` is set where there is something to delete now."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        node: Node,
+        rubbish: trash.Trash,
+        events: tuple[threading.Event, threading.Event],
+    ) -> None:
+        self.logs = Logs(settings.root / "logs", settings)
+        self._node = node
+        self._trash = rubbish
+        self._clean, self._leaving = events
+
+    def run(self) -> None:
+        """Delete what is done with, until the agent leaves."""
+        left_s: float | None = None
+        look_at = time.monotonic()
+        while not self._leaving.is_set():
+            again_s = self.logs.again_s
+            self._clean.wait(again_s if left_s is None else min(again_s, left_s))
+            self._clean.clear()
+            left_s = self._trash.empty()
+            self.logs.turn(self._node.running())
+            if time.monotonic() >= look_at:
+                self._node.look_at_host()
+                memory.give_back()
+                look_at = time.monotonic() + HOST_EVERY_S
+            self._leaving.wait(0.05)

@@ -1,0 +1,263 @@
+"""What an agent notices of its node beside its tasks: machine, GPUs, and whether it is well.
+
+Loops look, each in a thread that the agent keeps going; what they find becomes the inventory,
+under the agent's lock, and what is new of it is told at once.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Protocol
+
+import msgspec
+
+from agents.gpus import gpu_selection as shares
+from agents.gpus import gpu_watcher as gpuwatch
+from agents.gpus import mig_manager as cutting
+from agents.gpus import nvml_client as probe
+from agents.gpus import simulated
+from agents.health import checks
+from agents.health import volume_checks as volumes
+from agents.host import clock_skew as clocks
+from agents.host import host_info as hosts
+from agents.isolation import cgroups
+from agents.node import inventory
+from agents.node import usage_sampler as taskuse
+from agents.settings import Settings
+from reconciler.model import desired
+from reconciler.model.observed.devices import GpuUsage
+from reconciler.model.observed.health_checks import Plan, Result
+from reconciler.model.observed.storage import VolumeState
+from reconciler.model.protocol.agent_messages import Assignment
+from reconciler.model.state.records import Gpu, Inventory, Isolation
+
+
+class Node(Protocol):
+    """What noticing needs of the agent around it."""
+
+    def running(self) -> list[str]:
+        """Attempts that have not ended."""
+
+    def pids(self) -> dict[str, int]:
+        """Main processes of tasks that run, by attempt."""
+
+    def have_told(self) -> None:
+        """The inventory says something new; called under the lock."""
+
+    def holders(self) -> Mapping[str, Assignment | None]:
+        """Attempts that have not ended; None: what it was given is not known any more."""
+
+    def know_gpus(self, gpus: tuple[Gpu, ...]) -> None:
+        """These are the GPUs from now on; called under the lock."""
+
+    def keep_at(self, work: Callable[[], None]) -> None:
+        """Call ``work`` again and again in a thread of its own, until the agent leaves."""
+
+    def say(self, text: str) -> None:
+        """Tell the operator."""
+
+
+class Senses:
+    """One node's.
+
+    Attributes:
+        inventory: what is known of the node; replaced under the lock, and known by its identity.
+        probe: asks the driver.
+        volumes: looks at those that the node is to have.
+        cutter: has devices cut as the pool says.
+        skew: how far the clock is from the controller's.
+        uses: what tasks use.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        boot_id: str,
+        node: Node,
+        lock: threading.RLock,
+        leaving: threading.Event,
+    ) -> None:
+        self.inventory = inventory.inventory_of(settings)
+        self.probe = probe.Probe()
+        self._settings = settings
+        self._boot_id = boot_id
+        self._node = node
+        self._lock = lock
+        self._leaving = leaving
+        self._checker = checks.Checker(settings.root, boot_id)
+        self.volumes = volumes.Volumes(checks.Mounts(), self._know_volumes)
+        self._given = shares.parts(settings.gpu_uuids)
+        self.cutter = cutting.Cutter(
+            settings.root, boot_id, node, lock, gpus=settings.gpus, given=self._given
+        )
+        self.skew = clocks.Skew()
+        self._notices: dict[str, str] = {}
+        self.uses = taskuse.Uses(cgroups.token_of(str(settings.root)))
+        self._on_gpus: taskuse.OnGpus = {}
+        self._watcher_of_gpus: gpuwatch.Watcher | None = None
+        self._plan: Plan | None = None
+        self._look_now = threading.Event()
+        self._seen: tuple[GpuUsage, ...] = ()
+        self._untold: tuple[GpuUsage, ...] | None = None
+
+    def begin(self) -> None:
+        """Know the GPUs before the first report, unless the driver takes long over them."""
+        if self._settings.gpus:
+            self._begin_simulating()
+        if not self._settings.watch_gpus:
+            return
+        watch = gpuwatch.Watch(
+            self._settings.root, self._boot_id, self.probe, self._settings, self.cutter
+        )
+        watcher = self._watcher_of_gpus = self._watcher(watch)
+        self._node.keep_at(watcher.turn)
+        watcher.wait_for_first()
+
+    def cut(self, plan: desired.MigPlan | None) -> None:
+        """How devices are to be cut from now on; called under the lock."""
+        self.cutter.follow(plan)
+        if self._watcher_of_gpus is not None:
+            self._watcher_of_gpus.hurry.set()
+
+    def parted(self) -> frozenset[str]:
+        """UUIDs of devices of which the node was given MIG instances alone; asked under the
+        lock."""
+        gpus = self.inventory.gpus
+        return frozenset(gpu.uuid for gpu in gpus if shares.is_parted(gpu, self._given))
+
+    @contextlib.contextmanager
+    def devices_alone(self, reset: Collection[str]) -> Iterator[None]:
+        """Nobody here looks at GPUs meanwhile, or changes them; where it ends well those of these
+        UUIDs were reset."""
+        watcher = self._watcher_of_gpus
+        with watcher.leave_alone(reset) if watcher is not None else contextlib.nullcontext():
+            yield
+
+    def follow(self, plan: Plan | None) -> None:
+        """What is to be checked from now on."""
+        self._plan = plan
+        self._look_now.set()
+
+    def hold_by(self, isolation: Isolation) -> None:
+        """This is how tasks are held from now on."""
+        self.take_over(msgspec.structs.replace(self.inventory, isolation=isolation))
+
+    def notice(self, text: str, of: str = "port") -> None:
+        """What keeps no task from running and yet is to be known of something; empty: nothing any
+        more."""
+        with self._lock:
+            self._notices.pop(of, None)
+            if text:
+                self._notices[of] = text
+            told = "; ".join(self._notices.values())
+            self.take_over(msgspec.structs.replace(self.inventory, notice=told))
+
+    def take_over(self, found: Inventory) -> bool:
+        """Take over an inventory that says something new, under the lock, and have it told."""
+        if found == self.inventory:
+            return False  # the one that is held may be on its way: it is known by its identity
+        self.inventory = found
+        self._node.have_told()
+        return True
+
+    def gpu_usage(self) -> tuple[GpuUsage, ...] | None:
+        """What GPUs do, as far as it was not told yet; asked under the lock."""
+        untold, self._untold = self._untold, None
+        return untold
+
+    def gpus_seen(self) -> tuple[GpuUsage, ...]:
+        """What GPUs did when they were last looked at."""
+        return self._seen
+
+    def look_at_host(self) -> None:
+        """Notice what has changed of the machine itself."""
+        host, settings = hosts.read(), self._settings
+        address = inventory.address_now(self.inventory, settings)
+        with self._lock:
+            self.take_over(inventory.with_host(self.inventory, host, address, settings))
+
+    def look_at_tasks(self) -> None:
+        """Sample what tasks use, and wait until the next time."""
+        self.uses.look(self._node.pids(), self._on_gpus)
+        self._leaving.wait(taskuse.EVERY_S)
+
+    def check(self) -> None:
+        """Look at the node's health as its pool asks for; what changes is told at once."""
+        while not self._leaving.is_set():
+            plan = self._plan
+            self._look_now.wait(plan.interval_s if plan is not None else None)
+            self._look_now.clear()
+            plan = self._plan
+            with self._lock:
+                seen = self._readings()
+                idle = not self._node.running()
+            with self._checker.turn:
+                found = self._checker.look(plan, seen, idle=idle) if plan else ()
+                with self._lock:
+                    told = checks.unwell(found)
+                    known = msgspec.structs.replace(self.inventory, checks=told, unchecked=False)
+                    self.take_over(known)
+
+    def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
+        """Make checks before or after a job; what they found is told before anything else."""
+        with self._lock:
+            seen = self._readings()
+        with self._checker.turn:
+            found = self._checker.gate(plan, names, seen)
+            with self._lock:
+                told = checks.merged(self.inventory.checks, found)
+                self.take_over(msgspec.structs.replace(self.inventory, checks=told))
+        return found
+
+    def _readings(self) -> checks.Readings:
+        """What is known already of what checks judge; asked under the lock."""
+        return checks.Readings(
+            gpus=self.inventory.gpus,
+            usage=self._seen,
+            driver=self.inventory.gpu_driver,
+            clock_skew=self.skew.problem,
+        )
+
+    def _know_volumes(self, known: tuple[VolumeState, ...]) -> None:
+        with self._lock:
+            self.take_over(msgspec.structs.replace(self.inventory, volumes=known))
+
+    def _watcher(self, watch: gpuwatch.Watch) -> gpuwatch.Watcher:
+        return gpuwatch.Watcher(
+            self._settings, watch, tasks=self._node.pids, take=self._take, leaving=self._leaving
+        )
+
+    def _begin_simulating(self) -> None:
+        """Look at simulated GPUs, from when a file says something of them or one is cut."""
+        source = simulated.Source(self._settings.root / simulated.FILE_NAME, self._settings.gpus)
+        watch = gpuwatch.Watch(
+            self._settings.root, self._boot_id, source, self._settings, self.cutter
+        )
+        watcher = self._watcher_of_gpus = self._watcher(watch)
+        begun = bool(watch.known)
+        if begun:
+            self.cutter.know(watch.known)
+        watch.known = watch.known or self._settings.gpus
+
+        def turn() -> None:
+            nonlocal begun
+            begun = begun or source.exists() or self.cutter.simulates
+            if begun:
+                watcher.turn()
+            else:
+                watcher.hurry.wait(self._settings.gpu_every_s)
+                watcher.hurry.clear()
+
+        self._node.keep_at(turn)
+
+    def _take(self, look: gpuwatch.Look) -> None:
+        """Take over what a look at GPUs found; what changed is reported at once."""
+        with self._lock:
+            self._untold = look.usage or self._untold
+            self._seen = look.usage
+            self._on_gpus = look.tasks
+            if not self.take_over(inventory.with_gpus(self.inventory, look)):
+                return
+            self._node.know_gpus(self.inventory.gpus)
+        for complaint in gpuwatch.complaints(look):
+            self._node.say(complaint)

@@ -1,0 +1,345 @@
+"""What the controller wants made right on this node: each order is carried out once, and told of.
+
+Orders come with the set of assignments and stay in it until their end is committed. What has been
+begun lies in ``remedies.json`` of the node's root, written before anything is done, so that an
+agent that dies in the midst of an order never begins it again: it tells that it does not know.
+Whether a machine that was to boot again has done so is told by its boot id. What the controller
+takes back before its turn has come is not done.
+"""
+
+import contextlib
+import os
+import queue
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from agents.health import site_checks as sitechecks
+from agents.host import processes
+from reconciler.model.observed import devices
+from reconciler.model.observed.health_checks import Command
+from reconciler.model.policy.drift_kinds import Remedy
+from reconciler.model.state.records import RemedyReport
+
+#: How long a process may take to leave after SIGTERM, and to go after SIGKILL.
+LEAVE_S = 10.0
+GO_S = 5.0
+#: Ends that are kept; the controller never has so many orders open for one node.
+KEPT_MAX = 256
+#: By how much the beginning of a process may differ: clocks are rounded on the way.
+STARTED_TOLERANCE_S = 2.0
+#: How long resetting devices, and asking for a reboot, may take.
+RESET_S, REBOOT_S = 120.0, 30.0
+#: How long a machine that was told to boot may take to go down, and this agent with it.
+DOWN_S = 600.0
+#: Orders that an agent does not outlive: that there is another one, or another boot, is their end.
+_RESTART, _REBOOT = "restart-agent.", "reboot."
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class OrderError(Exception):
+    """An order that can't be carried out; says why."""
+
+
+class Node(Protocol):
+    """What carrying out orders needs to know of the node."""
+
+    def foreign(self) -> tuple[devices.GpuProcess, ...]:
+        """Processes on devices that are no task's, as last seen."""
+
+    def occupants(self) -> list[str]:
+        """Attempts that have not ended, those that are only about to begin among them."""
+
+    def uuids(self) -> dict[int, str]:
+        """UUIDs of the devices by their numbers; of simulated ones none."""
+
+    def parted(self) -> Collection[str]:
+        """UUIDs of devices of which the node was given MIG instances alone."""
+
+    def devices_alone(self, reset: Collection[str]) -> contextlib.AbstractContextManager[None]:
+        """Nothing of this agent has a device open meanwhile, or changes one; where it ends well
+        the devices of these UUIDs were reset."""
+
+    def restart(self) -> None:
+        """End this agent soon: who keeps it alive starts it again."""
+
+    def is_the_machine(self) -> bool:
+        """Whether no other node is on this machine."""
+
+    def leaves_within(self, limit_s: float) -> bool:
+        """Wait until this agent is told to leave, for so long; whether it was."""
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """What ``remedies.json`` holds. ``begun`` and not ended: the agent died over it.
+
+    ``boots``: in which boot of the node each order has come, by its id.
+    """
+
+    begun: tuple[str, ...] = ()
+    boots: dict[str, str] = {}
+    ended: tuple[RemedyReport, ...] = ()
+
+
+_DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
+
+
+Handler = Callable[[Remedy, Node], str]
+
+
+class Orders:
+    """The orders of one node.
+
+    Args:
+        root: the node's folder.
+        boot_id: which boot of the node this is.
+        node: what is known of it.
+        ended: called when there is an end to tell.
+        handlers: what carries out an order of each verb; returns what was done, in words.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        boot_id: str,
+        node: Node,
+        ended: Callable[[], None],
+        handlers: "dict[str, Handler] | None" = None,
+    ) -> None:
+        self._path = root / "remedies.json"
+        self._boot_id = boot_id
+        self._node = node
+        self._told = ended
+        self._handlers = HANDLERS if handlers is None else handlers
+        self._lock = threading.Lock()
+        self._waiting: queue.Queue[Remedy] = queue.Queue()
+        self._wanted: set[str] = set()
+        #: The boot in which each order has come that is not taken back; empty: not known.
+        self._begun: dict[str, str] = {}
+        self._ended: dict[str, RemedyReport] = {}
+        self._load()
+
+    def take(self, orders: Iterable[Remedy]) -> None:
+        """The orders that the node is to have now; those that are new are carried out."""
+        wanted = {one.id: one for one in orders}
+        with self._lock:
+            self._wanted = set(wanted)
+            for name in [name for name in self._ended if name not in wanted]:
+                del self._ended[name]
+                self._begun.pop(name, None)
+            fresh = [one for name, one in wanted.items() if name not in self._begun]
+            for one in fresh[: KEPT_MAX - len(self._begun)]:
+                self._begun[one.id] = self._boot_id
+                self._waiting.put(one)
+            self._save()
+
+    def reports(self) -> tuple[RemedyReport, ...]:
+        """Ends that the controller may not have yet."""
+        with self._lock:
+            return tuple(self._ended.values())
+
+    def work(self) -> None:
+        """Carry out the next order, if it is still to be; waits until there is one."""
+        order = self._waiting.get()
+        if self._is_withdrawn(order):
+            return
+        handler = self._handlers.get(order.verb)
+        try:
+            if handler is None:
+                raise OrderError(f"this agent does not know how to {order.verb}: it is too old")  # noqa: TRY301
+            report = RemedyReport(order.id, done=True, message=handler(order, self._node))
+        except (OrderError, OSError) as problem:
+            report = RemedyReport(order.id, done=False, message=str(problem))
+        with self._lock:
+            self._ended[order.id] = report
+            self._save()
+        self._told()
+
+    def _is_withdrawn(self, order: Remedy) -> bool:
+        """Whether an order was taken back while it waited: then it is as if it had never come."""
+        with self._lock:
+            if order.id in self._wanted:
+                return False
+            self._begun.pop(order.id, None)
+            self._save()
+            return True
+
+    def _load(self) -> None:
+        try:
+            kept = _DECODE_KEPT(self._path.read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            return
+        self._ended = {one.id: one for one in kept.ended}
+        for name in kept.begun:
+            self._begun[name] = kept.boots.get(name, "")
+            if name not in self._ended:
+                self._ended[name] = _survived(name, self._begun[name], self._boot_id)
+
+    def _save(self) -> None:
+        fresh = self._path.with_suffix(".new")
+        kept = _Kept(tuple(self._begun), dict(self._begun), tuple(self._ended.values()))
+        with contextlib.suppress(OSError):  # an order may then be carried out twice, after a crash
+            fresh.write_bytes(msgspec.json.encode(kept))
+            fresh.replace(self._path)
+
+
+def _survived(name: str, before: str, now: str) -> RemedyReport:
+    """What came of an order that was begun in the boot ``before`` by an agent that has died."""
+    if name.startswith(_RESTART) or (name.startswith(_REBOOT) and before not in {"", now}):
+        return RemedyReport(name, done=True, message="it was started again")
+    message = "the agent ended while it was at it, and does not know what came of it"
+    if name.startswith(_REBOOT) and before == now:
+        message = "the agent ended while it was at it, and the machine has not booted since"
+    return RemedyReport(name, done=False, message=message)
+
+
+def end_process(order: Remedy, node: Node) -> str:
+    """End a process that holds a device and is no task's: SIGTERM, then SIGKILL.
+
+    Raises:
+        OrderError: it is not the process that was meant, is needed here, or does not go.
+    """
+    pid = order.pid
+    foreign = {(one.pid, one.uuid) for one in node.foreign()}
+    if (pid, order.uuid) not in foreign:
+        return f"process {pid} is not on the device any more"
+    if pid in _own():
+        raise OrderError(f"process {pid} is the agent itself, or has started it")
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return f"process {pid} has gone"
+    try:
+        _check_start(order)
+        for number, wait_s in ((signal.SIGTERM, LEAVE_S), (signal.SIGKILL, GO_S)):
+            try:
+                signal.pidfd_send_signal(handle, number)
+            except ProcessLookupError:
+                return f"process {pid} has ended"
+            except PermissionError:
+                raise OrderError(
+                    f"process {pid} belongs to another user, and this agent may not end it: run "
+                    "the agent as root"
+                ) from None
+            if _gone(handle, wait_s):
+                return f"process {pid} ended by {number.name}"
+    finally:
+        os.close(handle)
+    raise OrderError(f"process {pid} does not go, not even by SIGKILL: it is stuck in the kernel")
+
+
+def _own() -> set[int]:
+    """This process and all that have led to it."""
+    found, at = set(), os.getpid()
+    while at > 0 and at not in found:
+        found.add(at)
+        facts = processes.process_facts(at)
+        at = facts[0] if facts else 0
+    return found | {0, 1}
+
+
+def _check_start(order: Remedy) -> None:
+    """Raise OrderError where the number of the process has gone to another one since."""
+    facts = processes.process_facts(order.pid)
+    if facts is None or not order.started_at:
+        return
+    began = time.time() - processes.boottime() + facts[2] / _TICKS_PER_S
+    if abs(began - order.started_at) > STARTED_TOLERANCE_S:
+        raise OrderError(f"process {order.pid} is another one than was seen on the device")
+
+
+def _gone(handle: int, wait_s: float) -> bool:
+    """Whether the process of a handle ends in time."""
+    poller = select.poll()
+    poller.register(handle, select.POLLIN)
+    return bool(poller.poll(1000 * wait_s))
+
+
+def restart_agent(_: Remedy, node: Node) -> str:
+    """End this agent; its tasks go on, and who keeps it alive starts it again."""
+    node.restart()
+    return "the agent ends, to be started again"
+
+
+def run_command(order: Remedy, node: Node) -> str:
+    """Run what the site has for it, with a deadline and without a shell.
+
+    Raises:
+        OrderError: a task runs here, or the command does not end with status 0.
+    """
+    _must_be_idle(node)
+    return _run(order.command, order.timeout_s)
+
+
+def reset_gpu(order: Remedy, node: Node) -> str:
+    """Reset devices that nobody uses, by nvidia-smi.
+
+    Raises:
+        OrderError: a task runs here, a device is not this node's alone, or the driver refuses.
+    """
+    known, parted = node.uuids(), node.parted()
+    uuids = [known[number] for number in order.devices if number in known]
+    others = [uuid for uuid in uuids if uuid in parted]
+    if others:
+        raise OrderError(
+            f"{', '.join(others)} is not this node's to reset, which --gpus gives MIG instances of "
+            "it alone: others may be at work there; drain them, and reset it by hand"
+        )
+    _must_be_idle(node)
+    if node.foreign():
+        raise OrderError("processes that are no task's hold devices: end them first")
+    if not uuids:
+        raise OrderError("no real device is to be reset")
+    with node.devices_alone(uuids):
+        return _run(("nvidia-smi", "--gpu-reset", "-i", ",".join(uuids)), RESET_S)
+
+
+def reboot(_: Remedy, node: Node) -> str:
+    """Boot the machine again. That it was asked for is no end: until the machine is down others
+    are not to follow, and nothing is to start here.
+
+    Raises:
+        OrderError: a task runs here, others are on the machine, this process may not, or the
+            machine does not go down.
+    """
+    if not node.is_the_machine():
+        raise OrderError("this is one of several nodes of its machine, which does not boot for it")
+    _must_be_idle(node)
+    said = _run(("systemctl", "reboot"), REBOOT_S)
+    if not node.leaves_within(DOWN_S):
+        raise OrderError(f"{said}, and {DOWN_S:g} s later the machine still runs")
+    return f"{said}, and the machine goes down"
+
+
+#: Of this process, as the children that can't be ended are its own.
+_SITE = sitechecks.Site()
+
+
+def _must_be_idle(node: Node) -> None:
+    here = node.occupants()
+    if here:
+        if len(here) == 1:
+            raise OrderError(f"task {here[0]} runs or starts here: nothing may")
+        raise OrderError(f"{len(here)} tasks run or start here, as {here[0]}: nothing may")
+
+
+def _run(command: tuple[str, ...], timeout_s: float) -> str:
+    found = _SITE.run(Command(command[0], command, timeout_s))
+    if found.verdict != "healthy":
+        raise OrderError(f"{command[0]}: {found.message}")
+    return f"{command[0]} has ended with status 0"
+
+
+HANDLERS: dict[str, Handler] = {
+    "end-process": end_process,
+    "restart-agent": restart_agent,
+    "run-command": run_command,
+    "reset-gpu": reset_gpu,
+    "reboot": reboot,
+}

@@ -1,0 +1,204 @@
+"""What each task uses of the node: sampled from ``/proc`` and from the control groups of tasks.
+
+A task's processes are those of its session, those that descend from its main process, and whoever
+is in its control groups, so that a daemon that left its session counts too. CPU time and I/O of
+children that were waited for are in their parents' by the kernel's own word; sums never fall.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from agents.host import processes
+from agents.isolation import cgroups
+from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.state.records import AttemptReport
+
+EVERY_S = 15.0
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+#: What a device has of an attempt, by attempt: what a look at GPUs found last.
+OnGpus = Mapping[str, tuple[taskuse.GpuUse, ...]]
+
+
+class _Process(msgspec.Struct, frozen=True):
+    """One process of ``/proc``. ``lives``: it is not only waiting to be waited for."""
+
+    lives: bool
+    parent: int
+    session: int
+    cpu_s: float
+    memory_bytes: int
+
+
+class Uses:
+    """What live tasks use. One thread looks, any may ask: what was found is replaced, not changed.
+
+    Args:
+        token: what names the node's control groups, ``cgroups.token_of``.
+        top: where ``/proc`` and the mounts of control groups stand.
+    """
+
+    def __init__(self, token: str, top: str = "") -> None:
+        self._token = token
+        self._top = top
+        self._found: dict[str, taskuse.TaskUse] = {}
+        self._untold: tuple[taskuse.TaskUse, ...] | None = None
+
+    def look(self, pids: Mapping[str, int], on_gpus: OnGpus) -> None:
+        """Sample once. ``pids`` are main processes by attempt."""
+        if not pids:
+            self._found, self._untold = {}, None
+            return
+        table = self._table()
+        children: dict[int, list[int]] = {}
+        sessions: dict[int, list[int]] = {}
+        for pid, one in table.items():
+            children.setdefault(one.parent, []).append(pid)
+            sessions.setdefault(one.session, []).append(pid)
+        mounts = hierarchies(self._top)
+        found = {}
+        for name, main in pids.items():
+            groups = self._groups(main, mounts)
+            tracked = groups.get(cgroups.UNIFIED) or groups.get("freezer")
+            members = {*sessions.get(main, ()), *(cgroups.members(tracked) if tracked else ())}
+            members = {pid for pid in processes.below({main, *members}, children) if pid in table}
+            found[name] = self._use(name, members, table, groups, on_gpus.get(name, ()))
+        self._found, self._untold = found, tuple(found.values())[: taskuse.TASKS_MAX]
+
+    def news(self) -> tuple[taskuse.TaskUse, ...] | None:
+        """What was sampled since the last call; None for nothing."""
+        untold, self._untold = self._untold, None
+        return untold
+
+    def newest(self) -> dict[str, taskuse.TaskUse]:
+        """What each task that ran used when it was last sampled, by attempt."""
+        return dict(self._found)
+
+    def with_use(self, report: AttemptReport) -> AttemptReport:
+        """A report with what was sampled while the attempt ran."""
+        sampled = self._found.get(report.id)
+        if sampled is None:
+            return report
+        return msgspec.structs.replace(
+            report,
+            cpu_s=max(report.cpu_s, sampled.cpu_s),
+            max_memory_bytes=max(report.max_memory_bytes, sampled.memory_max_bytes),
+            read_bytes=max(report.read_bytes, sampled.read_bytes or 0),
+            written_bytes=max(report.written_bytes, sampled.written_bytes or 0),
+        )
+
+    def _use(
+        self,
+        name: str,
+        members: Iterable[int],
+        table: Mapping[int, _Process],
+        groups: Mapping[str, str],
+        gpus: tuple[taskuse.GpuUse, ...],
+    ) -> taskuse.TaskUse:
+        own = [table[pid] for pid in members]
+        before = self._found.get(name) or taskuse.TaskUse(name, 0.0)
+        memory = sum(one.memory_bytes for one in own)
+        most = max(memory, before.memory_max_bytes)
+        of_group = _memory_of(groups)
+        if of_group is not None:
+            memory, most = of_group
+        read, written = self._io(members)
+        return taskuse.TaskUse(
+            attempt=name,
+            at=time.time(),
+            processes=sum(one.lives for one in own),
+            cpu_s=max(before.cpu_s, round(sum(one.cpu_s for one in own), 2)),
+            memory_bytes=memory,
+            memory_max_bytes=most,
+            read_bytes=_most(before.read_bytes, read),
+            written_bytes=_most(before.written_bytes, written),
+            gpus=gpus,
+        )
+
+    def _table(self) -> dict[int, _Process]:
+        found = {}
+        for path in Path(f"{self._top}/proc").glob("[0-9]*/stat"):
+            fields = processes.read_file(str(path), 4096).rpartition(b")")[2].split()
+            if len(fields) > 21:
+                found[int(path.parent.name)] = _Process(
+                    lives=fields[0] not in {b"Z", b"X"},
+                    parent=int(fields[1]),
+                    session=int(fields[3]),
+                    cpu_s=sum(map(int, fields[11:15])) * _TICK_S,
+                    memory_bytes=int(fields[21]) * _PAGE_BYTES,
+                )
+        return found
+
+    def _io(self, members: Iterable[int]) -> tuple[int | None, int | None]:
+        """Bytes that processes have had read and written; None where that may not be read."""
+        told = []
+        for pid in members:
+            text = processes.read_file(f"{self._top}/proc/{pid}/io", 4096).decode()
+            with contextlib.suppress(ValueError):
+                lines = (line.split(": ") for line in text.splitlines())
+                told.append({key: int(value) for key, value in lines})
+        told = [one for one in told if one]
+        if not told:
+            return None, None
+        return (
+            sum(one.get("read_bytes", 0) for one in told),
+            sum(one.get("write_bytes", 0) for one in told),
+        )
+
+    def _groups(self, pid: int, mounts: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+        """Folders of the control groups that the node has made for a process's task."""
+        found = {}
+        # whoever may make groups may give them any name
+        text = os.fsdecode(processes.read_file(f"{self._top}/proc/{pid}/cgroup", 2**16))
+        for line in text.splitlines():
+            _, listed, path = line.split(":", 2)
+            above, made, below = path.partition(f"/{self._token}/run/")
+            if not made:
+                continue
+            group = f"{above}{made}{below.partition('/')[0]}"
+            for name in listed.split(",") if listed else [cgroups.UNIFIED]:
+                if name in mounts:
+                    at, shown = mounts[name]
+                    found[name] = at + group.removeprefix(shown.rstrip("/"))
+        return found
+
+
+def hierarchies(top: str = "") -> dict[str, tuple[str, str]]:
+    """Where each hierarchy is mounted, and which part of it, by controller or ``unified``."""
+    found: dict[str, tuple[str, str]] = {}
+    text = processes.read_file(f"{top}/proc/self/mountinfo", 2**22).decode("utf-8", "replace")
+    for line in text.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or len(kind) < 3 or kind[0] not in {"cgroup", "cgroup2"}:
+            continue
+        for name in [cgroups.UNIFIED] if kind[0] == "cgroup2" else kind[2].split(","):
+            found.setdefault(name, (f"{top}{fields[4]}", fields[3]))
+    return found
+
+
+def _memory_of(groups: Mapping[str, str]) -> tuple[int, int] | None:
+    """In use and at most, by the control group that bounds it; None where there is none."""
+    old, new = groups.get("memory"), groups.get(cgroups.UNIFIED)
+    if old is not None:
+        names = ("memory.usage_in_bytes", "memory.max_usage_in_bytes", "total_inactive_file")
+        folder = old
+    elif new is not None and os.path.exists(f"{new}/memory.current"):  # noqa: PTH110
+        names = ("memory.current", "memory.peak", "inactive_file")
+        folder = new
+    else:
+        return None
+    used, most = (cgroups.number(cgroups.read(f"{folder}/{name}")) for name in names[:2])
+    cached = cgroups.value(cgroups.read(f"{folder}/memory.stat"), names[2])
+    if not used and not most:
+        return None
+    return max(0, used - cached), max(used, most)
+
+
+def _most(before: int | None, now: int | None) -> int | None:
+    return before if now is None else max(before or 0, now)

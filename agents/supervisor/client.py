@@ -1,0 +1,297 @@
+"""The agent's side of the supervisor: finds or starts it, sends orders, reads records.
+
+The supervisor is started from its file, isolated and in a session of its own, so that neither the
+agent's end nor an upgrade of its package reaches it. There is exactly one a root: it holds a lock.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from agents.host import disk_space as room
+from agents.host import processes
+from agents.isolation import cgroups
+from agents.isolation import task_isolation as confinement
+from agents.supervisor import source_hash as edition
+from reconciler.model.state.records import AttemptReport
+from reconciler.model.state.states import AttemptState, EndReason
+
+#: Run as a script: importing it here would cost every agent memory for nothing.
+SCRIPT = Path(__file__).resolve().with_name("__main__.py")
+LOG_BYTES_MAX, LAST_BYTES = 2**20, 4096
+CONNECT_S = 60.0
+SEND_TIMEOUT_S = 30.0
+#: How much longer than the grace of tasks a supervisor may take to end them.
+SHUTDOWN_S = 15.0
+#: So many supervisors that end as soon as they are started are a reason to say so, and wait.
+FAILED_MAX = 3
+#: What one ends with that finds another: none has failed.
+_ANOTHER = 3
+LINE_BYTES_MAX = 64 * 2**20
+_DECODER = msgspec.json.Decoder(dict[str, Any])
+
+
+class KeeperError(Exception):
+    """There is no supervisor, and none can be started."""
+
+
+class Keeper:
+    """A connection to the supervisor of one root."""
+
+    def __init__(self, root: Path, isolation: str = "auto", enter: tuple[str, ...] = ()) -> None:
+        self.root = root
+        self._isolation = isolation
+        self._enter = enter
+        self.link: socket.socket | None = None
+        self.pid = 0
+        #: What the supervisor said of itself, and of all attempts that it has.
+        self.hello: dict[str, Any] = {}
+        #: Whether the supervisor is one that an earlier agent started, of another edition than the
+        #: files here; one that is so old that it does not say it is.
+        self.outdated = False
+        #: It was asked to leave, so that another follows.
+        self.dismissed = False
+        self.pids: dict[str, int] = {}
+        #: How what containers may leave is removed, by attempt.
+        self.cleanups: dict[str, dict[str, Any]] = {}
+        self._started: subprocess.Popen[bytes] | None = None
+        self._failed = 0
+        self._inbox = b""
+        self._encoder = msgspec.json.Encoder()
+
+    def connect(self, leaving: threading.Event) -> list[AttemptReport]:
+        """Reach the supervisor, starting one where there is none; all it knows."""
+        deadline = time.monotonic() + CONNECT_S
+        delay_s = 0.01
+        self._failed = 0
+        while True:
+            link = self._dial()
+            if link is not None:
+                records = self._greet(link)
+                if records is not None:
+                    return records
+            elif not processes.is_locked(f"{self.root}/supervisor.lock"):
+                self._start()
+            if leaving.wait(delay_s) or time.monotonic() > deadline:
+                raise KeeperError(
+                    f"no supervisor answers at {self.root}/supervisor.sock after {CONNECT_S:g} s; "
+                    f"{self._last_words()}"
+                )
+            delay_s = min(0.5, delay_s * 1.5)
+
+    def send(self, orders: list[dict[str, Any]]) -> bool:
+        """Give orders, in their order; False when the supervisor is gone."""
+        if self.link is None:
+            return False
+        try:
+            self.link.sendall(b"".join(self._encoder.encode(order) + b"\n" for order in orders))
+        except OSError:
+            # Part of an order may have gone out: nothing that follows would be understood.
+            with contextlib.suppress(OSError):
+                self.link.shutdown(socket.SHUT_RDWR)
+            return False
+        return True
+
+    def dismiss(self) -> None:
+        """Have an outdated supervisor leave. Nothing may run, or be about to begin."""
+        self.outdated = False
+        self.dismissed = self.send([
+            {"op": "shutdown", "reason": EndReason.NODE_STOPPED.value, "grace_s": 0}
+        ])  # fmt: skip
+
+    def end_all(self, grace_s: float, heard: Callable[[list[AttemptReport]], None]) -> None:
+        """Have the supervisor end every task, after ``grace_s`` by force, and leave."""
+        order = {"op": "shutdown", "reason": EndReason.NODE_STOPPED.value, "grace_s": grace_s}
+        deadline = time.monotonic() + grace_s + SHUTDOWN_S
+        if self.send([order]):
+            while time.monotonic() < deadline:
+                reports = self.receive()
+                if reports is None:
+                    break
+                heard(reports)
+
+    def receive(self) -> list[AttemptReport] | None:
+        """What has become of attempts, once the link is readable; None when it is closed."""
+        if self.link is None:
+            return None
+        try:
+            data = self.link.recv(2**20)
+        except OSError:
+            return None
+        if not data or len(self._inbox) > LINE_BYTES_MAX:
+            return None
+        *lines, self._inbox = (self._inbox + data).split(b"\n")
+        try:
+            return [r for line in lines for r in self._reports(decoded(line))]
+        except ValueError:
+            return None
+
+    def close(self) -> None:
+        """Drop the link; the supervisor goes on."""
+        if self.link is not None:
+            self.link.close()
+        self.link, self._inbox = None, b""
+        if self._started is not None:
+            self._started.poll()
+
+    def _dial(self) -> socket.socket | None:
+        folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.settimeout(SEND_TIMEOUT_S)
+        try:
+            link.connect(f"/proc/self/fd/{folder}/supervisor.sock")
+        except OSError:
+            link.close()
+            return None
+        finally:
+            os.close(folder)
+        return link
+
+    def _greet(self, link: socket.socket) -> list[AttemptReport] | None:
+        try:
+            link.sendall(b'{"op":"hello"}\n')
+            parts: list[bytes] = []
+            while not parts or b"\n" not in parts[-1]:
+                data = link.recv(2**20)
+                if not data or sum(map(len, parts)) > LINE_BYTES_MAX:
+                    link.close()
+                    return None
+                parts.append(data)
+        except OSError:
+            link.close()
+            return None
+        # What changed in the same moment may have come along: nothing else would wake a reader.
+        line, *news, self._inbox = b"".join(parts).split(b"\n")
+        try:
+            messages = [decoded(one) for one in (line, *news)]
+        except ValueError:
+            link.close()
+            return None
+        self.hello = messages[0]
+        self.link, self.pid = link, int(self.hello["hello"])
+        said, here = self.hello.get("edition", "none"), edition.on_disk()
+        # one that this agent has started could be replaced by no newer one
+        self.outdated = self._started is None and bool(said and here) and said != here
+        latest: dict[str, AttemptReport] = {}
+        for message in messages:
+            latest |= {report.id: report for report in self._reports(message)}
+        return list(latest.values())
+
+    def _start(self) -> None:
+        code = None if self._started is None else self._started.poll()
+        if self._started is not None and code is None:
+            return
+        if code is not None and code > 0 and code != _ANOTHER:
+            self._started = None
+            self._failed += 1
+            if self._failed >= FAILED_MAX:
+                raise KeeperError(
+                    f"the supervisor ends with status {code} as soon as it is started; "
+                    f"{self._last_words()}"
+                )
+        log = self.root / "supervisor.log"
+        if log.exists() and log.stat().st_size > LOG_BYTES_MAX:
+            log.replace(log.with_suffix(".log.1"))
+        command = [*scope(self._isolation, str(self.root)), *self._enter]
+        command += [sys.executable, "-I", "-S", str(SCRIPT), str(self.root)]
+        try:
+            with log.open("ab") as stream:
+                self._started = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=stream,
+                    cwd="/",
+                    env={**os.environ, confinement.VARIABLE: self._isolation},
+                    start_new_session=True,
+                )
+        except OSError as problem:
+            why = room.explained(problem, self.root)
+            raise KeeperError(f"the supervisor can't be started: {why}") from problem
+
+    def _last_words(self) -> str:
+        """What the log of supervisors ends with, and what is missing where it is."""
+        log = self.root / "supervisor.log"
+        try:
+            with log.open("rb") as stream:
+                stream.seek(max(0, log.stat().st_size - LAST_BYTES))
+                lines = stream.read().decode(errors="replace").split("\n")
+        except OSError:
+            lines = []
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        words = f"{log} ends with: {said}" if said else f"see {log}"
+        return f"{words}; {room.lacking(self.root)}" if room.is_short(self.root) else words
+
+    def _reports(self, message: dict[str, Any]) -> list[AttemptReport]:
+        reports = []
+        for record in message.get("records", ()):
+            if record.get("cleanup"):
+                self.cleanups[record["id"]] = record["cleanup"]
+            if record["state"] == AttemptState.ENDED:
+                self.pids.pop(record["id"], None)
+            elif record["pid"]:
+                self.pids[record["id"]] = int(record["pid"])
+            reports.append(report_of(record))
+        return reports
+
+
+def decoded(line: bytes) -> dict[str, Any]:
+    """A message of a supervisor. An older one, which outlives an upgrade, may name what has a name
+    that is no text: such a name is shown with a ``?``, and the rest of the message counts.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return _DECODER.decode(line)
+    except ValueError:
+        said = json.dumps(json.loads(line), ensure_ascii=False).encode(errors="replace")
+        return _DECODER.decode(said)
+
+
+def scope(isolation: str, root: str, top: Path = Path("/"), uid: int | None = None) -> list[str]:
+    """What to put before the supervisor's command to have systemd give it a scope of its own.
+
+    The scope's group is delegated: groups of tasks are made in it, without a word to systemd for
+    each, and an agent's unit that is restarted takes nothing along. Empty where systemd does not
+    run this machine, or is not wanted.
+    """
+    runs = (top / "run/systemd/system").is_dir() and shutil.which("systemd-run") is not None
+    if isolation not in {"auto", "systemd"} or not runs:
+        return []
+    own = [] if (os.geteuid() if uid is None else uid) == 0 else ["--user"]
+    name = cgroups.token_of(root)
+    return [
+        "systemd-run", *own, "--scope", "--quiet", "--collect", f"--unit={name}-{os.getpid()}",
+        "--slice=muster.slice", "--property=Delegate=yes", "--",
+    ]  # fmt: skip
+
+
+def report_of(record: dict[str, Any]) -> AttemptReport:
+    """A supervisor's record as the controller is told of it."""
+    reason = record.get("end_reason")
+    return AttemptReport(
+        id=record["id"],
+        state=AttemptState(record["state"]),
+        started_at=record.get("started_at"),
+        ended_at=record.get("ended_at"),
+        exit_code=record.get("exit_code"),
+        signal=record.get("signal"),
+        end_reason=EndReason(reason) if reason else None,
+        message=record.get("message", ""),
+        max_memory_bytes=record.get("max_memory_bytes", 0),
+        cpu_s=record.get("cpu_s", 0.0),
+        read_bytes=record.get("read_bytes", 0),
+        written_bytes=record.get("written_bytes", 0),
+    )

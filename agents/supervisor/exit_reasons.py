@@ -1,0 +1,45 @@
+"""How the end of an attempt reads: by its own will, by order, for memory, or never held as asked.
+
+What a process left behind and what the kernel counted of it come in; the record, the reason and a
+message for people go out. Standard library only.
+"""
+
+from typing import Any
+
+from agents.supervisor import orphans as sweeping
+from agents.supervisor import spawn as spawning
+
+Record = dict[str, Any]
+
+STAYS = "some of its processes could not be killed"
+#: As a shell tells of a command that it can't run.
+_NEVER_RAN = {"exit_code": 126, "signal": None}
+
+
+def of_end(attempt: spawning.Attempt, kernel: Record, *, stays: bool) -> tuple[Record, str, str]:
+    """Record, reason and message of an attempt whose main process is gone.
+
+    Args:
+        attempt: with what its main process was reaped with.
+        kernel: what its control groups counted; empty where it had none.
+        stays: some of its processes could not be killed.
+    """
+    record, order = attempt.record, attempt.order
+    message = STAYS if stays else ""
+    reason = attempt.why or "Exited"
+    if kernel:
+        record |= sweeping.used(record, kernel)
+    if kernel.get("unheld"):
+        reason, message = attempt.why or "StartFailed", kernel["unheld"]
+        record |= _NEVER_RAN
+    if kernel.get("oom_kills"):
+        limit = order.get("limits", {}).get("memory_bytes", 0) / 2**20
+        killed = kernel["oom_kills"]
+        which = f"its limit is {limit:g} MiB" if limit else "the node has no more"
+        message = f"{killed} of its processes killed for memory: {which}"
+        if reason == "Exited" and record.get("exit_code") != 0:
+            reason = "OutOfMemory"
+    if attempt.message:
+        message = f"{attempt.message}; {STAYS}" if stays else attempt.message
+        record |= _NEVER_RAN if reason == "StartFailed" else {"exit_code": None, "signal": None}
+    return record, reason, message

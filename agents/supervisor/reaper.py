@@ -1,0 +1,126 @@
+"""A small shell that outlives the supervisor by a moment and ends the tasks it leaves behind.
+
+A task without its supervisor is lost, and nobody enforces its lease while the agent is away too:
+it might run on beside the try that replaces it. The kernel closes a dead supervisor's pipe; the
+shell at its other end then kills all that stands in the control groups of the tasks, and every
+process whose environment names that supervisor. Container runtimes are asked first, and have a
+moment (``processes.ask_runtimes`` says why). Empty groups go too, under the lock that keeps another
+supervisor from beginning to use them.
+Standard library only: the supervisor imports it.
+"""
+
+# No pathlib or subprocess here: they would cost the supervisor memory.
+# ruff: noqa: SIM105
+
+import os
+
+from agents.host import processes
+
+#: What tasks carry in their environment: which supervisor started them.
+VARIABLE = "MUSTER_SUPERVISOR"
+SHELL = "/bin/sh"
+#: Runtimes of containers are asked. One pass kills all it finds; two passes that find nothing are
+#: the end, 500 the most.
+SCRIPT = """
+read -r word && [ "$word" = bye ] && exit 0
+asked=
+for file in $(grep -lsxzF -e "$1=$2" /proc/[0-9]*/environ); do
+  grep -qsxzF -e RUNTIME=1 "$file" && grep -qsxzF -e run "${file%environ}cmdline" || continue
+  pid=${file#/proc/}
+  pid=${pid%/environ}
+  kill -TERM "$pid" 2>/dev/null && asked="$asked $pid"
+done
+passes=0
+while [ -n "$asked" ] && [ $passes -lt PASSES ]; do
+  sleep 0.02
+  passes=$((passes + 1))
+  left=
+  for pid in $asked; do [ -e "/proc/$pid/exe" ] && left="$left $pid"; done
+  asked=$left
+done
+case "$4" in
+  cgroup.kill) echo 1 > "$3/cgroup.kill" ;;
+  cgroup.freeze | freezer)
+    [ "$4" = freezer ] && on=FROZEN off=THAWED file=freezer.state
+    [ "$4" = freezer ] || on=1 off=0 file=cgroup.freeze
+    echo $on > "$3/$file"
+    for pid in $(find "$3" -name cgroup.procs -exec cat {} +); do kill -KILL "$pid"; done
+    echo $off > "$3/$file"
+    ;;
+esac 2>/dev/null
+passes=0
+clean=0
+while [ $clean -lt 2 ] && [ $passes -lt 500 ]; do
+  passes=$((passes + 1))
+  clean=$((clean + 1))
+  for file in $(grep -lsxzF -e "$1=$2" /proc/[0-9]*/environ); do
+    pid=${file#/proc/}
+    kill -KILL "${pid%/environ}" 2>/dev/null && clean=0
+  done
+  sleep 0.02
+done
+root=$5
+shift 5
+clear() {
+  for base; do
+    echo $$ > "${base%/*}/cgroup.procs"
+    passes=0
+    while [ -d "$base" ] && [ $passes -lt 100 ]; do
+      rmdir "$base"/run/* "$base/run" "$base/keeper" "$base" || sleep 0.02
+      passes=$((passes + 1))
+    done
+  done
+}
+if [ ! -d "$root" ]; then
+  clear "$@"
+elif [ $# -gt 0 ] && command -v flock; then
+  { flock -n 9 && clear "$@"; } 9>> "$root/supervisor.lock"
+fi
+""".replace("RUNTIME", processes.RUNTIME).replace("PASSES", str(round(processes.ASKED_S / 0.02)))
+
+
+def token(pid: int, ticks: int) -> str:
+    """What names one supervisor among all that this machine will ever have had since its boot."""
+    return f"{pid}.{ticks}"
+
+
+class Guardian:
+    """The supervisor's end: start it, know it among one's children, and part in peace."""
+
+    def __init__(self, name: str, root: str, groups: tuple[str, str, list[str]]) -> None:
+        self.name = name
+        folder, how, bases = groups
+        self._arguments = [folder, how, root, *bases]
+        self.pid = -1
+        self._pipe = -1
+
+    def start(self) -> None:
+        """Start the shell, again if it has died."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+        read, self._pipe = os.pipe()
+        null = os.open("/dev/null", os.O_RDWR)
+        try:
+            self.pid = os.posix_spawn(
+                SHELL,
+                [SHELL, "-c", SCRIPT, "muster-guardian", VARIABLE, self.name, *self._arguments],
+                {"PATH": "/usr/bin:/bin"},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, read, 0),
+                    (os.POSIX_SPAWN_DUP2, null, 1),
+                    (os.POSIX_SPAWN_DUP2, null, 2),
+                ],
+                setsid=True,
+            )
+        finally:
+            os.close(read)
+            os.close(null)
+
+    def dismiss(self) -> None:
+        """The supervisor leaves in order: nothing is to be killed. Where the shell was killed a
+        moment ago, nobody is there to be told."""
+        try:
+            os.write(self._pipe, b"bye\n")
+        except BrokenPipeError:
+            pass
+        os.waitpid(self.pid, 0)

@@ -1,0 +1,391 @@
+"""Turning an order into a process of its own session, as this user or another.
+
+Standard library only, and no threads beside it: the fast way changes the working directory of the
+whole process before it spawns, and waits for the program. It is for what can't hang alone; whatever
+a child has to wait for holds only the child.
+"""
+
+# No pathlib or contextlib here: they would cost the supervisor memory.
+# ruff: noqa: PTH102, PTH112, PTH118, PTH208, SIM105
+
+import ctypes
+import errno
+import os
+import select
+import signal
+from typing import Any
+
+from agents.host import failpoints as crashpoints
+from agents.host import processes
+
+Record = dict[str, Any]
+
+#: What the supervisor ignores, so that only its socket or a kill ends it.
+IGNORED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
+#: What a task finds at its default, whatever the agent's own parent ignored: all that can be set. A
+#: shell can't trap what it finds ignored.
+RESET_SIGNALS = tuple(sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}))
+
+#: How a folder is opened where somebody may have put a link.
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+#: Has this number on every architecture that GPUs are found in. Linux 5.7 brought the flag.
+_CLONE3, _CLONE_INTO_CGROUP = 435, 0x2_0000_0000
+#: ``struct clone_args``: eleven numbers, of which three are used here.
+_FLAGS_AT, _EXIT_SIGNAL_AT, _CGROUP_AT, _CLONE_ARGS = 0, 4, 10, 11
+#: Missing before glibc 2.28; file systems that can't do it say so.
+_LIBC: Any = getattr(ctypes.CDLL(None), "renameat2", None)
+_SYSCALL: Any = ctypes.PyDLL(None, use_errno=True).syscall
+#: Linux 5.9 brought it; the same number everywhere, too.
+_CLOSE_RANGE, _HANDLES_MAX = 436, 2**32 - 1
+#: A library that keeps the lock of the interpreter: who calls it may be a child that was forked.
+_PRCTL: Any = ctypes.PyDLL(None).prctl
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+
+
+class Attempt:
+    """One attempt whose process lives, or has just left."""
+
+    __slots__ = (
+        "deadline", "exited", "gone_by", "kill_at", "lease_s", "message", "order", "pid", "record",
+        "why",
+    )  # fmt: skip
+
+    def __init__(self, order: Record, record: Record) -> None:
+        self.order = order
+        self.record = record
+        self.pid = int(record["pid"])
+        self.lease_s: float | None = order.get("lease_s")
+        self.why = ""
+        #: What is told of its end beside why.
+        self.message = ""
+        self.kill_at: float | None = None
+        #: When one that was killed on its way to its program is given up, though it has not gone.
+        self.gone_by: float | None = None
+        self.exited = False
+        self.deadline = 0.0
+
+
+class SpawnError(Exception):
+    """A task that could not be started: what the exit code of a shell would be, and why."""
+
+    def __init__(self, exit_code: int, message: str) -> None:
+        self.exit_code = exit_code
+        super().__init__(message)
+
+
+class Child:
+    """A process that is to be a task: its number, and the pipe by which it says what went wrong,
+    -1 where the program runs already."""
+
+    __slots__ = ("_said", "pid")
+
+    def __init__(self, pid: int, said: int = -1) -> None:
+        self.pid = pid
+        self._said = said
+
+    @property
+    def said(self) -> int:
+        """The handle by which it says that it has begun or why not; -1 where it has begun."""
+        return self._said
+
+    def is_through(self, wait_s: float = 0.0) -> bool:
+        """Whether it has begun its program, or could not, or is gone; waited for so long."""
+        if self._said < 0:
+            return True
+        poller = select.poll()
+        poller.register(self._said, select.POLLIN)
+        return bool(poller.poll(wait_s * 1000))
+
+    def let_go(self) -> None:
+        """Listen no more."""
+        if self._said >= 0:
+            os.close(self._said)
+            self._said = -1
+
+    def wait_for_program(self) -> int:
+        """Wait until the task's program has begun; the number of its process.
+
+        Raises:
+            SpawnError: it could not begin; the process is gone.
+        """
+        if self._said < 0:
+            return self.pid
+        try:
+            problem = os.read(self._said, 4096)
+        finally:
+            self.let_go()
+        if problem:
+            os.waitpid(self.pid, 0)
+            code, _, message = problem.decode().partition(" ")
+            raise SpawnError(int(code), message)
+        return self.pid
+
+
+def refused(problem: OSError, what: str) -> SpawnError:
+    """The error for a command, folder or user that the system would not take."""
+    missing = problem.errno in {errno.ENOENT, errno.ENOTDIR}
+    return SpawnError(127 if missing else 126, f"{what}: {os.strerror(problem.errno or 0)}")
+
+
+def find_program(name: str, path: str) -> str:
+    """The file that a command name means, as a shell would find it."""
+    if "/" in name:
+        return name
+    for folder in path.split(":"):
+        candidate = os.path.join(folder or ".", name)
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    raise SpawnError(127, f"command {name!r} was not found in PATH; write its full path")
+
+
+def spawn(order: Record, standard: tuple[int, int, int]) -> int:
+    """Start a task as the supervisor's own user, the fast way. Changes the working directory, and
+    hangs where a file system does: only for what ``nearby`` tells to be near."""
+    argv, environment = order["argv"], order["env"]
+    try:
+        os.chdir(order["cwd"])
+    except OSError as problem:
+        raise refused(problem, f"working directory {order['cwd']}") from None
+    program = find_program(argv[0], environment.get("PATH", os.defpath))
+    actions = [(os.POSIX_SPAWN_DUP2, handle, number) for number, handle in enumerate(standard)]
+    try:
+        return os.posix_spawn(
+            program, argv, environment, file_actions=actions, setsid=True,
+            setsigmask=(), setsigdef=RESET_SIGNALS,
+        )  # fmt: skip
+    except OSError as problem:
+        raise refused(problem, f"command {program}") from None
+
+
+def fork_into(folder: str) -> int:
+    """``fork``, but the child is born in a control group of version 2.
+
+    To go to such a group, and back, waits for all processors each time: some 6 ms that a task, and
+    all behind it, would wait for. The child may do what a forked one may, and has one thread.
+
+    Raises:
+        OSError: as the kernel says; as ENOSYS where a filter knows no ``clone3``.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        asked = (ctypes.c_uint64 * _CLONE_ARGS)()
+        asked[_FLAGS_AT], asked[_EXIT_SIGNAL_AT] = _CLONE_INTO_CGROUP, signal.SIGCHLD
+        asked[_CGROUP_AT] = handle
+        # the lock of the interpreter is kept, so that the child has it as well
+        pid: int = _SYSCALL(_CLONE3, ctypes.byref(asked), ctypes.sizeof(asked))
+        if pid < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(handle)
+    return pid
+
+
+def spawn_as(
+    order: Record, standard: tuple[int, int, int], entries: list[str], born_in: str = ""
+) -> Child:
+    """Start a task by a fork, as another user if the order names one. The child's pipe closes at
+    ``exec``, or brings what went wrong: nobody waits for that here, so that several can be on
+    their way there at once.
+
+    ``entries`` are files by which it goes to its control groups; ``born_in`` is the folder of one
+    that it need not go to.
+    """
+    parent = os.getpid()
+    read, write = os.pipe()
+    try:
+        pid = fork_into(born_in) if born_in else os.fork()
+        if pid == 0:
+            become(order, standard, write, entries, parent)
+    except BaseException:
+        os.close(read)
+        raise
+    finally:
+        os.close(write)
+    return Child(pid, read)
+
+
+def die_with(parent: int, number: int) -> None:
+    """Have the kernel send a signal to this process when its parent ends; one whose parent is gone
+    already leaves at once. To become another user undoes it."""
+    _PRCTL(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(127)
+
+
+def _let_go_but(kept: int) -> int:
+    """Close all that this process has open but for the standard files and one more; its number
+    then. The supervisor's lock, its guardian's pipe and its agents' connections are to end with
+    the supervisor, whatever this process waits for then."""
+    if kept != 3:
+        os.dup2(kept, 3, inheritable=False)
+    if _SYSCALL(_CLOSE_RANGE, 4, ctypes.c_uint(_HANDLES_MAX), 0) != 0:
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > 3:
+                try:
+                    os.close(int(name))
+                except OSError:
+                    pass  # it was what read the folder
+    return 3
+
+
+def become(
+    order: Record, standard: tuple[int, int, int], write: int, entries: list[str], parent: int
+) -> None:
+    """The child's side of :func:`spawn_as`; never returns.
+
+    Whoever looks for the tasks of a supervisor that died knows them by their environment, which
+    this is given by its program alone. So it dies with its parent, whatever it waits for: a group,
+    a folder, the first pages of its program. Where it waits for what not even a kill ends, it at
+    least has none of the supervisor's files, the lock among them, so that somebody can follow. A
+    container's runtime that has begun is not killed but asked, as it is by the guardian.
+    """
+    what = "files of the task"
+    try:
+        die_with(parent, signal.SIGKILL)
+        crashpoints.orphan("forked-not-begun")
+        _PRCTL(_PR_SET_NAME, processes.BEGINS)
+        signal.set_wakeup_fd(-1)
+        for target, handle in enumerate(standard):
+            os.dup2(handle, target)
+        write = _let_go_but(write)
+        what = "control group of the task"
+        for path in entries:
+            handle = os.open(path, os.O_WRONLY)
+            os.write(handle, b"0")
+            os.close(handle)
+        os.setsid()
+        for number in RESET_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        user = order.get("user")
+        if user is not None:
+            what = f"user {user['name']}"
+            os.setgroups(user["groups"])
+            os.setgid(user["gid"])
+            os.setuid(user["uid"])
+            die_with(parent, signal.SIGKILL)
+        what = f"working directory {order['cwd']}"
+        os.chdir(order["cwd"])
+        program = find_program(order["argv"][0], order["env"].get("PATH", os.defpath))
+        what = f"command {program}"
+        if processes.RUNTIME in order["env"]:
+            die_with(parent, signal.SIGTERM)
+        os.execve(program, order["argv"], order["env"])  # noqa: S606 - what a task is
+    except OSError as problem:
+        error = refused(problem, what)
+        os.write(write, f"{error.exit_code} {error}".encode())
+    except SpawnError as problem:
+        os.write(write, f"{problem.exit_code} {problem}".encode())
+    except Exception as problem:
+        os.write(write, f"126 could not be started: {problem!r}".encode())
+    finally:
+        os._exit(127)
+
+
+def take_over(source: str, folder: str) -> bool:
+    """Have a directory that is there become another that must not be; False where it can't."""
+    if _LIBC is None:
+        return False
+    names = os.fsencode(source), os.fsencode(folder)
+    found: int = _LIBC(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_NOREPLACE)
+    return found == 0
+
+
+def make_folder(root: str, order: Record) -> None:
+    """The attempt's directory, made exclusively, with its inner folders and its script.
+
+    All of it is the supervisor's own until :func:`hand_over`: nobody else can put a link in the
+    way of what is written there. ``spare`` of an order is a directory in the trash that is as a
+    new one would be.
+    """
+    folder = f"{root}/attempts/{order['id']}"
+    spare = order.get("spare")
+    if spare is None or not take_over(f"{root}/trash/{spare}", folder):
+        for inner in (folder, f"{folder}/work", f"{folder}/tmp"):  # noqa: S108 - nobody else's
+            os.mkdir(inner, 0o700)
+    for name, text in _files_of(order).items():
+        handle = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+    if order.get("secrets"):
+        # it stays the supervisor's own, so that nobody can add to what is removed from it
+        os.mkdir(f"{folder}/secrets", 0o700 if order.get("user") is None else 0o755)
+
+
+def _files_of(order: Record) -> dict[str, str]:
+    """What an attempt finds in its directory, by name."""
+    script = {} if order.get("script") is None else {"script": order["script"]}
+    return script | (order.get("files") or {})
+
+
+def hand_over(root: str, order: Record) -> None:
+    """Give the attempt's directory to its user. The directory itself goes last: from then on
+    whatever is in it may be a link to anywhere, and nothing there is to be named by its path."""
+    user = order.get("user")
+    if user is None:
+        return
+    uid, gid = user["uid"], user["gid"]
+    folder = os.open(f"{root}/attempts/{order['id']}", FOLDER)
+    try:
+        for name in ("work", "tmp", *_files_of(order)):
+            os.chown(name, uid, gid, dir_fd=folder, follow_symlinks=False)
+        os.fchown(folder, uid, gid)
+    finally:
+        os.close(folder)
+
+
+def write_secrets(root: str, order: Record) -> None:
+    """The files of a task's secrets, which only its user can read."""
+    user, secrets = order.get("user"), order.get("secrets")
+    if not secrets:
+        return
+    folder = os.open(f"{root}/attempts/{order['id']}/secrets", FOLDER)
+    try:
+        for name, value in secrets.items():
+            if "/" in name:
+                raise SpawnError(126, f"secret {name!r} can't be the name of a file")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            handle = os.open(name, flags, 0o400, dir_fd=folder)
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                stream.write(value)
+                if user is not None:
+                    os.fchown(handle, user["uid"], user["gid"])
+    finally:
+        os.close(folder)
+
+
+def remove_secrets(root: str, name: str) -> None:
+    """An attempt is over: its secrets are not to lie about until its folder goes.
+
+    The attempt's directory is its user's: whatever is called ``secrets`` there by now, only a
+    folder that is still the supervisor's own is touched.
+    """
+    try:
+        attempt = os.open(f"{root}/attempts/{name}", FOLDER)
+    except (OSError, ValueError):  # there is none, or its name can be none
+        return
+    folder = -1
+    try:
+        folder = os.open("secrets", FOLDER, dir_fd=attempt)
+        if os.fstat(folder).st_uid == os.geteuid():
+            for file in os.listdir(folder):
+                os.unlink(file, dir_fd=folder)
+    except OSError:
+        pass
+    finally:
+        os.close(attempt)
+        if folder >= 0:
+            os.close(folder)
+
+
+def open_log(root: str, order: Record, stream: str) -> int:
+    """The file that a task writes to, its user's own."""
+    path = f"{root}/logs/{order['id']}.{stream}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    handle = os.open(path, flags, 0o640)
+    user = order.get("user")
+    if user is not None:
+        os.fchown(handle, user["uid"], user["gid"])
+    return handle

@@ -1,0 +1,347 @@
+"""Starts of a supervisor: several are on their way at once, so that none waits for the last one's
+program.
+
+A task of another Unix user is forked and becomes that user by itself. While it does, on another
+core, the next one is begun; an order goes in, a record of what runs comes out, or why nothing
+does. One that takes longer, as where a file system does not answer, is waited for no more: it is
+heard when it says something, and given up after a time. Standard library only.
+"""
+
+import os
+import select
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from agents.host import failpoints as crashpoints
+from agents.host import processes
+from agents.isolation import task_isolation as confinement
+from agents.supervisor import reaper as guardian
+from agents.supervisor import spawn as spawning
+
+Record = dict[str, Any]
+
+#: So many tasks are on their way to their program at the most. More than there are cores for:
+#: they go to their groups meanwhile, for which they wait in the kernel.
+AT_ONCE = 8
+PER_TURN = 32
+#: For how long a turn of the supervisor waits, in all, for those that take longer than others.
+PATIENCE_S = 0.1
+#: After so long one that has neither begun nor said why not is given up. A server that fails over
+#: to another takes a minute or more. An order may bring its own as ``start_s``.
+START_S = 120.0
+#: After so long it is told that one hangs, and at what.
+TELL_S = 5.0
+NEVER_STARTED = "stopped before it started"
+
+
+class NotStartedError(Exception):
+    """An attempt that does not run, nor ever will: how it ended, and what is recorded of it."""
+
+    def __init__(self, record: Record, reason: str, message: str) -> None:
+        self.record = record
+        self.reason = reason
+        super().__init__(message)
+
+
+class Begun:
+    """An attempt whose process is on its way to its program, and what is recorded of it: in any
+    case, and if it runs."""
+
+    __slots__ = ("child", "kept", "order", "record", "start_s", "told_at", "until")
+
+    def __init__(self, order: Record, record: Record, kept: Record, child: spawning.Child) -> None:
+        self.order = order
+        self.record = record
+        self.kept = kept
+        self.child = child
+        self.start_s = float(order.get("start_s") or START_S)
+        now = processes.boottime()
+        self.until = now + self.start_s
+        #: When it is to be told that it hangs; None: it was.
+        self.told_at: float | None = now + TELL_S
+
+    @property
+    def name(self) -> str:
+        """Of the attempt."""
+        return str(self.record["id"])
+
+    def due(self, renewed_at: float) -> float:
+        """When something is to be done about it, where its lease was renewed at a moment."""
+        ends = self.until_with(renewed_at)
+        return ends if self.told_at is None else min(ends, self.told_at)
+
+    def until_with(self, renewed_at: float) -> float:
+        """Until when it may be on its way, likewise."""
+        lease_s = self.order.get("lease_s")
+        return self.until if lease_s is None else min(self.until, renewed_at + lease_s)
+
+    def silence(self, after_s: float) -> str:
+        """What is told of one that has said nothing for so long."""
+        folder, command = self.order["cwd"], self.order["argv"][0]
+        return (
+            f"working directory {folder} or command {command} has not answered within "
+            f"{after_s:g} s: the file system it is on may hang; see whether ls on this node comes "
+            "back there"
+        )
+
+
+def must_wait(begun: list[Begun], order: Record) -> bool:
+    """Whether one of those that were begun has to have its program before this one is begun.
+
+    A second order for the same attempt is none for a second process. And a task of the
+    supervisor's own user may be started from within its control groups: while a forked child
+    still shares the supervisor's memory, what the supervisor copies of it there would be charged
+    to that task for ever.
+    """
+    if not begun:
+        return False
+    if len(begun) >= AT_ONCE or order.get("user") is None:
+        return True
+    return order["id"] in [other.name for other in begun]
+
+
+class Way:
+    """Attempts that take longer to their program than anybody waits: each is heard by its pipe."""
+
+    def __init__(self, poller: select.epoll) -> None:
+        self._poller = poller
+        self._by_handle: dict[int, Begun] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_handle)
+
+    def __contains__(self, handle: int) -> bool:
+        return handle in self._by_handle
+
+    def __iter__(self) -> Iterator[Begun]:
+        return iter(list(self._by_handle.values()))
+
+    def add(self, begun: Begun) -> None:
+        """Nobody waits for this one any more."""
+        self._poller.register(begun.child.said, select.EPOLLIN)
+        self._by_handle[begun.child.said] = begun
+
+    def take(self, handle: int) -> Begun:
+        """One that is through, or is to be given up."""
+        # to close it is not enough: a child that was forked meanwhile may have it open as well
+        self._poller.unregister(handle)
+        begun = self._by_handle.pop(handle)
+        begun.record["started_at"] = time.time()  # it hung till now: that is no time of the task's
+        return begun
+
+    def with_pid(self, pid: int) -> Begun | None:
+        """The one whose process has this number."""
+        found = (begun for begun in self._by_handle.values() if begun.child.pid == pid)
+        return next(found, None)
+
+    def names(self) -> list[str]:
+        """Of the attempts."""
+        return [begun.name for begun in self._by_handle.values()]
+
+    def pids(self) -> set[int]:
+        """Numbers of their processes."""
+        return {begun.child.pid for begun in self._by_handle.values()}
+
+
+class Starter:
+    """Starts attempts below a root, each once and never again."""
+
+    def __init__(
+        self, root: str, held: confinement.Confinement, guardian_name: str, null: int
+    ) -> None:
+        self._root = root
+        self._held = held
+        self._guardian = guardian_name
+        self._null = null
+
+    def begin(self, order: Record, company: confinement.Company = "alone") -> Begun:
+        """Make an attempt's folder and its process, in the ``company`` of others that start.
+
+        Raises:
+            NotStartedError: it could not be; nothing of it runs.
+        """
+        record: Record = {"id": order["id"], "started_at": time.time()}
+        if order.get("secrets"):
+            record["secrets"] = True
+        # nothing may go wrong between a task's start and its being in the table of those that live
+        kept = {"cleanup": order["cleanup"]} if order.get("cleanup") else {}
+        if order.get("limits", {}).get("cpus"):
+            kept["cpus"] = order["limits"]["cpus"]
+        try:
+            spawning.make_folder(self._root, order)
+        except FileExistsError:
+            raise NotStartedError(record, "Lost", "its directory was there already") from None
+        except OSError as problem:
+            message = f"directory of the attempt: {problem}"
+            raise NotStartedError(record, "StartFailed", message) from None
+        order["env"][guardian.VARIABLE] = self._guardian
+        standard = [self._null]
+        try:
+            standard += [
+                spawning.open_log(self._root, order, stream) for stream in ("stdout", "stderr")
+            ]
+            files = standard[0], standard[1], standard[2]
+            child = self._held.start(order, files, company)
+        except Exception as problem:  # whatever an order holds, it is one attempt's trouble
+            raise _not_started(record, problem) from None
+        finally:
+            for handle in standard[1:]:
+                os.close(handle)
+        return Begun(order, record, kept, child)
+
+    def see_begin(self, begun: Begun) -> Record:
+        """Wait until an attempt's program has begun; the record of what runs.
+
+        Raises:
+            NotStartedError: it could not begin; nothing of it runs.
+        """
+        try:
+            pid = self._held.see_begin(begun.name, begun.child)
+        except Exception as problem:
+            raise _not_started(begun.record, problem) from None
+        crashpoints.reach("spawned-not-recorded")
+        facts = processes.process_facts(pid)
+        ticks = facts[2] if facts else 0
+        return begun.record | {"state": "Running", "pid": pid, "ticks": ticks, **begun.kept}
+
+
+def _not_started(record: Record, problem: Exception) -> NotStartedError:
+    if isinstance(problem, spawning.SpawnError):
+        return NotStartedError(
+            record | {"exit_code": problem.exit_code}, "StartFailed", str(problem)
+        )
+    return NotStartedError(record, "StartFailed", f"could not be started: {problem!r}")
+
+
+class Host(Protocol):
+    """What has to be known and done about attempts that start: the supervisor's side."""
+
+    records: dict[str, Record]
+
+    def repeat(self, name: str) -> None:
+        """Tell of an attempt again that is known already."""
+
+    def hangs(self, name: str, message: str) -> None:
+        """It takes long, and may run yet."""
+
+    def began(self, begun: Begun, record: Record) -> None:
+        """Its program runs."""
+
+    def doomed(self, begun: Begun, reason: str, message: str) -> None:
+        """It is to be killed on its way to its program, and ends for that reason."""
+
+    def end(self, record: Record, reason: str, *, message: str = "") -> None:
+        """It has ended before it ran."""
+
+    def could_not_start(self, order: Record, problem: Exception) -> None:
+        """A defect, told while it is handled."""
+
+
+class Starts:
+    """Starts that were ordered: those that wait for their turn, and those on their way."""
+
+    def __init__(self, starter: Starter, poller: select.epoll, host: Host) -> None:
+        self.queue: list[Record] = []
+        self.way = Way(poller)
+        self._starter = starter
+        self._host = host
+        self._patience_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self.queue) + len(self.way)
+
+    def names(self) -> list[str]:
+        """Of attempts that neither run nor have ended, but may run yet."""
+        known = self._host.records
+        return [one["id"] for one in self.queue if one["id"] not in known] + self.way.names()
+
+    def run(self) -> None:
+        """Start some of what waits; whatever was begun runs, has ended or is on its way when this
+        returns."""
+        chosen, self.queue = self.queue[:PER_TURN], self.queue[PER_TURN:]
+        begun: list[Begun] = []
+        self._patience_s = PATIENCE_S
+        for order in chosen:
+            name = order["id"]
+            while must_wait(begun, order):
+                self._await(begun.pop(0))
+            if name in self._host.records:
+                self._host.repeat(name)
+                continue
+            if name in self.way.names():
+                continue
+            try:
+                begun.append(self._starter.begin(order, self._company(chosen)))
+            except NotStartedError as problem:
+                self._host.end(problem.record, problem.reason, message=str(problem))
+            except Exception as problem:  # those that wait behind it are to start
+                self._host.could_not_start(order, problem)
+        for other in begun:
+            self._await(other)
+
+    def _company(self, chosen: list[Record]) -> confinement.Company:
+        """Of an attempt that begins among others."""
+        if self.way:
+            return "beside"
+        return "alone" if len(chosen) == 1 else "among"
+
+    def _await(self, begun: Begun) -> None:
+        """See an attempt's program begin, or leave the attempt on its way to it."""
+        if begun.child.is_through(self._patience_s):
+            self._see_begin(begun)
+        else:
+            self._patience_s = 0.0
+            self.way.add(begun)
+
+    def _see_begin(self, begun: Begun) -> None:
+        try:
+            self._host.began(begun, self._starter.see_begin(begun))
+        except NotStartedError as problem:
+            self._host.end(problem.record, problem.reason, message=str(problem))
+        except Exception as problem:  # those that were begun with it are to be known
+            self._host.could_not_start(begun.order, problem)
+
+    def hear(self, handle: int) -> None:
+        """One that is on its way has said something, or is gone."""
+        self._see_begin(self.way.take(handle))
+
+    def heard_of(self, pid: int) -> bool:
+        """Whether a process that has ended was on its way when it was last looked; it has begun
+        its program since, or could not."""
+        begun = self.way.with_pid(pid)
+        if begun is not None:
+            self.hear(begun.child.said)
+        return begun is not None
+
+    def stop(self, name: str, reason: str) -> None:
+        """Have an attempt that is on its way end before it runs."""
+        for begun in self.way:
+            if begun.name == name:
+                self._give_up(begun, reason, NEVER_STARTED)
+
+    def stop_all(self, reason: str) -> None:
+        """Start nothing more, and end all that is on its way."""
+        self.queue = []
+        for begun in self.way:
+            self._give_up(begun, reason, NEVER_STARTED)
+
+    def enforce(self, now: float, renewed_at: float) -> None:
+        """Tell of what hangs; give it up after too long, or when its lease is over."""
+        for begun in self.way:
+            if now >= begun.until:
+                self._give_up(begun, "StartFailed", begun.silence(begun.start_s))
+            elif now >= begun.until_with(renewed_at):
+                self._give_up(begun, "LeaseExpired", NEVER_STARTED)
+            elif begun.told_at is not None and now >= begun.told_at:
+                begun.told_at = None
+                self._host.hangs(begun.name, begun.silence(TELL_S))
+
+    def _give_up(self, begun: Begun, reason: str, message: str) -> None:
+        """One that turns out to be through runs, and is like any other."""
+        self.way.take(begun.child.said)
+        if begun.child.is_through():
+            self._see_begin(begun)
+            return
+        begun.child.let_go()
+        self._host.doomed(begun, reason, message)

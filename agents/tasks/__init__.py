@@ -1,0 +1,1 @@
+"""Starts of tasks: orders, containers, frameworks, images."""

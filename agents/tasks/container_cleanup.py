@@ -1,0 +1,263 @@
+"""What containers may leave in their runtime's storage, remembered on disk until it is removed.
+
+A container's entry, its layer and its mounts stay in the storage of its user when it has ended. It
+does not remove itself: that would be killed with it when its supervisor dies, and who is killed
+while it removes leaves folders that the storage itself knows nothing of. How to remove it is noted
+before it is started, a file for each attempt, and the note goes when it has been: so neither the
+death of the supervisor, nor that of the agent in between, nor a machine that starts again, however
+it went down, leaves a container to nobody. Removing what is not there succeeds. A removal that
+fails is tried again, less and less often. A note that can't be read is told, and stays where it is.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from agents.tasks import images
+from reconciler.model.state.records import AttemptReport
+from reconciler.model.state.states import AttemptState, EndReason
+
+FOLDER = "containers"
+#: A removal that has failed is tried again after so long, doubled each time.
+AGAIN_S_MIN, AGAIN_S_MAX = 5.0, 600.0
+#: How long removals may take when a node is ended with its tasks, how often each is tried then,
+#: and how long before the next try.
+LAST_S = 60.0
+LAST_TRIES, LAST_PAUSE_S = 3, 1.0
+#: How often it is looked whether an attempt of an earlier agent may still begin: less and less.
+LOOK_S_MIN, LOOK_S_MAX = 1.0, 60.0
+
+#: Runs a removal: status, None past a limit of time, and its last words.
+Execute = Callable[
+    [list[str], dict[str, Any] | None, dict[str, str], float], tuple[int | None, str]
+]
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """A command that removes what a container may have left. ``user`` is as in orders."""
+
+    argv: list[str]
+    user: dict[str, Any] | None
+    env: dict[str, str]
+
+    def run(self, limit_s: float, execute: Execute = images.execute) -> str:
+        """Run it; why it did not succeed, or nothing."""
+        status, said = execute(self.argv, self.user, self.env, limit_s)
+        if status == 0:
+            return ""
+        if status is None:
+            return f"`{' '.join(self.argv)}` did not end in {limit_s:g} s"
+        return f"`{' '.join(self.argv)}`: {said or f'status {status}'}"
+
+
+#: Made where no threads are yet.
+_DECODE = msgspec.json.Decoder(Removal).decode
+
+
+class Node(Protocol):
+    """What is asked of the agent around it."""
+
+    def say(self, text: str) -> None:
+        """Tell the operator."""
+
+    def may_begin(self, attempt: str) -> bool:
+        """Whether an attempt runs here, or may be about to, as far as is known."""
+
+
+class Leftovers:
+    """Notes of one node. ``turn`` is a thread's life, the rest may be called by any thread."""
+
+    def __init__(
+        self,
+        root: Path,
+        node: Node,
+        leaving: threading.Event,
+        execute: Execute = images.execute,
+    ) -> None:
+        self._folder = root / FOLDER
+        self._node = node
+        self._leaving = leaving
+        self._execute = execute
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._noted, unread = _read(root)
+        for problem in unread:
+            node.say(problem)
+        #: Of an earlier agent: where no attempt of the name is left, nobody will tell of its end.
+        self._earlier = set(self._noted)
+        #: What has ended: when its removal is to be tried, and how often it has failed.
+        self._due: dict[str, tuple[float, int]] = {}
+        self._look_s = LOOK_S_MIN
+
+    def note(self, orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """These are about to be carried out: note the containers that they start. Where that can't
+        be done one is not started, and the order says why: a full disk leaves it nothing anyway."""
+        self._look_again()
+        made = [self._noted_or_refused(one) if one.get("cleanup") else one for one in orders]
+        if any(one is other for one, other in zip(made, orders, strict=True) if one.get("cleanup")):
+            with contextlib.suppress(OSError):  # what is in the files is safe, and may be found
+                _keep(self._folder, os.O_DIRECTORY)
+        return made
+
+    def _noted_or_refused(self, order: dict[str, Any]) -> dict[str, Any]:
+        attempt, removal = order["id"], _removal(order["cleanup"])
+        with self._lock:
+            self._earlier.discard(attempt)
+            if self._noted.get(attempt) == removal:
+                return order
+            try:
+                self._folder.mkdir(mode=0o700, exist_ok=True)
+                fresh = self._folder / f".{attempt}"
+                fresh.write_bytes(msgspec.json.encode(removal))
+                _keep(fresh)
+                fresh.replace(self._folder / attempt)
+            except OSError as problem:
+                said = f"how to remove its container can't be noted: {problem}"
+                reason = EndReason.START_FAILED.value
+                return {"op": "refuse", "id": attempt, "reason": reason, "message": said}
+            self._noted[attempt] = removal
+        return order
+
+    def heard(self, reports: Iterable[AttemptReport], cleanups: dict[str, dict[str, Any]]) -> None:
+        """The supervisor told of attempts, and how to remove what those leave."""
+        self._look_again()
+        for report in reports:
+            if report.state is AttemptState.ENDED:
+                self.ended(report.id, cleanups.pop(report.id, None))
+
+    def _look_again(self) -> None:
+        """News came: of what an earlier agent noted some may be nobody's by now."""
+        if self._earlier:
+            self._look_s = LOOK_S_MIN
+            self._wake.set()
+
+    def ended(self, attempt: str, cleanup: dict[str, Any] | None = None) -> None:
+        """Nothing of an attempt runs any more; what it may have left is to go. ``cleanup`` is what
+        the supervisor's record says of it, an older agent having noted nothing."""
+        with self._lock:
+            if cleanup and attempt not in self._noted:
+                self._noted[attempt] = _removal(cleanup)
+            if attempt not in self._noted:
+                return
+            self._earlier.discard(attempt)
+            self._due.setdefault(attempt, (0.0, 0))
+        self._wake.set()
+
+    def turn(self) -> None:
+        """Remove what is due, until the agent leaves."""
+        while not self._leaving.is_set():
+            self._wake.wait(self._wait_s())
+            self._wake.clear()
+            self._find_orphans()
+            now = time.monotonic()
+            for attempt in [name for name, (at, _) in self._due.copy().items() if at <= now]:
+                if self._leaving.is_set():
+                    return
+                self._remove(attempt)
+
+    def _wait_s(self) -> float | None:
+        with self._lock:
+            if self._earlier:
+                wait_s, self._look_s = self._look_s, min(2 * self._look_s, LOOK_S_MAX)
+                return wait_s
+            soonest = min((at for at, _ in self._due.values()), default=None)
+        return None if soonest is None else max(0.05, soonest - time.monotonic())
+
+    def _find_orphans(self) -> None:
+        with self._lock:
+            earlier = list(self._earlier)
+        for attempt in earlier:
+            if not self._node.may_begin(attempt):
+                with self._lock:
+                    if attempt in self._earlier:
+                        self._earlier.discard(attempt)
+                        self._look_s = LOOK_S_MIN
+                        self._due.setdefault(attempt, (0.0, 0))
+
+    def _remove(self, attempt: str) -> None:
+        problem = self._noted[attempt].run(images.LOOK_S, self._execute)
+        with self._lock:
+            if not problem:
+                del self._due[attempt], self._noted[attempt]
+                forget(self._folder, attempt)
+                return
+            failures = self._due[attempt][1] + 1
+            again_s = min(AGAIN_S_MAX, AGAIN_S_MIN * 2.0 ** min(failures - 1, 16))
+            self._due[attempt] = (time.monotonic() + again_s, failures)
+        if failures == 1:
+            self._node.say(f"{problem}; tried again until it succeeds")
+
+
+def _removal(cleanup: dict[str, Any]) -> Removal:
+    return Removal(cleanup["argv"], cleanup["user"], cleanup["env"])
+
+
+def read(root: Path) -> dict[str, Removal]:
+    """What is noted, by attempt, as far as it can be read."""
+    return _read(root)[0]
+
+
+def _read(root: Path) -> tuple[dict[str, Removal], list[str]]:
+    """What is noted, by attempt, and what is to be told of notes that can't be read."""
+    found: dict[str, Removal] = {}
+    unread: list[str] = []
+    try:
+        paths = sorted((root / FOLDER).iterdir())
+    except FileNotFoundError:
+        return found, unread
+    except OSError as problem:
+        return found, [f"notes of containers can't be read: {problem}"]
+    for path in paths:
+        if path.name.startswith("."):
+            continue  # it was being written, and what it is about was not started
+        try:
+            found[path.name] = _DECODE(path.read_bytes())
+        except (OSError, msgspec.MsgspecError) as problem:
+            unread.append(
+                f"the note of a container in {path} can't be read ({problem}): whether anything of "
+                f"it is left is not known; look for {path.name} in its runtime's list (`podman ps "
+                "--all`), remove it there, and then the note"
+            )
+    return found, unread
+
+
+def _keep(path: Path, flags: int = 0) -> None:
+    """See that a file, or what is in a folder, outlives a loss of power."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def forget(folder: Path, attempt: str) -> None:
+    """A note is done with."""
+    for name in (attempt, f".{attempt}"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def clear(
+    root: Path, execute: Execute = images.execute, pause: Callable[[float], None] = time.sleep
+) -> list[str]:
+    """Remove all that is noted, where nothing of this node runs any more; what could not be, which
+    stays noted. Each is tried a few times, and all of it takes no longer than :data:`LAST_S`."""
+    deadline = time.monotonic() + LAST_S
+    noted, unread = _read(root)
+    problems: dict[str, str] = dict.fromkeys(noted, "")
+    for number in range(LAST_TRIES):
+        if number and problems:
+            pause(min(LAST_PAUSE_S, max(0.0, deadline - time.monotonic())))
+        for attempt in list(problems):
+            limit_s = deadline - time.monotonic()
+            late = problems[attempt] or f"container of {attempt}: late"
+            problems[attempt] = noted[attempt].run(limit_s, execute) if limit_s > 0 else late
+            if not problems[attempt]:
+                del problems[attempt]
+                forget(root / FOLDER, attempt)
+    return [*problems.values(), *unread]

@@ -1,0 +1,187 @@
+"""Command lines of container runtimes: pure. One interface for podman and for Apptainer.
+
+A container is a task like any other: its command line is the runtime's, run as the task's user in
+the task's control group. It sees the host's network, the folder of its attempt, the shared folder
+and the job's volumes, each at its own path, and the environment that any task gets but for what is
+the image's own to say. No value of a variable is ever in a command line.
+"""
+
+import os
+import resource
+from typing import Protocol
+
+import msgspec
+
+from agents.host import processes
+from agents.isolation import cgroups
+from reconciler.model.state.records import Gpu
+
+#: Said by the image, not by the node.
+IMAGES_OWN = frozenset({"PATH", "HOME", "USER", "LOGNAME", "LANG"})
+#: What Apptainer, and Singularity, put before the name of a variable that is for the container.
+PREFIXES = ("APPTAINERENV_", "SINGULARITYENV_")
+_SHM_BYTES = 2**30
+#: Podman gives itself no more, and so can't give more on.
+_NPROC_MAX = 32_768
+_APPTAINER_SCHEMES = ("docker://", "oras://", "library://", "shub://")
+
+
+class Box(msgspec.Struct, frozen=True):
+    """What is to run in a container.
+
+    ``binds`` are (path, read-only) pairs. ``environment`` is what the task gets. ``cgroup`` is the
+    group that the task stands in, empty where it has none. ``cpus`` are the cores that it is to
+    stay on, as the kernel lists them, empty for all. ``instances`` are UUIDs of MIG devices.
+    """
+
+    attempt: str
+    root: str
+    image: str
+    argv: tuple[str, ...]
+    cwd: str
+    environment: dict[str, str]
+    binds: tuple[tuple[str, bool], ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    instances: tuple[str, ...] = ()
+    memory_bytes: int = 0
+    pids_max: int = 0
+    as_root: bool = False
+    cgroup: str = ""
+    cpus: str = ""
+    limits: tuple[tuple[str, int, int], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The container's name, which tells nodes of one machine apart."""
+        return f"{cgroups.token_of(self.root)}-{self.attempt}"
+
+    @property
+    def told(self) -> dict[str, str]:
+        """The environment without what the image says."""
+        return {k: v for k, v in self.environment.items() if k not in IMAGES_OWN}
+
+
+class Runtime(Protocol):
+    """What a container runtime is asked to do, as command lines."""
+
+    def present(self, image: str) -> list[str]:
+        """Exits with 0 where the image needs no pull."""
+
+    def pull(self, image: str) -> list[str] | None:
+        """Gets the image; None: it is a file, there or not."""
+
+    def run(self, box: Box) -> list[str]:
+        """Runs the command until it ends, and exits as it did."""
+
+    def environment(self, box: Box) -> dict[str, str]:
+        """What the runtime itself is to find in its environment."""
+
+    def remove(self, name: str) -> list[str] | None:
+        """Removes a container that has ended, or was killed; None: nothing can be left of one."""
+
+
+class Podman(msgspec.Struct, frozen=True):
+    """Podman; GPUs by CDI. ``program`` is how it is called here, options of the site included."""
+
+    program: tuple[str, ...] = ("podman",)
+
+    def present(self, image: str) -> list[str]:
+        """See :class:`Runtime`."""
+        return [*self.program, "image", "exists", image]
+
+    def pull(self, image: str) -> list[str]:
+        """See :class:`Runtime`."""
+        return [*self.program, "pull", "--quiet", image]
+
+    def run(self, box: Box) -> list[str]:
+        """See :class:`Runtime`."""
+        held = [f"--cgroup-parent={box.cgroup}"] if box.as_root else ["--cgroups=disabled"]
+        made = [*self.program, *(["--cgroup-manager=cgroupfs"] if box.cgroup else [])]
+        # no --rm: whoever is killed while it removes leaves what nobody can name any more
+        made += ["run", f"--name={box.name}", "--pull=never", *(held if box.cgroup else [])]
+        made += ["--log-driver=none", "--network=host", f"--workdir={box.cwd}"]
+        made += [f"--shm-size={box.memory_bytes or _SHM_BYTES}"]
+        made += [f"--ulimit={name}={soft}:{hard}" for name, soft, hard in box.limits]
+        if box.as_root:
+            made += [f"--memory={box.memory_bytes}"] if box.memory_bytes else []
+            made += [f"--cpuset-cpus={box.cpus}"] if box.cpus else []
+            made.append(f"--pids-limit={box.pids_max or -1}")
+        else:
+            made.append("--userns=keep-id")
+        real = [gpu.uuid for gpu in box.gpus if not gpu.simulated]
+        made += [f"--device=nvidia.com/gpu={uuid}" for uuid in (*real, *box.instances)]
+        for path, read_only in box.binds:
+            made.append(f"--volume={path}:{path}:{'ro' if read_only else 'rw'}")
+        made += [f"--env={name}" for name in sorted(box.told)]
+        return [*made, "--entrypoint=", box.image, *box.argv]
+
+    def environment(self, box: Box) -> dict[str, str]:
+        """Marked as one that is asked to end before it is killed: it makes things in a storage."""
+        return box.environment | {processes.RUNTIME: "1"}
+
+    def remove(self, name: str) -> list[str] | None:
+        """See :class:`Runtime`."""
+        return [*self.program, "rm", "--force", "--ignore", "--time=0", name]
+
+
+class Apptainer(msgspec.Struct, frozen=True):
+    """Apptainer, or Singularity before it was renamed; GPUs by ``--nv``."""
+
+    program: tuple[str, ...] = ("apptainer",)
+
+    def present(self, image: str) -> list[str]:
+        """An image is a file, which its user has to see: the agent may see less of a file server,
+        or hang there. One of a registry is pulled into the user's cache."""
+        return ["false"] if image.startswith(_APPTAINER_SCHEMES) else ["test", "-r", image]
+
+    def pull(self, image: str) -> list[str] | None:
+        """To run nothing in it fetches and builds what is not cached."""
+        if not image.startswith(_APPTAINER_SCHEMES):
+            return None
+        return [*self.program, "--quiet", "exec", "--contain", image, "true"]
+
+    def run(self, box: Box) -> list[str]:
+        """See :class:`Runtime`."""
+        made = [*self.program, "--quiet", "exec", "--contain", "--cleanenv", f"--pwd={box.cwd}"]
+        made += ["--nv"] if box.instances or any(not gpu.simulated for gpu in box.gpus) else []
+        for path, read_only in box.binds:
+            made.append(f"--bind={path}:{path}:{'ro' if read_only else 'rw'}")
+        return [*made, box.image, *box.argv]
+
+    def environment(self, box: Box) -> dict[str, str]:
+        """What is to be in the container is handed over by a prefix of its own."""
+        prefix = PREFIXES[self.program[0].endswith("singularity")]
+        return box.environment | {f"{prefix}{k}": v for k, v in box.told.items()}
+
+    def remove(self, name: str) -> list[str] | None:  # noqa: ARG002 - it has no names
+        """A container is its processes: nothing can be left."""
+        return None
+
+
+def limits_of_process() -> tuple[tuple[str, int, int], ...]:
+    """Limits that containers get: this process's own. Runtimes would ask for their defaults, which
+    a process that may not raise its limits is refused."""
+    made = []
+    for name, number, most in (
+        ("nofile", resource.RLIMIT_NOFILE, None),
+        ("nproc", resource.RLIMIT_NPROC, _NPROC_MAX),
+    ):
+        soft, hard = (value if value >= 0 else 2**20 for value in resource.getrlimit(number))
+        made.append((name, min(soft, most or soft), min(hard, most or hard)))
+    return tuple(made)
+
+
+def find(kind: str, podman: tuple[str, ...], path: str) -> Runtime | None:
+    """The runtime that a job asks for, as it is to be had here; None where it is not installed."""
+
+    def there(program: str) -> bool:
+        return any(os.access(f"{folder}/{program}", os.X_OK) for folder in path.split(":")) or (
+            "/" in program and os.access(program, os.X_OK)
+        )
+
+    if kind == "podman":
+        return Podman(podman) if podman and there(podman[0]) else None
+    for program in ("apptainer", "singularity"):
+        if there(program):
+            return Apptainer((program,))
+    return None

@@ -1,0 +1,328 @@
+"""Lets ``mpirun`` of a gang's first task start its daemons on the other nodes, without ssh.
+
+Run as a script, isolated, with the standard library only: ``mpi_launcher.py ROLE [COMMAND...]``.
+
+- ``follow`` is what all tasks but the first run: it listens on the gang's port of its node, and
+  does what the first one asks for, until that one has ended.
+- ``lead`` is what the first task runs: it waits until all the others are there, runs the job's
+  command, and tells them to leave.
+- ``reach HOST COMMAND...`` is what ``mpirun`` calls instead of ssh.
+
+Whoever asks has to know the gang's secret, which stands in the environment of its tasks alone, and
+so has whoever answers: another user of the node may have been first at the port. The secret itself
+is never said. The follower proves that it knows it, by a code over its address and words that both
+have just made up, and each order comes with such a code: ``{"nonce": F}``, ``{"nonce": D}``,
+``{"proof": ...}``, ``{"order": TEXT, "proof": ...}``. What is said is not encrypted.
+
+What is started so belongs to the task that started it, in its control group, and ends with it.
+"""
+
+import codecs
+import hmac
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+READY_S = 600.0
+#: How long one try to reach another task may take, and how long until it has said who it is.
+DIAL_S = 10.0
+#: How long whoever asks may take to say what for, and to prove that they may.
+ORDER_S = 30.0
+LINE_BYTES_MAX = 2**20
+CLIENTS_MAX = 256
+#: What a task ends with whose gang could not be brought together, or fell apart.
+APART = 97
+
+
+def secret() -> bytes:
+    """What the tasks of this gang know."""
+    return os.environ["MUSTER_GANG_SECRET"].encode()
+
+
+def proof(*words: str) -> str:
+    """What only somebody who knows the secret can make of these words."""
+    return hmac.new(secret(), json.dumps(words).encode(), "sha256").hexdigest()
+
+
+def is_proof(shown: str, *words: str) -> bool:
+    """Whether somebody who knows the secret has made this of these words."""
+    return hmac.compare_digest(shown.encode("utf-8", "surrogatepass"), proof(*words).encode())
+
+
+def nonce() -> str:
+    """Words that were never said before."""
+    return os.urandom(16).hex()
+
+
+def helpers() -> list[tuple[str, int]]:
+    """Where one follower of each other node listens, in the order of the nodes."""
+    return [(host, int(port)) for host, port in json.loads(os.environ["MUSTER_GANG_HELPERS"])]
+
+
+def say(text: str) -> None:
+    """Tell whoever reads the task's errors."""
+    sys.stderr.write(f"muster: {text}\n")
+    sys.stderr.flush()
+
+
+class Line:
+    """A connection that is spoken over in lines; several may arrive as one."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        #: What the proofs of this connection hang on: where it leads, and what both made up.
+        self.session: tuple[str, ...] = ()
+        self._rest = b""
+        self._ends_at: float | None = None
+
+    def allow(self, limit_s: float | None) -> None:
+        """How long all that is read from now on may take together; None: for ever."""
+        self._ends_at = None if limit_s is None else time.monotonic() + limit_s
+        self.link.settimeout(limit_s)
+
+    def _receive(self) -> bytes:
+        if self._ends_at is not None:
+            left_s = self._ends_at - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("it takes too long to say who it is")
+            self.link.settimeout(left_s)
+        return self.link.recv(65536)
+
+    def read(self) -> bytes:
+        """The next line, without what ends it.
+
+        Raises:
+            ConnectionError: there is none any more, or it has no end.
+            TimeoutError: it does not come in the time that is allowed.
+        """
+        parts, length = [self._rest], len(self._rest)
+        while b"\n" not in parts[-1]:
+            part = self._receive()
+            if not part or length > LINE_BYTES_MAX:
+                raise ConnectionError("the other side has gone")
+            parts.append(part)
+            length += len(part)
+        line, _, self._rest = b"".join(parts).partition(b"\n")
+        return line
+
+    def send(self, message: dict[str, object]) -> None:
+        """A message as one line."""
+        self.link.sendall(json.dumps(message).encode() + b"\n")
+
+    def said(self, *names: str) -> list[str]:
+        """Fields of the message that comes next.
+
+        Raises:
+            ConnectionError: none comes, or it has no such fields.
+        """
+        line = self.read()
+        try:
+            message = json.loads(line)
+            return [str(message[name]) for name in names]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            told = line[:100].decode(errors="replace")
+            raise ConnectionError(f"it says {told}") from None
+
+    def order(self, order: dict[str, object]) -> None:
+        """Ask a follower, that was met, for something."""
+        text = json.dumps(order)
+        self.send({"order": text, "proof": proof("order", *self.session, text)})
+
+    def meet(self, place: str) -> None:
+        """See that the follower of a place answers, and nobody in its stead.
+
+        Raises:
+            ConnectionError: it is somebody else.
+        """
+        theirs, ours = *self.said("nonce"), nonce()
+        self.session = (place, theirs, ours)
+        self.send({"nonce": ours})
+        (shown,) = self.said("proof")
+        if not is_proof(shown, "follower", *self.session):
+            raise ConnectionError("whoever listens there does not know the secret of this gang")
+
+
+def dial(host: str, port: int, deadline: float) -> Line:
+    """A connection to a follower of this gang; tried again until the deadline."""
+    while True:
+        link = None
+        try:
+            link = socket.create_connection((host, port), DIAL_S)
+            made = Line(link)
+            made.allow(DIAL_S)
+            made.meet(f"{host}:{port}")
+            made.allow(None)
+        except OSError as error:
+            problem = str(error)
+        else:
+            return made
+        if link is not None:
+            link.close()
+        if time.monotonic() > deadline:
+            say(f"{host}:{port} does not answer as this gang does: {problem}")
+            raise SystemExit(APART)
+        time.sleep(0.2)
+
+
+# The first task ----------------------------------------------------------------------------------
+
+
+def lead(command: list[str]) -> int:
+    """Run the job's command when everyone is there; its status."""
+    deadline = time.monotonic() + READY_S
+    lines = []
+    for host, port in helpers():
+        lines.append(dial(host, port, deadline))
+        lines[-1].order({"do": "wait"})
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda *_: None)  # the whole group gets it; here it is waited for
+    try:
+        child = subprocess.Popen(command)
+    except OSError as problem:
+        say(f"command {command[0]}: {problem.strerror}")
+        status = 127
+    else:
+        status = child.wait()
+    for line in lines:
+        try:
+            line.send({"status": status})
+            line.link.close()
+        except OSError:
+            pass  # it has left already, and says itself why
+    return 128 - status if status < 0 else status
+
+
+def reach(host: str, words: list[str]) -> int:
+    """Run a command line at a host of the gang, as ``ssh HOST WORDS`` would; its status."""
+    ports: dict[str, int] = {}
+    for name, port in helpers():
+        ports.setdefault(name, port)  # the first of a node is enough
+    if host not in ports:
+        say(f"{host} is not a host of this gang")
+        return 255
+    line = dial(host, ports[host], time.monotonic() + READY_S)
+    line.order({"do": "run", "line": " ".join(words), "cwd": os.getcwd()})  # noqa: PTH109
+    while True:
+        try:
+            message = json.loads(line.read())
+        except OSError as problem:
+            say(f"{host}: {problem}")
+            return 255
+        if "status" in message:
+            return int(message["status"])
+        stream = sys.stdout if message["stream"] == 1 else sys.stderr
+        stream.write(message["text"])
+        stream.flush()
+
+
+# The others --------------------------------------------------------------------------------------
+
+
+class Follower:
+    """Serves the first task until it ends."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self.listener = socket.create_server((address, port), backlog=CLIENTS_MAX)
+        self.place = f"{address}:{port}"
+        self.turns = threading.Semaphore(CLIENTS_MAX)
+
+    def serve(self) -> int:
+        """Take connections for ever; the one of the first task ends this process."""
+        while True:
+            link, _ = self.listener.accept()
+            self.turns.acquire()
+            threading.Thread(target=self.attend, args=(link,), daemon=True).start()
+
+    def attend(self, link: socket.socket) -> None:
+        """One connection."""
+        try:
+            with link:
+                self.answer(link)
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # whoever it was has gone, or does not speak this
+        finally:
+            self.turns.release()
+
+    def answer(self, link: socket.socket) -> None:
+        """See that the other side belongs here, and do what it asks."""
+        line = Line(link)
+        line.allow(ORDER_S)
+        ours = nonce()
+        line.send({"nonce": ours})
+        session = (self.place, ours, *line.said("nonce"))
+        line.send({"proof": proof("follower", *session)})
+        text, shown = line.said("order", "proof")
+        if not is_proof(shown, "order", *session, text):
+            return
+        line.allow(None)
+        order = json.loads(text)
+        if order["do"] == "run":
+            run(line, order)
+            return
+        try:
+            line.read()
+        except OSError:
+            say("the first task of the gang has gone")
+            os._exit(APART)
+        os._exit(0)  # however it ended: that is its own to report
+
+
+def run(line: Line, order: dict[str, str]) -> None:
+    """Run a command line for the first task: its output goes there, and its end."""
+    child = subprocess.Popen(
+        ["/bin/sh", "-c", order["line"]], cwd=order["cwd"] if os.path.isdir(order["cwd"]) else None,  # noqa: PTH112
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    assert child.stdout is not None  # noqa: S101 - asked for above
+    assert child.stderr is not None  # noqa: S101 - asked for above
+    link = line.link
+    open_streams: dict[int, int] = {child.stdout.fileno(): 1, child.stderr.fileno(): 2}
+    # a letter may be cut in two where a piece ends
+    texts = {handle: codecs.getincrementaldecoder("utf-8")("replace") for handle in open_streams}
+    try:
+        while open_streams:
+            ready, _, _ = select.select([*open_streams, link.fileno()], [], [])
+            if link.fileno() in ready and not link.recv(4096):
+                break  # who asked is gone: nobody waits for it
+            for handle in [one for one in ready if one in open_streams]:
+                data = os.read(handle, 65536)
+                text = texts[handle].decode(data, final=not data)
+                if text:
+                    line.send({"stream": open_streams[handle], "text": text})
+                if not data:
+                    del open_streams[handle]
+        if not open_streams:
+            line.send({"status": child.wait()})
+            return
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        child.stdout.close()
+        child.stderr.close()
+
+
+def main(words: list[str]) -> int:
+    """See the module's first paragraphs."""
+    role, rest = words[0], words[1:]
+    if role == "lead":
+        return lead(rest)
+    if role == "reach":
+        while rest and rest[0].startswith("-"):
+            del rest[: 2 if rest[0] in {"-l", "-p"} else 1]
+        return reach(rest[0], rest[1:])
+    address, port = os.environ["MUSTER_GANG_LISTEN"].rsplit(":", 1)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    return Follower(address, int(port)).serve()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""Which network NCCL and Gloo are to use, by what the node has.
+
+A job's own environment goes over it. Ports slower than the fastest are left to storage.
+"""
+
+import psutil
+
+from reconciler.model.observed.host_facts import Host
+from reconciler.model.state.records import Inventory
+
+
+def of_node(found: Inventory) -> dict[str, str]:
+    """Variables for a node's gangs, as its ports and links are now."""
+    return settings(found.host, interface_of(found.address))
+
+
+def settings(host: Host | None, interface: str) -> dict[str, str]:
+    """Variables for a node's gangs; ``interface`` has the node's address, empty: unknown."""
+    if host is None:
+        return {}
+    made: dict[str, str] = {}
+    active = [port for port in host.rdma if port.state == "ACTIVE"]
+    fastest = max((port.rate_bits_per_s or 0 for port in active), default=0)
+    chosen = [f"{p.device}:{p.port}" for p in active if (p.rate_bits_per_s or 0) == fastest]
+    if chosen:
+        made["NCCL_IB_HCA"] = "=" + ",".join(chosen)
+    else:
+        made["NCCL_IB_DISABLE"] = "1"
+    if interface and interface != "lo":
+        made["NCCL_SOCKET_IFNAME"] = f"={interface}"
+        made["GLOO_SOCKET_IFNAME"] = interface
+    return made
+
+
+def interface_of(address: str) -> str:
+    """The interface that has an address; empty where none has."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address.partition("%")[0] == address for one in addresses):
+            return str(name)
+    return ""

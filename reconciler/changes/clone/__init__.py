@@ -1,0 +1,1 @@
+"""Working clones of the desired repository: files, commits, locks, pushes."""

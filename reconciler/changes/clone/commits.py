@@ -1,0 +1,95 @@
+"""Commits that a command has made in a clone: which they are, and how the branch leaves them.
+
+People and their programs commit to the same branch whenever they like. What a command made is known
+by what git said when it was made, not by what the branch says a moment later; and the branch is
+moved by compare-and-swap, from the very commit that it is expected at or not at all.
+"""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from reconciler.changes.clone import clone_lock as turns
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git.git_commands import GitError
+
+#: The line in which git says which commit it made: ``[main (root-commit) 1762dd2] subject``.
+_MADE = re.compile(r"^\[.*?([0-9a-f]{40})\] ", re.MULTILINE)
+
+
+class Before(msgspec.Struct, frozen=True):
+    """A file as a command found it, in the work tree and in the index.
+
+    ``data``: None where there was none. ``mode``: its permissions. ``staged``: its entry in the
+    index, ``MODE,ID``; empty for none. ``flags``: what somebody has told git of that entry, as
+    options of ``git update-index``.
+    """
+
+    data: bytes | None = None
+    mode: int | None = None
+    staged: str = ""
+    flags: tuple[str, ...] = ()
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A commit, and the file that it changed: what was there before, and its bytes after it.
+
+    ``is_earlier``: it was there before this command, which pushes it and never takes it back.
+    """
+
+    commit: str
+    path: str = ""
+    before: Before | None = None
+    after: bytes | None = None
+    is_earlier: bool = False
+
+
+class Together:
+    """Commits that are pushed in one go, or undone together.
+
+    Attributes:
+        made: the commits, the oldest first.
+        moved: what became of those that were put on top of what others had pushed, by their id.
+        told: what somebody has to know of the clone after the push, a sentence each.
+    """
+
+    def __init__(self) -> None:
+        self.made: list[Made] = []
+        self.moved: dict[str, str] = {}
+        self.told: tuple[str, ...] = ()
+
+    def now(self, commit: str | None) -> str | None:
+        """The id that a commit has now."""
+        return self.moved.get(commit, commit) if commit else commit
+
+
+def make(root: Path, *arguments: str) -> str:
+    """``git commit``; the id of what it made, whoever has committed on top since.
+
+    Raises:
+        GitError: it was not made, or git does not tell.
+    """
+    done = turns.git(root, "-c", "core.abbrev=40", "commit", *arguments)
+    found = _MADE.search(done.stdout.decode("utf-8", "replace"))
+    if found is None:
+        raise GitError("`git commit` does not say which commit it made")
+    # ids of SHA-256 are longer than git says them
+    said = gitobjects.run(root, "rev-parse", "--verify", "--quiet", f"{found[1]}^{{commit}}")
+    return said.stdout.decode().strip()
+
+
+def move(root: Path, reference: str, to: str, found: str) -> bool:
+    """Move a branch if it is where it was found; whether it was."""
+    command = ("update-ref", "-m", "muster", reference, to, found)
+    return not gitobjects.run(root, *command, good=(0, 1, 128)).returncode
+
+
+def take_back(root: Path, reference: str, commit: str) -> bool:
+    """Move a branch from a commit to the one before it; False where it is not there any more."""
+    said = gitobjects.run(root, "rev-list", "--parents", "-n", "1", commit).stdout
+    parents = said.decode().split()[1:]
+    if parents:
+        return move(root, reference, parents[0], commit)
+    command = ("update-ref", "-d", reference, commit)
+    return not gitobjects.run(root, *command, good=(0, 1, 128)).returncode

@@ -1,0 +1,182 @@
+"""Pushes what a command has committed in a clone, taking up what others pushed before it.
+
+The commits are made anew beside the work tree, on top of what is there. The clone's branch and
+files come along, and whatever somebody has in hand in other files stays as it is. Where it is in
+files that others changed, these can't: then a merge is pushed, of which the branch is a part as it
+stands, so that one `git pull` brings it along once somebody has made up their mind.
+"""
+
+import enum
+import os
+from pathlib import Path
+
+from reconciler.changes import push_result as pushing
+from reconciler.changes import rebase as restacking
+from reconciler.changes.clone import clone_lock as turns
+from reconciler.changes.clone import commits
+from reconciler.changes.clone import ignored_files as hidden
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git.git_commands import GitError
+
+#: How often a push is tried again after taking up what others pushed.
+ATTEMPTS_MAX = 5
+
+
+class PushError(Exception):
+    """The commits are in the clone, and were not pushed; says why and what to do.
+
+    ``unreachable``: it was the remote repository that did not take them.
+    """
+
+    def __init__(self, message: str, *, unreachable: bool = False) -> None:
+        super().__init__(message)
+        self.unreachable = unreachable
+
+
+class _Came(enum.Enum):
+    """Whether the clone came along."""
+
+    ALONG = enum.auto()
+    NOT_FROM_THERE = enum.auto()
+    BLOCKED = enum.auto()
+
+
+class Push:
+    """One push of one command.
+
+    Args:
+        root: the work tree. branch: its branch, and ``upstream`` the one it follows, such as
+            ``origin/main``.
+        opened: what was committed; it is told what the commits became.
+    """
+
+    def __init__(self, root: Path, branch: str, upstream: str, opened: commits.Together) -> None:
+        self._root = root
+        self._reference = f"refs/heads/{branch}"
+        self._remote, _, self._name = upstream.partition("/")
+        self._opened = opened
+
+    def carry_out(self) -> None:
+        """Push, on top of what others pushed, as often as others are faster.
+
+        Raises:
+            PushError: it could not be pushed.
+        """
+        own = [made.commit for made in self._opened.made if not made.is_earlier]
+        tip, why = own[-1] if own else self._said("rev-parse", self._reference), ""
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                why = pushing.push(self._root, self._remote, tip, f"refs/heads/{self._name}")
+            except GitError as error:
+                raise PushError(str(error), unreachable=True) from error
+            if not why:
+                return
+            base = self._fetched()
+            try:
+                tip = self._on_top(base)
+                self._check_merged(tip)
+            except restacking.ContradictionError as error:
+                raise PushError(
+                    "it contradicts what others pushed: `git pull --rebase` and resolve it by hand "
+                    f"({error})"
+                ) from error
+            except GitError as error:
+                raise PushError(f"{error}; `git pull --rebase` and `git push` by hand") from error
+        raise PushError(why)
+
+    def _fetched(self) -> str:
+        """What others have pushed."""
+        try:
+            turns.git(
+                self._root,
+                *("fetch", "--quiet", "--", self._remote, self._name),
+                timeout_s=gitobjects.REMOTE_TIMEOUT_S,
+            )
+            return self._said("rev-parse", "FETCH_HEAD")
+        except GitError as error:
+            raise PushError(str(error), unreachable=True) from error
+
+    def _on_top(self, base: str) -> str:
+        """Put our commits on top of ``base``; what is to be pushed then.
+
+        Where others' commits stand among them, which ``base`` has not, the two are merged.
+        """
+        self._opened.told = ()
+        for _ in range(ATTEMPTS_MAX):
+            head = self._said("rev-parse", self._reference)
+            mine = self._said("rev-list", "--reverse", head, f"^{base}").split()
+            ours = [self._opened.now(made.commit) or "" for made in self._opened.made]
+            earlier = {made.commit for made in self._opened.made if made.is_earlier}
+            is_ours = set(mine) <= set(ours) - earlier
+            again = restacking.onto(self._root, base, mine) if is_ours else []
+            tip = [base, *again][-1] if is_ours else restacking.merge(self._root, base, head)
+            came = self._come_along(head, tip)
+            if came is _Came.ALONG:
+                anew = dict(zip(mine, again, strict=True)) if is_ours else {}
+                for made, one in zip(self._opened.made, ours, strict=True):
+                    self._opened.moved[made.commit] = anew.get(one, one)
+                return tip
+            if came is _Came.BLOCKED:
+                self._opened.told = (self._in_hand(head, tip),)
+                return restacking.merge(self._root, base, head) if again else tip
+        raise GitError(f"others commit to {self._reference} in {self._root} all the time")
+
+    def _come_along(self, head: str, tip: str) -> _Came:
+        """Bring the files and then the branch from one commit to another.
+
+        Not from there: somebody committed meanwhile; the branch is theirs, and the files are theirs
+        again.
+        """
+        checked_out = self._said("symbolic-ref", "-q", "HEAD", good=(0, 1)) == self._reference
+        if checked_out:
+            turns.git(self._root, "update-index", "-q", "--refresh")
+            if hidden.added(self._root, head, tip):
+                return _Came.BLOCKED  # git would overwrite what it is told to ignore
+            try:
+                turns.git(self._root, "read-tree", "-n", "-u", "-m", head, tip)
+            except GitError:
+                if self._in_the_way(head, tip):
+                    return _Came.BLOCKED
+                raise
+            turns.git(self._root, "read-tree", "-u", "-m", head, tip)
+        if commits.move(self._root, self._reference, tip, head):
+            return _Came.ALONG
+        if checked_out:
+            now = self._said("rev-parse", self._reference)
+            turns.git(self._root, "read-tree", "-u", "-m", tip, now)
+        return _Came.NOT_FROM_THERE
+
+    def _in_the_way(self, head: str, tip: str) -> list[str]:
+        """The files that differ between two commits, and that somebody has changed here."""
+        apart = self._paths("diff-tree", "-r", "--name-only", "--no-renames", "-z", head, tip)
+        changed = set(self._paths("diff", "--name-only", "--no-renames", "-z", head))
+        changed.update(hidden.added(self._root, head, tip))
+        return [path for path in apart if path in changed]
+
+    def _in_hand(self, head: str, tip: str) -> str:
+        shown = hidden.named(self._in_the_way(head, tip))
+        branch = self._reference.removeprefix("refs/heads/")
+        return (
+            f"{branch} in {self._root} stays behind what was pushed, since others changed {shown} "
+            "as well, which is changed there and not committed: commit it and `git pull`, or "
+            "`git stash`, `git pull` and `git stash pop`"
+        )
+
+    def _check_merged(self, tip: str) -> None:
+        """Git merges lines; whether a file still says something is another matter."""
+        for path in {made.path for made in self._opened.made if made.path}:
+            shown = gitobjects.run(self._root, "show", f"{tip}:{path}", good=(0, 128))
+            problems = () if shown.returncode else documents.validate(path, shown.stdout)
+            if problems:
+                raise PushError(
+                    "together with what others pushed it is wrong. Correct it by hand, commit and "
+                    "push:\n" + "\n".join(problem.text() for problem in problems)
+                )
+
+    def _said(self, *command: str, good: tuple[int, ...] = (0,)) -> str:
+        return gitobjects.run(self._root, *command, good=good).stdout.decode().strip()
+
+    def _paths(self, *command: str) -> list[str]:
+        said = gitobjects.run(self._root, *command).stdout
+        return [os.fsdecode(path) for path in said.split(b"\0") if path]

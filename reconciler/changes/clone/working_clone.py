@@ -1,0 +1,434 @@
+"""The same changes in a clone that a person works in: edit, commit that file alone, push.
+
+Commands of people come in; one commit with their own identity goes out. Only the file that is
+meant is staged and committed; whatever else is changed or staged in the clone stays as it is.
+Where the branch follows a remote one it is pushed, on top of what others pushed meanwhile.
+
+One command at a time has its turn in a clone. The branch is never moved away from a commit that
+the command has not made itself: people and their programs commit there whenever they like.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import git
+import msgspec
+
+from reconciler.changes import approvals, requests
+from reconciler.changes import rebase as restacking
+from reconciler.changes import yaml_edit as edit
+from reconciler.changes.clone import clone_lock as turns
+from reconciler.changes.clone import commits
+from reconciler.changes.clone import files as treefiles
+from reconciler.changes.clone import git_push as uptake
+from reconciler.changes.clone import ignored_files as hidden
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git.git_commands import GitError
+
+_LOG = logging.getLogger(__name__)
+
+#: The most commits that are not pushed among which those of an earlier command are looked for.
+_UNPUSHED_MAX = 1_000
+
+CloneError = treefiles.CloneError
+MissingError = treefiles.MissingError
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What was done: the commit, the file below the clone, and whether it was pushed.
+
+    ``local`` means that the branch follows no remote one, so that there is nowhere to push;
+    ``rehearsed`` that it would be done, and was not.
+    """
+
+    status: Literal["pushed", "local", "unchanged", "rehearsed"]
+    path: str
+    commit: str | None = None
+
+
+#: The text of a file (None: there is none) to its new text (None: remove it).
+Change = Callable[[str | None], str | None]
+
+
+class Clone(treefiles.Files):
+    """A work tree that desired state is edited in.
+
+    Args:
+        folder: any folder inside it.
+        sub_path: where in the repository desired state begins.
+
+    Raises:
+        CloneError: it is no clone with a branch checked out.
+    """
+
+    def __init__(self, folder: Path, *, sub_path: str = "") -> None:
+        try:
+            with git.Repo(folder, search_parent_directories=True) as repository:
+                if repository.bare or repository.working_tree_dir is None:
+                    raise CloneError(f"{folder} is a bare repository: edit in a clone of it")
+                root = Path(repository.working_tree_dir)
+                if repository.head.is_detached:
+                    raise CloneError(f"{root}: no branch is checked out: check one out")
+                self.branch: str = repository.active_branch.name
+                upstream = repository.active_branch.tracking_branch()
+                self._upstream = None if upstream is None else str(upstream)
+        except (git.InvalidGitRepositoryError, git.NoSuchPathError):
+            raise CloneError(f"{folder} is in no git repository") from None
+        super().__init__(root, (root / sub_path).resolve())
+        if not self.state.is_relative_to(root.resolve()):
+            raise CloneError(f"sub-path {sub_path!r} leaves the repository")
+        self._together: commits.Together | None = None
+
+    @property
+    def pushes_to(self) -> str:
+        """The branch that commits made here go to: of the remote where there is one."""
+        return self.branch if self._upstream is None else self._upstream.partition("/")[2]
+
+    def has(self, commit: str) -> bool:
+        """Whether a commit, by its full hash, is known here."""
+        asked = ("cat-file", "-e", f"{commit}^{{commit}}")
+        return gitobjects.run(self.root, *asked, good=(0, 1, 128)).returncode == 0
+
+    def leads_to(self, commit: str, later: str) -> bool:
+        """Whether a commit is one of those that led to a later one; so where it is the same."""
+        asked = ("merge-base", "--is-ancestor", commit, later)
+        return not gitobjects.run(self.root, *asked, good=(0, 1, 128)).returncode
+
+    def not_pushed(self, path: str) -> str | None:
+        """The last commit of a file that the remote branch, as it was seen last, has not."""
+        if self._upstream is None:
+            return None
+        found = gitobjects.run(
+            self.root,
+            *("rev-list", "-1", self._reference(), f"^refs/remotes/{self._upstream}", "--", path),
+            good=(0, 128),
+        )
+        return found.stdout.decode().strip() or None
+
+    def left_behind(self, subject: str) -> str | None:
+        """The file of a commit that an earlier command has left here and that is not pushed.
+
+        Args:
+            subject: how the command begins the message of its commit; a reason may stand behind.
+
+        None where there is none, or a later commit that is not pushed changes the file again.
+        """
+        if self._upstream is None:
+            return None
+        mine = (self._reference(), f"^refs/remotes/{self._upstream}")
+        log = ("log", f"--max-count={_UNPUSHED_MAX}", "--format=%H %s")
+        said = gitobjects.run(self.root, *log, *mine, good=(0, 128)).stdout
+        for line in said.decode("utf-8", "replace").splitlines():
+            commit, _, told = line.partition(" ")
+            if told == subject or told.startswith(f"{subject}: "):
+                shown = ("show", "--name-only", "--no-renames", "--format=", "-z", commit)
+                path = next(iter(self.paths(*shown)), "")
+                return path if path and self.not_pushed(path) == commit else None
+        return None
+
+    # --- changing ---------------------------------------------------------------------------
+
+    def add_job(self, text: str, name: str, *, message: str = "", dry_run: bool = False) -> Outcome:
+        """Write a job to ``jobs/NAME.yaml``; as often as wanted with the same text."""
+        present = self.find("Job", name)
+        if present is not None:
+            same = edit.documents(text)[0] in edit.documents(self.text(present) or "")
+            if same:
+                return Outcome("unchanged", present)
+            raise CloneError(f"another job of the name {name} stands in {present}")
+        target = (self.state / "jobs" / f"{name}.yaml").relative_to(self.root.resolve())
+        problems = documents.validate(str(target), text.encode())
+        if problems:
+            raise CloneError("\n".join(problem.text() for problem in problems))
+
+        def added(before: str | None) -> str:
+            return text if before is None else edit.append_document(before, text)
+
+        subject = message or f"Submit Job/{name}"
+        return self.change(str(target), added, subject, dry_run=dry_run)
+
+    def commit_file(
+        self, path: str, text: str, message: str, *, read: str, dry_run: bool = False
+    ) -> Outcome:
+        """Commit a file that somebody has written here, with this text in it, and push.
+
+        Args:
+            path: the file. text: what it is to hold; ``read``: what it held when that was made.
+            message: of the commit. dry_run: commit nothing.
+
+        Raises:
+            CloneError: git refused, the push failed, or the file holds something else by now.
+        """
+        if dry_run:
+            return Outcome("rehearsed", path)
+        if self._together is None:
+            with self.together() as push:
+                outcome = self.commit_file(path, text, message, read=read)
+            return _moved(outcome, push)
+        before, after = self.data(path), text.encode()
+        if before not in {after, read.encode()}:
+            raise CloneError(f"{path} was changed meanwhile, and nothing was committed: try again")
+        return self._noted(self._commit(path, after, message))
+
+    def push_again(self, commit: str, path: str) -> Outcome:
+        """Push a commit that an earlier command, or a person, has left in the clone.
+
+        Raises:
+            CloneError: the push failed.
+        """
+        if self._together is None:
+            with self.together() as push:
+                outcome = self.push_again(commit, path)
+            return _moved(outcome, push)
+        return self._noted(commits.Made(commit, path, is_earlier=True))
+
+    def set_fields(
+        self,
+        kind: str,
+        name: str,
+        fields: tuple[tuple[yamlreader.Path, object], ...],
+        *,
+        message: str,
+        dry_run: bool = False,
+    ) -> Outcome:
+        """Set fields of an object, or take them away (``edit.REMOVED``)."""
+
+        def changed(before: str | None) -> str:
+            after = edit.set_fields(before or "", kind, name, fields)
+            label = f"{kind}/{name}"
+            wrong = [p for p in documents.validate(path, after.encode()) if p.object == label]
+            if wrong:
+                raise CloneError("\n".join(problem.text() for problem in wrong))
+            return after
+
+        path = self.path_of(kind, name)
+        return self.change(path, changed, message, dry_run=dry_run)
+
+    def remove(self, kind: str, name: str, *, message: str = "", dry_run: bool = False) -> Outcome:
+        """Take an object out, and its file where nothing else stands in it."""
+        path = self.path_of(kind, name)
+        return self.change(
+            path,
+            lambda before: edit.remove_document(before or "", kind, name),
+            message or f"Remove {kind}/{name}",
+            dry_run=dry_run,
+        )
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[commits.Together]:
+        """Push what is committed within it in one go at its end; undo it all where one fails.
+
+        Nobody else's command changes this clone meanwhile.
+
+        Raises:
+            CloneError: nothing was changed, or the commits are in the clone and are not pushed.
+        """
+        with contextlib.ExitStack() as turn:
+            opened = commits.Together()
+            try:
+                turn.enter_context(turns.taken(self._git_folder()))
+                self._require_branch()
+                self._together = opened
+                yield opened
+            except BaseException as error:
+                self._undo(opened)
+                if isinstance(error, GitError):
+                    raise CloneError(f"nothing was changed: {error}") from error
+                raise
+            finally:
+                self._together = None
+            if opened.made and self._upstream is not None:
+                try:
+                    uptake.Push(self.root, self.branch, self._upstream, opened).carry_out()
+                except uptake.PushError as error:
+                    told = f"committed in {self.root}, and not pushed: {error}"
+                    if error.unreachable:
+                        told += "; once that works, `git push` there, or the same command again"
+                    raise CloneError(told, unreachable=error.unreachable) from error
+
+    def _git_folder(self) -> Path:
+        said = gitobjects.run(self.root, "rev-parse", "--absolute-git-dir").stdout
+        return Path(os.fsdecode(said).rstrip("\n"))
+
+    def _reference(self) -> str:
+        return f"refs/heads/{self.branch}"
+
+    def _require_branch(self) -> None:
+        """Raise GitError where another branch was checked out meanwhile."""
+        found = gitobjects.run(self.root, "symbolic-ref", "-q", "HEAD", good=(0, 1)).stdout
+        if found.decode().strip() != self._reference():
+            raise GitError(f"{self.branch} is no longer checked out in {self.root}: try again")
+
+    def _undo(self, opened: commits.Together) -> None:
+        """Take back the commits of this command, the newest first, while nobody's are on top."""
+        for made in reversed(opened.made):
+            if made.is_earlier:
+                continue
+            try:
+                if not commits.take_back(self.root, self._reference(), made.commit):
+                    _LOG.warning("%s stays: there are commits on top of it", made.commit[:12])
+                    return
+                if made.before is not None:
+                    self._put_back(made.path, made.before, made.after)
+            except GitError as error:
+                _LOG.warning("%s can't be taken back: %s", made.commit[:12], error)
+                return
+
+    def _found(self, path: str) -> commits.Before:
+        """A file as it is now."""
+        said = turns.git(self.root, "ls-files", "--stage", "-v", "-z", "--", path).stdout
+        fields = said.partition(b"\0")[0].partition(b"\t")[0].decode().split()
+        merged = len(fields) == 4 and fields[3] == "0"
+        staged = ",".join(fields[1:3]) if merged else ""
+        flags = _flags(fields[0]) if merged else ()
+        file, data = self.root / path, self.data(path)
+        mode = None if data is None else file.stat().st_mode & 0o777
+        return commits.Before(data, mode, staged, flags)
+
+    def _put_back(self, path: str, before: commits.Before, after: bytes | None) -> None:
+        """A file as it was before it became ``after``, also in the index."""
+        if self.data(path) == after:  # else somebody has saved it meanwhile
+            _write(self.root / path, before.data)
+            if before.mode is not None:
+                (self.root / path).chmod(before.mode)
+        entry = ("--add", "--cacheinfo", f"{before.staged},{path}")
+        gone = ("--force-remove", "--", path)
+        with contextlib.suppress(GitError):
+            turns.git(self.root, "update-index", *(entry if before.staged else gone))
+            for flag in before.flags:  # beside an entry that is put in git takes none
+                turns.git(self.root, "update-index", flag, "--", path)
+
+    def change(self, path: str, change: Change, message: str, *, dry_run: bool = False) -> Outcome:
+        """Change one file, commit it alone and push.
+
+        Raises:
+            CloneError: the file has changes that are not committed, or git refused.
+        """
+        if dry_run or self._together is not None:
+            return self._change(path, change, message, dry_run=dry_run)
+        with self.together() as push:
+            outcome = self._change(path, change, message, dry_run=False)
+        return _moved(outcome, push)
+
+    def _change(self, path: str, change: Change, message: str, *, dry_run: bool) -> Outcome:
+        self.require_committed(path)
+        before = self.data(path)
+        try:
+            after = change(self.text(path))
+        except edit.EditError as error:
+            raise CloneError(f"{path}: {error}") from error
+        data = None if after is None else after.encode()
+        if data == before:
+            earlier = None if dry_run else self.not_pushed(path)
+            return self.push_again(earlier, path) if earlier else Outcome("unchanged", path)
+        if dry_run:
+            return Outcome("rehearsed", path)
+        return self._noted(self._commit(path, data, message))
+
+    def _noted(self, made: commits.Made) -> Outcome:
+        """Remember a commit for whoever pushes it, or undoes it."""
+        if self._together is not None:
+            self._together.made.append(made)
+        status: Literal["local", "pushed"] = "local" if self._upstream is None else "pushed"
+        return Outcome(status, made.path, made.commit)
+
+    def approve(
+        self, subject: str, digest: str, *, held_at: str = "", dry_run: bool = False
+    ) -> Outcome:
+        """Commit, without any file, that a held change is approved, and push.
+
+        Where this person's approval stands it is that: ``unchanged``, and pushed where it was not.
+        ``held_at`` is as of ``approvals.standing``.
+
+        Raises:
+            CloneError: git refused, or the push failed.
+        """
+        if self._together is None and not dry_run:
+            with self.together() as push:
+                outcome = self.approve(subject, digest, held_at=held_at)
+            return _moved(outcome, push)
+        made = self._approval(digest, held_at)
+        if made is not None:
+            if not dry_run and not self._is_pushed(made):
+                return self.push_again(made, "")
+            return Outcome("unchanged", "", made)
+        if dry_run:
+            return Outcome("rehearsed", "")
+        trailer = f"{requests.APPROVE_TRAILER}: {digest}"
+        try:
+            commit = commits.make(
+                self.root, "--allow-empty", "--only", "-m", subject, "-m", trailer
+            )
+        except GitError as error:
+            raise CloneError(f"nothing was changed: {error}") from error
+        return self._noted(commits.Made(commit))
+
+    def _approval(self, digest: str, held_at: str) -> str | None:
+        """The commit by which this person has approved a change already.
+
+        Raises:
+            CloneError: git can't tell.
+        """
+        try:
+            who = gitobjects.run(self.root, "var", "GIT_AUTHOR_IDENT").stdout.decode()
+            email = who.rpartition("<")[2].partition(">")[0]
+            signed = bool(restacking.signing(self.root))
+            return approvals.standing(
+                self.root, self._reference(), digest, email, held_at=held_at, signed=signed
+            )
+        except GitError as error:
+            raise CloneError(f"nothing was changed: {error}") from error
+
+    def _is_pushed(self, commit: str) -> bool:
+        """Whether the remote branch, as it was seen last, has a commit; so where there is none."""
+        if self._upstream is None:
+            return True
+        return self.leads_to(commit, f"refs/remotes/{self._upstream}")
+
+    def _commit(self, path: str, after: bytes | None, message: str) -> commits.Made:
+        """Write, stage and commit one file; as it was where git refuses.
+
+        Raises:
+            CloneError: git refused.
+        """
+        file = self.root / path
+        link = hidden.link_above(self.root, path)
+        if link:
+            raise CloneError(
+                f"nothing was changed: {link} in {self.root} is a link, and Muster writes through "
+                "none: put a file, or a folder, in its place"
+            )
+        found = self._found(path)
+        _write(file, after)
+        try:
+            turns.git(self.root, "add", "--", path)
+            commit = commits.make(self.root, "-m", message, "--only", "--", path)
+        except GitError as error:
+            self._put_back(path, found, after)
+            raise CloneError(f"nothing was changed: {error}") from error
+        return commits.Made(commit, path, found, after)
+
+
+def _moved(outcome: Outcome, push: commits.Together) -> Outcome:
+    """What was done, with the commit as it was pushed."""
+    return msgspec.structs.replace(outcome, commit=push.now(outcome.commit))
+
+
+def _flags(tag: str) -> tuple[str, ...]:
+    """What somebody has told git of an entry of the index, by its tag in ``git ls-files -v``."""
+    flags = {"--assume-unchanged": tag.islower(), "--skip-worktree": tag.upper() == "S"}
+    return tuple(flag for flag, is_set in flags.items() if is_set)
+
+
+def _write(file: Path, data: bytes | None) -> None:
+    if data is None:
+        file.unlink(missing_ok=True)
+    else:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)

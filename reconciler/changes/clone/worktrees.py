@@ -1,0 +1,230 @@
+"""Work trees in which the written branch is checked out, and how their files follow it.
+
+A branch is moved first and the files after it, so that nothing is in a file that is not committed.
+Before it moves, a note in the git folder says from where and where to; who finds one later
+finishes what was interrupted. Without that the old files would look like somebody's own changes,
+and whoever committed them would undo what others were promised.
+"""
+
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from reconciler.changes.clone import ignored_files as hidden
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import source
+from reconciler.desired.git.git_commands import GitError
+
+_LOG = logging.getLogger(__name__)
+
+#: The note's name, in the git folder that all work trees of a repository share.
+NOTE = "muster-moving.json"
+#: How far back it is looked for a commit whose files a work tree still has.
+_BEHIND_MAX = 200
+#: The most files that a message names.
+_NAMES_MAX = 5
+
+
+class _Move(msgspec.Struct, frozen=True):
+    """A branch that is to go from one commit to another."""
+
+    reference: str
+    before: str
+    after: str
+
+
+_decode_move = msgspec.json.Decoder(_Move).decode
+
+
+def of(repository: source.Source, reference: str) -> list[Path]:
+    """The work trees of a local repository in which a branch is checked out.
+
+    Raises:
+        GitError: git can't tell.
+    """
+    listed = gitobjects.run(repository.folder, "worktree", "list", "--porcelain", "-z").stdout
+    known: set[Path] = set()
+    found: list[Path] = []
+    for entry in os.fsdecode(listed).split("\0\0"):
+        fields = entry.strip("\0").split("\0")
+        tree = Path(fields[0].removeprefix("worktree "))
+        if not fields[0] or not (tree / ".git").exists():
+            continue  # bare, or its folder is not there
+        known.add(tree.resolve())
+        if f"branch {reference}" in fields:
+            found.append(tree)
+    own = Path(repository.address)
+    if own.resolve() not in known and (own / ".git").exists():
+        # its git folder stands elsewhere, which `worktree list` does not know
+        current = gitobjects.run(own, "symbolic-ref", "-q", "HEAD", good=(0, 1)).stdout
+        if current.decode().strip() == reference:
+            found.append(own)
+    return found
+
+
+def prepare(repository: source.Source, reference: str, before: str, after: str) -> list[Path]:
+    """Make sure that the files of a branch can follow it; the work trees to be brought up.
+
+    Raises:
+        GitError: somebody changed something there, and what to do.
+        OSError: the note can't be written.
+    """
+    trees = of(repository, reference)
+    for tree in trees:
+        _require_clean(tree)
+        _require_room(tree, before, after)
+        gitobjects.run(tree, "read-tree", "-n", "-u", "-m", before, after)
+    if trees:
+        _write_note(_note(repository), _Move(reference, before, after))
+    return trees
+
+
+def follow(repository: source.Source, trees: list[Path], before: str, after: str) -> None:
+    """Bring up the files of work trees whose branch has moved.
+
+    Never raises for what git says: the branch is written, and :func:`finish` tries again.
+    """
+    if not trees:
+        return
+    try:
+        for tree in trees:
+            _require_room(tree, before, after)  # somebody may have put something there meanwhile
+            gitobjects.run(tree, "read-tree", "-u", "-m", before, after)
+        _note(repository).unlink(missing_ok=True)
+    except (GitError, OSError) as error:
+        _LOG.warning("files of %s are not brought up to their branch yet: %s", tree, error)
+
+
+def withdraw(repository: source.Source, trees: list[Path]) -> None:
+    """The branch did not move."""
+    if trees:
+        _note(repository).unlink(missing_ok=True)
+
+
+def finish(repository: source.Source) -> None:
+    """Bring up the files of work trees that an interruption has left behind their branch.
+
+    Raises:
+        GitError: somebody changed the very same files meanwhile.
+        OSError: the note can't be read or taken away.
+    """
+    note = _note(repository)
+    try:
+        move = _decode_move(note.read_bytes())
+    except FileNotFoundError:
+        return
+    except msgspec.DecodeError as error:
+        _LOG.warning("%s can't be read, and is taken away: %s", note, error)
+        note.unlink(missing_ok=True)
+        return
+    for tree in of(repository, move.reference):
+        moved = gitobjects.run(
+            tree, "merge-base", "--is-ancestor", move.after, "HEAD", good=(0, 1, 128)
+        )
+        if moved.returncode == 0:
+            _bring_up(tree, move.before)
+    note.unlink(missing_ok=True)
+
+
+def _bring_up(tree: Path, before: str) -> None:
+    """Have files that are still as in ``before`` be as in HEAD; others' changes stay."""
+    gitobjects.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
+    _take_up_written(tree, before)
+    try:
+        _require_room(tree, before, "HEAD")
+        gitobjects.run(tree, "read-tree", "-u", "-m", before, "HEAD")
+    except GitError as error:
+        raise GitError(
+            f"the branch is checked out in {tree}, whose files Muster was bringing up to it when "
+            f"it was interrupted, and can't now: {error}. Undo the changes of these files, and "
+            "commit nothing there before: it would take back what was committed since "
+            f"{before[:12]}"
+        ) from error
+
+
+def _take_up_written(tree: Path, before: str) -> None:
+    """Stage files that are as in HEAD already: git had come so far before it was interrupted."""
+    listed = gitobjects.run(tree, "diff-tree", "-r", "-z", "--no-renames", before, "HEAD").stdout
+    parts = listed.split(b"\0")
+    wanted = [
+        (*head.split()[1:4:2], path)
+        for head, path in zip(parts[:-1:2], parts[1::2], strict=True)
+        if b"\n" not in path
+    ]
+    there = [one for one in wanted if (tree / os.fsdecode(one[2])).is_file()]
+    hashes = gitobjects.run(
+        tree, "hash-object", "--stdin-paths", data=b"".join(path + b"\n" for _, _, path in there)
+    ).stdout.split()
+    staged = b"".join(
+        b"%s %s\t%s\0" % (mode, blob, path)
+        for (mode, blob, path), found in zip(there, hashes, strict=True)
+        if found == blob
+    )
+    gitobjects.run(tree, "update-index", "-z", "--index-info", data=staged)
+    gitobjects.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
+
+
+def _require_clean(tree: Path) -> None:
+    """Raise GitError where files or the index of a work tree are not as its HEAD."""
+    gitobjects.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
+    changed = _names(tree, "diff-files")
+    staged = _names(tree, "diff-index", "--cached", "HEAD")
+    if not changed and not staged:
+        return
+    place = f"the branch is checked out in {tree}, and"
+    behind = "" if changed else _behind(tree)
+    if behind:
+        raise GitError(
+            f"{place} files there are not committed: they are those of {behind[:12]}, before what "
+            f"the branch says now. `git -C {tree} reset --hard` brings them up to it; commit them "
+            "only if you mean to take back everything since"
+        )
+    names = [*dict.fromkeys([*changed, *staged])]
+    shown = ", ".join(names[:_NAMES_MAX])
+    shown += f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    raise GitError(
+        f"{place} files there are changed and not committed: {shown}; commit or undo them, or "
+        "check out another branch"
+    )
+
+
+def _require_room(tree: Path, before: str, after: str) -> None:
+    """Raise GitError where git would put a file in place of something that it does not know."""
+    names = hidden.added(tree, before, after)
+    if names:
+        raise GitError(
+            f"the branch is checked out in {tree}, where something that is not committed stands in "
+            f"place of {hidden.named(names)}: commit it or move it away"
+        )
+
+
+def _names(tree: Path, *command: str) -> list[str]:
+    said = gitobjects.run(tree, *command, "--name-only", "-z").stdout
+    return [name.decode("utf-8", "replace") for name in said.split(b"\0") if name]
+
+
+def _behind(tree: Path) -> str:
+    """The commit before HEAD that the index is exactly like; empty where there is none."""
+    written = gitobjects.run(tree, "write-tree", good=(0, 128)).stdout.decode().strip()
+    said = gitobjects.run(tree, "log", f"--max-count={_BEHIND_MAX}", "--format=%H %T", "HEAD")
+    for line in said.stdout.decode().splitlines():
+        commit, _, of_commit = line.partition(" ")
+        if of_commit == written:
+            return commit
+    return ""
+
+
+def _note(repository: source.Source) -> Path:
+    return gitobjects.common_folder(repository.folder) / NOTE
+
+
+def _write_note(note: Path, move: _Move) -> None:
+    """Durably, before what it tells of."""
+    fresh = note.with_name(f"{NOTE}.{os.getpid()}")
+    with fresh.open("wb") as file:
+        file.write(msgspec.json.encode(move))
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(note)

@@ -1,0 +1,166 @@
+"""Puts commits on top of what others pushed, without touching any work tree, index or branch.
+
+``git rebase`` works in the files of a person, moves their branch whoever has committed to it
+meanwhile, and takes all of that back where it fails. What Muster commits changes a file or two, so
+the same commits are made anew here in an index of their own; the caller moves the branch to them,
+from the very commit that it has seen there or not at all.
+"""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git.git_commands import GitError
+
+#: A line of ``diff-tree`` or ``update-index`` for a file that is not there.
+_ABSENT = "000000"
+
+
+class ContradictionError(GitError):
+    """Others changed the same lines."""
+
+
+class _Entry(NamedTuple):
+    """A file of a tree: its mode and the id of its text; mode 000000: it is not there."""
+
+    mode: str
+    blob: str
+
+
+def onto(root: Path, base: str, commits: list[str]) -> list[str]:
+    """The ids of commits made anew on top of ``base``, in their order, the oldest first.
+
+    Raises:
+        ContradictionError: they change what others changed, in other ways.
+        GitError: git can't make them.
+    """
+    made = []
+    with tempfile.TemporaryDirectory(prefix="muster-restack-") as scratch:
+        for commit in commits:
+            parent = _text(gitobjects.run(root, "rev-parse", f"{commit}~1").stdout)
+            tree = _tree(root, base, (parent, commit), Path(scratch))
+            base = _again(root, commit, base, tree)
+            made.append(base)
+    return made
+
+
+def merge(root: Path, base: str, head: str) -> str:
+    """The id of a merge of two commits, the first of which goes on in it.
+
+    What it changes in ``base`` is what ``head`` has changed since they parted, no more: who signs
+    it answers for that alone.
+
+    Raises:
+        ContradictionError: both have changed the same, in other ways.
+        GitError: they have nothing in common, or git can't make it.
+    """
+    common = _text(gitobjects.run(root, "merge-base", base, head).stdout)
+    with tempfile.TemporaryDirectory(prefix="muster-restack-") as scratch:
+        tree = _tree(root, base, (common, head), Path(scratch))
+    message = f"Merge {head[:12]} into what others pushed\n".encode()
+    parents = ("-p", base, "-p", head)
+    made = gitobjects.run(
+        root, "commit-tree", *signing(root), *parents, "-F", "-", tree, data=message
+    )
+    return _text(made.stdout)
+
+
+def _tree(root: Path, base: str, change: tuple[str, str], scratch: Path) -> str:
+    """The tree of ``base`` with what changes from one commit to another."""
+    index = {"GIT_INDEX_FILE": str(scratch / "index")}
+    gitobjects.run(root, "read-tree", base, extra=index)
+    changed = dict(_changed(root, base, change, scratch))
+    lines = [f"{one.mode} {one.blob}\t".encode() + path for path, one in changed.items()]
+    data = b"".join(line + b"\0" for line in lines)
+    gitobjects.run(root, "update-index", "-z", "--index-info", data=data, extra=index)
+    tree = _text(gitobjects.run(root, "write-tree", extra=index).stdout)
+    _require_kept(root, base, tree, changed)
+    return tree
+
+
+def _require_kept(root: Path, base: str, tree: str, changed: Mapping[bytes, _Entry]) -> None:
+    """Raise where a file of others went without our having deleted it.
+
+    An index drops a file in whose place a folder is put, and says nothing of it.
+    """
+    listing = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter=D")
+    gone = gitobjects.run(root, *listing, base, tree).stdout.split(b"\0")[:-1]
+    for path in gone:
+        if path not in changed:
+            made = os.fsdecode(path)
+            raise ContradictionError(f"others made a file of {made}, in which we have files")
+
+
+def _text(said: bytes) -> str:
+    return said.decode().strip()
+
+
+def _changed(
+    root: Path, base: str, change: tuple[str, str], scratch: Path
+) -> list[tuple[bytes, _Entry]]:
+    """The files that differ between two commits, as they are to be on top of ``base``."""
+    listed = gitobjects.run(root, "diff-tree", "-r", "-z", "--no-renames", *change).stdout.split(
+        b"\0"
+    )
+    found = []
+    for head, path in zip(listed[:-1:2], listed[1::2], strict=True):
+        old_mode, new_mode, old_blob, new_blob, _ = head.decode().removeprefix(":").split()
+        before, after = _Entry(old_mode, old_blob), _Entry(new_mode, new_blob)
+        theirs = _at(root, base, path, absent=_Entry(_ABSENT, "0" * len(new_blob)))
+        if theirs in (before, after):
+            found.append((path, after))
+        elif _ABSENT in (before.mode, after.mode, theirs.mode):
+            raise ContradictionError(f"others changed {os.fsdecode(path)} as well")
+        else:
+            blob = _merged(root, (after, before, theirs), os.fsdecode(path), scratch)
+            found.append((path, _Entry(after.mode, blob)))
+    return found
+
+
+def _at(root: Path, commit: str, path: bytes, absent: _Entry) -> _Entry:
+    said = gitobjects.run(root, "ls-tree", "-z", "--full-tree", commit, "--", os.fsdecode(path))
+    head = said.stdout.partition(b"\t")[0].decode().split()
+    return _Entry(head[0], head[2]) if len(head) == 3 else absent
+
+
+def _merged(root: Path, of: tuple[_Entry, _Entry, _Entry], path: str, scratch: Path) -> str:
+    """The id of a text in which the changes of both sides are; the second is what both had."""
+    files = []
+    for number, entry in enumerate(of):
+        files.append(scratch / f"side-{number}")
+        files[-1].write_bytes(gitobjects.run(root, "cat-file", "blob", entry.blob).stdout)
+    done = gitobjects.run(
+        root, "merge-file", "--quiet", "-p", "--", *map(str, files), good=range(256)
+    )
+    if done.returncode:
+        raise ContradictionError(f"others changed the same lines of {path}")
+    return _text(gitobjects.run(root, "hash-object", "-w", "--stdin", data=done.stdout).stdout)
+
+
+def _again(root: Path, commit: str, parent: str, tree: str) -> str:
+    """The same commit with another parent and tree, signed where this person signs."""
+    said = gitobjects.run(
+        root, "show", "-s", "--date=raw", "--format=%an%x00%ae%x00%ad%x00%B", commit
+    ).stdout
+    name, address, when, message = said.split(b"\0", 3)
+    author = {
+        "GIT_AUTHOR_NAME": name.decode("utf-8", "replace"),
+        "GIT_AUTHOR_EMAIL": address.decode("utf-8", "replace"),
+        "GIT_AUTHOR_DATE": when.decode(),
+    }
+    made = gitobjects.run(
+        root,
+        *("commit-tree", *signing(root), "-p", parent, "-F", "-", tree),
+        data=message.strip() + b"\n",
+        extra=author,
+    )
+    return _text(made.stdout)
+
+
+def signing(root: Path) -> tuple[str, ...]:
+    """The option of ``commit-tree`` that signs, where this person signs."""
+    signs = gitobjects.run(root, "config", "--type=bool", "--get", "commit.gpgsign", good=(0, 1))
+    return ("-S",) if _text(signs.stdout) == "true" else ()

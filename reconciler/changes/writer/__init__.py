@@ -1,0 +1,1 @@
+"""Commits written to the desired repository on behalf of users."""

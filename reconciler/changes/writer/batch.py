@@ -1,0 +1,357 @@
+"""Judges requests against one revision: which can be done, and what files they make of it.
+
+A batch is what goes into the branch at once. Requests are judged in their order, each on top of
+those before it; one that can't be done says why and leaves the rest as they are. Nothing is
+written here: what comes out is files and the steps that led to them.
+"""
+
+import contextlib
+import copy
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from reconciler.changes import requests
+from reconciler.changes import yaml_edit as edit
+from reconciler.changes.clone import ignored_files as hidden
+from reconciler.changes.requests import AddJob, EditObject, Person, Request, Result, ReviseObject
+from reconciler.changes.writer import object_index as index
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.desired.git.git_commands import GitError
+from reconciler.model import desired
+from reconciler.model.values import suggestions as nearest
+
+_LOG = logging.getLogger(__name__)
+
+#: Of so many names that are not there a batch tells which ones are like them: each is compared with
+#: thousands, and all changes of everybody wait in one line meanwhile.
+HINTS_MAX = 3
+#: Of what goes together no more is judged once so many are refused.
+REFUSED_MAX = 100
+#: Of so many files it is kept what their documents say, until they are changed again.
+SHEETS_MAX = 16
+
+
+class Step(NamedTuple):
+    """What one request makes of a commit: files, and what its message says."""
+
+    author: Person
+    subject: str
+    files: dict[str, bytes | None]
+    trailers: tuple[tuple[str, str], ...] = ()
+
+
+class Batch:
+    """Requests judged against one revision, and the files that they change.
+
+    Args:
+        known: what the revision holds.
+        sub_path: the folder in which desired state is; empty: the whole repository.
+        trees: work trees whose files are to follow: nothing that stands there is overwritten.
+    """
+
+    def __init__(self, known: index.Index, sub_path: str, trees: Sequence[Path] = ()) -> None:
+        self._index = known
+        self._trees = trees
+        self._prefix = f"{sub_path}/" if sub_path else ""
+        #: Files as changed so far; None: taken away.
+        self.files: dict[str, bytes | None] = {}
+        #: Where objects stand now that were added or taken out.
+        self._moved: dict[tuple[str, str], tuple[str, ...]] = {}
+        self.results: list[Result] = []
+        #: Of each request that changed something, in order.
+        self.steps: list[Step] = []
+        self._hints = 0
+        #: Files taken apart, as they are by now; the one used last is the last.
+        self._sheets: dict[str, edit.Sheet] = {}
+
+    def _paths_of(self, kind: str, name: str) -> tuple[str, ...]:
+        """Where an object stands; a file once for each document of the name.
+
+        Raises:
+            MissingError: nowhere.
+        """
+        key = (kind, name)
+        found = self._moved[key] if key in self._moved else self._index.paths_of(kind, name)
+        if not found:
+            self._hints += 1
+            known = self._index.names(kind) if self._hints <= HINTS_MAX else ()
+            hint = nearest.hint(name, known)
+            unreadable = self._index.unreadable()
+            if unreadable:
+                hint += f"; {unreadable[0]} can't be read and may hold it: mend that file first"
+            raise requests.MissingError(f"there is no {kind}/{name} in the repository{hint}")
+        return found
+
+    def _only_path_of(self, kind: str, name: str) -> str:
+        """Where an object stands.
+
+        Raises:
+            MissingError: nowhere.
+            ConflictError: several documents have its name.
+        """
+        path, *others = self._paths_of(kind, name)
+        if others:
+            raise requests.ConflictError(requests.several(kind, name, [path, *others]))
+        return path
+
+    def _text(self, path: str) -> str:
+        """What a file holds.
+
+        Raises:
+            ConflictError: git can't be asked for a file of that name.
+        """
+        if "\n" in path:
+            raise requests.ConflictError(
+                f"{path!r} has a line break in its name: rename it in a clone first (git mv)"
+            )
+        data = self.files[path] if path in self.files else self._index.read(path)
+        return (data or b"").decode()
+
+    def _sheet(self, path: str) -> edit.Sheet:
+        """A file taken apart: what edits of it leave unchanged is not read again.
+
+        Raises:
+            ConflictError: as ``_text``.
+            EditError: it can't be taken apart.
+        """
+        text, known = self._text(path), self._sheets.pop(path, None)
+        if known is None or known.text != text:
+            known = edit.Sheet.read(text)
+        self._keep(path, known)
+        return known
+
+    def _keep(self, path: str, sheet: edit.Sheet) -> None:
+        self._sheets.pop(path, None)
+        self._sheets[path] = sheet
+        if len(self._sheets) > SHEETS_MAX:
+            del self._sheets[next(iter(self._sheets))]
+
+    def judge(self, request: Request | requests.Together) -> None:
+        """Take up one request or refuse it; of several that go together all or none."""
+        if not isinstance(request, requests.Together):
+            self._judge(request)
+            return
+        files, moved, steps = dict(self.files), dict(self._moved), len(self.steps)
+        first, refused = len(self.results), 0
+        for one in request.requests:
+            if refused == REFUSED_MAX:
+                self.results.append(Result("withdrawn"))
+                continue
+            self._judge(one)
+            refused += self.results[-1].status in requests.BAD
+        mine = self.results[first:]
+        if refused:
+            self.files, self._moved = files, moved
+            del self.steps[steps:]
+            withdrawn = Result("withdrawn", message="another that goes together with it is refused")
+            self.results[first:] = [
+                result if result.status in requests.BAD else withdrawn for result in mine
+            ]
+
+    def _judge(self, request: Request) -> None:
+        try:
+            if isinstance(request, AddJob):
+                result = self._add(request)
+            elif isinstance(request, EditObject | ReviseObject):
+                result = self._edit(request)
+            elif isinstance(request, requests.Approve):
+                result = self._approve(request)
+            else:
+                result = self._remove(request)
+        except requests.MissingError as error:
+            result = Result("missing", message=str(error))
+        except requests.ConflictError as error:
+            result = Result("conflict", message=str(error))
+        except requests.ElsewhereError as error:
+            result = Result("elsewhere", message=str(error))
+        except requests.ForbiddenError as error:
+            result = Result("forbidden", message=str(error))
+        except requests.UndecidedError as error:
+            result = Result("undecided", message=str(error))
+        except (edit.EditError, UnicodeError) as error:
+            result = Result("refused", message=str(error))
+        except Exception as error:
+            if isinstance(error, GitError | OSError):
+                raise  # it is the repository, and concerns all
+            # Many people share a batch: what nobody thought of costs one of them the change.
+            _LOG.exception("%s of the batch can't be judged", type(request).__name__)
+            told = "an unexpected error while it was made; the controller's log has it"
+            result = Result("defect", message=told)
+        self.results.append(result)
+
+    def _require_permit(
+        self, permit: requests.Permit | None, label: str = "", paths: Sequence[str] = ()
+    ) -> None:
+        """Raise ForbiddenError where who asks may not do it to an object as it stands there."""
+        if permit is None:
+            return
+        kind, _, name = label.partition("/")
+        raw = [one for path in dict.fromkeys(paths) for one in self._raw(path, kind, name)]
+        found = documents.of_raw(raw).documents
+        why = permit(tuple(one for one in found if one.label == label))
+        if why:
+            raise requests.ForbiddenError(why)
+
+    def _raw(self, path: str, kind: str, name: str) -> list[yamlreader.RawDocument]:
+        """The documents of an object in a file, without their places; none where it is no YAML."""
+        try:
+            return [yamlreader.RawDocument(one, 0) for one in self._sheet(path).find(kind, name)]
+        except edit.EditError:  # it can be read, perhaps, and not be edited
+            with contextlib.suppress(yamlreader.YamlError):
+                return yamlreader.read(self._text(path).encode())
+            return []
+
+    def _approve(self, request: requests.Approve) -> Result:
+        self._require_permit(request.permit)
+        made = self._index.approval(request.digest, request.author.address, request.held_at)
+        if made is not None:
+            return Result("unchanged", commit=made, message=requests.approved_already(made))
+        subject = requests.approval_subject(request.digest, request.reason)
+        trailers = ((requests.APPROVE_TRAILER, request.digest),)
+        if any(one.author == request.author and one.trailers == trailers for one in self.steps):
+            return Result("accepted")
+        self.steps.append(Step(request.author, subject, {}, trailers))
+        return Result("accepted")
+
+    def _change(self, files: dict[str, bytes | None], author: Person, subject: str) -> Result:
+        self.files.update(files)
+        self.steps.append(Step(author, subject, files))
+        return Result("accepted", next(iter(files)))
+
+    def _add(self, request: AddJob) -> Result:
+        self._require_permit(request.permit)
+        data = request.text.encode()
+        file = documents.read(data)
+        path = f"{self._prefix}{index.JOBS_FOLDER}/{request.name}.yaml"
+        problems = documents.problems(path, data, file)
+        if problems:
+            return Result("refused", path, message="\n".join(p.text() for p in problems))
+        if [(d.kind, d.name) for d in file.documents] != [("Job", request.name)]:
+            message = f"a submission is one document, of kind Job and name {request.name}"
+            return Result("refused", path, message=message)
+        key = ("Job", request.name)
+        taken = self._moved[key] if key in self._moved else self._index.paths_of(*key)
+        if taken:
+            wanted = edit.documents(request.text)[0]
+            for present in dict.fromkeys(taken):
+                if wanted in edit.documents(self._text(present)):
+                    return Result("unchanged", present, self._index.head, requests.IS_THERE)
+            present = taken[0]
+            message = (
+                f"another job of the name {request.name} stands in {present}: choose another "
+                "name, or change that one"
+            )
+            return Result("refused", present, message=message)
+        if path in self.files or self._index.has_file(path):
+            before = self._text(path)
+            text = edit.append_document(before, request.text) if before else request.text
+            data = text.encode()
+        else:
+            self._require_room(path)
+        self._moved[key] = (path,)
+        return self._change({path: data}, request.author, f"Submit Job/{request.name}")
+
+    def _require_room(self, path: str) -> None:
+        """Raise ConflictError where a new file would take the place of anything."""
+        why = self._index.in_the_way(path)
+        if why:
+            raise requests.ConflictError(f"{why}: choose another name, or move what stands there")
+        for tree in self._trees:
+            if hidden.in_place_of(tree, [path]):
+                raise requests.ConflictError(
+                    f"{path} is to be written, and something that is not committed stands in its "
+                    f"place in {tree}: commit it, move it away, or choose another name"
+                )
+
+    def _edit(self, request: EditObject | ReviseObject) -> Result:
+        if not request.name:
+            names = self._index.names(request.kind)
+            if len(names) != 1:
+                return Result(
+                    "missing", message=f"the repository has {len(names)} of {request.kind}, not one"
+                )
+            request = msgspec.structs.replace(request, name=names[0])
+        path = self._only_path_of(request.kind, request.name)
+        label = f"{request.kind}/{request.name}"
+        self._require_permit(request.permit, label, (path,))
+        _require_below((path,), request.below)
+        before = self._sheet(path)
+        if isinstance(request, ReviseObject):
+            fields = request.revise(_document(before, request.kind, request.name))
+        else:
+            fields = request.fields
+        after = before.having(request.kind, request.name, fields)
+        if after.text == before.text:
+            return Result("unchanged", path, self._index.head, "it is so already")
+        mine = _problems(path, after, label)
+        if mine:
+            return Result("refused", path, message="\n".join(p.text() for p in mine))
+        self._keep(path, after)
+        what = ", ".join(str(step[-1]) for step, _ in fields)
+        subject = request.subject or f"Change {what} of {label}"
+        subject += f": {request.reason}" if request.reason else ""
+        return self._change({path: after.text.encode()}, request.author, subject)
+
+    def _differ(self, paths: Sequence[str], kind: str, name: str) -> bool:
+        """Whether documents of one name say different things."""
+        texts = map(self._text, dict.fromkeys(paths))
+        first, *others = [one for text in texts for one in _documents(text, kind, name)]
+        return any(one != first for one in others)
+
+    def _remove(self, request: requests.RemoveObject) -> Result:
+        kind, name = request.kind, request.name
+        paths = self._paths_of(kind, name)
+        if request.several == "conflict" or (
+            request.several == "alike" and self._differ(paths, kind, name)
+        ):
+            paths = (self._only_path_of(kind, name),)
+        self._require_permit(request.permit, f"{kind}/{name}", paths)
+        _require_below(paths, request.below)
+        files: dict[str, bytes | None] = {}
+        for path in dict.fromkeys(paths):
+            left: edit.Sheet | None = self._sheet(path)
+            for _ in range(paths.count(path)):
+                left = left.without(kind, name) if left is not None else None
+            files[path] = None if left is None else left.text.encode()
+            if left is not None:
+                self._keep(path, left)
+        self._moved[kind, name] = ()
+        subject = request.subject or f"Remove {kind}/{name}"
+        subject += f": {request.reason}" if request.reason else ""
+        return self._change(files, request.author, subject)
+
+
+def _require_below(paths: Sequence[str], below: str) -> None:
+    """Raise ElsewhereError where a file is not below a folder."""
+    for path in paths:
+        why = requests.confined(path, below)
+        if why:
+            raise requests.ElsewhereError(why)
+
+
+def _problems(path: str, sheet: edit.Sheet, label: str) -> list[desired.Problem]:
+    """What is wrong with one object of a file; only where it is something, with its places."""
+    kind, _, name = label.partition("/")
+    raw = [yamlreader.RawDocument(one, 0) for one in sheet.find(kind, name)]
+    if raw and not any(one.faults for one in documents.of_raw(raw).documents):
+        return []
+    found = documents.validate(path, sheet.text.encode())
+    return [problem for problem in found if problem.object == label]
+
+
+def _documents(text: str, kind: str, name: str) -> list[Any]:
+    """All documents of one name in a file."""
+    return [one for one in edit.documents(text) if edit.is_object(one, kind, name)]
+
+
+def _document(sheet: edit.Sheet, kind: str, name: str) -> Mapping[str, Any]:
+    """One document of a file; a copy, which may be changed."""
+    for document in sheet.find(kind, name):
+        found: Mapping[str, Any] = copy.deepcopy(document)
+        return found
+    raise edit.EditError(f"{kind}/{name} can't be read")

@@ -1,0 +1,224 @@
+"""Writes to the desired repository: batches of requests become commits, without a work tree.
+
+Many requests come in at once and share one write: their commits (one an author, in order) are
+made by ``git fast-import`` and become the branch's head by compare-and-swap, or by a push. Where
+somebody else was faster, their commits are taken up and the batch is built again on top. An
+acknowledged request is in the branch; each one that is not says why.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from reconciler.changes import push_result as pushing
+from reconciler.changes import requests
+from reconciler.changes.clone import clone_lock as turns
+from reconciler.changes.clone import worktrees
+from reconciler.changes.requests import MUSTER, Person, Request, Result
+from reconciler.changes.writer import fast_import as importing
+from reconciler.changes.writer import object_index as index
+from reconciler.changes.writer import signing
+from reconciler.changes.writer import stale_refs as scraps
+from reconciler.changes.writer.batch import Batch
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import source
+from reconciler.desired.git.git_commands import GitError
+
+_LOG = logging.getLogger(__name__)
+
+#: How often a batch is built again because somebody else's push came first.
+ATTEMPTS_MAX = 8
+#: How long a person's turn in it is waited for.
+TURN_S = 30.0
+#: The most requests of one batch; more are done in several.
+BATCH_MAX = 1_000
+
+
+class Writer:
+    """Writes to one branch. One thread at a time.
+
+    Args:
+        repository: where to write; a local one is written in place, others by push.
+        committer: whom commits name as committer; authors are those of the requests.
+        attempts_max: how often to build on top of what others pushed.
+        signing_key: file with the SSH key that signs commits; None: they are not signed.
+    """
+
+    def __init__(
+        self,
+        repository: source.Source,
+        *,
+        committer: Person = MUSTER,
+        attempts_max: int = ATTEMPTS_MAX,
+        signing_key: Path | None = None,
+    ) -> None:
+        self._signing_key = signing_key
+        self._source = repository
+        self._committer = committer
+        self._attempts_max = attempts_max
+        self._index = index.Index(repository)
+        self._tidied = False
+        if repository.local:
+            try:
+                worktrees.finish(repository)
+            except (GitError, OSError) as error:
+                _LOG.warning(
+                    "%s can't be looked at before the first change: %s", repository.address, error
+                )
+
+    def close(self) -> None:
+        """End the processes that it holds."""
+        self._source.close()
+
+    def write(
+        self, batch: Sequence[Request | requests.Together], *, now: int, dry_run: bool = False
+    ) -> list[Result]:
+        """Put requests into the branch; one result each, in their order.
+
+        Args:
+            now: seconds since the epoch, for the commits.
+            dry_run: only tell; what would be accepted has no commit.
+
+        Never raises for what git says: such requests are ``failed``.
+        """
+        results: list[Result] = []
+        for start in range(0, len(batch), BATCH_MAX):
+            part = batch[start : start + BATCH_MAX]
+            try:
+                results += self._write(part, now, dry_run=dry_run)
+            except (GitError, OSError) as error:
+                self._index.head = None
+                failed = Result("failed", message=str(error))
+                results += [failed] * sum(map(_count, part))
+        return results
+
+    def _write(
+        self, part: Sequence[Request | requests.Together], now: int, *, dry_run: bool
+    ) -> list[Result]:
+        why = ""
+        for _ in range(self._attempts_max):
+            self._source.fetch()
+            if self._source.local:
+                with turns.taken(self._source.folder, wait_s=TURN_S):
+                    worktrees.finish(self._source)
+            if not self._tidied:
+                scraps.tidy(self._source.folder)
+                self._tidied = True
+            try:
+                head = self._source.head()
+            except source.MissingBranchError:
+                if not self._is_new():
+                    raise
+                head = self._first_commit(now)
+            self._index.advance(head)
+            judged = Batch(self._index, self._source.sub_path, self._trees())
+            for request in part:
+                judged.judge(request)
+            if dry_run or not judged.steps:
+                return judged.results
+            commit = self._commit(head, judged, now)
+            why = self._publish(head, commit)
+            if not why:
+                self._index.take(commit, judged.files)
+                return [
+                    Result("accepted", result.path, commit)
+                    if result.status == "accepted"
+                    else result
+                    for result in judged.results
+                ]
+        raise GitError(f"others pushed {self._attempts_max} times in between; last: {why}")
+
+    def _trees(self) -> list[Path]:
+        """Work trees of other people whose files follow the branch."""
+        if not self._source.local:
+            return []
+        try:
+            return worktrees.of(self._source, self._full_reference())
+        except GitError:  # no branch is checked out: whoever writes one says so
+            return []
+
+    def _is_new(self) -> bool:
+        """Whether the repository has no branch at all yet: then one may be made."""
+        if self._source.branch is None or not self._source.local:
+            return False
+        return not gitobjects.run(self._source.folder, "for-each-ref", "refs/heads/").stdout
+
+    def _first_commit(self, now: int) -> str:
+        """An empty commit in an empty repository, so that everything after it is alike."""
+        tree = gitobjects.run(self._source.folder, "mktree").stdout.decode().strip()
+        who = self._committer
+        stamp = f"{now} +0000"
+        identity = {
+            "GIT_AUTHOR_NAME": who.name,
+            "GIT_AUTHOR_EMAIL": who.email,
+            "GIT_AUTHOR_DATE": stamp,
+            "GIT_COMMITTER_NAME": who.name,
+            "GIT_COMMITTER_EMAIL": who.email,
+            "GIT_COMMITTER_DATE": stamp,
+        }
+        made = gitobjects.run(
+            self._source.folder, "commit-tree", tree, "-m", "Begin", extra=identity
+        )
+        commit = made.stdout.decode().strip()
+        gitobjects.run(
+            self._source.folder, "update-ref", self._source.reference, commit, "0" * len(commit)
+        )
+        return commit
+
+    def _commit(self, head: str, judged: Batch, now: int) -> str:
+        """Make the commits, one for each run of requests of one author; the id of the last."""
+        groups = importing.by_author(judged.steps)
+        commit = importing.commits(self._source.folder, head, groups, self._committer, now)
+        if self._signing_key is not None:
+            commit = signing.sign(self._source, head, commit, self._signing_key)
+        return commit
+
+    # --- making it the head -----------------------------------------------------------------
+
+    def _publish(self, head: str, commit: str) -> str:
+        """Make ``commit`` the branch's head; why not, where somebody else was faster."""
+        if not self._source.local:
+            return self._push(head, commit)
+        with turns.taken(self._source.folder, wait_s=TURN_S):
+            found = self._source.head()
+            return f"it is at {found}" if found != head else self._advance(head, commit)
+
+    def _advance(self, head: str, commit: str) -> str:
+        """Move the local branch, and the files of its work trees with it."""
+        reference = self._full_reference()
+        trees = worktrees.prepare(self._source, reference, head, commit)
+        done = gitobjects.run(
+            self._source.folder,
+            *("update-ref", "-m", "muster", reference, commit, head),
+            good=(0, 1, 128),
+        )
+        if done.returncode:
+            worktrees.withdraw(self._source, trees)
+            said = done.stderr.decode("utf-8", "replace").strip()
+            if self._source.head() == head:
+                raise GitError(f"the branch can't be written: {said}")
+            return said
+        worktrees.follow(self._source, trees, head, commit)
+        return ""
+
+    def _full_reference(self) -> str:
+        if self._source.branch is not None:
+            return self._source.reference
+        found = gitobjects.run(self._source.folder, "symbolic-ref", "HEAD")
+        return found.stdout.decode().strip()
+
+    def _push(self, head: str, commit: str) -> str:
+        """Push to where the mirror comes from."""
+        branch = self._source.branch
+        if branch is None:
+            raise GitError("name the branch to push to")
+        folder = self._source.folder
+        why = pushing.push(folder, self._source.address, commit, f"refs/heads/{branch}")
+        if not why:
+            gitobjects.run(folder, "update-ref", self._source.reference, commit, head)
+        return why
+
+
+def _count(request: Request | requests.Together) -> int:
+    """How many results it has."""
+    return len(request.requests) if isinstance(request, requests.Together) else 1

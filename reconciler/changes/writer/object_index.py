@@ -1,0 +1,150 @@
+"""Which object stands in which file of a revision, kept up to date by what revisions change.
+
+A writer has to know whether a name is taken before it commits, thousands of times; reading the
+repository for that once, and then only what changed, is what makes submissions cheap.
+"""
+
+from collections.abc import Mapping
+
+from reconciler.changes import approvals
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.git import source
+
+#: Files at or below which nothing but jobs submitted through Muster stands.
+JOBS_FOLDER = "jobs"
+
+
+class Index:
+    """Objects of one branch by kind and name.
+
+    A revision may hold several documents of one name: which of them counts is the loader's to
+    say, so that all of them are known here, whatever order they came and go in.
+    """
+
+    def __init__(self, repository: source.Source) -> None:
+        self._source = repository
+        self.head: str | None = None
+        #: What stands in a file, each name as often as it stands there.
+        self._files: dict[str, tuple[tuple[str, str], ...]] = {}
+        #: Where an object stands: its file once for each document, in no order.
+        self._paths: dict[tuple[str, str], list[str]] = {}
+        self._unreadable: set[str] = set()
+        #: Links and submodules that have the name of a file.
+        self._links: set[str] = set()
+        #: The folder of which it was seen that it is one, and the revision in which.
+        self._folder: tuple[str | None, str] = (None, "")
+
+    def advance(self, head: str) -> None:
+        """Take up a revision.
+
+        Raises:
+            GitError: it can't be read.
+        """
+        if head == self.head:
+            return
+        if self.head is not None and self._source.has(self.head):
+            changes = self._source.changes(self.head, head)
+        else:
+            changes = self._source.files(head)
+            self._files, self._paths, self._unreadable, self._links = {}, {}, set(), set()
+        self.head = None
+        self._links -= changes.ignored.keys()
+        self._links.update(path for path, why in changes.ignored.items() if why is not None)
+        present = [change for change in changes.files if change.blob is not None]
+        blobs = self._source.blobs([change.blob or "" for change in present])
+        files: dict[str, bytes | None] = dict.fromkeys(change.path for change in changes.files)
+        files.update((change.path, data) for change, data in zip(present, blobs, strict=True))
+        self.take(head, files)
+
+    def take(self, head: str, files: Mapping[str, bytes | None]) -> None:
+        """Take up a revision whose difference to the last one the caller has read or made.
+
+        Args:
+            files: what became of the files that differ; None: it is gone.
+        """
+        self.head = None
+        # An object may move from one file to another: all leave before any comes.
+        for path in files:
+            self._forget(path)
+        for path, data in files.items():
+            if data is not None:
+                self._put(path, data)
+        self.head = head
+
+    def _put(self, path: str, data: bytes) -> None:
+        file = documents.read(data)
+        if file.error is not None:
+            self._unreadable.add(path)
+        names = tuple(
+            (document.kind, document.name)
+            for document in file.documents
+            if document.kind and document.name
+        )
+        self._files[path] = names
+        for name in names:
+            self._paths.setdefault(name, []).append(path)
+
+    def _forget(self, path: str) -> None:
+        self._unreadable.discard(path)
+        for name in set(self._files.pop(path, ())):
+            left = [other for other in self._paths[name] if other != path]
+            if left:
+                self._paths[name] = left
+            else:
+                del self._paths[name]
+
+    def paths_of(self, kind: str, name: str) -> tuple[str, ...]:
+        """The files in which an object stands, in order; one that has it twice is there twice."""
+        return tuple(sorted(self._paths.get((kind, name), ())))
+
+    def names(self, kind: str) -> list[str]:
+        """The names of all objects of a kind."""
+        return [name for known, name in self._paths if known == kind]
+
+    def unreadable(self) -> list[str]:
+        """The files that can't be read, so that nobody knows what stands in them."""
+        return sorted(self._unreadable)
+
+    def has_file(self, path: str) -> bool:
+        """Whether there is such a file."""
+        return path in self._files
+
+    def in_the_way(self, path: str) -> str:
+        """What stands where a new file is to be, in words; empty: nothing.
+
+        Git gives way to a file without a word: all that stood in a folder of its name is gone.
+
+        Raises:
+            GitError: it can't be told.
+        """
+        folder = path.rpartition("/")[0]
+        if folder and self._folder != (self.head, folder):
+            found = self._source.objects.read(f"{self.head}:{folder}")
+            if found is not None and found[1] != "tree":
+                return f"{folder} is a file in the repository, and not a folder"
+            self._folder = (self.head, folder)
+        if path in self._links:
+            return f"{path} is a link or a submodule in the repository, and not a file"
+        found = self._source.objects.read(f"{self.head}:{path}")
+        if found is None:
+            return ""
+        what = "a folder" if found[1] == "tree" else "something that is not read"
+        return f"{path} is {what} in the repository, and not a file"
+
+    def approval(self, digest: str, email: str, held_at: str) -> str | None:
+        """The commit by which somebody's approval of a change stands; see ``approvals``.
+
+        Raises:
+            GitError: it can't be told.
+        """
+        folder, head = self._source.folder, self.head or ""
+        return approvals.standing(folder, head, digest, email, held_at=held_at)
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file of the revision.
+
+        Raises:
+            GitError: they can't be read.
+        """
+        found = self._source.objects.read(f"{self.head}:{path}")
+        return b"" if found is None else found[2]

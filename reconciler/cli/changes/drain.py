@@ -1,0 +1,96 @@
+"""The commands that take nodes out of service by git, or by an override, and put them back."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from reconciler.cli import completion as completing
+from reconciler.cli import context, terminal
+from reconciler.cli import lazy_import as lazily
+from reconciler.cli.changes import overrides as overriding
+from reconciler.cli.changes import submit as changing
+from reconciler.model.values import hostlists
+
+if TYPE_CHECKING:
+    from reconciler.operations.changes import local_changes as operations
+else:
+    operations = lazily.module("reconciler.operations.changes.local_changes")
+
+Nodes = Annotated[
+    list[str],
+    typer.Argument(
+        help="Names of nodes, or host lists such as gpu[001-004].",
+        autocompletion=completing.nodes,
+        callback=context.named,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    for command in (drain, undrain):
+        app.command()(command)
+
+
+def drain(
+    nodes: Nodes,
+    reason: Annotated[str, typer.Option("--reason", "-m", help="Why, for who comes after.")],
+    *,
+    override: overriding.Override = False,
+    lasts: overriding.For = None,
+    dry_run: changing.DryRun = False,
+    clone: changing.Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Take nodes out of service; what runs goes on.
+
+    Example: muster drain gpu003 --reason "fan 3 is noisy"
+
+    Example: muster drain 'gpu[017-020]' --reason "rack 5 is moved"
+
+    Example: muster drain gpu003 --override --for 2h --reason "it smokes; git is down"
+    """
+    overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
+    names = _expanded(nodes)
+    if override:
+        overriding.put("drain", names, reason, lasts, (server, token_file))
+        return
+    _change_nodes("drain", names, reason, (clone, server, token_file), dry_run=dry_run)
+
+
+def _expanded(nodes: list[str]) -> list[str]:
+    """Names of nodes, each once; leaves the command where something is no host list."""
+    try:
+        return list(dict.fromkeys(name for one in nodes for name in hostlists.expand(one)))
+    except hostlists.HostListError as error:
+        terminal.fail(str(error), terminal.USAGE)
+
+
+def _change_nodes(
+    verb: Literal["drain", "undrain"],
+    names: list[str],
+    reason: str,
+    place: tuple[Path | None, str | None, str | None],
+    *,
+    dry_run: bool,
+) -> None:
+    to = changing.target(*place)
+    done = changing.carry_out([operations.Drain(verb, tuple(names), reason)], to, dry_run=dry_run)
+    changing.tell(done, to, verb, reason, dry_run=dry_run)
+
+
+def undrain(
+    nodes: Nodes,
+    *,
+    dry_run: changing.DryRun = False,
+    clone: changing.Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Put drained nodes back into service.
+
+    Example: muster undrain gpu003
+    """
+    _change_nodes("undrain", _expanded(nodes), "", (clone, server, token_file), dry_run=dry_run)

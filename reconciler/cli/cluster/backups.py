@@ -1,0 +1,106 @@
+"""Commands that keep the store safe: ``backup`` of a live one, ``restore`` into an empty place."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.operations.client import endpoints
+
+Store = Annotated[
+    str | None,
+    typer.Option("--store", help="URL of the store; else that of `muster up` around here."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(backup)
+    app.command()(restore)
+    app.command()(adopt)
+
+
+def _store(url: str | None, *, must_exist: bool) -> str:
+    if url is not None:
+        if not url.startswith("sqlite:"):
+            terminal.fail(
+                f"--store: found {url!r}, expected sqlite:///PATH: only SQLite is built so far",
+                terminal.USAGE,
+            )
+        return url
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        path = folder / endpoints.ENDPOINT_FILE.parent / "store.db"
+        if path.exists() or (not must_exist and path.parent.is_dir()):
+            return f"sqlite:///{path}"
+    return terminal.fail(
+        "no store is known here: name one with --store sqlite:///PATH", terminal.USAGE
+    )
+
+
+def adopt(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Jobs that are new.", callback=context.named)
+    ] = None,
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All jobs are new: run everything that is written.")
+    ] = False,
+    nothing: Annotated[
+        bool, typer.Option("--none", help="No job is new: run nothing that is written.")
+    ] = False,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Say which jobs are new after the store was lost.
+
+    The others count as done. Until this is said nothing starts and nodes are left alone.
+
+    Example: muster adopt evaluate report
+    """
+    if (bool(names), everything, nothing).count(True) != 1:
+        terminal.fail("name the jobs that are new, or say --all or --none", terminal.USAGE)
+    with context.controller(server, token_file) as api:
+        api.post("/v1/adopt", {"names": names or [], "everything": everything})
+    terminal.note("adopted")
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="File to write; it must not exist.")],
+    store: Store = None,
+) -> None:
+    """Copy the store to a file, also while it is in use.
+
+    Example: muster backup muster-2026-11-21.db
+    """
+    from reconciler.store import backup as stores  # noqa: PLC0415 - no other command needs SQL
+    from reconciler.store import errors  # noqa: PLC0415
+
+    url = _store(store, must_exist=True)
+    try:
+        size = stores.backup(url, file)
+    except errors.StoreError as error:
+        terminal.fail(str(error))
+    terminal.note(f"wrote {file}: {size} bytes of {url}")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="File that `muster backup` wrote.")],
+    store: Store = None,
+) -> None:
+    """Put a backup where there is no store.
+
+    To be done before the controller is started.
+
+    Example: muster restore muster-2026-11-21.db --store sqlite:////var/lib/muster/store.db
+    """
+    from reconciler.store import backup as stores  # noqa: PLC0415 - no other command needs SQL
+    from reconciler.store import errors  # noqa: PLC0415
+
+    url = _store(store, must_exist=False)
+    try:
+        size = stores.restore(file, url)
+    except errors.StoreError as error:
+        terminal.fail(str(error))
+    terminal.note(f"restored {size} bytes into {url}")

@@ -1,0 +1,202 @@
+"""``muster drift``: what is other than git says, once or as it changes."""
+
+import contextlib
+import sys
+import time
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from reconciler.cli import common_options as naming
+from reconciler.cli import context, terminal
+from reconciler.model.policy import drift_kinds as model
+from reconciler.model.values import hostlists
+from reconciler.model.values import suggestions as nearest
+from reconciler.operations import discovery as adopting
+from reconciler.operations.views import cluster_status as standings
+
+Json = Any
+
+#: How narrow columns become where a line is short: of kinds the ends tell more than the beginnings.
+LEAST = {"KIND": 25, "SUBJECT": 14}
+#: How often --watch looks.
+LOOK_S = 2.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(drift)
+    app.command()(export)
+
+
+def drift(
+    kind: Annotated[str | None, typer.Option("--kind", "-k", help="Only of this kind.")] = None,
+    node: naming.OfNode = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", help="Only of this pool.", callback=context.named)
+    ] = None,
+    *,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also what a policy says to ignore.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on, and tell what comes and goes.")
+    ] = False,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """List what is not as git says, and what is done about it.
+
+    Exits with 2 when there is any.
+
+    Example: muster drift
+
+    Example: muster drift --node gpu007 -o wide
+    """
+    query = {"kind": kind, "node": node, "pool": pool, "all": "true" if everything else None}
+    given = {name: value for name, value in query.items() if value is not None}
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/drift", **given)
+        if not page["items"]:
+            _require_known(api, kind, node, pool)
+        with contextlib.nullcontext() if watch else terminal.verdict():
+            _show(page, output, following=watch, filters=_filters(kind, node, pool))
+        if watch:
+            _follow(api, given, page["items"], output)
+    raise typer.Exit(terminal.CHANGES if page["items"] else terminal.DONE)
+
+
+def export(
+    *,
+    declared: Annotated[
+        bool, typer.Option("--all", "-a", help="Also nodes that a pool declares already.")
+    ] = False,
+    manage: Annotated[
+        bool, typer.Option("--manage", help="Pools that take work, instead of `mode: observe`.")
+    ] = False,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Write YAML of pools for nodes that no pool declares.
+
+    Alike nodes make one pool. Nothing is committed: look at it, rename, commit.
+
+    Example: muster export > pools.yaml
+    """
+    with context.controller(server, token_file) as api:
+        items = api.get("/v1/nodes")["items"]
+        # with all nodes, what is written stands in place of the pools that there are
+        taken = [] if declared else [one["name"] for one in api.get("/v1/pools")["items"]]
+    found = adopting.pools(adopting.seen(items, declared=declared), taken)
+    if not found:
+        which = "reports" if declared else "reports that no pool declares"
+        terminal.note(f"no node {which}: there is nothing to write")
+        return
+    sys.stdout.write(adopting.text(found, observe=not manage))
+    count = sum(len(pool.nodes) for pool in found)
+    many = f"{terminal.counted(count, 'node')} in {terminal.counted(len(found), 'pool')}"
+    terminal.note(f"{many}; check with `muster validate`, then commit")
+
+
+def _require_known(api: Json, kind: str | None, node: str | None, pool: str | None) -> None:
+    """Leave the command where nothing can be found because there is no such thing."""
+    if kind is not None and kind not in model.KINDS:
+        hint = nearest.hint(kind, model.KINDS) or f"; there are {', '.join(model.KINDS)}"
+        terminal.fail(f"there is no kind of drift {kind}{hint}", terminal.USAGE)
+    if node is None and pool is None:
+        return
+    pools = api.get("/v1/pools")["items"]
+    names = [one["name"] for one in pools]
+    if pool is not None and pool not in names:
+        terminal.fail(f"there is no pool {pool}{nearest.hint(pool, names)}")
+    if node is None:
+        return
+    known = {one["name"] for one in api.get("/v1/nodes")["items"]}
+    known.update(host for one in pools if one["hosts"] for host in hostlists.expand(one["hosts"]))
+    if node not in known:
+        terminal.fail(f"there is no node {node}{nearest.hint(node, sorted(known))}")
+
+
+def _filters(kind: str | None, node: str | None, pool: str | None) -> str:
+    """``of kind gpu-failed at node gpu001``: what was asked for; empty where it was all."""
+    asked = (("of kind", kind), ("at node", node), ("in pool", pool))
+    return " ".join(f"{words} {value}" for words, value in asked if value is not None)
+
+
+def _show(page: Json, output: terminal.Output, *, following: bool, filters: str = "") -> None:
+    items = page["items"]
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        if following:
+            for item in items:
+                _line("found", item)
+        else:
+            terminal.document(page, output)
+    elif items:
+        _table(items, wide=output is terminal.Output.WIDE)
+    elif filters:
+        terminal.note(f"no drift {filters}; `muster drift` lists all there is")
+    else:
+        terminal.note("no drift: what is observed is what git says")
+
+
+def _table(items: list[Json], *, wide: bool) -> None:
+    headings = ["KIND", "SUBJECT", "SEVERITY", "ACTION", "SINCE", "WHAT"]
+    if wide:
+        headings = [*headings[:5], "WANTED", "FOUND", "REMEDY", "WHAT"]
+    rows = []
+    for item in items:
+        row = [
+            item["kind"],
+            standings.short_subject(item["subject"]),
+            item["severity"],
+            item["action"],
+            terminal.clock(item.get("firstSeen")),
+        ]
+        if wide:
+            said = (item["wanted"], item["found"], item["remedy"])
+            row += [terminal.clocks(one) or "-" for one in said]
+        rows.append([*row, terminal.clocks(item["message"])])
+    below = {} if wide else terminal.moved_down(headings, rows)
+    terminal.table(headings, rows, cut=not wide, least=LEAST, middle="SUBJECT", below=below)
+    for item in items:
+        if item["givenUp"] and not wide:
+            remedy = terminal.clocks(item["remedy"])
+            terminal.note(f"{item['kind']} {item['subject']}: {remedy}")
+
+
+def _follow(api: Json, given: dict[str, str], items: list[Json], output: terminal.Output) -> None:
+    """Tell what comes and goes until somebody has seen enough."""
+    as_lines = output in (terminal.Output.JSON, terminal.Output.YAML)
+    known = {_key(item): item for item in items}
+    try:
+        while True:
+            time.sleep(LOOK_S)
+            now = {_key(item): item for item in api.get("/v1/drift", **given)["items"]}
+            for sign, change, some in (
+                ("+", "found", [now[key] for key in now.keys() - known.keys()]),
+                ("-", "gone", [known[key] for key in known.keys() - now.keys()]),
+            ):
+                for item in sorted(some, key=_key):
+                    if as_lines:
+                        _line(change, item)
+                    else:
+                        subject = standings.short_subject(item["subject"])
+                        message = terminal.clocks(item["message"])
+                        text = f"{sign} {item['kind']}  {subject}  {message}"
+                        terminal.out.print(text, markup=False, soft_wrap=True)
+            sys.stdout.flush()
+            known = now
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _line(change: str, item: Json) -> None:
+    """One change as a line of JSON, for programs that read along."""
+    sys.stdout.write(msgspec.json.encode({"change": change, **item}).decode() + "\n")
+    sys.stdout.flush()
+
+
+def _key(item: Json) -> str:
+    return f"{item['kind']}:{item['subject']}"

@@ -1,0 +1,410 @@
+"""Commands that look: nodes, queues, events, and how git stands."""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reconciler.cli import array_elements as elementwords
+from reconciler.cli import common_options as naming
+from reconciler.cli import completion as completing
+from reconciler.cli import context, terminal
+from reconciler.cli import lazy_import as lazily
+from reconciler.cli import retries as patience
+from reconciler.cli.cluster import node_details as nodeview
+from reconciler.model.values import suggestions as nearest
+
+if TYPE_CHECKING:
+    from reconciler.model import desired
+    from reconciler.model.rules import review_findings as judgement
+    from reconciler.operations.client import api_client as clients
+    from reconciler.operations.views import cluster_status as standings
+else:
+    desired = lazily.module("reconciler.model.desired")
+    judgement = lazily.module("reconciler.model.rules.review_findings")
+    standings = lazily.module("reconciler.operations.views.cluster_status")
+
+Json = Any
+
+#: The most pools and queues of which `status` tells.
+STANDINGS_MAX = 20
+#: Behind the name of a pool in which nothing is started.
+OBSERVED = " (observe)"
+#: How long one look for new events waits.
+FOLLOW_S = 30.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    for command in (nodes, node, queues, events, status):
+        app.command()(command)
+
+
+def nodes(
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """List nodes and what of them is taken.
+
+    Of pools on `observe`, on whose nodes nothing is started, that is told.
+
+    Example: muster nodes -o wide
+    """
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/nodes")
+        is_data = output in (terminal.Output.JSON, terminal.Output.YAML)
+        observed = set() if is_data else _observed(api)
+    if is_data:
+        terminal.document(page, output)
+        return
+    rows = [
+        [
+            item["name"],
+            (item.get("pool") or "-") + (OBSERVED if item.get("pool") in observed else ""),
+            item["state"],
+            _of(item, "cpu"),
+            _gib(item),
+            _gpus(item),
+            terminal.clocks(item.get("message") or ""),
+        ]
+        for item in page["items"]
+    ]
+    cut = output is not terminal.Output.WIDE
+    headings = ["NAME", "POOL", "STATE", "CPUS", "GIB", "GPUS", "WHY"]
+    below = terminal.moved_down(headings, rows) if cut else {}
+    terminal.table(headings, rows, cut=cut, below=below)
+
+
+def _observed(api: "clients.Client") -> set[str]:
+    """The pools on whose nodes nothing is started."""
+    return {one["name"] for one in api.get("/v1/pools")["items"] if one["observeOnly"]}
+
+
+def node(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the node.", autocompletion=completing.nodes, callback=context.named
+        ),
+    ],
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show one node: its state, its GPUs and what they do.
+
+    Example: muster node gpu001
+    """
+    with context.controller(server, token_file) as api:
+        items = api.get("/v1/nodes")["items"]
+        observed = _observed(api)
+    item = next((one for one in items if one["name"] == name), None)
+    if item is None:
+        hint = nearest.hint(name, [one["name"] for one in items])
+        terminal.fail(f"node {name} is not known{hint}; `muster nodes` lists those that are")
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(item, output)
+        return
+    nodeview.show(item, is_observed=item.get("pool") in observed)
+
+
+def _gpus(item: Json) -> str:
+    simulated = any(gpu["simulated"] for gpu in item["gpus"])
+    bad = sum(gpu["state"] != "ok" for gpu in item["gpus"])
+    busy = nodeview.busy(item)
+    notes = ["simulated"] if simulated else []
+    notes += [f"{bad} bad"] if bad else []
+    parts = [part for gpu in item["gpus"] for part in gpu["mig"]]
+    given = sum(part["attempt"] is not None for part in parts)
+    notes += [f"MIG {given}/{len(parts)}"] if parts else []
+    notes += [busy] if busy else []
+    return " ".join([_of(item, "gpu"), *notes])
+
+
+def _of(item: Json, resource: str) -> str:
+    allocated = (item.get("allocated") or {}).get(resource, 0)
+    capacity = (item.get("capacity") or {}).get(resource, 0)
+    return f"{allocated:g}/{capacity:g}"
+
+
+def _gib(item: Json) -> str:
+    allocated = (item.get("allocated") or {}).get("memory", 0) / 2**30
+    capacity = (item.get("capacity") or {}).get("memory", 0) / 2**30
+    return f"{allocated:.3g}/{capacity:.3g}"
+
+
+def queues(
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """List queues and what they take.
+
+    Below a queue stand the pools in which it has amounts. LENDS, where a queue says it, is how much
+    of its guarantee others may use. GPUS, CPUS, RUN and WAIT count also what the queues below it
+    have. With -o wide also what is due to it, and what it asks for, in every pool.
+
+    Example: muster queues -o wide
+    """
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/queues")
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(page, output)
+        return
+    wide = output is terminal.Output.WIDE
+    kinds, names = queue_columns(page["items"], wide=wide)
+    rows = queue_rows(with_children(page["items"]), kinds, wide=wide)
+    headings = ["NAME", "PARENT", "GPUS", *names, "CPUS", *names]
+    headings += ["WEIGHT", "PRIO"] if wide else []
+    terminal.table(
+        [*headings, "RUN", "WAIT"],
+        rows,
+        right="GPUS GUAR LENDS LIMIT CPUS RUN WAIT FAIR ASKED WEIGHT PRIO",
+        cut=not wide,
+    )
+
+
+def with_children(items: list[Json]) -> list[Json]:
+    """Queues whose jobs, ``running`` and ``pending``, are also those of the queues below them.
+
+    Their amounts are so as the API tells them; of jobs it tells each queue's own.
+    """
+    parents = {item["name"]: item.get("parent") for item in items}
+    sums = {item["name"]: [0, 0] for item in items}
+    for item in items:
+        above, left = item["name"], len(items)
+        while above in sums and left:  # a tree without a ring, but of what a server says
+            sums[above][0] += item["running"]
+            sums[above][1] += item["pending"]
+            above, left = parents[above], left - 1
+    return [
+        item | {"running": running, "pending": pending}
+        for item, (running, pending) in zip(items, sums.values(), strict=True)
+    ]
+
+
+def queue_columns(items: list[Json], *, wide: bool) -> tuple[list[str], list[str]]:
+    """The amounts that are shown of queues, and the headings of all but the first."""
+    named = {"fairShare": "FAIR", "demand": "ASKED"} if wide else {}
+    named["guaranteed"] = "GUAR"
+    parts = [one for item in items for one in (item, *(item.get("pools") or []))]
+    if any(value is not None for p in parts for value in (p.get("lendingLimit") or {}).values()):
+        named["lendingLimit"] = "LENDS"
+    named["limit"] = "LIMIT"
+    return ["allocated", *named], list(named.values())
+
+
+def queue_rows(items: list[Json], kinds: list[str], *, wide: bool) -> list[list[str]]:
+    """A row for each queue, and below it one for each pool in which it has amounts.
+
+    Args:
+        items: of the API. kinds: of the amounts that are shown, in order.
+        wide: with weight and priority, and with every pool.
+    """
+    rows = []
+    for item in items:
+        mark = " (suspended)" if item.get("suspended") else ""
+        row = [item["name"] + mark, item.get("parent") or "-", *_amounts(item, kinds)]
+        if wide:
+            row += [f"{item['weight']:g}", str(item["priority"])]
+        rows.append([*row, str(item["running"]), str(item["pending"])])
+        for one in item.get("pools") or []:
+            if wide or one["named"]:
+                cells = [f"  in {one['pool']}", "", *_amounts(one, kinds)]
+                rows.append(cells + [""] * (len(rows[-1]) - len(cells)))
+    return rows
+
+
+def _amounts(item: Json, kinds: list[str]) -> list[str]:
+    return [amount(item, kind, each) for each in ("gpu", "cpu") for kind in kinds]
+
+
+def amount(item: Json, kind: str, resource: str) -> str:
+    """An amount of a queue as text, a dash where nothing is said."""
+    amount = (item.get(kind) or {}).get(resource)
+    return "-" if amount is None else f"{amount:g}"
+
+
+def events(
+    job: Annotated[
+        str | None,
+        typer.Option(
+            "--job",
+            help="Only of this job.",
+            autocompletion=completing.jobs,
+            callback=context.named,
+        ),
+    ] = None,
+    node: naming.OfNode = None,
+    *,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on with new ones.")] = False,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show the newest of what happened, oldest first.
+
+    With -w in JSON or YAML it is one object of JSON a line, so that it can be read along.
+
+    Example: muster events --job train -w
+    """
+    elementwords.whole("events --job", [job] if job else ())
+    after: int | None = None
+    with context.controller(server, token_file) as api:
+        asked = patience.Patient(api) if watch else api
+        while True:
+            wait_s = FOLLOW_S if watch and after is not None else None
+            try:
+                page = asked.get("/v1/events", after=after, job=job, node=node, wait_s=wait_s)
+            except patience.GoneError as error:
+                terminal.fail(f"{error}; what happens is recorded: muster events", patience.FAILED)
+            if after is None and not page["items"]:
+                _check_known(api, job, node)
+            if output in (terminal.Output.JSON, terminal.Output.YAML) and not watch:
+                terminal.document(page, output)
+                return
+            for item in page["items"]:
+                _print_event(item, output)
+            sys.stdout.flush()
+            after = page["next"]
+            if not watch:
+                return
+
+
+def _check_known(api: "clients.Client", job: str | None, node: str | None) -> None:
+    """Leave the command where nothing is known of what was asked for."""
+    if job is not None:
+        api.get(f"/v1/jobs/{job}")
+    if node is not None:
+        known = [one["name"] for one in api.get("/v1/nodes")["items"]]
+        if node not in known:
+            terminal.fail(f"node {node} is not known{nearest.hint(node, known)}")
+
+
+def _print_event(item: Json, output: terminal.Output) -> None:
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        import msgspec  # noqa: PLC0415 - one line an event, not one document
+
+        sys.stdout.write(msgspec.json.encode(item).decode() + "\n")
+        return
+    subject = item.get("job") or item.get("node") or "-"
+    where = f" on {item['node']}" if item.get("job") and item.get("node") else ""
+    at = terminal.clock(item["at"])
+    terminal.line(f"{at}  {item['kind']:<18} {subject}{where}  {terminal.clocks(item['message'])}")
+
+
+def status(
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show how git, pools, queues, nodes and jobs stand.
+
+    Two axes: whether things are as git says, and whether they are well; the cluster is as its
+    worst object.
+
+    Example: muster status
+    """
+    with context.controller(server, token_file) as api:
+        sync = api.get("/v1/sync")
+        sync = sync["sync"]
+        nodes_found = api.get("/v1/nodes")["items"]
+        jobs_found = api.items("/v1/jobs")
+        overridden = api.get("/v1/overrides")["items"]
+        found = standings.roll_up(
+            standings.with_overrides(sync, overridden),
+            api.get("/v1/pools")["items"],
+            api.get("/v1/queues")["items"],
+            (drifting := api.get("/v1/drift")["items"]),
+            time.time(),
+        )
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(
+            {
+                "sync": sync,
+                "standing": standings.shown(found),
+                "nodes": len(nodes_found),
+                "overrides": overridden,
+            },
+            output,
+        )
+        return
+    revision = (sync.get("jobsRevision") or "-")[:12]
+    terminal.out.print(f"Git    {sync.get('sync', '?')} at {revision}", markup=False)
+    waiting = sync.get("held") or []
+    held = [one["message"] for one in waiting]
+    told = list(held)
+    if sync.get("message") and not (held and sync["message"].startswith(held[0])):
+        told.insert(0, sync["message"])  # it is not about what is held: that waits for it
+    for message in told:
+        reasons = next((one.get("reasons") for one in waiting if one["message"] == message), None)
+        _held(message, reasons or [])
+    for problem in sync.get("problems") or []:
+        if problem["message"] in told or (held and problem["rule"] in judgement.RULES):
+            continue  # told above, with what lets it apply
+        terminal.paragraph(problem_text(problem), 7, 9)
+    for one in sync.get("untold") or []:  # older controllers tell none
+        since = terminal.clock(one["since"])
+        told_of = f"not told since {since}: {one['channel']}: {one['why']} (tries: {one['tries']})"
+        terminal.paragraph(told_of, 7, 9)
+    _standing(found, sync, overridden)
+    terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
+    terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
+    if told_drift := standings.drift_line(drifting):
+        terminal.paragraph(f"Drift  {told_drift}", 0, 7)
+    for one in overridden:
+        terminal.paragraph(
+            f"Behind git: {one['verb']} {one['subject']} until {terminal.clock(one['expires'])}, "
+            f"by {one['owner']}: {one['reason']}",
+            0,
+            7,
+        )
+
+
+def _held(message: str, reasons: list[str]) -> None:
+    """A message on what is held; of several reasons each by itself, then what lets it apply."""
+    if len(reasons) <= 1:
+        terminal.paragraph(terminal.clocks(message), 7)
+        return
+    terminal.paragraph(f"held, for {len(reasons)} reasons:", 7)
+    for reason in reasons:
+        terminal.paragraph(terminal.clocks(f"- {reason}"), 7, 9)
+    rest = message.removeprefix("held: ").removeprefix("; ".join(reasons)).removeprefix("; ")
+    if rest:
+        terminal.paragraph(terminal.clocks(rest), 7)
+
+
+def _standing(found: standings.Rollup, sync: Json, overridden: list[Json]) -> None:
+    """Both axes of the cluster, and the objects of which there is something to say."""
+    whole = f"State  {found.sync}, {found.health}"
+    by_git = (sync.get("suspended") or {}).get("Cluster")
+    since = by_git or standings.with_overrides(sync, overridden).get("suspended", {}).get("Cluster")
+    if since:
+        age = standings.age(since, time.time())
+        resume = "muster resume cluster" + ("" if by_git else " --override")
+        whole += f"; the whole cluster is suspended for {age} (`{resume}`)"
+    terminal.paragraph(whole, 0, 7)
+    told = [one for one in found.objects if not one.is_well]
+    for one in told[:STANDINGS_MAX]:
+        why = f"  {one.why}" if one.why else ""
+        terminal.paragraph(f"{one.object}: {one.sync}, {one.health}{why}", 7, 9)
+    if len(told) > STANDINGS_MAX:
+        terminal.paragraph(f"and {len(told) - STANDINGS_MAX} more; -o json has all", 7)
+
+
+def problem_text(problem: Json) -> str:
+    """One line: place, severity, object, field, message, found, expected."""
+    return desired.Problem(**problem).text()
+
+
+def _tally(items: list[Json]) -> str:
+    counts: dict[str, int] = {}
+    for item in items:
+        counts[item["state"]] = counts.get(item["state"], 0) + 1
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"

@@ -1,0 +1,106 @@
+"""The command that lists quotas: whom each is for, what it caps, and how full it is."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from reconciler.cli import completion as completing
+from reconciler.cli import context, terminal
+from reconciler.model.values import quantities
+from reconciler.model.values import suggestions as nearest
+
+Json = Any
+#: What a quota may be for, as its view names it.
+SUBJECTS = ("user", "group", "queue", "pool")
+TITLES = (("gpu", "GPUs"), ("cpu", "CPUs"), ("memory", "memory"))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(quotas)
+
+
+def quotas(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Only these quotas.", autocompletion=completing.quotas, callback=context.named
+        ),
+    ] = None,
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """List quotas, whom they are for, and how full they are.
+
+    A row for each amount that a quota caps. USED of a budget is what was spent within its window
+    and what is set aside for the work that runs. BACK BY is when some of it comes back at the
+    latest: as the time limit of something that runs is up, or as what was spent, by then, leaves
+    the window; nobody knows it of work without a time limit. Which jobs are considered is settled
+    anew in each cycle, so that their number is not told.
+
+    Example: muster quotas -o json
+
+    Example: muster quotas students
+    """
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/quotas")
+    page["items"] = named(page["items"], names or ())
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(page, output)
+        return
+    show(page["items"], wide=output is terminal.Output.WIDE)
+
+
+def show(items: list[Json], *, wide: bool) -> None:
+    """Print the table."""
+    if not items:
+        terminal.note("no quotas")
+        return
+    terminal.table(
+        ["NAME", "OF", "WHAT", "USED", "LIMIT", "BACK BY"],
+        [row for item in items for row in quota_rows(item)],
+        right="USED LIMIT",
+        cut=not wide,
+    )
+
+
+def named(items: list[Json], names: Sequence[str]) -> list[Json]:
+    """Those that are named, where any is; leaves the command where there is none of a name."""
+    known = [item["name"] for item in items]
+    for name in names:
+        if name not in known:
+            terminal.fail(f"quota {name} is not known{nearest.hint(name, known)}")
+    return [item for item in items if not names or item["name"] in names]
+
+
+def quota_rows(item: Json) -> list[list[str]]:
+    """A row for each amount that a quota of the API caps: what, how much is used, and of what."""
+    kind = next((one for one in SUBJECTS if item[one]), "user")
+    whom = item[kind] if kind == "user" else f"{kind} {item[kind]}"
+    ends = item["firstEnds"]
+    rows = []
+    for resource, title in TITLES:
+        if item["limit"][resource] is not None:
+            used = item["used"][resource] or 0
+            cells = [_amount(resource, used), _amount(resource, item["limit"][resource])]
+            rows.append([title, *cells, terminal.clock(ends[resource])])
+    if item["runningMax"] is not None:
+        cells = [str(item["running"]), str(item["runningMax"])]
+        rows.append(["jobs running", *cells, terminal.clock(ends["running"])])
+    if item["pendingMax"] is not None:
+        rows.append(["jobs considered", "-", str(item["pendingMax"]), "-"])
+    budget = item["budget"]
+    if budget is not None:
+        window = quantities.format_duration(budget["window_s"])
+        amounts = (budget["spentGpuHours"] + budget["reservedGpuHours"], budget["gpuHours"])
+        cells = [*map(quantities.format_hours, amounts), terminal.clock(budget["returns"])]
+        rows.append([f"GPU-hours in {window}", *cells])
+    return [[item["name"], whom, *row] for row in rows]
+
+
+def _amount(resource: str, amount: float) -> str:
+    """An amount; memory in GiB."""
+    return f"{amount / 2**30:.4g} GiB" if resource == "memory" else f"{amount:g}"

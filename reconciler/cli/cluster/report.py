@@ -1,0 +1,210 @@
+"""``muster report``: what was used, waited for, wasted and shared over a span of time."""
+
+import contextlib
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.cli import lazy_import as lazily
+from reconciler.model.values import suggestions as nearest
+from reconciler.model.values import times
+
+if TYPE_CHECKING:
+    from reconciler.operations.reports import usage_reports as reports
+else:
+    reports = lazily.module("reconciler.operations.reports.usage_reports")
+
+reportviews: Any = lazily.module("reconciler.operations.reports.render")
+pictures: Any = lazily.module("reconciler.simulation.traces.plots")
+
+BYS = ("queue", "user", "pool", "model")
+
+
+class What(StrEnum):
+    """What can be reported."""
+
+    USAGE = "usage"
+    WAITING = "waiting"
+    EFFICIENCY = "efficiency"
+    FAIRNESS = "fairness"
+
+
+class Form(StrEnum):
+    """Forms of a report."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    YAML = "yaml"
+    PNG = "png"
+    HTML = "html"
+
+
+#: Ends of files' names that say which form is meant.
+ENDINGS = frozenset({"csv", "json", "yaml", "yml", "png", "html"})
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(report)
+
+
+def report(
+    what: Annotated[What, typer.Argument(help="What of.")],
+    began: Annotated[
+        str, typer.Option("--from", help="Since when: 30d (ago), 2026-11-01, or with a time.")
+    ] = "30d",
+    ended: Annotated[str, typer.Option("--to", help="Until when, in the same forms.")] = "now",
+    by: Annotated[
+        str, typer.Option(help="What to tell apart, by commas: queue, user, pool, model.")
+    ] = "queue",
+    *,
+    prices: Annotated[
+        Path | None, typer.Option(help="YAML with prices; usage is shown with its cost.")
+    ] = None,
+    output: Annotated[
+        Form | None,
+        typer.Option("--output", "-o", help="Form; left out: as the file is named, or a table."),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Write there instead of stdout.")
+    ] = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Report GPU-hours, waiting, efficiency or fairness.
+
+    Hours are whole, those of waiting days, in UTC. What still runs is charged up to now.
+
+    Example: muster report usage --from 2026-10-01 --to 2026-11-01 --by queue,user
+
+    Example: muster report usage --by user --prices prices.yaml -f october.html
+    """
+    now = time.time()
+    query: dict[str, Any] = _span(began, ended, now)
+    groups = _groups(by)
+    if prices is not None and what is not What.USAGE:
+        terminal.fail("--prices goes with usage: cost is made of GPU-hours", terminal.USAGE)
+    paid = None if prices is None else _prices(prices)
+    if paid is not None and "model" in groups:
+        groups.remove("model")
+        terminal.note("by model is left out: a cost is summed up over models")
+    form = _form(output, file)
+    if form in (Form.PNG, Form.HTML):
+        _require_pictures(file, form)
+    query["by"] = ",".join([*groups, "model"] if paid is not None else groups)
+    with context.controller(server, token_file) as api:
+        answer = api.get(f"/v1/report/{what.value}", **query)["report"]
+    made = msgspec.convert(answer, reports.Report)
+    if paid is not None:
+        made = reports.priced(made, paid, msgspec.convert(groups, list[reports.By]))
+    _write(made, form, file)
+
+
+def _span(began: str, ended: str, now: float) -> dict[str, str]:
+    """From when to when; leaves the command where that is no time that has begun."""
+    began_at = context.moment("--from", began, now)
+    ended_at = context.moment("--to", ended, now)
+    if began_at >= min(now, ended_at):
+        than = "now" if began_at >= now else f"--to, which is {times.format_time(ended_at)}"
+        terminal.fail(
+            f"--from: found {began}, which is {times.format_time(began_at)}; expected a time "
+            f"before {than}",
+            terminal.USAGE,
+        )
+    return {"from": times.format_time(began_at), "to": times.format_time(ended_at)}
+
+
+def _form(asked: Form | None, file: Path | None) -> Form:
+    """What was asked for; else what the end of the file's name means."""
+    if asked is not None:
+        return asked
+    ending = "" if file is None else file.suffix.lower().removeprefix(".")
+    return Form({"yml": "yaml"}.get(ending, ending)) if ending in ENDINGS else Form.TABLE
+
+
+def _table(made: "reports.Report", file: Path | None) -> None:
+    """The table, and what it is of: beside it on a terminal, above it in a file."""
+    heads = [column.name.upper() for column in made.columns]
+    cells, numbers = reportviews.cells(made), " ".join(heads[len(made.by) :])
+    if file is None:
+        terminal.note(reportviews.title(made))
+        terminal.note(reportviews.units(made))
+        terminal.table(heads, cells, right=numbers)
+        return
+    with file.open("w", encoding="utf-8") as stream, contextlib.redirect_stdout(stream):
+        terminal.line(reportviews.title(made))
+        terminal.line(reportviews.units(made))
+        terminal.table(heads, cells, right=numbers, cut=False)
+
+
+def _write(made: "reports.Report", output: Form, file: Path | None) -> None:
+    try:
+        if output is Form.TABLE:
+            _table(made, file)
+        elif file is None:
+            sys.stdout.buffer.write(_data(made, output))
+        else:
+            file.write_bytes(_data(made, output))
+    except OSError as error:
+        if file is None:
+            raise
+        terminal.fail(f"{file} can't be written: {error.strerror}")
+
+
+def _data(made: "reports.Report", output: Form) -> bytes:
+    """A report in a form that is no table."""
+    if output is Form.PNG:
+        return bytes(reportviews.png(made))
+    if output is Form.HTML:
+        return str(reportviews.page(made)).encode()
+    if output is Form.CSV:
+        return str(reportviews.as_csv(made)).encode()
+    if output is Form.YAML:
+        return msgspec.yaml.encode(made)
+    return msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
+
+
+def _require_pictures(file: Path | None, output: Form) -> None:
+    """Say before anything is asked for that it could not be shown."""
+    if output is Form.PNG and file is None and sys.stdout.isatty():
+        terminal.fail("a picture is no text: name a file with --file", terminal.USAGE)
+    try:
+        pictures.require()
+    except pictures.PicturesMissingError as error:
+        terminal.fail(str(error))
+
+
+def _groups(by: str) -> list[str]:
+    groups = list(dict.fromkeys(one.strip() for one in by.split(",") if one.strip()))
+    for one in groups:
+        if one not in BYS:
+            hint = nearest.hint(one, BYS)
+            terminal.fail(f"--by: found {one!r}, expected {', '.join(BYS)}{hint}", terminal.USAGE)
+    return groups or ["queue"]
+
+
+def _prices(path: Path) -> "reports.Prices":
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=reports.Prices)
+    except msgspec.ValidationError as error:
+        shape = "currency: EUR, gpuHour: {MODEL: 2.5}, otherGpuHour: 1, cpuHour: 0.02"
+        terminal.fail(f"prices {path}: {_wrong_price(error)}; expected what reads like {shape}")
+    except (OSError, msgspec.MsgspecError) as error:
+        terminal.fail(f"prices {path}: {error}")
+
+
+def _wrong_price(error: msgspec.ValidationError) -> str:
+    """What msgspec found, in the words of the document."""
+    what, _, place = str(error).partition(" - at `")
+    field = place.rstrip("`").removeprefix("$").removeprefix(".").replace("[...]", " of a model")
+    what = (
+        what.replace("`float`", "a number").replace("`str`", "a text").replace("`object`", "keys")
+    )
+    return f"{field}: {what[:1].lower()}{what[1:]}" if field else f"{what[:1].lower()}{what[1:]}"

@@ -1,0 +1,267 @@
+"""Commands that run things: a cluster on this machine, the demo, a controller, an agent."""
+
+from __future__ import annotations
+
+import os
+import platform
+import signal
+import subprocess
+import sys
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import reconciler
+from reconciler.cli import context, terminal
+from reconciler.cli import lazy_import as lazily
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.model.values import revision_names as revisions
+from reconciler.operations.local import starter as starting
+
+if TYPE_CHECKING:
+    from reconciler.operations.local import local_cluster as localcluster
+else:
+    localcluster = lazily.module("reconciler.operations.local.local_cluster")
+
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(up)
+    app.command()(demo)
+    app.command()(init)
+    app.command(context_settings=PASS_ON)(controller)
+    app.command(context_settings=PASS_ON)(agent)
+    app.command()(version)
+
+
+class _Stop:
+    """Remembers that somebody pressed Ctrl-C or asked the process to end."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, _number: int, _frame: FrameType | None) -> None:
+        self.asked = True
+
+    def __call__(self) -> bool:
+        return self.asked
+
+
+_Nodes = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes",
+        min=0,
+        help="At most so many virtual nodes of those that the pools declare.",
+    ),
+]
+_Provisioners = Annotated[
+    Path | None, typer.Option("--provisioners", help="Folder of scripts that pools may name.")
+]
+_Isolate = Annotated[
+    bool,
+    typer.Option(
+        "--isolate",
+        help="Give each node a network, a host name and cores of its own, if it can be done.",
+    ),
+]
+_Accept = Annotated[
+    str | None,
+    typer.Option(
+        "--accept-revision",
+        metavar="COMMIT",
+        help="Take this revision, once, although it does not follow the last one (a rewritten "
+        "history).",
+    ),
+]
+_Secrets = Annotated[
+    Path | None,
+    typer.Option("--secrets", metavar="DIR", help="Folder with secrets of jobs, DIR/USER/NAME."),
+]
+_NotifySecrets = Annotated[
+    Path | None,
+    typer.Option(
+        "--notify-secrets",
+        metavar="DIR",
+        help="Folder with keys and tokens of notifications; .muster/notify if left out.",
+    ),
+]
+
+
+class LogFormat(StrEnum):
+    """What logs are made of."""
+
+    READABLE = "readable"
+    JSON = "json"
+
+
+_LogFormat = Annotated[
+    LogFormat,
+    typer.Option("--log-format", help="Form of the logs of the controller and the nodes' agents."),
+]
+
+
+def up(
+    repo: Annotated[str, typer.Option("--repo", help="Path or URL of your repository.")] = ".",
+    path: Annotated[str, typer.Option("--path", help="Folder of it that is read.")] = "",
+    branch: Annotated[str | None, typer.Option("--branch", help="Branch that is read.")] = None,
+    nodes: _Nodes = None,
+    listen: Annotated[str, typer.Option(help="Address and port of the API.")] = "127.0.0.1:7420",
+    *,
+    provisioners: _Provisioners = None,
+    isolate: _Isolate = False,
+    accept_revision: _Accept = None,
+    secrets: _Secrets = None,
+    notify_secrets: _NotifySecrets = None,
+    log_format: _LogFormat = LogFormat.READABLE,
+) -> None:
+    """Run a cluster of virtual nodes over your repository.
+
+    Logs are in .muster/controller.log and .muster/nodes.
+
+    Example: muster init my-cluster; cd my-cluster; muster up
+    """
+    folders = {"--secrets": secrets, "--notify-secrets": notify_secrets}
+    for option, folder in folders.items():
+        if folder is not None and not folder.is_dir():
+            terminal.fail(f"{option} {folder}: there is no such folder", terminal.USAGE)
+    try:
+        accept_revision = accept_revision and revisions.accepted(accept_revision)
+    except ValueError as error:
+        terminal.fail(f"--accept-revision: {error}", terminal.USAGE)
+    address = str(Path(repo).resolve()) if Path(repo).exists() else repo
+    cluster = localcluster.LocalCluster(
+        folder=Path.cwd(),
+        repository=address,
+        branch=branch or _branch_of(address),
+        sub_path=path,
+        listen=listen,
+        identity=context.identity() or f"{os.environ.get('USER', 'local')}@{platform.node()}",
+        nodes=nodes,
+        provisioners=provisioners,
+        isolate=isolate,
+        accept_revision=accept_revision,
+        secrets=secrets and secrets.resolve(),
+        notify_secrets=notify_secrets and notify_secrets.resolve(),
+        log_format=log_format.value,
+    )
+    try:
+        localcluster.parse_address(listen)
+    except localcluster.ClusterError as error:
+        terminal.fail(str(error), terminal.USAGE)
+    stop = _Stop()
+    try:
+        cluster.claim()
+    except localcluster.ClusterError as error:
+        terminal.fail(str(error))
+    terminal.note(f"starting a controller over {address} ({cluster.branch}), API at {cluster.url}")
+    try:
+        cluster.start(stop, terminal.note)
+        _say_ready(cluster)
+        cluster.keep(stop, terminal.note)
+    except localcluster.StoppedError:
+        pass  # as asked
+    except localcluster.ClusterError as error:
+        terminal.fail(str(error))
+    finally:
+        terminal.note("stopping")
+        cluster.stop()
+
+
+def _say_ready(cluster: localcluster.LocalCluster) -> None:
+    """What there is now, and what to do with it."""
+    names = cluster.nodes.names() if cluster.nodes else []
+    terminal.note(f"virtual nodes: {', '.join(names) or 'none, no pool asks for any'}")
+    if cluster.not_isolated:
+        terminal.note(f"nodes share this machine's network: {cluster.not_isolated}")
+    if fewer := cluster.shortfall():
+        terminal.note(fewer)
+    terminal.note("GPUs of virtual nodes are simulated. In another terminal: muster status")
+    token = os.path.relpath(cluster.state / "token")
+    terminal.note(f'metrics: curl -H "Authorization: Bearer $(cat {token})" {cluster.url}/metrics')
+    terminal.note("Ctrl-C ends everything.")
+
+
+def _git(*arguments: str) -> str:
+    found = subprocess.run(
+        ["git", *arguments],
+        env=gitobjects.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip()
+
+
+def _branch_of(address: str) -> str:
+    """The branch that a repository on this machine stands on; ``main`` for others."""
+    if not Path(address).is_dir():
+        return "main"
+    return _git("-C", address, "symbolic-ref", "--short", "HEAD") or "main"
+
+
+def demo(
+    folder: Annotated[
+        Path, typer.Option("--folder", help="Where it works; made anew each time.")
+    ] = Path("demo"),
+    *,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster up at the end.")] = False,
+) -> None:
+    """Show Muster at work on real jobs, in a minute or two.
+
+    Example: muster demo
+    """
+    from reconciler.demo import steps as story  # noqa: PLC0415 - only the demo needs it
+
+    raise typer.Exit(story.play(folder, keep=keep))
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="New folder for the repository.")],
+) -> None:
+    """Write a starter repository with one commit.
+
+    Example: muster init my-cluster
+    """
+    try:
+        starting.begin(folder)
+    except starting.StarterError as error:
+        terminal.fail(str(error))
+    terminal.out.print(str(folder))
+    terminal.note(f"next: cd {folder} && muster up")
+
+
+def controller(call: typer.Context) -> None:
+    """Run a controller (see muster controller --help).
+
+    Example: muster controller --repo https://git.example.org/cluster.git --state /var/lib/muster
+    """
+    _become("reconciler.controller.process", call.args)
+
+
+def agent(call: typer.Context) -> None:
+    """Run a node's agent (see muster agent --help).
+
+    Example: muster agent --server https://muster.example.org --name gpu001 --root /var/lib/muster
+    """
+    _become("agents", call.args)
+
+
+def _become(module: str, arguments: list[str]) -> None:
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - no shell
+
+
+def version() -> None:
+    """Print the version.
+
+    Example: muster version
+    """
+    terminal.out.print(f"muster {reconciler.__version__}")

@@ -1,0 +1,468 @@
+"""Commands that run the controller's own function in virtual time: ``scenario``, ``simulate``."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.cli import lazy_import as lazily
+from reconciler.cli.cluster import simulate_options as idleoptions
+from reconciler.model.values import times
+
+if TYPE_CHECKING:
+    import rich.progress as bars
+
+    from reconciler.desired.documents import yaml_reader as yamlreader
+    from reconciler.operations.simulate import scenarios
+    from reconciler.operations.simulate import trace_simulation as simulations
+    from reconciler.simulation.traces import plots as pictures
+    from reconciler.simulation.traces import trace_replay as replay
+    from reconciler.simulation.traces import trace_results as results
+else:
+    bars = lazily.module("rich.progress")
+    yamlreader = lazily.module("reconciler.desired.documents.yaml_reader")
+    scenarios = lazily.module("reconciler.operations.simulate.scenarios")
+    simulations = lazily.module("reconciler.operations.simulate.trace_simulation")
+    pictures = lazily.module("reconciler.simulation.traces.plots")
+    replay = lazily.module("reconciler.simulation.traces.trace_replay")
+    results = lazily.module("reconciler.simulation.traces.trace_results")
+
+
+#: Of what never comes in virtual time, or is not done in it, the most that is told by name.
+NEVER_TOLD = 4
+#: Of what is not done, the most that is named to programs.
+NEVER_LISTED = 1000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(scenario)
+    app.command()(simulate)
+
+
+def scenario(
+    paths: Annotated[list[Path], typer.Argument(help="Documents, or folders of them.")],
+    *,
+    output: context.Form = terminal.Output.TABLE,
+) -> None:
+    """Run scheduling scenarios and compare what comes out.
+
+    They go through the controller's own function.
+
+    Exits with 0 when every document agrees in its states, or is listed as meant to differ.
+
+    Example: muster scenario scenarios/fair-share -o json
+    """
+    try:
+        files = scenarios.find(paths)
+    except scenarios.PathError as error:
+        terminal.fail(str(error))
+    report = scenarios.run(files)
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document({"folders": msgspec.to_builtins(report.folders)}, output)
+    else:
+        _show(report, wide=output is terminal.Output.WIDE)
+    for told in report.errors:
+        terminal.note(f"muster: {told}")
+    raise typer.Exit(terminal.DONE if report.agrees else terminal.ERROR)
+
+
+def _show(report: scenarios.Report, *, wide: bool) -> None:
+    rows = [
+        [name, str(f.total), str(f.exact), str(f.states), str(len(f.diverging))]
+        for name, f in report.folders.items()
+    ]
+    headings = ["FOLDER", "DOCUMENTS", "EXACT", "STATES", "DIVERGING"]
+    terminal.table(headings, rows, right="DOCUMENTS EXACT STATES DIVERGING")
+    for name, folder in report.folders.items():
+        for one in folder.diverging:
+            meant = f" (meant: {one.meant})" if one.meant else ""
+            terminal.out.print(f"\n{name}/{one.file}{meant}", markup=False, soft_wrap=True)
+            for subject, found in one.found.items():
+                expected = one.expected.get(subject)
+                line = f"  {subject}: found {_told(found)}"
+                if expected is not None:
+                    line += f"; expected {_told(expected)}"
+                terminal.out.print(line, markup=False, soft_wrap=True)
+        for file in folder.elsewhere if wide else ():
+            line = f"\n{name}/{file}: as expected, on other nodes"
+            terminal.out.print(line, markup=False, soft_wrap=True)
+
+
+def _told(fields: dict[str, object]) -> str:
+    parts = []
+    for key, value in fields.items():
+        if key == "state":
+            parts.append(str(value))
+        elif key == "node":
+            parts.append(f"on {value}")
+        elif isinstance(value, float):
+            parts.append(f"since second {value:g}")
+    return " ".join(parts)
+
+
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        help="muster, fifo, easy, conservative or shortest; may be given several times.",
+    ),
+]
+Source = Annotated[
+    Path | None, typer.Argument(help="Folder with the YAML, or a trace; else jobs are made up.")
+]
+TraceForm = Annotated[str | None, typer.Option("--form", help="Form of the trace: philly, swf.")]
+#: The largest cluster and the most jobs that somebody may ask for.
+NODES_MAX, PER_NODE_MAX, JOBS_MAX = 100_000, 1_000_000, 5_000_000
+Nodes = Annotated[int, typer.Option("--nodes", help="Nodes of the cluster.", min=1, max=NODES_MAX)]
+PerNode = Annotated[
+    int,
+    typer.Option("--per-node", help="GPUs of a node, or CPUs for swf.", min=1, max=PER_NODE_MAX),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option("--jobs", help="Only so many jobs; made up: 1000.", min=1, max=JOBS_MAX),
+]
+Load = Annotated[
+    float,
+    typer.Option(
+        "--load", help="Load by made-up jobs.", min=0.01, max=1000.0, callback=context.finite
+    ),
+]
+SpeedUp = Annotated[
+    float,
+    typer.Option(
+        "--speed-up",
+        help="Jobs arrive so many times as fast.",
+        min=0.001,
+        max=1_000_000.0,
+        callback=context.finite,
+    ),
+]
+Seeds = Annotated[
+    list[int] | None,
+    typer.Option("--seed", help="Of all that is drawn; of several the mean is told."),
+]
+OverEstimate = Annotated[
+    float,
+    typer.Option(
+        "--over-estimate",
+        help="Spread of time limits (sigma).",
+        min=0.0,
+        max=10.0,
+        callback=context.finite,
+    ),
+]
+CycleEvery = Annotated[str, typer.Option("--cycle-every", help="Decide at most so often, as 30s.")]
+CheckpointEvery = Annotated[
+    str | None, typer.Option("--checkpoint-every", help="Evictions lose no more, as 10m.")
+]
+Until = Annotated[
+    str | None, typer.Option("--until", help="Stop after so much virtual time, as 7d.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--scheduling", help="KEY=VALUE of the scheduler's settings.")
+]
+Png = Annotated[Path | None, typer.Option("--png", help="Write a picture there.")]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a page there.")]
+
+
+def simulate(
+    at: typer.Context,
+    source: Source = None,
+    *,
+    form: TraceForm = None,
+    policy: Policies = None,
+    nodes: Nodes = 16,
+    per_node: PerNode = 8,
+    jobs: Jobs = None,
+    load: Load = 0.9,
+    speed_up: SpeedUp = 1.0,
+    seed: Seeds = None,
+    over_estimate: OverEstimate = 1.0,
+    cycle_every: CycleEvery = "0",
+    checkpoint_every: CheckpointEvery = None,
+    until: Until = None,
+    scheduling: Settings = None,
+    png: Png = None,
+    html: Html = None,
+    output: context.Form = terminal.Output.TABLE,
+) -> None:
+    """Run jobs on a cluster in virtual time.
+
+    They go through the controller's own function.
+
+    The jobs come from a folder of YAML, from a trace (philly CSV or Standard Workload Format, also
+    packed by gzip), or are made up. Every policy sees the same time limits, never how long a job
+    really runs.
+
+    Example: muster simulate trace.swf --nodes 64 --per-node 32 --policy muster --policy easy
+    """
+    policies = tuple(dict.fromkeys(policy or [simulations.OWN]))
+    given = idleoptions.given(at)
+    idleoptions.refuse(given, source, policies)
+    request = simulations.Request(
+        source=source,
+        form=form,
+        policies=policies,
+        nodes=nodes,
+        per_node=per_node,
+        jobs=jobs,
+        load=load,
+        speed_up=speed_up,
+        over_estimate=over_estimate,
+        options=replay.Options(
+            cycle_every_s=float(context.seconds("--cycle-every", cycle_every)),
+            checkpoint_every_s=_checkpoints(checkpoint_every),
+            until_s=_seconds("--until", until),
+        ),
+        scheduling=_pairs(scheduling or []),
+    )
+    _carry_out(request, seed or [1], output, (png, html), given)
+
+
+def _seconds(option: str, written: str | None) -> float | None:
+    return None if written is None else context.seconds(option, written)
+
+
+def _checkpoints(written: str | None) -> float | None:
+    """How much work an eviction loses at the most."""
+    found = _seconds("--checkpoint-every", written)
+    if found == 0:
+        terminal.fail(
+            "--checkpoint-every: found 0, expected a duration above 0s such as 10m; left out, an "
+            "eviction loses all work",
+            terminal.USAGE,
+        )
+    return found
+
+
+def _carry_out(
+    request: simulations.Request,
+    seeds: list[int],
+    output: terminal.Output,
+    files: tuple[Path | None, Path | None],
+    given: dict[str, str],
+) -> None:
+    """Run the request with each seed, and show what came of it.
+
+    ``files``: a picture and a page to write. ``given``: the options that were.
+    """
+    several: list[tuple[int, simulations.Prepared, list[results.Run]]] = []
+    _require_pictures([path for path in files if path is not None], request.source)
+    try:
+        for one in dict.fromkeys(seeds):
+            prepared = simulations.prepare(msgspec.structs.replace(request, seed=one))
+            idleoptions.refuse_drawn(given, prepared)
+            if not several:
+                _tell_malformed(prepared)
+                _tell_never(prepared)
+            with _bar(prepared) as progress:
+                several.append((one, prepared, list(simulations.run(prepared, progress))))
+    except simulations.SimulateError as error:
+        terminal.fail(str(error), terminal.USAGE if error.is_usage else terminal.ERROR)
+    _show_runs(several, output)
+    one, prepared, runs = several[0]
+    if len(several) > 1 and any(files):
+        terminal.note(f"drawn is the run of seed {one}")
+    _draw(prepared, runs, *files)
+
+
+def _require_pictures(paths: list[Path], source: Path | None) -> None:
+    """Leave the command where these could not be drawn or written, before anything is simulated."""
+    if not paths:
+        return
+    places = [path.resolve() for path in paths]
+    if source is not None and source.is_file() and source.resolve() in places:
+        terminal.fail(f"{source} is what is simulated: draw into another file", terminal.USAGE)
+    if len(set(places)) < len(places):
+        terminal.fail(f"--png and --html are both {paths[0]}: name two files", terminal.USAGE)
+    try:
+        pictures.require()
+    except pictures.PicturesMissingError as error:
+        terminal.fail(str(error))
+    for path in paths:
+        there = path if path.exists() else path.parent
+        wrong = errno.EISDIR if path.is_dir() else 0 if there.exists() else errno.ENOENT
+        if not wrong and not os.access(there, os.W_OK):
+            wrong = errno.EACCES
+        if wrong:
+            terminal.fail(f"{path}: {os.strerror(wrong)}")
+
+
+def _pairs(written: list[str]) -> dict[str, Any]:
+    found = {}
+    for pair in written:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            terminal.fail(f"--scheduling {pair}: expected KEY=VALUE", terminal.USAGE)
+        if key in found:
+            terminal.fail(f"--scheduling: {key} is given twice: say one of them", terminal.USAGE)
+        found[key] = yamlreader.scalar(value)
+    return found
+
+
+def _tell_malformed(prepared: simulations.Prepared) -> None:
+    workload = prepared.workload
+    if workload is None or not workload.malformed_count:
+        return
+    count = workload.malformed_count
+    terminal.note(f"{count} malformed {'rows are' if count > 1 else 'row is'} left out:")
+    for row in workload.malformed:
+        terminal.note(f"  line {row.line}: {row.why}")
+    if workload.malformed_count > len(workload.malformed):
+        terminal.note(f"  and {workload.malformed_count - len(workload.malformed)} more")
+
+
+def _tell_never(prepared: simulations.Prepared) -> None:
+    if prepared.never:
+        begin = times.format_time(replay.BEGIN)
+        told = ", ".join(prepared.never[:NEVER_TOLD])
+        more = len(prepared.never) - NEVER_TOLD
+        told += f" and {more} more" if more > 0 else ""
+        terminal.note(f"virtual time begins at {begin}, so that these never come: {told}")
+
+
+@contextmanager
+def _bar(prepared: simulations.Prepared) -> Iterator[simulations.Progress | None]:
+    """A live bar for each policy on a terminal; nothing in a pipe."""
+    if not terminal.err.is_terminal:
+        yield None
+        return
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+    )
+    with bars.Progress(*columns, console=terminal.err) as bar:
+        tasks = {
+            policy: bar.add_task(policy, total=prepared.total)
+            for policy in prepared.request.policies
+        }
+        yield lambda policy, ended: bar.update(tasks[policy], completed=ended)
+
+
+def _show_runs(
+    several: list[tuple[int, simulations.Prepared, list[results.Run]]], output: terminal.Output
+) -> None:
+    _, prepared, _ = several[0]
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        value = {
+            "title": prepared.title,
+            "malformed": prepared.workload.malformed_count if prepared.workload else 0,
+            "runs": [_run_value(seed, run) for seed, _, runs in several for run in runs],
+        }
+        terminal.document(value, output)
+        return
+    terminal.note(prepared.title)
+    if len(several) > 1:
+        terminal.note(f"mean of {len(several)} seeds")
+    _show_figures(several, wide=output is terminal.Output.WIDE)
+    for seed, _, runs in several:
+        of_seed = f" (seed {seed})" if len(several) > 1 else ""
+        for run in runs:
+            if run.gave_up_s is not None and results.never_started(run):
+                terminal.note(f"{run.policy}{of_seed}: {_given_up(run.gave_up_s)}")
+            for what, names in _outcomes(run):
+                if names:
+                    terminal.note(f"{run.policy}{of_seed}: {what}: {_jobs_told(names)}")
+
+
+def _run_value(seed: int, run: results.Run) -> dict[str, object]:
+    value: dict[str, object] = {"seed": seed}
+    value |= results.as_mapping(results.figures(run))
+    return value | {
+        "never": results.never_started(run)[:NEVER_LISTED],
+        "over_limit": results.timed_out(run)[:NEVER_LISTED],
+        "later": run.later[:NEVER_LISTED],
+        "gave_up_s": run.gave_up_s,
+    }
+
+
+def _given_up(since_s: float) -> str:
+    """That it was ended although jobs wait, and that they might start yet."""
+    since = terminal.duration(since_s)
+    return (
+        f"given up: from {since} after the first submission on nothing ran, however often the "
+        "controller looked; whether what never started would start much later is not known"
+    )
+
+
+def _outcomes(run: results.Run) -> Iterator[tuple[str, list[str]]]:
+    """What became of the jobs that were not done, and the names of each."""
+    yield "never started", results.never_started(run)
+    yield "ended by their time limits", results.timed_out(run)
+    yield "not yet submitted when it stopped", run.later
+
+
+def _jobs_told(names: list[str]) -> str:
+    """The first of these, the elements of an array together."""
+    counted = Counter(name.partition("[")[0] for name in names)
+    arrays = {name.partition("[")[0] for name in names if name.endswith("]")}
+    told = [
+        f"{name} ({count:,} {'element' if count == 1 else 'elements'})" if name in arrays else name
+        for name, count in list(counted.items())[:NEVER_TOLD]
+    ]
+    more = len(counted) - len(told)
+    return ", ".join(told) + (f" and {more:,} more" if more else "")
+
+
+def _show_figures(
+    several: list[tuple[int, simulations.Prepared, list[results.Run]]], *, wide: bool
+) -> None:
+    figures = [results.figures(run) for _, _, runs in several for run in runs]
+    headings = ["POLICY", "DONE", "NEVER", "DELAY", "D-P50", "D-P99", "SLOWDOWN", "S-P99", "USED"]
+    if wide:
+        headings += ["LIMIT", "LATER", "FAIR", "SHORT", "EVICTED", "LOST", "SPAN", "CYCLES"]
+    rows = []
+    for policy in several[0][1].request.policies:
+        found = results.mean([one for one in figures if one.policy == policy])
+        row = [
+            found.policy,
+            str(found.finished),
+            str(found.never_started),
+            terminal.duration(found.delay_mean_s),
+            terminal.duration(found.delay_p50_s),
+            terminal.duration(found.delay_p99_s),
+            f"{found.slowdown_mean:.2f}",
+            f"{found.slowdown_p99:.1f}",
+            f"{found.utilisation:.1%}",
+        ]
+        if wide:
+            row += [
+                str(found.timed_out),
+                str(found.not_submitted),
+                f"{found.fairness:.2f}",
+                f"{found.shortfall:.2%}",
+                str(found.evictions),
+                f"{found.lost:.2%}",
+                terminal.duration(found.makespan_s),
+                str(found.cycles),
+            ]
+        rows.append(row)
+    terminal.table(headings, rows, right=" ".join(headings[1:]))
+
+
+def _draw(
+    prepared: simulations.Prepared, runs: list[results.Run], png: Path | None, html: Path | None
+) -> None:
+    try:
+        if png is not None:
+            png.write_bytes(pictures.png(runs, prepared.title))
+        if html is not None:
+            page = pictures.page(runs, prepared.title).encode(errors="replace")
+            html.write_bytes(page)
+    except pictures.PicturesMissingError as error:
+        terminal.fail(str(error))
+    except OSError as error:
+        terminal.fail(terminal.unusable(error) or str(error))

@@ -1,0 +1,266 @@
+"""``muster top``: queues, nodes, GPUs and what changes, live, in 80 columns.
+
+It asks for lists only when something has happened, at the most every ``every`` seconds, and less
+often where they take long: the wait for news is one open request that costs the controller nothing.
+"""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.cli.cluster import inspect_commands as looking
+from reconciler.model.state import events as happened
+
+if TYPE_CHECKING:
+    from reconciler.operations.client import api_client as clients
+
+Json = Any
+WIDTH_MIN, WIDTH_MAX = 80, 120
+#: The longest wait for news before the picture is drawn anew, so that times go on.
+NEWS_S = 10.0
+EVENTS_KEPT = 200
+#: A look that takes long, as of a large cluster, is made so seldom that looking takes at the most
+#: one part in so many of the time.
+PARTS = 20
+#: Events that are news without a word of their own; others follow from those beside them.
+TELLING = frozenset({"JobSucceeded", "JobFailed", "JobCancelled", "JobTimedOut", "JobHeld"})
+_BAR = 10
+#: The most characters of a name among what changes, so that in 80 columns there is room for why.
+NAME_MAX = 28
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(top)
+
+
+def top(
+    *,
+    every: Annotated[
+        float,
+        typer.Option(
+            "--every",
+            min=0.5,
+            help="Seconds between looks, at the least.",
+            callback=context.finite,
+        ),
+    ] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Print it once and leave.")] = False,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Watch queues, nodes, GPUs and what changes; Ctrl-C ends it.
+
+    With -o json or yaml it is one look: sync, queues, nodes, drift and the newest events.
+
+    Example: muster top --once
+    """
+    live = terminal.out.is_terminal and not once
+    events: deque[Json] = deque(maxlen=EVENTS_KEPT)
+    after: int | None = None
+    with context.controller(server, token_file) as api:
+        if output in (terminal.Output.JSON, terminal.Output.YAML):
+            _news(api, events, None, wait_s=None)
+            terminal.document(look(api) | {"events": list(events)}, output)
+            return
+        try:
+            while True:
+                after = _news(api, events, after, wait_s=NEWS_S if after is not None else None)
+                began = time.monotonic()
+                width, height = _size(live=live)
+                lines = picture(look(api), events, width, height, time.time())
+                text = "\n".join(map(terminal.plain, lines))
+                # the screen is written over, not cleared, so that it does not flicker
+                sys.stdout.write(f"\x1b[H\x1b[J{text}\n" if live else f"{text}\n")
+                sys.stdout.flush()
+                if not live:
+                    return
+                time.sleep(max(every, PARTS * (time.monotonic() - began)))
+        except KeyboardInterrupt:
+            return
+
+
+def _news(
+    api: "clients.Client", events: deque[Json], after: int | None, *, wait_s: float | None
+) -> int:
+    """Take what has happened since ``after``, waiting for it; returns how far that goes."""
+    page = api.get("/v1/events", after=after, wait_s=wait_s, limit=EVENTS_KEPT)
+    events.extend(one for one in page["items"] if is_news(one))
+    return int(page["next"])
+
+
+def grouped(events: Sequence[Json]) -> list[list[Json]]:
+    """Those that follow each other and say the same, of many jobs or many nodes, together."""
+    found: list[list[Json]] = []
+    for one in events:
+        if found and _alike(found[-1][0], one):
+            found[-1].append(one)
+        else:
+            found.append([one])
+    return found
+
+
+def _alike(one: Json, other: Json) -> bool:
+    same = one["kind"] == other["kind"] and one["message"] == other["message"]
+    return same and bool(one.get("job")) == bool(other.get("job"))
+
+
+def is_news(one: Json) -> bool:
+    """Whether it has words of its own, or is the end of something."""
+    return one["kind"] in TELLING or one["message"] not in ("", happened.SENTENCES.get(one["kind"]))
+
+
+def _size(*, live: bool) -> tuple[int, int]:
+    if not live:
+        return min(WIDTH_MAX, max(WIDTH_MIN, terminal.width())), 40
+    size = terminal.out.size
+    return min(WIDTH_MAX, max(WIDTH_MIN, size.width)), max(16, size.height - 1)
+
+
+def look(api: "clients.Client") -> dict[str, Json]:
+    """Everything that is shown but events."""
+    return {
+        "sync": api.get("/v1/sync")["sync"],
+        "queues": api.get("/v1/queues")["items"],
+        "nodes": api.get("/v1/nodes")["items"],
+        "drift": api.get("/v1/drift")["items"],
+    }
+
+
+def picture(
+    seen: dict[str, Json], events: Sequence[Json], width: int, height: int, now: float
+) -> list[str]:
+    """The lines of the screen, at most ``height`` of them, none longer than ``width``."""
+    nodes, queues = seen["nodes"], seen["queues"]
+    there = [node for node in nodes if node["state"] != "Gone"]
+    lines = [_head(seen, now), "", *_bars(there), ""]
+    room = max(6, height - len(lines) - 3)
+    queue_rows = max(2, min(len(queues), room // 3))
+    node_rows = max(2, min(len(nodes), room // 3))
+    lines += [*_queues(queues, queue_rows), "", *_nodes(nodes, node_rows), ""]
+    lines.append("WHAT CHANGES")
+    left = max(1, height - len(lines))
+    lines += [_event(*alike) for alike in grouped(events)[-left:]] or ["nothing yet"]
+    return [line if len(line) <= width else line[: width - 1] + "…" for line in lines[:height]]
+
+
+def _head(seen: dict[str, Json], now: float) -> str:
+    sync = seen["sync"]
+    revision = (sync.get("jobsRevision") or "-")[:12]
+    drift = len(seen["drift"])
+    drifted = f"{drift} differences" if drift != 1 else "1 difference"
+    clock = time.strftime("%H:%M:%S", time.localtime(now))
+    return (
+        f"{clock}  git {sync.get('sync', '?')} at {revision}  drift {drifted if drift else 'none'}"
+    )
+
+
+def _bars(nodes: list[Json]) -> list[str]:
+    """What the nodes that are there have given away together."""
+    lines = []
+    for title, resource, unit in (
+        ("GPUs", "gpu", 1.0),
+        ("CPUs", "cpu", 1.0),
+        ("GiB", "memory", 2.0**30),
+    ):
+        has = sum((node.get("capacity") or {}).get(resource, 0) for node in nodes) / unit
+        given = sum((node.get("allocated") or {}).get(resource, 0) for node in nodes) / unit
+        if has:
+            lines.append(f"{title:<5}{bar(given / has, 3 * _BAR)} {given:g} of {has:g}")
+    busy = [
+        gpu["usage"]["utilization"]
+        for node in nodes
+        for gpu in node.get("gpus") or []
+        if gpu.get("usage") and gpu["usage"].get("utilization") is not None
+    ]
+    if busy:
+        mean = sum(busy) / len(busy)
+        told = "the GPU that tells" if len(busy) == 1 else f"{len(busy)} GPUs that tell"
+        lines.append(f"{'busy':<5}{bar(mean, 3 * _BAR)} {mean:.0%} of {told}")
+    return lines
+
+
+def bar(part: float, cells: int) -> str:
+    """A share of the whole as ``[####......]``."""
+    full = round(min(1.0, max(0.0, part)) * cells)
+    return f"[{'#' * full}{'.' * (cells - full)}]"
+
+
+def _queues(queues: list[Json], rows: int) -> list[str]:
+    counted = looking.with_children(queues)
+    shown = sorted(counted, key=lambda one: -(one["running"] + one["pending"]))[:rows]
+    lines = [f"{'QUEUE':<20}{'RUN':>5}{'WAIT':>6}{'GPUS':>8}{'GUAR':>7}{'LIMIT':>7}  SHARE"]
+    for one in shown:
+        has, due, limit = (
+            (one.get(kind) or {}).get("gpu") for kind in ("allocated", "guaranteed", "limit")
+        )
+        share = bar((has or 0) / due, _BAR) if due else ""
+        if one.get("suspended"):
+            share = "suspended"
+        lines.append(
+            f"{_cut(one['name'], 19):<20}{one['running']:>5}{one['pending']:>6}"
+            f"{_amount(has):>8}{_amount(due):>7}{_amount(limit):>7}  {share}".rstrip()
+        )
+    return _more(lines, len(queues) - len(shown), "queues")
+
+
+def _nodes(nodes: list[Json], rows: int) -> list[str]:
+    """Those that are not well first, then the fullest."""
+
+    def rank(one: Json) -> tuple[bool, float, str]:
+        capacity, given = one.get("capacity") or {}, one.get("allocated") or {}
+        full = max((given.get(name, 0) / has for name, has in capacity.items() if has), default=0.0)
+        return (one["state"] == "Ready", -full, one["name"])
+
+    shown = sorted(nodes, key=rank)[:rows]
+    lines = [f"{'NODE':<20}{'STATE':<11}{'CPUS':>9}{'GPUS':>9}  {'GIVEN':<12}BUSY"]
+    for one in shown:
+        capacity, given = one.get("capacity") or {}, one.get("allocated") or {}
+        main = "gpu" if capacity.get("gpu") else "cpu"
+        whole = capacity.get(main) or 1
+        busy = [
+            gpu["usage"]["utilization"]
+            for gpu in one.get("gpus") or []
+            if gpu.get("usage") and gpu["usage"].get("utilization") is not None
+        ]
+        lines.append(
+            f"{_cut(one['name'], 19):<20}{one['state']:<11}"
+            f"{_of(given, capacity, 'cpu'):>9}{_of(given, capacity, 'gpu'):>9}  "
+            f"{bar(given.get(main, 0) / whole, _BAR)}"
+            f"{f'{sum(busy) / len(busy):.0%}' if busy else '':>5}".rstrip()
+        )
+    return _more(lines, len(nodes) - len(shown), "nodes")
+
+
+def _more(lines: list[str], left_out: int, what: str) -> list[str]:
+    return [*lines, f"... and {left_out} more {what}"] if left_out > 0 else lines
+
+
+def _of(given: Json, capacity: Json, resource: str) -> str:
+    return f"{given.get(resource, 0):g}/{capacity.get(resource, 0):g}"
+
+
+def _amount(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def _cut(text: str, size: int) -> str:
+    return text if len(text) <= size else text[: size - 1] + "…"
+
+
+def _event(*alike: Json) -> str:
+    """One event, or several that say the same: how many, of what, and the newest of them."""
+    one = alike[-1]
+    subject = terminal.shortened(one.get("job") or one.get("node") or "-", NAME_MAX, middle=True)
+    if len(alike) > 1:
+        subject = f"{len(alike)} {'jobs' if one.get('job') else 'nodes'}, {subject}"
+    elif one.get("job") and one.get("node"):
+        subject += f" on {one['node']}"
+    text = f"{terminal.clock(one['at'])}  {one['kind']:<16} {subject}  {one['message']}"
+    return text.rstrip()

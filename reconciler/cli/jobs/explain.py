@@ -1,0 +1,453 @@
+"""The command that says why a job is as it is, or was at a moment in the past."""
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from reconciler.cli import array_elements as elementwords
+from reconciler.cli import common_options as naming
+from reconciler.cli import context, terminal
+from reconciler.cli.cluster import inspect_commands as looking
+from reconciler.cli.jobs import explain_start as startwords
+from reconciler.cli.jobs import job_list as joblist
+from reconciler.cli.jobs import run as running
+from reconciler.cli.jobs import show_usage as jobwords
+from reconciler.model.values import quantities, times
+
+Json = Any
+NODES_SHOWN = 4
+#: Of an array, the most nodes whose elements are told.
+ELEMENT_NODES_SHOWN = 8
+#: Events that tell why a job is where it is, and how a sentence about them begins.
+PLACEMENT_EVENTS = {"JobPlaced": "placed", "JobEvicted": "evicted"}
+#: Events that make the story of a job that is over, and how many of them are told, the newest.
+STORY = {
+    "JobSubmitted": "submitted",
+    "JobHeld": "held",
+    "JobReleased": "released",
+    "JobPlaced": "placed",
+    "JobEvicted": "evicted",
+    "JobDrained": "drained",
+    "JobRequeued": "requeued",
+    "JobRetried": "tried again",
+    "AttemptLost": "lost",
+}
+STORY_MAX = 12
+#: The reason of what failed and is tried again.
+BACKING_OFF = "BackingOff"
+#: Reasons that have nothing to do with what a queue has, and those that no other queue can end.
+NOT_OF_QUEUES = frozenset(
+    {
+        *("Held", "Invalid", "NotAllowed", "NoUnixUser", "DependencyNeverMet", "Dependency"),
+        *(BACKING_OFF, "ArrayLimit"),
+    }
+)
+OF_ITS_OWN = frozenset({"OverLimit", "OverBudget"})
+#: Reasons that are found before anybody looks whether nodes have room.
+BEFORE_ROOM = frozenset({"OverLimit", "OverBudget", "WaitingForQuota"})
+#: Ends of tries of which nothing ever ran, so that nothing was written.
+NEVER_RAN = frozenset({"StartFailed", "StageFailed", "Refused"})
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(explain)
+
+
+def explain(
+    name: naming.JobOrElement,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="As it was then: a time such as 2026-11-20T23:30:00Z, a clock time such as "
+            "05:08:00 as the screens show it, or a duration ago such as 10m.",
+        ),
+    ] = None,
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Say why a job waits, now or then, and what would end that.
+
+    With --at the cycle of that moment is decided again, from what the controller journalled. It
+    exits with 1 when that comes to anything else than was decided then.
+
+    Example: muster explain train --at 8h
+    """
+    moment = None if at is None else _moment(at)
+    job, element = elementwords.parted(name)
+    with context.controller(server, token_file) as api:
+        item = api.get(f"/v1/jobs/{job}/explain", at=moment)
+    if element is not None:
+        elementwords.require(item["job"], element)
+    replayed = item.get("replayed")
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(item, output)
+    else:
+        if replayed:
+            _explain_cycle(replayed)
+        now = terminal.seconds(replayed["decided"]) if replayed else time.time()
+        _explain_job(item, now or time.time(), past=bool(replayed), element=element)
+    if replayed and replayed["disagreements"]:
+        terminal.fail(
+            f"the replay of cycle {replayed['cycle']} came to other {_and(replayed)} than were "
+            f"recorded then, by Muster {replayed['muster']}: what is shown is not what was decided"
+        )
+
+
+def _moment(written: str) -> str:
+    """RFC 3339 as written, of a clock or a duration ago; leaves the command for anything else."""
+    of_day = context.clock_time(written, time.time())
+    if of_day is not None:
+        return times.format_time(of_day)
+    with contextlib.suppress(quantities.QuantityError):
+        return times.format_time(time.time() - context.ago(written))
+    try:
+        return times.format_time(times.parse_time(written))
+    except ValueError as error:
+        why = f" ({error})" if "offset" in str(error) else ""
+        terminal.fail(
+            f"--at: found {written!r}{why}, expected a time such as 2026-11-20T23:30:00Z, a clock "
+            "time such as 05:08:00, or how long ago, such as 10m or 1d",
+            terminal.USAGE,
+        )
+
+
+def _and(replayed: Json) -> str:
+    return " and ".join(replayed["disagreements"])
+
+
+def _explain_cycle(replayed: Json) -> None:
+    revision = (replayed["revision"] or "none")[:12]
+    structure = (replayed["structureRevision"] or "none")[:12]
+    which = revision if structure == revision else f"{revision}, with the structure of {structure}"
+    terminal.out.print(
+        f"As of cycle {replayed['cycle']}, of {terminal.clock(replayed['decided'])}, by revision "
+        f"{which}:\n",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _explain_job(item: Json, now: float, *, past: bool = False, element: int | None = None) -> None:
+    job = item["job"]
+    leaves = f", {told}" if (told := joblist.stopping(job)) else ""
+    verb = "was" if past else "is"
+    _say(f"{job['name']} {verb} {job['state']}{_on_nodes(job)}{_spans(job)}{leaves}.")
+    if told := joblist.tasks_told(job):
+        _say(f"{told}.")
+    _explain_elements(job)
+    if element is not None and job.get("array"):
+        _say(f"\n{elementwords.told(job, element)}")
+    _explain_silence(item, now)
+    told_below = [one["message"] for one in item.get("reasons") or []]
+    if job.get("message") and job["message"] not in told_below:
+        _say(f"\n{job['message']}")
+    if job["state"] in joblist.FINISHED:
+        _tell_story(item)
+    elif job.get("array") and item.get("reasons") and job["state"] not in joblist.WAITING:
+        _say("\nThose that wait:")
+    for reason in item.get("reasons") or []:
+        _say(f"\n{reason['code']}: {reason['message']}")
+        for step in reason.get("funnel") or []:
+            nodes = "node: " if step["count"] == 1 else "nodes:"
+            terminal.line(f"  {step['count']:>5} {nodes} {terminal.clocks(step['why'])}", 15)
+        if reason["code"] == BACKING_OFF:
+            _tell_last_try(job["attempts"])
+        if reason.get("unblocks"):
+            _say(f"  It would end with: {reason['unblocks']}.")
+    _explain_room(item)
+    _explain_placement(item, past=past)
+    code = next((one["code"] for one in item.get("reasons") or []), "")
+    if job["state"] not in joblist.FINISHED and code not in NOT_OF_QUEUES:
+        others = [] if code in OF_ITS_OWN else item.get("borrowers") or []
+        _explain_queue(item["queue"], others)
+        if item.get("notReclaimed"):
+            _say(item["notReclaimed"])
+    if job["state"] in joblist.WAITING:
+        _explain_start(job, now, in_line=code not in NOT_OF_QUEUES)
+    elif job["state"] in joblist.FINISHED and job["state"] != "Succeeded" and job["attempts"]:
+        last = _last(job["attempts"])
+        if last.get("endReason") not in NEVER_RAN and last.get("started", True):
+            which = f"--task {last['task']}"
+            if last.get("element") is not None:
+                which += f" --element {last['element']}"
+            _say(f"\nWhat it wrote: muster logs {job['name']} {which} --stderr")
+
+
+def _explain_room(item: Json) -> None:
+    """That nobody has looked for room yet, of what is kept back before that is done.
+
+    Of what no waiting starts it is not said: whether nodes have room changes nothing for it.
+    """
+    found = item.get("reasons") or []
+    codes = {one["code"] for one in found}
+    if codes and codes <= BEFORE_ROOM and not startwords.never_starts(found):
+        _say("  It needs room on nodes as well, which is looked for only once that has ended.")
+
+
+def _explain_elements(job: Json) -> None:
+    """How the elements of an array stand, and where those run that do."""
+    counts: dict[str, int] = job["elements"] if job.get("array") else {}
+    if not counts:
+        return
+    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    _say(f"\nIts {terminal.counted(sum(counts.values()), 'element')}: {told}.")
+    here: dict[str, set[int]] = {}
+    for one in job["attempts"]:
+        if one["state"] != "Ended":
+            here.setdefault(one["node"], set()).add(one["element"])
+    for node in sorted(here)[:ELEMENT_NODES_SHOWN]:
+        _say(f"  on {node}: {_spans_of(here[node])}")
+    if len(here) > ELEMENT_NODES_SHOWN:
+        _say(f"  and on {len(here) - ELEMENT_NODES_SHOWN} more: muster job {job['name']}")
+
+
+def _explain_silence(item: Json, now: float) -> None:
+    """Of tasks on nodes that nobody hears of: since when, what becomes of them, what one can do."""
+    found = item.get("silent") or []
+    for one in found[:NODES_SHOWN]:
+        heard_at = terminal.seconds(one["lastHeard"])
+        tasks = terminal.counted(one["tasks"], "task")
+        last = "never heard of"
+        if heard_at is not None:
+            ago = terminal.duration(max(0.0, now - heard_at))
+            last = f"last heard of {ago} ago, at {terminal.clock(one['lastHeard'])}"
+        _say(f"\n{one['node']}, with {tasks} of it, was {last}.")
+        if one["givenUp"]:
+            then = terminal.clock(one["givenUp"])
+            _say(f"  If that stays so, what has a lease is started elsewhere, not before {then}.")
+        if one["endless"]:
+            pool = f"NodePool {one['pool']}" if one["pool"] else "a NodePool that has it"
+            _say(
+                f"  {terminal.counted(one['endless'], 'task')} without a lease: started elsewhere "
+                "only when the node is back, or somebody who knows that it runs nothing says so, "
+                f"by an override with `gone: true` in {pool}."
+            )
+    if len(found) > NODES_SHOWN:
+        more = len(found) - NODES_SHOWN
+        _say(f"\n{more} more of its nodes are silent: muster job {item['job']['name']}")
+
+
+def _spans_of(numbers: set[int]) -> str:
+    """``2, 5-9``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def _say(text: str) -> None:
+    for line in terminal.clocks(text).split("\n"):
+        indent = len(line) - len(line.lstrip())
+        terminal.line(line, indent + 2 if indent else 0)
+
+
+def _on_nodes(job: Json) -> str:
+    """`` on n1, n2 and 3 more`` of what is not over; empty where it is nowhere."""
+    if job["state"] in joblist.FINISHED:
+        return ""
+    where = sorted({one["node"] for one in job["attempts"] if one["state"] != "Ended"})
+    shown = ", ".join(where[:NODES_SHOWN])
+    more = f" and {len(where) - NODES_SHOWN} more" if len(where) > NODES_SHOWN else ""
+    return f" on {shown}{more}" if where else ""
+
+
+def _spans(job: Json) -> str:
+    """``; it waited 5m10s, ran 1h02m and ended at 11:07:12`` of what is over."""
+    submitted, started, ended = (
+        terminal.seconds(job.get(name)) for name in ("submitted", "started", "ended")
+    )
+    if job["state"] not in joblist.FINISHED or submitted is None or ended is None:
+        return ""
+    waited = terminal.duration(max(0.0, (started or ended) - submitted))
+    at_most = "" if joblist.are_all_told(job) else "at most "
+    time_run = terminal.duration(joblist.time_run(job, ended))
+    ran = f"ran {at_most}{time_run}" if started else "never ran"
+    return f": it waited {waited}, {ran} and ended at {terminal.clock(job['ended'])}"
+
+
+def _tell_story(item: Json) -> None:
+    """What became of a job, from its submission on: what it waited for, where it ran, who took its
+    place; and how the tries at its tasks ended."""
+    told = [one for one in item.get("events") or [] if one["kind"] in STORY]
+    if told:
+        _say("")
+    if len(told) > STORY_MAX:
+        _say(f"  ({terminal.counted(len(told) - STORY_MAX, 'event')} before)")
+    for one in told[-STORY_MAX:]:
+        where = f" on {one['node']}" if one.get("node") else ""
+        because = f": {one['message']}" if one["message"] else ""
+        text = f"{terminal.clock(one['at'])}  {STORY[one['kind']]}{where}{because}"
+        terminal.line(f"  {terminal.clocks(text)}", 12)
+    tries = [one for one in item["job"]["attempts"] if one.get("ended")]
+    if tries:
+        _say("")
+    for one in sorted(tries, key=lambda found: found["ended"])[-STORY_MAX:]:
+        terminal.line(f"  {terminal.clock(one['ended'])}  {_end_of(one)}", 12)
+
+
+def _end_of(attempt: Json) -> str:
+    """``main-0, try 2 on gpu001 (GPU 0,1), after 1h02m: status 3``."""
+    task, devices = jobwords.task_of(attempt), ",".join(map(str, attempt.get("devices") or ()))
+    words = f"{task}, try {attempt['attempt']} on {attempt['node']}"
+    words += f" (GPU {devices})" if devices else ""
+    started, ended = terminal.seconds(attempt.get("started")), terminal.seconds(attempt["ended"])
+    if started is not None and ended is not None:
+        words += f", after {terminal.duration(max(0.0, ended - started))}"
+    reason = attempt.get("endReason") or "Ended"
+    end = f"signal {attempt['signal']}" if attempt.get("signal") else None
+    if end is None and attempt.get("exitCode") is not None:
+        end = f"status {attempt['exitCode']}"
+    told = [reason] if reason != "Exited" else []
+    told += [end] if end else []
+    return f"{words}: {', '.join(told) or reason}" + (
+        f"; {attempt['message']}" if attempt.get("message") else ""
+    )
+
+
+def _tell_last_try(attempts: list[Json]) -> None:
+    """How the last try ended: the task of it that failed first, not those that were then told."""
+    ended = [one for one in attempts if one.get("ended") and one.get("exitCode") != 0]
+    if ended:
+        newest = max(ended, key=lambda one: str(one["ended"]))
+        same = [
+            one
+            for one in ended
+            if (one.get("element"), one["attempt"]) == (newest.get("element"), newest["attempt"])
+        ]
+        own = [one for one in same if one.get("endReason") in running.OWN_WILL] or same
+        _say(f"  The last try: {_end_of(min(own, key=lambda one: str(one['ended'])))}.")
+
+
+def _last(attempts: list[Json]) -> Json:
+    """The attempt that ended last, of those that did not end well where there is one."""
+    bad = [one for one in attempts if one.get("exitCode") != 0]
+    return max(bad or attempts, key=lambda one: one.get("ended") or "")
+
+
+def _explain_placement(item: Json, *, past: bool) -> None:
+    """Why this node, of what is placed; why it left, of what was placed and waits again."""
+    told = [one for one in item.get("events") or [] if one["kind"] in PLACEMENT_EVENTS]
+    if told and item["job"]["state"] not in joblist.FINISHED:
+        last = told[-1]
+        verb = "had been" if past else "was"
+        what = "The last of them" if item["job"].get("array") else "It"
+        _say(f"\n{what} {verb} {PLACEMENT_EVENTS[last['kind']]} at {terminal.clock(last['at'])}:")
+        _say(f"  {last['message']}")
+
+
+def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
+    at = terminal.seconds(job["estimatedStart"])
+    if at is None and any(one["code"] == BACKING_OFF for one in job.get("reasons") or []):
+        return  # when it may start was said
+    _say("")
+    found = job.get("reasons") or []
+    why = startwords.unbounded(found) if at is None else ""
+    if job["place"] and in_line and not (at is None and startwords.is_out_of_line(found)):
+        _say(f"Place in its queue: {job['place']}.")
+    if at is None:
+        _say(f"No start can be estimated: {why}.")
+        return
+    # elements of an array go one after the other, and only the next one's start is estimated
+    whose = " of the first element that waits" if job.get("array") else ""
+    _say(f"Estimated start{whose}: {terminal.clock(job['estimatedStart'])}{_bounds(job, at, now)}.")
+
+
+def _bounds(job: Json, at: float, now: float) -> str:
+    """How far away an expected start is, and what it hangs on."""
+    is_over = at < now
+    told = f" (in {terminal.duration(at - now)})" if at > now else ""
+    if is_over:
+        told = f", which was {terminal.duration(now - at)} ago: it starts once what it waits for"
+        told += " has come free"
+    elif job.get("startTakesBack"):
+        told += ", when it may take room back"
+    elif not job.get("estimatedCertain"):
+        told += ", unless others take that room back first"
+    latest = job.get("latestStart") if job.get("estimatedCertain") else None
+    bound = terminal.seconds(latest)
+    if bound is not None and bound > now:
+        shown = terminal.clock(latest)
+        told += f", at the latest {shown}" if shown != terminal.clock(job["estimatedStart"]) else ""
+    return told
+
+
+def _explain_queue(queue: Json, borrowers: list[Json]) -> None:
+    """What the queue has, what is due to it, and who has more than is guaranteed to them."""
+    if queue is None:
+        return
+    _say(f"\nQueue {queue['name']}:")
+    kinds = ("allocated", "guaranteed", "fairShare", "limit", "demand")
+    heads = ("HAS", "GUARANTEED", "FAIR SHARE", "LIMIT", "ASKS FOR")
+    titles = (("gpu", "GPUs"), ("cpu", "CPUs"), ("memory", "memory"))
+    rows = [(title, [_amount(queue, kind, each) for kind in kinds]) for each, title in titles]
+    for one in queue.get("pools") or []:
+        for each, title in titles:
+            said = any((one.get(kind) or {}).get(each) is not None for kind in kinds[1:4])
+            if said or each == "gpu":
+                cells = [_amount(one, kind, each) for kind in kinds]
+                rows.append((f"{title} in {one['pool']}", cells))
+    width = max(len(title) for title, _ in [*rows, (" " * 10, ())])
+    for title, row in [("", heads), *rows]:
+        _row(title, row, width)
+    for words in _shrunk(queue):
+        _say(words)
+    if borrowers:
+        parts = [f"{one['name']} ({_over(one['over'])})" for one in borrowers]
+        _say(f"Over what is guaranteed to them: {', '.join(parts)}.")
+
+
+def _shrunk(queue: Json) -> list[str]:
+    """Of what is guaranteed to a root queue how much counts, where that is less than is written.
+
+    It has its guarantee as far as it asks for it, unless more is guaranteed than is in service.
+    """
+    if queue.get("parent") is not None:
+        return []
+    found = []
+    for each, noun in (("gpu", "GPUs"), ("cpu", "CPUs"), ("memory", "of memory")):
+        owed, counted, *bounds = [
+            (queue.get(kind) or {}).get(each)
+            for kind in ("guaranteed", "fairShare", "demand", "limit")
+        ]
+        if owed is None or counted is None:
+            continue
+        if counted < min(owed, *(bound for bound in bounds if bound is not None)):
+            whole, part = _amount(queue, "guaranteed", each), _amount(queue, "fairShare", each)
+            found.append(
+                f"Of the {whole} {noun} guaranteed to it {part} count now: less is in service than "
+                "is guaranteed in all."
+            )
+    return found
+
+
+def _row(title: str, cells: Sequence[str], width: int) -> None:
+    line = f"  {title:<{width}}" + "".join(f"{cell:>12}" for cell in cells)
+    terminal.out.print(line, markup=False, soft_wrap=True)
+
+
+def _amount(queue: Json, kind: str, resource: str) -> str:
+    """An amount; memory in GiB, a dash where nothing is said."""
+    if resource != "memory":
+        return looking.amount(queue, kind, resource)
+    found = (queue.get(kind) or {}).get(resource)
+    return "-" if found is None else f"{found / 2**30:.4g} GiB"
+
+
+def _over(amounts: Json) -> str:
+    shown = []
+    if amounts.get("gpu"):
+        shown.append(f"{amounts['gpu']:g} GPU{'s' if amounts['gpu'] != 1 else ''}")
+    if amounts.get("cpu"):
+        shown.append(f"{amounts['cpu']:g} CPU{'s' if amounts['cpu'] != 1 else ''}")
+    return ", ".join(shown)

@@ -1,0 +1,334 @@
+"""``muster jobs``: the list that people look at most, and what is said where it would be empty.
+
+Names, queues and states that do not exist are told apart from lists in which nothing stands: an
+empty table never hides a slip of the pen.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reconciler.cli import array_elements as elementwords
+from reconciler.cli import completion as completing
+from reconciler.cli import context, terminal
+from reconciler.model.state import pending_reasons as words
+from reconciler.model.state import states
+from reconciler.model.values import suggestions as nearest
+
+if TYPE_CHECKING:
+    from reconciler.operations.client import api_client as clients
+
+Json = Any
+
+STATES = tuple(state.value for state in states.JobState)
+FINISHED = frozenset(state.value for state in states.FINISHED_JOB_STATES)
+#: How narrow columns become where a line is short: a reason keeps room for its code. Names become
+#: narrower still where there is no other way, since all else would tell nothing.
+LEAST = {"NAME": 15, "QUEUE": 8, "WHY": 21}
+WAITING = frozenset({"Pending", "Held"})
+#: In a narrower line words of ends are shortened to so many characters: ``5/6, 1 fail…``.
+ROOMY, SHORT = 100, 5
+#: What stands for a reason that was told in whole of the job before.
+AS_ABOVE = "as above"
+#: Of a job with fewer tries all are told in a list.
+TRIES_TOLD = 16
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(jobs)
+
+
+def jobs(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Only these jobs.", autocompletion=completing.jobs, callback=context.named
+        ),
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            "--queue",
+            "-q",
+            help="Only of this queue.",
+            autocompletion=completing.queues,
+            callback=context.named,
+        ),
+    ] = None,
+    state: Annotated[str | None, typer.Option("--state", "-s", help="Only in this state.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only of this owner.")] = None,
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """List jobs, the newest first, and why those that wait do.
+
+    WAITED is the time from the submission to the first start, RAN the time in which it ran, all
+    tries together: not while it was held, or waited for another try. Of a job of many tries, such
+    as a large array, it is told as <=, the time since its first start. A reason that has no room in
+    its line stands below it; jobs after it that wait alike say `as above`. With -o wide there is
+    one line a job.
+
+    TASKS, where there are elastic gangs, tells how many of their tasks run now, and between which
+    bounds: 3 of 2-6.
+
+    Example: muster jobs --queue research --state Pending
+    """
+    elementwords.whole("jobs", names or ())
+    wanted = None if state is None else _state(state)
+    with context.controller(server, token_file) as api:
+        items = api.items("/v1/jobs", queue=queue, state=wanted, owner=owner)
+        if names:
+            items = [item for item in items if item["name"] in names]
+        if queue is not None and not items:
+            _check_queue(api, queue)
+        missing = [name for name in names or () if name not in {item["name"] for item in items}]
+        unknown = [name for name in missing if not _is_known(api, name)]
+        if output in (terminal.Output.JSON, terminal.Output.YAML):
+            page = api.get("/v1/jobs", limit=1)
+            page["items"] = items
+            terminal.document(page, output)
+        elif items or not unknown:  # which is said below
+            show(items, time.time(), wide=output is terminal.Output.WIDE)
+    if unknown:
+        terminal.fail(f"{_list(unknown)} not known")
+
+
+def _state(written: str) -> str:
+    """A state as it is named, however it was capitalised; leaves the command when it is none."""
+    found = {name.lower(): name for name in STATES}.get(written.lower())
+    if found is None:
+        hint = nearest.hint(written.capitalize(), STATES)
+        terminal.fail(
+            f"--state: found {written!r}, expected one of {', '.join(STATES)}{hint}",
+            terminal.USAGE,
+        )
+    return found
+
+
+def _check_queue(api: "clients.Client", queue: str) -> None:
+    """Leave the command where no queue has that name."""
+    known = [one["name"] for one in api.get("/v1/queues")["items"]]
+    if queue not in known:
+        terminal.fail(f"queue {queue} is not known{nearest.hint(queue, known)}")
+
+
+def _is_known(api: "clients.Client", name: str) -> bool:
+    """Whether there is such a job, which a filter has left out."""
+    return bool([one for one in api.items("/v1/jobs", prefix=name) if one["name"] == name])
+
+
+def _list(names: list[str]) -> str:
+    return f"job {names[0]} is" if len(names) == 1 else f"jobs {', '.join(names)} are"
+
+
+def show(items: list[Json], now: float, *, wide: bool) -> None:
+    """Print the table."""
+    if not items:
+        terminal.note("no jobs")
+        return
+    arrays = wide or any(item["array"] for item in items)
+    elastic = any(item.get("tasks") for item in items)
+    rows = []
+    for item in items:
+        row = [item["name"], item["queue"] or "-", item["state"]]
+        row += [_tasks(item)] if elastic else []
+        row += [_elements(item, short=not wide and terminal.width() < ROOMY)] if arrays else []
+        row += [_waited(item, now), _ran(item, now)]
+        if wide:
+            row += [str(item["run"]), item.get("owner") or "-", _where(item)]
+        rows.append([*row, why(item) if item["state"] != "Succeeded" else ""])
+    headings = ["NAME", "QUEUE", "STATE", *(["TASKS"] if elastic else [])]
+    headings += [*(["DONE"] if arrays else []), "WAITED", "RAN"]
+    below: dict[int, str] = {}
+    if wide:
+        headings += ["RUN", "OWNER", "NODES"]
+    else:
+        left = terminal.left_over(headings, [row[:-1] for row in rows])
+        below = _move_down(rows, items, max(left, LEAST["WHY"]))
+    right = "TASKS WAITED RAN DONE RUN"
+    headings.append("WHY")
+    least, over = _least(headings, rows)
+    if over and not wide:
+        _move_codes_down(rows, below, max(least["WHY"] - over, len(AS_ABOVE)))
+        least, _ = _least(headings, rows)
+    terminal.table(headings, rows, right=right, cut=not wide, least=least, below=below)
+
+
+def _least(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[dict[str, int], int]:
+    """How narrow each column becomes, and by how many characters a line is too long even so.
+
+    Names give way, so that all others stay whole if they can.
+    """
+    columns = zip(headings, *rows, strict=True)
+    least = {heading: max(map(len, (heading, *cells))) for heading, *cells in columns}
+    for heading in ("NAME", "QUEUE"):
+        least[heading] = min(least[heading], LEAST[heading])
+    over = sum(least.values()) + 2 * (len(least) - 1) - terminal.width()
+    for heading in ("NAME", "QUEUE"):
+        given = min(max(0, over), least[heading] - terminal.NARROWEST)
+        least[heading] -= max(0, given)
+        over -= max(0, given)
+    return least, max(0, over)
+
+
+def _move_codes_down(rows: list[list[str]], below: dict[int, str], room: int) -> None:
+    """Put what is longer than ``room`` below its row too: half a code tells nothing."""
+    for place, row in enumerate(rows):
+        cell = row[-1]
+        if len(cell) <= room:
+            continue
+        if cell.endswith(AS_ABOVE):
+            row[-1] = AS_ABOVE
+        else:
+            below[place] = ": ".join(filter(None, (cell, below.get(place))))
+            row[-1] = ""
+
+
+def why(item: Json) -> str:
+    """The reason of a job that waits that tells most, and what is said of it, or of its end."""
+    reason = telling(item.get("reasons") or [])
+    if reason:
+        return terminal.clocks(f"{reason['code']}: {_waiting_for(item, reason)}")
+    told = "; ".join(filter(None, (stopping(item), item.get("message"))))
+    return terminal.clocks(told)
+
+
+def _waiting_for(item: Json, reason: Json) -> str:
+    """A reason of a job; of one that waits also what else is said of it, as of its deadline."""
+    said = item.get("message") if item.get("state") in WAITING else None
+    return "; ".join(dict.fromkeys(filter(None, (reason["message"], said))))
+
+
+def telling(reasons: Sequence[Json]) -> Json:
+    """The first reason; before it one that no waiting ends. None: there is none."""
+    hopeless = [one for one in reasons if words.is_final(one["code"], one.get("message", ""))]
+    return next(iter([*hopeless, *reasons]), None)
+
+
+def stopping(item: Json) -> str:
+    """``stopping, SIGKILL at 11:07:12`` where all tasks were asked to leave; else empty."""
+    alive = [one for one in item.get("attempts") or [] if one["state"] != "Ended"]
+    ends = [one["killAt"] for one in alive if one.get("killAt")]
+    if not ends or len(ends) < len(alive):
+        return ""
+    return f"stopping, SIGKILL at {terminal.clock(max(ends))}"
+
+
+def _move_down(rows: list[list[str]], items: list[Json], room: int) -> dict[int, str]:
+    """Texts too long for ``room`` characters, by the row below which they stand whole.
+
+    Of them the rows keep the code. In a stretch that waits alike the first row has the text, and
+    the others say that they wait as it does.
+    """
+    below: dict[int, str] = {}
+    above = ("", "")
+    for place, (row, item) in enumerate(zip(rows, items, strict=True)):
+        text, reason = row[-1], telling(item.get("reasons") or [])
+        if len(text) <= room:
+            above = ("", "")
+            continue
+        code = row[-1] = reason["code"] if reason else ""
+        told = terminal.clocks(_waiting_for(item, reason)) if reason else text
+        if (code, told) == above:
+            whole = ", ".join(filter(None, (code, AS_ABOVE)))
+            row[-1] = whole if len(whole) <= room else AS_ABOVE
+        else:
+            below[place], above = told, (code, told)
+    return below
+
+
+def _elements(item: Json, *, short: bool = False) -> str:
+    """How many elements have succeeded, of how many, and how many have ended otherwise."""
+    counts = item["elements"] if item["array"] else {}
+    total = sum(counts.values())
+    if not total:
+        return "-"
+    words = [f"{counts.get('Succeeded', 0)}/{total}"]
+    for told, ends in (("failed", ("Failed", "TimedOut")), ("cancelled", ("Cancelled",))):
+        count = sum(counts.get(state, 0) for state in ends)
+        words += [f"{count} {terminal.shortened(told, SHORT) if short else told}"] if count else []
+    return ", ".join(words)
+
+
+def _tasks(item: Json) -> str:
+    """``3 of 2-6``: how many tasks of an elastic gang run, and between which bounds."""
+    tasks = item.get("tasks")  # a controller of before tells none
+    if not tasks or item["state"] in FINISHED:
+        return "-"
+    return f"{tasks['running']} of {tasks['min']}-{tasks['max']}"
+
+
+def tasks_told(item: Json) -> str:
+    """The same in words: ``3 tasks run, 2 are enough and 6 the most``; empty of all else."""
+    tasks = item.get("tasks")
+    if not tasks or item["state"] in FINISHED:
+        return ""
+    running = "1 task runs" if tasks["running"] == 1 else f"{tasks['running']} tasks run"
+    enough = "1 is" if tasks["min"] == 1 else f"{tasks['min']} are"
+    return f"{running}, {enough} enough and {tasks['max']} the most"
+
+
+def _waited(item: Json, now: float) -> str:
+    """From the submission to the first start, or until now, or to an end without a start."""
+    submitted = terminal.seconds(item.get("submitted"))
+    until = terminal.seconds(item.get("started")) or terminal.seconds(item.get("ended")) or now
+    return terminal.duration(None if submitted is None else max(0.0, until - submitted))
+
+
+def times_of(item: Json) -> str:
+    """When it was submitted, first started and ended, as far as it was."""
+    told = [name for name in ("submitted", "started", "ended") if item.get(name)]
+    return ", ".join(f"{name} {terminal.clock(item[name])}" for name in told)
+
+
+def _ran(item: Json, now: float) -> str:
+    """How long it ran, all tries together, where it ever started."""
+    ran = terminal.duration(time_run(item, now))
+    return ran if item.get("started") is None or are_all_told(item) else f"<={ran}"
+
+
+def are_all_told(item: Json) -> bool:
+    """Whether all tries of a job are among those that are told."""
+    return 0 < len(item.get("attempts") or []) < TRIES_TOLD
+
+
+def time_run(item: Json, now: float) -> float | None:
+    """Seconds in which any task of a job ran: not those held, or between tries. None: it never did.
+
+    Of a job with more tries than are told (``are_all_told``) it is at most that: the time since its
+    first start, up to its end, or to where it last ran if it waits.
+    """
+    tries = item.get("attempts") or []
+    start, end = terminal.seconds(item.get("started")), terminal.seconds(item.get("ended"))
+    if start is None:
+        return None
+    if are_all_told(item):
+        return _covered(tries, now)
+    if end is None and item["state"] in WAITING:
+        ends = [terminal.seconds(one["ended"]) for one in tries if one.get("ended")]
+        end = max(filter(None, ends), default=start)
+    return max(0.0, (now if end is None else end) - start)
+
+
+def _covered(tries: Sequence[Json], now: float) -> float:
+    """Seconds in which at least one try ran."""
+    spans = []
+    for one in tries:
+        began, ended = terminal.seconds(one.get("started")), terminal.seconds(one.get("ended"))
+        if began is not None:
+            spans.append((began, now if ended is None else ended))
+    total, until = 0.0, 0.0
+    for began, ended in sorted(spans):
+        total += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return total
+
+
+def _where(item: Json) -> str:
+    nodes = sorted({a["node"] for a in item.get("attempts") or [] if a["state"] != "Ended"})
+    return ",".join(nodes) or "-"

@@ -1,0 +1,284 @@
+"""``muster logs``: what tasks wrote, over tries, restarts and requeues; of one task or of all.
+
+The controller streams one task at a time. Of several this asks one by one, or, where they are
+followed, side by side, and writes whole lines under their tasks' names.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reconciler.cli import array_elements as elementwords
+from reconciler.cli import common_options as naming
+from reconciler.cli import context, terminal
+from reconciler.cli import lazy_import as lazily
+from reconciler.cli import retries as patience
+from reconciler.cli.jobs import log_hints as logwords
+from reconciler.model.state import states
+from reconciler.model.values import times
+
+if TYPE_CHECKING:
+    from reconciler.operations.client import api_client as clients
+else:
+    clients = lazily.module("reconciler.operations.client.api_client")
+
+Json = Any
+#: The most tasks that are shown together; a node serves as many readers at a time.
+TASKS_MAX = 64
+#: Of how many attempts tasks are known.
+ATTEMPTS_MAX = 1000
+#: How often it is looked whether a job has tasks by now.
+LOOK_EVERY_S = 2.0
+#: The longest line that is held back until its end comes.
+LINE_BYTES_MAX = 64 * 1024
+#: How the controller says that no try of the task was made.
+UNSTARTED = (
+    b"muster: no attempt at this task of job ",
+    b"muster: no attempt at any task of job ",
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(logs)
+
+
+_Every = Annotated[
+    bool, typer.Option("--all", "-a", help="All tries of all, each under a heading.")
+]
+_Since = Annotated[
+    str | None, typer.Option("--since", help="What was written after 2h (ago), or a time.")
+]
+_Until = Annotated[
+    str | None, typer.Option("--until", help="What was written before then, likewise.")
+]
+_Timestamps = Annotated[
+    bool, typer.Option("--timestamps", help="Each line behind the time it was written.")
+]
+
+
+def logs(
+    name: naming.JobOrElement,
+    task: Annotated[
+        str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
+    ] = None,
+    element: Annotated[
+        int | None, typer.Option("--element", "-e", help="Array index.", min=0)
+    ] = None,
+    *,
+    all_tasks: Annotated[
+        bool, typer.Option("--all-tasks", help="Every task, lines under its name.")
+    ] = False,
+    attempt: Annotated[
+        int | None, typer.Option("--try", help="An earlier try than the newest, from 1.", min=1)
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it is written.")] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
+    run: Annotated[
+        int | None, typer.Option("--run", help="An earlier run, by number.", min=1)
+    ] = None,
+    every: _Every = False,
+    since: _Since = None,
+    until: _Until = None,
+    timestamps: _Timestamps = False,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Print what a task wrote.
+
+    Without --task and --element it is the first task, of the first element of an array; with
+    --all-tasks all tasks of the element. With --all, --since or --until it is every try that ran
+    in that time, of all tasks and elements that are not named, and of each the lines of that time.
+    A node notes every two seconds how far output has come: to that lines are told apart, and
+    --timestamps are exact. --follow goes on through retries and requeues, of one task.
+
+    1: nothing of it has started, with the reason; --follow waits until it does.
+
+    Example: muster logs train --task worker-0 -f
+
+    Example: muster logs sweep --element 7 --stderr
+
+    Example: muster logs train --all-tasks --stderr
+
+    Example: muster logs train --since 12h --timestamps
+    """
+    name, element = elementwords.chosen(name, element)
+    if all_tasks and task is not None:
+        terminal.fail("--all-tasks and --task: give one of them", terminal.USAGE)
+    widely = bool(every or since or until) and not (follow or all_tasks)
+    query = {
+        "stream": "stderr" if stderr else "stdout",
+        "follow": "true" if follow else "false",
+        **_named({"task": task, "element": element, "attempt": attempt, "run": run}),
+        **_switched({"every": every, "timestamps": timestamps, "widely": widely}),
+        **_timed({"since": since, "until": until}),
+    }
+    with context.controller(server, token_file) as api:
+        try:
+            _print(api, name, query, all_tasks=all_tasks)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except patience.GoneError as error:
+            terminal.fail(f"{error}; {name} goes on: muster logs -f {name}", patience.FAILED)
+
+
+def _print(api: "clients.Client", name: str, query: dict[str, str], *, all_tasks: bool) -> None:
+    """What is asked for, and on stderr what there is besides."""
+    if all_tasks:
+        _show_all(api, name, query)
+        return
+    if "widely" not in query:
+        logwords.tell_others(api, name, query)
+    silent = _show(api, name, query)
+    if query["stream"] == "stdout" and not query.keys() & {"every", "widely"}:
+        logwords.hint(api, name, query, silent=silent)
+
+
+def _named(options: dict[str, str | int | None]) -> dict[str, str]:
+    """Options of a query that have a value."""
+    return {option: str(value) for option, value in options.items() if value is not None}
+
+
+def _switched(options: dict[str, bool]) -> dict[str, str]:
+    """Options of a query that are on."""
+    return dict.fromkeys([option for option, on in options.items() if on], "true")
+
+
+def _timed(options: dict[str, str | None]) -> dict[str, str]:
+    """Options of a query that are times, as people write them."""
+    now = time.time()
+    return {
+        option: times.format_time(context.moment(f"--{option}", text, now))
+        for option, text in options.items()
+        if text is not None
+    }
+
+
+def _show(api: "clients.Client", name: str, query: dict[str, str]) -> bool:
+    """What the query asks for, as it comes; whether it was nothing at all."""
+    silent = True
+    follows = query["follow"] == "true"
+    for piece in (
+        patience.Patient(api).follow(name, query)
+        if follows
+        else api.stream(f"/v1/jobs/{name}/logs", query)
+    ):
+        if silent and piece.startswith(UNSTARTED):
+            _leave_unstarted(api, name, query)
+        newest = silent and not follows and not query.keys() & {"attempt", "every", "widely"}
+        is_none = newest and logwords.NONE_OF_TRY.fullmatch(piece)
+        if is_none and _write(logwords.earlier(api, name, query)):
+            return False
+        silent = not _write([piece]) and silent
+    return silent
+
+
+def _write(pieces: Iterable[bytes]) -> bool:
+    """Print pieces as they come; whether there were any."""
+    wrote = False
+    for piece in pieces:
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+        wrote = True
+    return wrote
+
+
+def _show_all(api: "clients.Client", name: str, query: dict[str, str]) -> None:
+    """Every task of the element: one after the other, or all at once where they are followed."""
+    tasks, over = _tasks(api, name, query)
+    while not tasks and not over and query["follow"] == "true":
+        time.sleep(LOOK_EVERY_S)
+        tasks, over = _tasks(api, name, query)
+    if not tasks:
+        _leave_unstarted(api, name, query)
+        return
+    if len(tasks) > TASKS_MAX:
+        terminal.note(
+            f"job {name} has {len(tasks)} tasks, of which the first {TASKS_MAX} are shown; "
+            "--task shows another"
+        )
+        tasks = tasks[:TASKS_MAX]
+    width = max(map(len, tasks))
+    patient = patience.Patient(api)
+
+    def show(task: str) -> None:
+        asked = {**query, "task": task}
+        follows = query["follow"] == "true"
+        pieces = (
+            patient.follow(name, asked) if follows else api.stream(f"/v1/jobs/{name}/logs", asked)
+        )
+        head = f"{task:<{width}} | ".encode()
+        for line in lines(pieces):
+            # one write a line: those of other tasks come between lines, never within one
+            sys.stdout.buffer.write(head + line + b"\n")
+            sys.stdout.buffer.flush()
+
+    if query["follow"] != "true":
+        for task in tasks:
+            show(task)
+        return
+    _side_by_side(show, tasks)
+
+
+def _leave_unstarted(api: "clients.Client", name: str, query: dict[str, str]) -> None:
+    """Leave the command with the reason why nothing was written; not where something has run."""
+    asked = {key: query[key] for key in ("run", "element") if key in query}
+    job = api.get(f"/v1/jobs/{name}", **asked)["job"]
+    if job["attempts"]:
+        return
+    over = job["state"] in states.FINISHED_JOB_STATES
+    why = [f"{one['code']}: {one['message']}" for one in job.get("reasons", ())[:1]]
+    why = why or [": ".join(filter(None, (job["state"], job.get("message"))))]
+    which = f"element {query['element']} of {name}" if "element" in query else name
+    verb = "never started" if over else "has not started"
+    terminal.fail(f"{which} {verb}, so there is no output: {why[0]}")
+
+
+def _side_by_side(show: Any, tasks: list[str]) -> None:
+    failed: list[Exception] = []
+
+    def guarded(task: str) -> None:
+        try:
+            show(task)
+        except Exception as error:
+            failed.append(error)  # the main thread tells it
+
+    threads = [threading.Thread(target=guarded, args=(one,), daemon=True) for one in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _tasks(api: "clients.Client", name: str, query: dict[str, str]) -> tuple[list[str], bool]:
+    """The tasks of the element that were ever started, by name; whether the job is over."""
+    asked = {key: query[key] for key in ("run",) if key in query}
+    element = query.get("element", "0")
+    item = api.get(f"/v1/jobs/{name}", element=element, attempts=ATTEMPTS_MAX, **asked)["job"]
+    found = {one["task"] for one in item.get("attempts") or []}
+    return sorted(found, key=_place), item["state"] in states.FINISHED_JOB_STATES
+
+
+def _place(task: str) -> tuple[str, int]:
+    """By group, then by number."""
+    group, _, index = task.rpartition("-")
+    return group, int(index) if index.isdigit() else 0
+
+
+def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole lines without their ends; one that is too long is broken."""
+    held = b""
+    for piece in pieces:
+        *whole, held = (held + piece).split(b"\n")
+        yield from whole
+        while len(held) > LINE_BYTES_MAX:
+            yield held[:LINE_BYTES_MAX]
+            held = held[LINE_BYTES_MAX:]
+    if held:
+        yield held

@@ -1,0 +1,195 @@
+"""``muster plot``: the metrics that a task writes, over time or steps."""
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from reconciler.cli import array_elements as elementwords
+from reconciler.cli import common_options as naming
+from reconciler.cli import context, terminal
+from reconciler.model.values import suggestions as nearest
+from reconciler.operations.reports import job_plots as jobplots
+from reconciler.simulation.traces import plot_text as picturetexts
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from reconciler.operations.client import api_client as clients
+
+HEIGHT = 10
+#: What stands above each try, and says nothing where a try has written nothing.
+_HEADING = re.compile(
+    r"(\[\d+\] )?\S+, (try|attempt) \d+ on |no attempt at |node \S+ keeps no metrics of "
+)
+#: Curves that are drawn where none is named.
+CURVES_MAX = 4
+#: The most characters of a series' name in a picture.
+NAME_MAX = 80
+#: Larger values than this, and smaller than its opposite, are drawn there: matplotlib's own sums of
+#: larger ones leave what a float can hold.
+DRAWN_MAX = 1e300
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(plot)
+
+
+def plot(
+    name: naming.JobOrElement,
+    *,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", "-m", help="Only this series; repeatable.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
+    ] = None,
+    element: Annotated[
+        int | None, typer.Option("--element", "-e", help="Array index.", min=0)
+    ] = None,
+    over: Annotated[
+        str, typer.Option("--over", help="What to draw over: step or time.", metavar="AXIS")
+    ] = "step",
+    run: Annotated[
+        int | None, typer.Option("--run", help="An earlier run, by number.", min=1)
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", help="Write a picture to this file instead.")
+    ] = None,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Plot the metrics that a task writes.
+
+    They are what it writes to $MUSTER_METRICS, of all tries at it.
+
+    Example: muster plot train --metric loss
+
+    Example: muster plot train --png loss.png
+    """
+    if over not in {"step", "time"}:
+        terminal.fail(f"--over {over}: step and time are possible", terminal.USAGE)
+    if png is not None and importlib.util.find_spec("matplotlib") is None:
+        terminal.fail(
+            "pictures need matplotlib, which is not installed: install the extra `plots`, such as "
+            "by `pip install '.[plots]'` in a checkout, or `pip install matplotlib`"
+        )
+    name, element = elementwords.chosen(name, element)
+    query = {"stream": "metrics", "every": "true"}
+    for key, value in (("task", task), ("element", element), ("run", run)):
+        if value is not None:
+            query[key] = str(value)
+    with context.controller(server, token_file) as api:
+        past = written(api, name, query)
+    curves = _chosen(name, past, metric)
+    if past.is_cut and not metric:
+        terminal.note(f"only the first {len(past.curves)} series that job {name} wrote are kept")
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document({"job": name, "curves": curves, "remarks": past.remarks}, output)
+    elif png is not None:
+        _picture(name, curves, over, png)
+    else:
+        _draw(curves, over, all_named=bool(metric))
+
+
+def written(api: "clients.Client", name: str, query: dict[str, str]) -> jobplots.Past:
+    """What a task wrote; leaves the command where an element is asked for that is not there."""
+    if "element" in query:
+        job = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query["element"])["job"]
+        elementwords.require(job, int(query["element"]))
+    text = b"".join(api.stream(f"/v1/jobs/{name}/logs", query))
+    return jobplots.read(text.splitlines())
+
+
+def _chosen(name: str, past: jobplots.Past, metric: list[str] | None) -> tuple[jobplots.Curve, ...]:
+    """The curves asked for; leaves the command where there are none."""
+    known = {curve.name: curve for curve in past.curves}
+    for one in metric or ():
+        if one not in known and past.is_cut:
+            terminal.fail(
+                f"{one!r} is none of the {len(known)} series of job {name} that are kept, the "
+                "first that it wrote; it writes more"
+            )
+        if one not in known and known:
+            hint = nearest.hint(one, known) or f"; it writes {', '.join(sorted(known))}"
+            terminal.fail(f"job {name} writes no series {one!r}{hint}")
+    if not known:
+        for remark in past.remarks:
+            if not _HEADING.match(remark):
+                terminal.note(f"muster: {remark}")
+        terminal.fail(
+            f"nothing is known that job {name} wrote to $MUSTER_METRICS; a task tells by lines "
+            'such as {"step": 1, "loss": 0.5}, or in Python by muster.log(step=1, loss=0.5)'
+        )
+    return tuple(known[one] for one in dict.fromkeys(metric)) if metric else past.curves
+
+
+def _axis(curve: jobplots.Curve, over: str) -> Literal["step", "time"]:
+    return "step" if over == "step" and curve.has_steps else "time"
+
+
+def _draw(curves: tuple[jobplots.Curve, ...], over: str, *, all_named: bool) -> None:
+    width = min(terminal.width(), 120)
+    shown = curves if all_named else curves[:CURVES_MAX]
+    for position, curve in enumerate(shown):
+        if position:
+            terminal.out.print()
+        axis = _axis(curve, over)
+        points = curve.along(axis)
+        lost = len(curve.points) - len(points)
+        newest = curve.points[-1][2]
+        words = f"{curve.name}: {jobplots.number(newest)} now, over "
+        words += "steps" if axis == "step" else "seconds"
+        if lost:
+            words += f"; {lost} of {len(curve.points)} values are infinite or no number"
+        terminal.out.print(words, markup=False, soft_wrap=True)
+        for line in jobplots.draw(points, width=width, height=HEIGHT) if points else ():
+            terminal.out.print(line, markup=False, no_wrap=True, crop=False, overflow="ignore")
+    if len(shown) < len(curves):
+        rest = ", ".join(curve.name for curve in curves[len(shown) :])
+        terminal.note(f"not drawn (name them with --metric): {rest}")
+
+
+def _picture(name: str, curves: tuple[jobplots.Curve, ...], over: str, path: Path) -> None:
+    """A PNG of them."""
+    try:
+        figure(name, curves, over).savefig(path, format="png")
+    except OSError as error:
+        terminal.fail(f"picture {path}: {error.strerror}")
+    terminal.note(f"{path}: {len(curves)} series of job {name}")
+
+
+def figure(name: str, curves: tuple[jobplots.Curve, ...], over: str) -> "Figure":
+    """One picture below the other, each under the name of its series."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - takes long
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    made = Figure(figsize=(8, 2.6 * len(curves) + 0.6), dpi=120, layout="constrained")
+    FigureCanvasAgg(made)
+    made.suptitle(picturetexts.plain(f"Job {name}"), x=0.01, ha="left")
+    for axes, curve in zip(made.subplots(len(curves), squeeze=False)[:, 0], curves, strict=True):
+        axis = _axis(curve, over)
+        points = curve.along(axis)
+        drawn = [(_drawn(x), _drawn(y)) for x, y in points]
+        axes.plot([x for x, _ in drawn], [y for _, y in drawn], color="#0072B2", linewidth=1.2,
+                  marker="." if len(points) < 50 else "")  # fmt: skip
+        # above and not beside, where a long one runs into its neighbours
+        title = terminal.shortened(picturetexts.plain(curve.name), NAME_MAX, middle=True)
+        if drawn != points:
+            title += f" (what is beyond {DRAWN_MAX:g} is drawn there)"
+        axes.set_title(title, loc="left", fontsize=10)
+        if axis == "step":
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_xlabel("step" if axis == "step" else "seconds since its start")
+        axes.grid(color="#DDDDDD", linewidth=0.6)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    return made
+
+
+def _drawn(value: float) -> float:
+    return min(DRAWN_MAX, max(-DRAWN_MAX, value))

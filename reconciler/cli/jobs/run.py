@@ -1,0 +1,428 @@
+"""``muster run``: a command on the cluster as if it ran here, with its output and its status."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reconciler.cli import completion as completing
+from reconciler.cli import context, interrupts, terminal
+from reconciler.cli import lazy_import as lazily
+from reconciler.cli import retries as patience
+from reconciler.cli.changes import submit as changing
+from reconciler.cli.changes import submit_options as submitwords
+from reconciler.cli.jobs import wait as waiting
+
+if TYPE_CHECKING:
+    from reconciler.operations.changes import job_document as authoring
+    from reconciler.operations.changes import local_changes as operations
+    from reconciler.operations.client import api_client as clients
+else:
+    authoring = lazily.module("reconciler.operations.changes.job_document")
+    operations = lazily.module("reconciler.operations.changes.local_changes")
+    clients = lazily.module("reconciler.operations.client.api_client")
+
+#: Exit codes of ``run`` (INTERFACES): time limit, and Muster itself.
+TIMED_OUT, MUSTER_FAILED = waiting.TIMED_OUT, 125
+#: Within what time the same signal is one request.
+ONCE_S = 0.2
+#: How long after its cancellation a job may take to end before nobody waits for it any more.
+END_S_MAX = 120.0
+#: Ends of a task that are its own doing, and its status that of `muster run`.
+OWN_WILL = ("Exited", "StartFailed", "OutOfMemory")
+#: States of a job of which nothing runs yet.
+NOT_STARTED = ("Pending", "Held")
+
+Json = Any
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command(context_settings={"allow_interspersed_args": False})(run)
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(help="The command, behind --.")],
+    *,
+    name: Annotated[
+        str | None, typer.Option("--name", "-n", help="Name of the job.", callback=context.named)
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            "--queue", "-q", help="Queue.", autocompletion=completing.queues, callback=context.named
+        ),
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option("--gpus", "-g", help="GPUs of a task; 0.5 is half of one.")
+    ] = None,
+    cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
+    memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
+    nodes: submitwords.Nodes = None,
+    tasks: submitwords.Tasks = None,
+    time_limit: submitwords.TimeLimit = None,
+    priority: Annotated[
+        str | None, typer.Option("--priority-class", help="Priority class.")
+    ] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="torchrun, mpi, jax, …; see the kind Job.")
+    ] = None,
+    clone: changing.Clone = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Run a command on the cluster as if it ran here.
+
+    Of several tasks the first one's output comes as it is written, that of the others at the
+    end, each line behind the task's name.
+
+    128 + N: ended by signal N. 124: time limit. 125: Muster itself failed. Ctrl-C cancels, and so
+    does SIGTERM: what it still prints is shown until it has ended; a second Ctrl-C leaves at once.
+    A job of that name and those very fields that runs already is followed, and never cancelled.
+    Where nobody reads the output any more, as behind `| head`, it is cancelled as well: 141.
+    What could never start is cancelled after half a minute, with its reason.
+
+    Example: muster run --gpus 1 -- nvidia-smi
+    """
+    together, placement = submitwords.spread(nodes, tasks)
+    options = authoring.JobOptions(
+        name=name or authoring.name_from(Path(command[0]).stem, secrets.token_hex(3)),
+        command=tuple(command),
+        queue=queue,
+        gpus=gpus,
+        cpus=cpus,
+        memory=memory,
+        count=together,
+        placement=placement,
+        time_limit=submitwords.time_limit(time_limit),
+        priority_class=priority,
+        framework=framework,
+    )
+    submitwords.require_values(authoring.job_text(options))
+    raise typer.Exit(_carry_through(options, clone, server, token_file))
+
+
+def _carry_through(
+    options: authoring.JobOptions, clone: Path | None, server: str | None, token_file: str | None
+) -> int:
+    """Submit, wait and show; the status to leave with."""
+    leaving = _Leaving(lambda reason: _cancel(options.name, to, reason))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leaving.asked)
+    if interrupts.came():  # and was lost in what swallows every exception: there is no job yet
+        return interrupts.STATUS
+    try:
+        with leaving.quietly():
+            to = operations.find_target(
+                clone=clone, server=server, token_file=token_file, here=Path.cwd()
+            )
+            context.endpoint(server, token_file)  # whom nobody can ask, nobody could wait for
+            if to.clone is not None and to.standing is None:
+                with context.controller(server, token_file) as api:
+                    api.get("/v1/sync")  # before a commit that could only be left behind
+        leaving.about_to_submit()
+        asked = operations.Submit(authoring.job_text(options), context.identity())
+        made = operations.carry_out([asked], to)
+        is_mine = not any(map(operations.is_there, made))
+        terminal.note(
+            f"submitted {options.name}"
+            if is_mine
+            else _found_there(options.name, server, token_file)
+        )
+        leaving.submitted(is_mine=is_mine)
+        for warning in (told for one in made for told in one.warnings):
+            terminal.note(f"warning: {warning}")
+        changing.tell_withheld(made)
+        with submitwords.telling_of_input(), context.controller(server, token_file) as api:
+            patient = patience.Patient(api, answered=True)
+            return leaving.status(_attend(patient, options.name))
+    except _Interrupted:  # first: the others' modules may be half loaded
+        return leaving.at_once(options.name)
+    except operations.ChangeError as error:
+        return leaving.without_a_job(options.name, error)
+    except waiting.VanishedError as refusal:
+        terminal.note(str(refusal))
+        return leaving.status(MUSTER_FAILED)
+    except waiting.NotAppliedError:
+        rest = f"muster wait {options.name}, or muster cancel {options.name}"
+        terminal.note(f"{options.name} starts once what git says is applied: {rest}")
+        return MUSTER_FAILED
+    except waiting.ImpossibleError as impossible:
+        terminal.note(f"{options.name} can't start: {impossible}")
+        return leaving.give_up(options.name, "it could never start", MUSTER_FAILED)
+    except BrokenPipeError:  # before it ends a command here would be ended so as well
+        terminal.drop_stdout()
+        terminal.note("nobody reads the output any more")
+        return leaving.give_up(options.name, "nobody read its output", 128 + signal.SIGPIPE)
+    except OSError as error:
+        if not terminal.is_unwritable(error):
+            raise
+        terminal.drop_stdout()
+        told = f"its output can't be written here: {error.strerror}"
+        terminal.note(f"muster: {told}; {waiting.goes_on([options.name])}")
+        return MUSTER_FAILED
+    except patience.GoneError as error:
+        terminal.note(f"muster: {error}; {waiting.goes_on([options.name])}")
+        return MUSTER_FAILED
+    except typer.Exit:
+        if leaving.asks_nobody:
+            return MUSTER_FAILED
+        terminal.note(f"{options.name} may still run: muster job {options.name}")
+        return MUSTER_FAILED
+
+
+def _found_there(name: str, server: str | None, token_file: str | None) -> str:
+    """What is said of a job that was there before, and is waited for now.
+
+    Raises:
+        ChangeError: it has ended: what it printed is no news.
+    """
+    with context.controller(server, token_file) as api:
+        try:
+            state = str(api.get(f"/v1/jobs/{name}")["job"]["state"])
+        except clients.ApiError as error:
+            if error.status != 404:  # else it is in git, and nobody has read it yet
+                raise
+            state = ""
+    if state in waiting.FINISHED:
+        raise operations.ChangeError(
+            f"{name} is there already, and its run has ended ({state}): nothing was submitted. "
+            "Choose another --name, or run it once more: "
+            f"muster rerun {name} && muster wait {name}"
+        )
+    return f"{name} is there already; what it prints follows"
+
+
+class _Interrupted(KeyboardInterrupt):
+    """This process is to end now."""
+
+
+class _Stage(enum.Enum):
+    """How far it is: whether there is a job."""
+
+    BEFORE = enum.auto()
+    SUBMITTING = enum.auto()
+    SUBMITTED = enum.auto()
+    ATTACHED = enum.auto()  # to a job that was there before: it is not this command's to cancel
+
+
+class _Leaving:
+    """What becomes of signals: the first cancels the job, whose end is awaited, the next leaves.
+
+    Args:
+        cancel: takes the job back for a reason; whether that is done. It runs beside what shows
+            the output.
+    """
+
+    def __init__(self, cancel: Callable[[str], bool]) -> None:
+        self._cancel = cancel
+        self._stage = _Stage.BEFORE
+        self._signal = 0
+        self._asked_at = 0.0
+        self._is_over = False
+        self._failed = False
+        self._cancelled = threading.Event()
+
+    @property
+    def is_before(self) -> bool:
+        """Whether a signal came before there could be a job."""
+        return bool(self._signal) and self._stage is _Stage.BEFORE
+
+    @property
+    def asks_nobody(self) -> bool:
+        """Whether there can be no job yet."""
+        return self._stage is _Stage.BEFORE
+
+    @contextlib.contextmanager
+    def quietly(self) -> Iterator[None]:
+        """What fails after a signal fails by it: Ctrl-C ends git too, without which modules that
+        ask it as they are loaded stay half loaded.
+
+        Raises:
+            _Interrupted: instead of what came of a signal.
+        """
+        try:
+            yield
+        except Exception:
+            if self.is_before:
+                raise _Interrupted from None
+            raise
+
+    def about_to_submit(self) -> None:
+        """From here on there may be a job.
+
+        Raises:
+            _Interrupted: a signal came before, so that there need be none.
+        """
+        if self._signal:
+            raise _Interrupted
+        self._stage = _Stage.SUBMITTING
+
+    def submitted(self, *, is_mine: bool = True) -> None:
+        """From here on there is a job to cancel, unless it was there before.
+
+        Raises:
+            _Interrupted: it was, and somebody wants to leave it.
+        """
+        self._stage = _Stage.SUBMITTED if is_mine else _Stage.ATTACHED
+        if self._signal:
+            if not is_mine:
+                raise _Interrupted
+            self._begin()
+
+    def asked(self, number: int, _frame: FrameType | None) -> None:
+        """A signal came."""
+        now = time.monotonic()
+        if self._is_over:
+            raise _Interrupted
+        if self._signal:
+            # who signals a process and its group, as timeout(1) does, asks once and is heard twice
+            if number == self._signal and now - self._asked_at < ONCE_S:
+                return
+            raise _Interrupted
+        self._signal, self._asked_at = number, now
+        if self._stage is _Stage.ATTACHED:
+            raise _Interrupted
+        if self._stage is _Stage.SUBMITTED:
+            self._begin()
+
+    def status(self, code: int) -> int:
+        """What to leave with: the job's status, unless it was taken back."""
+        if not self._signal:
+            return code
+        self._cancelled.wait(END_S_MAX)
+        return MUSTER_FAILED if self._failed else 128 + self._signal
+
+    def without_a_job(self, name: str, error: operations.ChangeError) -> int:
+        """What to leave with where submitting failed, or by chance only looks so.
+
+        Raises:
+            Exit: it did, and nobody asked this command to end.
+        """
+        if not self._signal:
+            problems = tuple(map(submitwords.by_option, error.problems))
+            terminal.fail(str(error), MUSTER_FAILED, problems)
+        if not self.is_before:  # what ended git as well: of a push nobody knows how far it came
+            terminal.note(f"muster: {error}")
+        return self.at_once(name)
+
+    def at_once(self, name: str) -> int:
+        """What to leave with where nobody waits for the end of the job."""
+        if self._stage is _Stage.BEFORE:
+            return 128 + self._signal
+        if self._stage is _Stage.ATTACHED:
+            terminal.note(f"{waiting.goes_on([name])}; it was there before this command")
+            return 128 + self._signal
+        if not self._cancelled.is_set():
+            terminal.note(f"{name} may still run: muster cancel {name}")
+        elif not self._failed:
+            terminal.note(f"{name} is cancelled and has not ended yet")
+        return MUSTER_FAILED if self._failed else 128 + self._signal
+
+    def give_up(self, name: str, reason: str, code: int) -> int:
+        """Take the job back, if it is this command's; the status to leave with."""
+        if self._stage is _Stage.ATTACHED:
+            terminal.note(f"{waiting.goes_on([name])}; it was there before this command")
+            return code
+        return code if self._cancel(reason) else MUSTER_FAILED
+
+    def _begin(self) -> None:
+        threading.Thread(target=self._carry_out, daemon=True).start()
+
+    def _carry_out(self) -> None:
+        self._failed = not self._cancel("interrupted")
+        self._cancelled.set()
+        if not self._failed:
+            time.sleep(END_S_MAX)  # a job that ends before ends this process
+        self._is_over = True
+        main = threading.main_thread().ident
+        if main is not None:
+            signal.pthread_kill(main, signal.SIGINT)
+
+
+def _cancel(name: str, to: operations.Target, reason: str) -> bool:
+    """Take a job back that nobody waits for any more; whether that is done."""
+    terminal.note(f"cancelling {name}")
+    try:
+        operations.carry_out([operations.Act("cancel", name, reason)], to)
+    except operations.ChangeError as error:
+        terminal.note(f"{name} could not be cancelled and may run on: {error}")
+        return False
+    return True
+
+
+def _attend(api: patience.Patient, name: str) -> int:
+    """Print the job's output as it comes; its status at the end."""
+    job = waiting.until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
+    first = min((one["task"] for one in job["attempts"]), key=_place, default="")
+    if job["state"] in waiting.FINISHED and not first:
+        terminal.note(f"{name} {job['state']}: {job['message'] or 'nothing of it has run'}")
+        return status_of(job)
+    for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+        query = {"stream": stream, "follow": "true" if stream == "stdout" else "false"}
+        if first:
+            query["task"] = first
+        follows = stream == "stdout"
+        try:
+            for piece in (
+                api.follow(name, query) if follows else api.stream(f"/v1/jobs/{name}/logs", query)
+            ):
+                sink.buffer.write(piece)
+                sink.buffer.flush()
+        except clients.ApiError as error:
+            terminal.note(f"its {stream} can't be read: {error}")
+        if stream == "stdout":
+            job = waiting.until(api, name, lambda item: item["state"] in waiting.FINISHED)
+    for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}, key=_place):
+        _print_rest(api, name, task)
+    if job["state"] != "Succeeded":
+        terminal.note(f"{name} {job['state']}: {job['message'] or 'see muster job ' + name}")
+    return status_of(job)
+
+
+def _place(task: str) -> tuple[str, int]:
+    """Where a task stands among those of its job: by its group, then by its number."""
+    group, _, number = task.rpartition("-")
+    return group, int(number)
+
+
+def _print_rest(api: patience.Patient, name: str, task: str) -> None:
+    """What another task wrote, each line behind its name."""
+    for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
+        query = {"stream": stream, "task": task}
+        try:
+            text = b"".join(api.stream(f"/v1/jobs/{name}/logs", query))
+        except clients.ApiError as error:
+            terminal.note(f"{stream} of {task} can't be read: {error}")
+            continue
+        for line in text.decode(errors="replace").splitlines():
+            sink.write(f"{task}: {line}\n")
+
+
+def status_of(job: Json) -> int:
+    """The exit status that stands for what became of a job."""
+    if job["state"] == "Succeeded":
+        return 0
+    if job["state"] == "TimedOut":
+        return TIMED_OUT
+    if job["state"] == "Cancelled":
+        return 128 + signal.SIGTERM
+    ended = [a for a in job["attempts"] if a["state"] == "Ended"]
+    own_will = [a for a in ended if a["endReason"] in OWN_WILL]
+    for attempt in sorted(own_will, key=lambda a: a["ended"] or ""):
+        if attempt["signal"]:
+            return 128 + int(attempt["signal"])
+        if attempt["exitCode"]:
+            return int(attempt["exitCode"])
+    return MUSTER_FAILED

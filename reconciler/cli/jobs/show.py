@@ -1,0 +1,142 @@
+"""The command that shows one job with every try at its tasks, or one element of an array."""
+
+import time
+from typing import Any
+
+import typer
+
+from reconciler.cli import array_elements as elementwords
+from reconciler.cli import common_options as naming
+from reconciler.cli import context, terminal
+from reconciler.cli.jobs import job_list as joblist
+from reconciler.cli.jobs import show_usage as jobwords
+
+Json = Any
+
+#: Ends of attempts that somebody else was the cause of, and how many evictions `job` tells of.
+EVICTED = frozenset({"Preempted"})
+EVICTIONS_SHOWN, EVENTS_MAX = 3, 1000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(job)
+
+
+def job(
+    name: naming.JobOrElement,
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show one job and every attempt at its tasks.
+
+    Of an array those at one element alone, where it is named.
+
+    Example: muster job train -o json
+
+    Example: muster job "sweep[7]"
+    """
+    name, element = elementwords.parted(name)
+    with context.controller(server, token_file) as api:
+        item = api.get(f"/v1/jobs/{name}")["job"]
+        if element is not None:
+            elementwords.require(item, element)
+        evicted = []
+        if any(one.get("endReason") in EVICTED for one in item["attempts"]):
+            happened = api.get("/v1/events", job=name, limit=EVENTS_MAX)["items"]
+            evicted = [one for one in happened if one["kind"] == "JobEvicted"]
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(item, output)
+        return
+    show_job(item, evicted, element)
+
+
+def show_job(item: Json, evicted: list[Json], element: int | None = None) -> None:
+    """What is known of a job, and its attempts; ``element``: those of this one alone."""
+    facts(item, evicted)
+    attempts = item.get("attempts") or []
+    if element is not None and item["array"]:
+        terminal.line(f"{'Element':<10}{elementwords.told(item, element)}", 10)
+        attempts = [one for one in attempts if one.get("element") == element]
+    if attempts:
+        terminal.out.print()
+        terminal.table(
+            ["TASK", "TRY", "NODE", "GPUS", "STATE", "EXIT", "STARTED", "TIME"],
+            [_attempt_row(attempt) for attempt in attempts],
+            right="TRY EXIT TIME",
+        )
+        jobwords.show(attempts)
+
+
+def facts(item: Json, evicted: list[Json]) -> None:
+    """Everything but the tries, a line each; ``evicted``: events of evictions."""
+    lines = [
+        ("Job", f"{item['name']} (run {item['run']})" if item["run"] else item["name"]),
+        *([("Queue", item["queue"])] if item["queue"] else []),
+        ("Owner", item.get("owner") or "-"),
+        ("State", ", ".join(filter(None, (item["state"], joblist.stopping(item))))),
+        ("Times", joblist.times_of(item)),
+    ]
+    if told := joblist.tasks_told(item):
+        lines.append(("Tasks", told))
+    if item["array"]:
+        counts = ", ".join(f"{count} {state}" for state, count in item["elements"].items())
+        lines.append(("Elements", counts))
+    if item.get("message") not in (
+        "",
+        None,
+        *(one["message"] for one in item.get("reasons") or ()),
+    ):
+        lines.append(("Message", item["message"]))
+    before = len(evicted) - EVICTIONS_SHOWN
+    if before > 0:
+        times_before = terminal.counted(before, "time")
+        told = f"{times_before} before these: muster events --job {item['name']}"
+        lines.append(("Evicted", told))
+    lines += [
+        ("Evicted", f"{terminal.clock(one['at'])}: {one['message']}")
+        for one in evicted[-EVICTIONS_SHOWN:]
+    ]
+    for reason in item.get("reasons") or []:
+        lines.append(("Waits", f"{reason['code']}: {reason['message']}"))
+        if reason.get("unblocks"):
+            lines.append(("", f"would end with: {reason['unblocks']}"))
+    if item.get("place"):
+        lines.append(("Place", str(item["place"])))
+    for title, text in lines:
+        terminal.line(f"{title:<10}{terminal.clocks(text)}", 10)
+
+
+def _task(attempt: Json) -> str:
+    """``worker-3``, or ``[7] main-0`` for element 7 of an array."""
+    element = attempt.get("element")
+    return attempt["task"] if element is None else f"[{element}] {attempt['task']}"
+
+
+def _attempt_row(attempt: Json) -> list[str]:
+    started, ended = (
+        terminal.seconds(attempt.get("started")),
+        terminal.seconds(attempt.get("ended")),
+    )
+    took = None if started is None else (ended or time.time()) - started
+    status = "-"
+    if attempt.get("signal"):
+        status = f"signal {attempt['signal']}"
+    elif attempt.get("exitCode") is not None:
+        status = str(attempt["exitCode"])
+    state = attempt["phase"] or attempt["state"]
+    reason = attempt.get("endReason")
+    if state == "Ended" and reason and reason != "Exited":
+        state = reason
+    return [
+        _task(attempt),
+        str(attempt["attempt"]),
+        attempt["node"],
+        ",".join(map(str, attempt.get("devices") or [])) or "-",
+        state,
+        status,
+        terminal.clock(attempt.get("started")),
+        terminal.duration(took),
+    ]

@@ -1,0 +1,279 @@
+"""Waiting for jobs: ``muster wait``, and what ``muster run`` waits with.
+
+A job that was committed a moment ago may not be known yet; one whose commit is held never will be
+until somebody lets it, which is told with what lets it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from reconciler.cli import array_elements as elementwords
+from reconciler.cli import completion as completing
+from reconciler.cli import context, terminal
+from reconciler.cli import lazy_import as lazily
+from reconciler.cli import retries as patience
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.values import quantities
+from reconciler.operations.changes import held_changes as withheld
+
+if TYPE_CHECKING:
+    from reconciler.operations.client import api_client as clients
+else:
+    clients = lazily.module("reconciler.operations.client.api_client")
+
+#: Exit code of ``run`` and ``wait`` when the time is up (INTERFACES).
+TIMED_OUT = 124
+#: How long one look for the end of a job waits for events.
+LOOK_S = 20.0
+#: How long a job that the controller does not know may take to appear: it reads commits at once.
+UNKNOWN_S_MAX = 15.0
+#: After how long of that it is told.
+UNKNOWN_TOLD_S = 5.0
+#: How long `wait` looks for a name after it has asked the controller to look at git once more.
+APPEAR_S_MAX, APPEAR_EVERY_S = 5.0, 0.25
+#: How long a job that could never start stays: nodes may be about to report for the first time.
+IMPOSSIBLE_S_MAX = 30.0
+#: Reasons that no waiting ends: only another commit does.
+IMPOSSIBLE = frozenset({"Invalid", "NotAllowed", "NoUnixUser", "DependencyNeverMet", "NeverFits"})
+#: Reasons that are what the job asks for.
+AS_ASKED = frozenset({"ArrayLimit"})
+FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
+
+Json = Any
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(wait)
+
+
+class ImpossibleError(Exception):
+    """A job waits for what will not come."""
+
+
+class NotAppliedError(Exception):
+    """A job is committed, and git is held, so that nobody knows it; says what lets it apply."""
+
+
+class VanishedError(Exception):
+    """A job that waited is not there any more, so that it never was taken up; says for what it
+    waited."""
+
+
+def until(
+    api: patience.Patient,
+    name: str,
+    condition: Any,
+    ends_at: float | None = None,
+    *,
+    give_up: bool = False,
+) -> Json:
+    """The job as soon as ``condition`` holds of it; None when the time is up before.
+
+    It is looked at once in any case, and once more when the time is up.
+
+    Raises:
+        NotAppliedError: it is not known, since what git says does not apply.
+        VanishedError: it was refused, and its document has left the repository.
+        ImpossibleError: with ``give_up``, when it has not been possible for a while.
+    """
+    after: int | None = None
+    told = ""
+    usual: set[str] = set()
+    unknown_until = time.monotonic() + UNKNOWN_S_MAX
+    impossible_until: float | None = None
+    while True:
+        is_over = ends_at is not None and time.monotonic() >= ends_at
+        try:
+            job = api.get(f"/v1/jobs/{name}")["job"]
+        except clients.ApiError as error:
+            if error.status != 404:
+                raise
+            if told and told != "unknown":
+                raise VanishedError(f"{name} never started: {told}") from None
+            if time.monotonic() > unknown_until:
+                _leave_unknown(api, error)
+            job = None
+        if job is not None and condition(job):
+            return job
+        if is_over:
+            return None
+        if job is not None and job["reasons"]:
+            reason = news(job["reasons"][0], told, usual)
+            if reason:
+                told = reason
+                terminal.note(f"{name} waits: {terminal.clocks(reason)}")
+        late = time.monotonic() > unknown_until - UNKNOWN_S_MAX + UNKNOWN_TOLD_S
+        if job is None and late and told != "unknown":
+            told = "unknown"
+            _tell_unknown(api, name)
+        hopeless = _hopeless(job) if give_up and job is not None else ""
+        if not hopeless:
+            impossible_until = None
+        elif impossible_until is None:
+            impossible_until = time.monotonic() + IMPOSSIBLE_S_MAX
+        elif time.monotonic() > impossible_until:
+            raise ImpossibleError(hopeless)
+        left_s = LOOK_S if ends_at is None else min(LOOK_S, max(0.0, ends_at - time.monotonic()))
+        if job is None or hopeless:
+            left_s = min(left_s, 1.0)
+        page = api.get(
+            "/v1/events", job=name, after=after, wait_s=left_s if after is not None else None
+        )
+        after = page["next"]
+
+
+def news(reason: Json, told: str, usual: set[str]) -> str:
+    """What is to be said of the first reason for which a job waits; empty where it is no news.
+
+    An array that runs as many elements as it asks for at once is as it should be: between two
+    elements it waits for this and that in turn, and is told of that once.
+
+    Args:
+        reason: code and message.
+        told: what was said last.
+        usual: what was said that is as asked for; grows.
+    """
+    text = f"{reason['code']}: {reason['message']}"
+    if text == told or text in usual:
+        return ""
+    if reason["code"] in AS_ASKED:
+        usual.add(text)
+    return text
+
+
+def _tell_unknown(api: patience.Patient, name: str) -> None:
+    """Say what is waited for where the controller does not know what was committed."""
+    left = f"waiting up to {UNKNOWN_S_MAX:.0f}s for it, as for what was just committed"
+    why = withheld.revision(api.get("/v1/sync")["sync"])
+    why = f"what was just committed is not applied yet: {why}" if why else left
+    terminal.note(f"{name} is not known to the controller yet; {why}")
+
+
+def _leave_unknown(api: patience.Patient, error: clients.ApiError) -> NoReturn:
+    """Raise what is wrong with a job that did not appear."""
+    why = withheld.revision(api.get("/v1/sync")["sync"])
+    if why:
+        raise NotAppliedError(why) from error
+    raise error
+
+
+def is_impossible(reason: Json) -> bool:
+    """Whether no waiting ends a reason."""
+    code = reason["code"]
+    return code in IMPOSSIBLE or reasons.is_final(code, reason.get("message", ""))
+
+
+def _hopeless(job: Json) -> str:
+    """The reason that no waiting ends, where there is one."""
+    for reason in job["reasons"]:
+        if is_impossible(reason):
+            return f"{reason['code']}: {reason['message']}"
+    return ""
+
+
+def wait(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Names of jobs.", autocompletion=completing.jobs, callback=context.named
+        ),
+    ],
+    *,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", help="Give up after this time, such as 10m.")
+    ] = None,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Wait until jobs have ended.
+
+    0: all succeeded. 1: not all, or there is none of a name. 124: the time was up. 125: the
+    controller can't be reached, or did not come back within a minute.
+
+    Example: muster wait train evaluate --timeout 2h
+    """
+    timeout_s = context.seconds("--timeout", timeout) if timeout else None
+    elementwords.whole("wait", names)
+    ends_at = None if timeout_s is None else time.monotonic() + timeout_s
+    span = "" if timeout_s is None else quantities.format_duration(timeout_s)
+    with context.controller(server, token_file) as api:
+        try:
+            failed = _ended_badly(patience.Patient(api, ends_at=ends_at), names, ends_at, span)
+        except VanishedError as error:
+            terminal.fail(f"{error}; its document has left the repository")
+        except (patience.GoneError, clients.ApiError) as error:
+            if isinstance(error, clients.ApiError) and not error.unreachable:
+                raise
+            if ends_at is not None and time.monotonic() > ends_at:
+                terminal.fail(f"not all have ended after {span}, and {error}", TIMED_OUT)
+            terminal.fail(f"{error}; {goes_on(names)}", patience.FAILED)
+        except BrokenPipeError:
+            terminal.drop_stdout()
+            terminal.fail(f"nobody reads the output any more; {goes_on(names)}", patience.FAILED)
+    raise typer.Exit(terminal.ERROR if failed else terminal.DONE)
+
+
+def _ended_badly(
+    api: patience.Patient, names: list[str], ends_at: float | None, span: str
+) -> list[str]:
+    """Wait for jobs and tell each one's end; those that did not succeed."""
+    _require_known(api, names)
+    failed = []
+    for name in names:
+        job = until(api, name, lambda item: item["state"] in FINISHED, ends_at)
+        if job is None:
+            terminal.fail(f"{name} has not ended after {span}", TIMED_OUT)
+        terminal.out.print(f"{name}: {job['state']}", markup=False)
+        if job["state"] != "Succeeded":
+            failed.append(name)
+    return failed
+
+
+def _require_known(api: patience.Patient, names: list[str]) -> None:
+    """Leave the command where the controller knows no job of a name.
+
+    What was committed just now it may not have read: it is asked to look, and given a few seconds.
+    """
+    missing = _missing(api, names)
+    if not missing:
+        return
+    known = "is" if len(missing) == 1 else "are"
+    terminal.note(
+        f"{', '.join(missing)} {known} not known to the controller yet; it looks at git again, for "
+        f"what was just committed: {APPEAR_S_MAX:.0f}s"
+    )
+    with contextlib.suppress(clients.ApiError):  # a hint: it may be looking already
+        api.post("/v1/hooks/git")
+    ends_at = time.monotonic() + APPEAR_S_MAX
+    while missing and time.monotonic() < ends_at:
+        time.sleep(APPEAR_EVERY_S)
+        missing = _missing(api, list(missing))
+    if missing:
+        why = withheld.revision(api.get("/v1/sync")["sync"])
+        first, *others = missing.values()
+        terminal.fail(first, details=[*others, *([f"not applied yet: {why}"] if why else [])])
+
+
+def _missing(api: patience.Patient, names: list[str]) -> dict[str, str]:
+    """Those of some names that no job has, with what the controller says of each."""
+    found = {}
+    for name in names:
+        try:
+            api.get(f"/v1/jobs/{name}")
+        except clients.ApiError as error:
+            if error.status != 404:
+                raise
+            found[name] = str(error)
+    return found
+
+
+def goes_on(names: list[str]) -> str:
+    """What is true of jobs that nobody watches any more."""
+    go, them = ("goes", names[0]) if len(names) == 1 else ("go", " ".join(names))
+    return f"{', '.join(names)} {go} on without this command: muster wait {them}"

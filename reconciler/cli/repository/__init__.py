@@ -1,0 +1,1 @@
+"""Commands that review the repository and its history."""

@@ -1,0 +1,65 @@
+"""``muster access``: who may do what, by the documents of a clone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.cli import lazy_import as lazily
+
+if TYPE_CHECKING:
+    from reconciler.operations import permission_check as permissions
+    from reconciler.operations.validate import folder_check as folders
+else:
+    permissions = lazily.module("reconciler.operations.permission_check")
+    folders = lazily.module("reconciler.operations.validate.folder_check")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who may do what.")
+    group.command()(can)
+    app.add_typer(group, name="access")
+
+
+def can(
+    email: Annotated[str, typer.Argument(help="Address of the person.")],
+    verb: Annotated[
+        str, typer.Argument(help="submit, manage, change, drain, approve or snapshot.")
+    ],
+    subject: Annotated[
+        str, typer.Argument(metavar="OBJECT", help="Kind/name, such as Queue/research.")
+    ] = "",
+    *,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", help="Folder with the YAML; else that of the clone around you."),
+    ] = None,
+    output: context.Form = terminal.Output.TABLE,
+) -> None:
+    """Tell whether somebody may do something, and which role says so.
+
+    Exits with 3 where not.
+
+    Example: muster access can alice@example.org submit Queue/research
+
+    Example: muster access can alice@example.org change NodePool/h200
+    """
+    try:
+        where = permissions.folder_around(Path.cwd()) if folder is None else folder
+        structure = permissions.structure_of(folders.read_folder(where))
+        decision = permissions.can(structure, email, verb, subject)
+    except permissions.WordsError as error:
+        terminal.fail(str(error), terminal.USAGE)
+    except (folders.RevisionError, permissions.QuestionError) as error:
+        terminal.fail(str(error))
+    with terminal.verdict():
+        if output in (terminal.Output.JSON, terminal.Output.YAML):
+            terminal.document({"allowed": decision.allowed, "why": decision.why}, output)
+        else:
+            answer = "yes" if decision.allowed else "no"
+            terminal.out.print(f"{answer}: {decision.why}", markup=False, soft_wrap=True)
+    raise typer.Exit(terminal.DONE if decision.allowed else terminal.REFUSED)

@@ -1,0 +1,208 @@
+"""Commands that look back: ``history`` of revisions, and the ``audit`` log with its chain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.model.values import times
+
+if TYPE_CHECKING:
+    from reconciler.operations.audit import audit_log as auditlog
+else:
+    from reconciler.cli import lazy_import as lazily
+
+    auditlog = lazily.module("reconciler.operations.audit.audit_log")
+
+Json = Any
+#: The most entries that a controller tells at once.
+ENTRIES_MAX = 1000
+Limit = Annotated[
+    int,
+    typer.Option("--limit", "-n", help="How many, the newest first.", min=1, max=ENTRIES_MAX),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(history)
+    group = typer.Typer(rich_markup_mode=None, help="Who changed what, and what became of it.")
+    group.callback(invoke_without_command=True)(audit)
+    group.command()(verify)
+    app.add_typer(group, name="audit")
+
+
+def history(
+    limit: Limit = 20,
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show what became of each revision.
+
+    OBJECTS counts those that were added (+), changed (~) and removed (-).
+
+    Example: muster history
+    """
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/audit", limit=limit)
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(page, output)
+        return
+    clocks = [terminal.clock(one["at"]) for one in page["items"]]
+    width = max(map(len, clocks), default=0)
+    if clocks:
+        _line_of("AT".ljust(width), "REVISION", "RESULT", "OBJECTS", "TOOK")
+    for at, one in zip(clocks, page["items"], strict=True):
+        changes = f"+{one['added']} ~{one['changed']} -{one['removed']}"
+        took = f"{one['duration_s']:.2f} s"
+        _line_of(at.ljust(width), one["revision"][:12], one["result"], changes, took)
+        if one["commits"]:
+            commit, more = one["commits"][-1], len(one["commits"]) - 1
+            earlier = f" (and {terminal.counted(more, 'commit')} before it)" if more else ""
+            terminal.paragraph(f"{_who(commit)}: {commit['subject']}{earlier}", 4, 6)
+        if one["message"]:
+            terminal.paragraph(terminal.clocks(one["message"]), 4)
+    if not page["items"]:
+        terminal.note("no revision was looked at yet")
+
+
+def _line_of(at: str, revision: str, result: str, changes: str, took: str) -> None:
+    terminal.out.print(
+        f"{at}  {revision:<12}  {result:<9}  {changes:<12}  {took}", markup=False, soft_wrap=True
+    )
+
+
+def _who(commit: Json) -> str:
+    """Who answers for a commit; where nobody looked at signatures, who it says that made it."""
+    submitter: str = commit["submitter"]
+    author: str = commit["author"]
+    signer: str | None = commit.get("signer")  # an older controller does not say
+    if signer:
+        return signer if signer == author else f"{signer} (written by {author})"
+    if signer is not None:
+        return f"nobody known (it says {author})"
+    if not submitter or submitter == author:
+        return author
+    return f"{submitter} (committed by {author})"
+
+
+def audit(
+    ctx: typer.Context,
+    limit: Limit = 20,
+    *,
+    output: context.Form = terminal.Output.TABLE,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show who changed what, in which commit, and what became of it.
+
+    Example: muster audit
+
+    Example: muster audit verify
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    with context.controller(server, token_file) as api:
+        page = api.get("/v1/audit", limit=limit)
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(page, output)
+        return
+    for one in page["items"]:
+        terminal.out.print(
+            f"{one['number']:>6}  {terminal.clock(one['at'])}  {one['revision'][:12]}  "
+            f"{one['result']}",
+            markup=False,
+        )
+        for commit in one["commits"]:
+            head = f"{commit['id'][:12]}  {_who(commit)}"
+            terminal.paragraph(f"{head}: {commit['subject']}", 8, 22)
+        if one.get("dropped"):
+            terminal.paragraph(terminal.clocks(one["message"]), 8)
+        for label in one["objects"]:
+            terminal.paragraph(label, 8, 10)
+        for problem in one["problems"]:
+            subject = f" {problem['object']}" if problem["object"] else ""
+            terminal.paragraph(f"{problem['rule']}{subject}: {problem['message']}", 8, 10)
+
+
+def verify(
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", help="A copy of the log, beside its parts; else the controller's."),
+    ] = None,
+    *,
+    first: Annotated[
+        int, typer.Option("--from", help="Its first number, where older parts are gone.", min=1)
+    ] = 1,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Go along the whole chain; exits with 1 where it is broken.
+
+    Example: muster audit verify
+
+    Example: muster audit verify --file audit.jsonl
+
+    Example: muster audit verify --from 48213
+    """
+    if file is not None:
+        if not file.is_file():
+            terminal.fail(f"there is no file {file}")
+        verdict = auditlog.Log(file).verify(first)
+        found = _Found(verdict.lines, verdict.last, verdict.wrong, torn=verdict.torn)
+        if verdict.anchor is not None and verdict.anchor.entry.dropped:
+            line, dropped = verdict.anchor, verdict.anchor.entry.dropped
+            found = found._replace(
+                gone=dropped.last, anchor=line.number, at=times.format_time(line.entry.at)
+            )
+            found = found._replace(revision=line.entry.revision, said=line.entry.message)
+    else:
+        with context.controller(server, token_file) as api:
+            told = api.get("/v1/audit/verify", first=first if first > 1 else None)
+        found = _Found(told["lines"], told["last"], told["wrong"], torn=told.get("torn", False))
+        if anchor := told.get("anchor"):
+            found = found._replace(gone=anchor["dropped"]["last"], anchor=anchor["number"])
+            found = found._replace(
+                at=anchor["at"], revision=anchor["revision"], said=anchor["message"]
+            )
+    _tell(found, first)
+
+
+class _Found(NamedTuple):
+    """What came of going along the chain.
+
+    ``gone`` is the last line that was dropped; line ``anchor`` says so: when, by which revision.
+    """
+
+    lines: int
+    last: str
+    wrong: str
+    torn: bool
+    gone: int = 0
+    anchor: int = 0
+    at: str = ""
+    revision: str = ""
+    said: str = ""
+
+
+def _tell(found: _Found, first: int) -> None:
+    """Say how far the chain is good; ends the command where it is broken."""
+    begins = max(first, found.gone + 1)
+    if found.wrong:
+        if found.lines < begins:
+            terminal.fail(f"nothing of the chain is verified: {found.wrong}")
+        good = f"for {found.lines} lines" if first == 1 and not found.gone else ""
+        good = good or f"from line {begins} to {found.lines}"
+        terminal.fail(f"the chain is good {good}, and then broken: {found.wrong}")
+    count = f"{found.lines} lines" if begins == 1 else f"lines {begins} to {found.lines}"
+    terminal.line(f"{count}, the chain is whole; the last hash is {found.last}", 0)
+    if found.gone:
+        when = f"line {found.anchor}, {terminal.clock(found.at)}, by {found.revision[:12]}"
+        terminal.paragraph(f"{when}: {terminal.clocks(found.said)}", 4, 6)
+    if found.torn:
+        terminal.note("the last line is half written, as a crash leaves it, and is not counted")

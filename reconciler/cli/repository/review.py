@@ -1,0 +1,330 @@
+"""Commands that review before anything happens: ``validate`` a folder, ``plan`` a revision."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.cli import lazy_import as lazily
+from reconciler.operations.client import endpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from reconciler.desired.apply import parallel_reader as reading
+    from reconciler.model import desired
+    from reconciler.operations.plan import cluster_snapshot as snapshots
+    from reconciler.operations.plan import plan_text as plantext
+    from reconciler.operations.plan import plan_types as planviews
+    from reconciler.operations.plan import planner as planning
+    from reconciler.operations.plan import pull_request_comment as plancomment
+    from reconciler.operations.plan import revisions
+    from reconciler.operations.validate import folder_check as folders
+    from reconciler.operations.validate import formats as problemforms
+    from reconciler.operations.validate import read_ahead as readahead
+else:
+    folders = lazily.module("reconciler.operations.validate.folder_check")
+    plancomment = lazily.module("reconciler.operations.plan.pull_request_comment")
+    problemforms = lazily.module("reconciler.operations.validate.formats")
+    planning = lazily.module("reconciler.operations.plan.planner")
+    plantext = lazily.module("reconciler.operations.plan.plan_text")
+    readahead = lazily.module("reconciler.operations.validate.read_ahead")
+    revisions = lazily.module("reconciler.operations.plan.revisions")
+    snapshots = lazily.module("reconciler.operations.plan.cluster_snapshot")
+
+
+class PlanForm(StrEnum):
+    """Forms of a plan."""
+
+    TEXT = "text"
+    JSON = "json"
+    YAML = "yaml"
+    MARKDOWN = "markdown"
+
+
+class FindingForm(StrEnum):
+    """Forms of problems."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+    SARIF = "sarif"
+    GITHUB = "github"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(validate)
+    app.command()(plan)
+    app.command()(snapshot)
+
+
+def validate(
+    folder: Annotated[Path, typer.Argument(help="Folder with the YAML.")] = Path(),
+    *,
+    staged: Annotated[
+        bool, typer.Option("--staged", help="Check what is staged for the next commit instead.")
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            metavar="REVISION",
+            help="Only warn of errors that this revision has in documents as they are now.",
+        ),
+    ] = None,
+    output: Annotated[
+        FindingForm, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
+    ] = FindingForm.TABLE,
+) -> None:
+    """Check the YAML of a folder; print every problem.
+
+    With --staged, or --since, what stood before in documents that are left as they are is told as
+    a warning. `-o sarif` is for code scanning, `-o github` marks the lines of a pull request.
+
+    Example: muster validate cluster-state
+    """
+    try:
+        found, counts = folders.check_folder(folder, staged=staged, since=since)
+    except revisions.RevisionError as error:
+        terminal.fail(str(error))
+    problems = found.status.problems
+    prefix = "" if staged else folders.place_of(folder)
+    with terminal.verdict():
+        _show_problems(problems, output, prefix)
+    errors = sum(problem.severity == "error" for problem in problems)
+    warnings = len(problems) - errors
+    if found.status.sync == "Unknown":
+        terminal.fail(found.status.message)
+    terminal.note(
+        ", ".join(
+            terminal.counted(counts.get(kind, 0), what)
+            for kind, what in (("NodePool", "pool"), ("Queue", "queue"), ("Job", "job"))
+        )
+        + f": {terminal.counted(errors, 'error')}, {terminal.counted(warnings, 'warning')}"
+    )
+    raise typer.Exit(terminal.ERROR if errors else terminal.DONE)
+
+
+def _show_problems(problems: Sequence[desired.Problem], output: FindingForm, prefix: str) -> None:
+    """Print what is wrong; ``prefix``: of paths within the repository."""
+    if output in (FindingForm.JSON, FindingForm.YAML):
+        value = {"problems": msgspec.to_builtins(problems)}
+        terminal.document(value, terminal.Output(output.value))
+    elif output is FindingForm.SARIF:
+        terminal.document(problemforms.sarif(problems, prefix), terminal.Output.JSON)
+    elif output is FindingForm.GITHUB:
+        for line in problemforms.annotations(problems, prefix):
+            terminal.out.print(line, markup=False, soft_wrap=True)
+    else:
+        for problem in problems:
+            terminal.line(problem.text())
+
+
+_Base = Annotated[
+    str | None,
+    typer.Option(
+        "--base",
+        help="Revision to compare with; else what is in force, or the branch it goes into.",
+    ),
+]
+_Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="URL|FILE",
+        help="Controller, or a file of `muster snapshot`, that says what is in force and runs.",
+    ),
+]
+
+
+Forecast = Annotated[
+    bool, typer.Option("--forecast/--no-forecast", help="Whether to simulate what comes.")
+]
+
+
+def plan(
+    revision: Annotated[
+        str | None, typer.Argument(help="Revision to look at; as --head.", show_default="HEAD")
+    ] = None,
+    *,
+    head: Annotated[str | None, typer.Option("--head", help="Revision to look at.")] = None,
+    base: _Base = None,
+    against: _Against = None,
+    forecast: Forecast = True,
+    horizon: Annotated[str, typer.Option("--horizon", help="How far to look ahead.")] = "24h",
+    repo: Annotated[Path, typer.Option("--repo", help="Your clone.")] = Path(),
+    path: Annotated[str, typer.Option("--path", help="Folder of it that is read.")] = "",
+    output: Annotated[
+        PlanForm, typer.Option("--output", "-o", help="Form of the output.", show_default=True)
+    ] = PlanForm.TEXT,
+    name: Annotated[
+        str, typer.Option("--name", help="Which cluster a markdown comment is of.")
+    ] = "main",
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Show what a revision would do; nothing is changed.
+
+    The objects that change, what that does to GPUs, guarantees and running work, which jobs start
+    sooner or later, and what speaks against it. Exits with 0 when nothing changes, 2 when
+    something does, 3 when something of the revision is refused, or held until it is approved;
+    what was held before it is told, and does not count.
+
+    Example: muster plan my-branch --base main
+    """
+    horizon_s = context.seconds("--horizon", horizon)
+    wanted = head or revision or "HEAD"
+    if wanted == "HEAD":
+        _note_uncommitted(repo, path)
+    # what is read lives until the command ends: the collector need never walk it
+    gc.disable()
+    ahead: reading.Read = {}
+
+    def prepare() -> None:
+        _import_planning()
+        ahead.update(readahead.read(repo, path, wanted))
+
+    snapshot, live, why = known(against, server, token_file, prepare)
+    try:
+        first = _base(repo, base, wanted, live)
+        found = revisions.compare(repo, path, first, wanted, live=live, read=ahead)
+    except revisions.RevisionError as error:
+        terminal.fail(str(error))
+    gc.freeze()
+    gc.enable()
+    made = planning.plan(
+        found,
+        snapshot,
+        time.time(),
+        no_snapshot=why,
+        horizon_s=horizon_s,
+        forecast=forecast,
+        not_allowed=why if snapshot is None and live is not None else "",
+    )
+    with terminal.verdict():
+        show(made, output, name)
+    raise typer.Exit(_CODES[made.verdict])
+
+
+def _note_uncommitted(repo: Path, path: str) -> None:
+    """Say what the plan leaves out, since no commit has it."""
+    if left := revisions.uncommitted(repo, path):
+        which = f"{left[0]} and {len(left) - 1} more" if len(left) > 1 else left[0]
+        terminal.note(f"not in this plan, as it is not committed: {which}")
+
+
+def show(made: planviews.Plan, output: PlanForm, name: str) -> None:
+    """Print a plan; ``name``: of the cluster, for a comment."""
+    if output is PlanForm.MARKDOWN:
+        sys.stdout.write(plancomment.render(made, name))
+    elif output is PlanForm.TEXT:
+        for line in plantext.lines(made, terminal.clocks):
+            terminal.out.print(line.text, style=line.style or None, markup=False, soft_wrap=True)
+    else:
+        terminal.document(made, terminal.Output(output.value))
+
+
+_CODES = {
+    "none": terminal.DONE,
+    "changes": terminal.CHANGES,
+    "held": terminal.REFUSED,
+    "refused": terminal.REFUSED,
+}
+
+
+def _base(repo: Path, base: str | None, head: str, live: revisions.InForce | None) -> str:
+    """What to compare with: what somebody says, what is in force, or where it is to go.
+
+    Leaves the command where what is in force is not in the clone, unless somebody says otherwise.
+    """
+    if live is None:
+        return base or revisions.default_base(repo, head)
+    for revision in filter(None, (live.structure, live.revision)):
+        if not revisions.has_commit(repo, revision):
+            lacking = (
+                f"{revision[:12]} is in force, and is not in {repo.resolve()}: `git fetch` brings "
+                "it where the controller reads the same repository"
+            )
+            if base is None:
+                terminal.fail(
+                    f"{lacking}, unless the branch was rewritten since (a force push, which is "
+                    "held); or name a revision to compare with by --base, such as the last commit "
+                    "that you know to have been in force"
+                )
+            terminal.note(f"{lacking}; what is held there is not counted")
+            break
+    return base or live.revision
+
+
+def _import_planning() -> None:
+    """Import what a plan needs, which takes as long as a controller takes to tell what it knows."""
+    for module in (planning, revisions, plantext):
+        module.__doc__  # noqa: B018 - the first thing that is asked of a lazy module imports it
+
+
+def known(
+    against: str | None,
+    server: str | None,
+    token_file: str | None,
+    meanwhile: Callable[[], object] = _import_planning,
+) -> tuple[snapshots.Snapshot | None, revisions.InForce | None, str]:
+    """What a controller knows, and what is in force there.
+
+    Where none was named and none can be asked, None, and why; of one that gives its records only
+    to others, what is in force. ``meanwhile``: what to do while a controller tells.
+    """
+
+    def endpoint(url: str | None) -> endpoints.Endpoint:
+        return endpoints.find(url or server, token_file, Path.cwd())
+
+    try:
+        snapshot = snapshots.find(against, endpoint, meanwhile)
+    except snapshots.NotAllowedError as error:
+        why = str(error)
+    except snapshots.SnapshotError as error:
+        if against is not None or server is not None:
+            terminal.fail(str(error))
+        return None, None, str(error)
+    else:
+        return snapshot, planning.in_force(snapshot), ""
+    try:
+        jobs, structure = snapshots.standing(against, endpoint)
+    except snapshots.SnapshotError as error:
+        terminal.fail(str(error))
+    terminal.note(f"running work is not looked at: {why}")
+    return None, None if jobs is None else revisions.InForce(jobs, structure), why
+
+
+def snapshot(
+    file: Annotated[Path, typer.Argument(help="File to write; an existing one is replaced.")],
+    *,
+    server: context.Server = None,
+    token_file: context.TokenFile = None,
+) -> None:
+    """Save what the controller knows, for a plan elsewhere.
+
+    `muster plan --against FILE` reads it.
+
+    Example: muster snapshot cluster.snapshot
+    """
+    with context.controller(server, token_file) as api:
+        data = snapshots.fetch(api)
+    live = snapshots.unpack(data, api.url).live
+    try:
+        partial = file.with_name(f".{file.name}.partial")
+        partial.write_bytes(data)
+        partial.replace(file)
+    except OSError as error:
+        terminal.fail(f"{file}: {error.strerror or error}")
+    jobs = terminal.counted(len(live.observed.jobs), "job")
+    nodes = terminal.counted(len(live.observed.nodes), "node")
+    terminal.note(f"{file}: {jobs}, {nodes}")

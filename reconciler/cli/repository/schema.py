@@ -1,0 +1,96 @@
+"""``muster schema``: which fields a document may have, where nobody has the reference at hand."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from reconciler.cli import context, terminal
+from reconciler.cli.repository import kind_fields as kindfields
+from reconciler.desired.documents import schema
+from reconciler.model.documents import kinds
+from reconciler.model.values import paragraphs
+from reconciler.model.values import suggestions as nearest
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command("schema")(show)
+
+
+def show(
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="KIND[.FIELD]", help="A kind, and what of it; all if left out."),
+    ] = None,
+    *,
+    output: context.Form = terminal.Output.TABLE,
+) -> None:
+    """List the kinds, or the fields of one, with what each means.
+
+    -o json prints the JSON Schema of a kind, for editors.
+
+    Example: muster schema job
+
+    Example: muster schema job.spec.resources
+    """
+    if what is None:
+        for kind in kinds.KINDS:
+            terminal.out.print(f"{kind}: {schema.of_kind(kind)['description']}", markup=False)
+        return
+    word, _, below = what.partition(".")
+    kind = _kind(word)
+    whole = schema.of_kind(kind)
+    if output in (terminal.Output.JSON, terminal.Output.YAML):
+        terminal.document(whole, output)
+        return
+    every = _rows(whole)
+    rows = [row for row in every if not below or _is_below(row[0], below)]
+    if not rows:
+        names = [row[0] for row in every]
+        last = below.rpartition(".")[2]
+        like = [name for name in names if name.rpartition(".")[2].lower() == last.lower()]
+        hint = f"; did you mean {like[0]}?" if like else nearest.hint(below, names)
+        terminal.fail(f"{kind} has no field {below}{hint}", terminal.USAGE)
+    for row in rows:
+        _print(row)
+
+
+def _print(row: tuple[str, ...]) -> None:
+    field, value, default, meaning, example = row
+    said = {"—": "", "as below": "", "required": "; required"}.get(default, f"; default {default}")
+    text = f"{meaning} Example: {example}"
+    width = max(terminal.out.width, 40) if terminal.out.is_terminal else len(text) + 4
+    sys.stdout.write(f"{field}: {value}{said}\n")
+    for line in paragraphs.wrapped(text, width, "    ", "    "):
+        sys.stdout.write(f"{line}\n")
+
+
+def _kind(word: str) -> str:
+    by_lower = {kind.lower(): kind for kind in kinds.KINDS}
+    kind = by_lower.get(word.lower()) or by_lower.get(word.lower().removesuffix("s"))
+    if kind is None:
+        there = ", ".join(kinds.KINDS)
+        hint = nearest.hint(word.lower(), by_lower)
+        terminal.fail(f"there is no kind {word}{hint}; there are {there}", terminal.USAGE)
+    return kind
+
+
+def _rows(whole: schema.Schema) -> list[tuple[str, ...]]:
+    """Field, value, default, meaning and example of all that is built."""
+    spec = kindfields.below_of(whole, whole["properties"]["spec"])
+    found = [
+        *kindfields.rows(whole, whole["$defs"]["Metadata"], "metadata."),
+        *(kindfields.rows(whole, spec, "spec.") if spec is not None else ()),
+    ]
+    return [
+        tuple(cell.replace("`", "").replace("\\|", "|") for cell in row)
+        for row in found
+        if len(row) == 5  # what is not built has two
+    ]
+
+
+def _is_below(field: str, asked: str) -> bool:
+    """Whether a field is the one asked for, or stands in it; with or without ``spec.`` before."""
+    plain, wanted = field.replace("[]", "").lower(), asked.replace("[]", "").lower()
+    return any(plain == one or plain.startswith(f"{one}.") for one in (wanted, f"spec.{wanted}"))

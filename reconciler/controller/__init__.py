@@ -1,0 +1,1 @@
+"""The loop that wires everything together, and the controller as a process."""

@@ -1,0 +1,157 @@
+"""Makes what a cycle decided durable: outcome, journal, views and metering in one transaction.
+
+Before anybody is told. A cycle that brought no more than times and usage of nodes is not committed
+by itself; its input waits with the journal for the next one.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+
+import msgspec
+
+import reconciler
+from reconciler.controller.quarantine import defects
+from reconciler.core import cycle_journal as journal
+from reconciler.core import observed_state as core_memory
+from reconciler.metrics import usage_accounting as metering
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.operations.views import job_views as shown
+from reconciler.store import sql_store as stores
+
+log = logging.getLogger("muster.loop")
+
+#: Times and usage of nodes are committed this often, whatever else there is to commit.
+NODES_COMMIT_EVERY_S = 60.0
+
+
+class Committer:
+    """What is durable of what was decided, and what waits to be.
+
+    Args:
+        store: opened; ``epoch`` comes from ``store.lead``.
+        memory: records as of the last outcome.
+        meter: is told of each outcome. defects: counts what may fail by itself.
+        spare: goes on whatever its block raises, unless there is something to refuse for it.
+
+    Attributes:
+        cycle: number of the last commit. committed_at: its time.
+        incumbents: what has to be remembered over a restart from the next commit on, None: nothing
+            else than before.
+    """
+
+    def __init__(
+        self,
+        store: stores.Store,
+        epoch: int,
+        *,
+        memory: core_memory.Memory,
+        meter: metering.Meter,
+        defects: defects.Defects,
+        spare: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        self._store = store
+        self._epoch = epoch
+        self._memory = memory
+        self._meter = meter
+        self._defects = defects
+        self._spare = spare
+        self.cycle = store.cycle
+        self.journal = journal.Recorder(reconciler.__version__)
+        self.committed_at = 0.0
+        self.incumbents: bytes | None = None
+        self._shown: desired.SyncStatus | None = None
+        self._unsaved_nodes: dict[str, records.NodeRecord] = {}
+        self._encoder = msgspec.msgpack.Encoder()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """What can't be written down ends the journal; it begins anew with the next cycle."""
+        with self._spare("journal"):
+            try:
+                yield
+            except Exception:
+                self.journal.anew()
+                raise
+
+    def take(
+        self,
+        result: outcome.Outcome,
+        wanted: desired.Desired,
+        view: Mapping[str, bytes],
+    ) -> None:
+        """Make an outcome durable, or let it wait where there is little in it.
+
+        Args:
+            result: what was decided. wanted: what it was decided by.
+            view: what is stored besides for showing.
+        """
+        self._unsaved_nodes |= {node.name: node for node in result.nodes}
+        for name in result.left_nodes:
+            self._unsaved_nodes.pop(name, None)
+        if self._must_commit(result, wanted):
+            self._commit(result, wanted, view)
+        else:
+            self._use(result)
+
+    def undo(self) -> None:
+        """Forget what a cycle has left that was not decided to its end."""
+        self._memory.recall_anew()
+        self.journal.anew()
+        nodes = self._memory.nodes
+        self._unsaved_nodes = {name: nodes[name] for name in self._unsaved_nodes if name in nodes}
+
+    def _must_commit(self, result: outcome.Outcome, wanted: desired.Desired) -> bool:
+        """Whether the outcome has more in it than times and usage of nodes."""
+        is_due = result.now - self.committed_at >= NODES_COMMIT_EVERY_S
+        return bool(
+            self._memory.is_changed_by(result)
+            or self.incumbents is not None
+            or wanted.status != self._shown
+            or self.journal.full
+            or (self._unsaved_nodes and is_due)
+        )
+
+    def _commit(
+        self, result: outcome.Outcome, wanted: desired.Desired, view: Mapping[str, bytes]
+    ) -> None:
+        views = dict(view)
+        if wanted.status != self._shown:
+            views[shown.SYNC] = self._encoder.encode(wanted.status)
+        with self._spare("views"):
+            views |= self._views(result, wanted)
+        written = journal.NOTHING
+        with self.writing():
+            written = self.journal.take()
+        snapshot = written.snapshot
+        if snapshot is not None and len(snapshot) > journal.SNAPSHOT_BYTES_MAX:
+            log.warning(journal.TOO_LARGE, len(snapshot), journal.SNAPSHOT_BYTES_MAX)
+            snapshot = None
+        with self._meter.trying():
+            self._use(result)
+            self._store.commit(
+                self._epoch,
+                self.cycle + 1,
+                msgspec.structs.replace(result, nodes=tuple(self._unsaved_nodes.values())),
+                journal=written.inputs,
+                snapshot=snapshot,
+                views=views,
+                incumbents=self.incumbents,
+                rollup=self._meter.take(),
+            )
+        self.cycle += 1
+        self._unsaved_nodes = {}
+        self.committed_at = result.now
+        self.incumbents = None
+        self._shown = wanted.status
+
+    def _use(self, result: outcome.Outcome) -> None:
+        with self._defects.spare("usage"):
+            self._meter.cycle(result, self._memory)
+
+    def _views(self, result: outcome.Outcome, wanted: desired.Desired) -> Mapping[str, bytes]:
+        views = shown.cycle_views(result)
+        if result.desired_generation != self._memory.desired_generation:
+            views |= shown.desired_views(wanted)
+        return views

@@ -1,0 +1,467 @@
+"""The controller as a process: opens the store, leads, reads the repository, runs loop and server.
+
+``python -m reconciler.controller.process`` is what ``muster controller`` and ``muster up`` start.
+The loop has the main thread; one thread watches the repository; the server is a process of its own
+that is started again when it dies.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import faulthandler
+import functools
+import logging
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import NoReturn
+
+from agents.logs import rotation as turning
+from reconciler import __version__
+from reconciler import log_format as logs
+from reconciler.changes import notes
+from reconciler.controller import adoption as adopting
+from reconciler.controller import control_loop as controller
+from reconciler.controller import full_disk as fulldisk
+from reconciler.controller import gc_tuning as collecting
+from reconciler.controller import git_watcher as following
+from reconciler.controller import loop_inbox as inboxes
+from reconciler.controller.quarantine import isolate_failures as containing
+from reconciler.core import reconcile
+from reconciler.core.safety import sync_limits as safety
+from reconciler.desired.apply import last_good as incumbents
+from reconciler.desired.apply import loader
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import source, watch
+from reconciler.model.state import outcome, records, states
+from reconciler.model.values import addresses
+from reconciler.model.values import log_lines as loglines
+from reconciler.model.values import revision_names as revisions
+from reconciler.notifications import delivery
+from reconciler.notifications import triggers as happenings
+from reconciler.operations.audit import audit_log as auditlog
+from reconciler.operations.local import log_files as logfiles
+from reconciler.provisioning import runner
+from reconciler.server.auth import tokens
+from reconciler.store import errors as store_errors
+from reconciler.store import sql_store as stores
+
+log = logging.getLogger("muster.controller")
+
+#: Waits between starts of a server that dies at once: doubled each time up to the last.
+RESTART_WAIT_S_MIN = 0.2
+RESTART_WAIT_S_MAX = 10.0
+#: How long the end waits for a load or a note that is under way.
+STOP_S_MAX = 5.0
+#: How often the size of the server's log is looked at.
+LOG_LOOK_S = 30.0
+_PR_SET_PDEATHSIG = 1
+
+
+class ServerProcess:
+    """Keeps the server process alive until told to stop."""
+
+    def __init__(self, command: list[str], log_path: Path) -> None:
+        self._command = command
+        self._log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="server", daemon=True)
+
+    def start(self) -> None:
+        """Start it, and start it again whenever it dies."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it and wait until it has gone."""
+        self._stopping.set()
+        process = self._process
+        if process is not None:
+            process.terminate()
+        self._thread.join(timeout=10)
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait(timeout=10)
+
+    def _keep(self) -> None:
+        wait_s = RESTART_WAIT_S_MIN
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            try:
+                ended = f"status {self._run_once()}"
+            except OSError as error:  # no memory, no room for its log: it may pass
+                ended = str(error)
+            if self._stopping.is_set():
+                return
+            if time.monotonic() - started > RESTART_WAIT_S_MAX:
+                wait_s = RESTART_WAIT_S_MIN
+            log.warning(
+                "the server ended with %s, of which %s may say more; starting it again in %.1f s",
+                ended,
+                self._log_path.name,
+                wait_s,
+            )
+            self._stopping.wait(wait_s)
+            wait_s = min(wait_s * 2, RESTART_WAIT_S_MAX)
+
+    def _run_once(self) -> int:
+        """Start it, and wait for its end."""
+        with os.fdopen(turning.append_private(self._log_path), "ab") as output:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        if self._stopping.is_set():
+            self._process.terminate()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return self._process.wait(timeout=LOG_LOOK_S)
+            logfiles.bound(self._log_path)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Leaves with 64 on wrong usage; 2 has a meaning of its own here."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and leave."""
+        self.exit(64, f"{self.prog}: {message}; see --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the controller process."""
+    options = _Parser(prog="muster controller", description=__doc__)
+    options.add_argument("--repo", required=True, help="URL or path of the git repository")
+    options.add_argument("--branch", default="main", help="branch that is in force")
+    options.add_argument("--path", default="", help="folder of the repository that is read")
+    options.add_argument("--state", required=True, type=Path, help="folder for store and sockets")
+    options.add_argument("--store", help="URL of the store; default: SQLite in the state folder")
+    options.add_argument("--listen", default="127.0.0.1:7420", help="address and port of the API")
+    options.add_argument("--token-file", type=Path, help="file with tokens of users and nodes")
+    options.add_argument("--poll", type=float, default=60.0, help="seconds between looks at git")
+    options.add_argument(
+        "--allow-root", action="store_true", help="tasks may run as root in every pool"
+    )
+    options.add_argument(
+        "--signing-key",
+        type=Path,
+        metavar="FILE",
+        help="SSH key that signs what the controller commits for people",
+    )
+    options.add_argument(
+        "--provisioners",
+        type=Path,
+        metavar="FOLDER",
+        help="scripts that pools with `provisioner: exec` may name; nobody else may write there",
+    )
+    options.add_argument(
+        "--notify-secrets",
+        type=Path,
+        metavar="FOLDER",
+        help="keys and tokens of notifications; default: `notify` in the state folder",
+    )
+    options.add_argument(
+        "--accept-revision",
+        type=_revision,
+        metavar="COMMIT",
+        help="take this revision, once, although it does not follow the last one (a rewritten "
+        "history)",
+    )
+    options.add_argument(
+        "--log-format",
+        choices=loglines.FORMS,
+        default="readable",
+        help="form of its own log, one event a line; json is for programs that collect logs",
+    )
+    options.add_argument(
+        "--log-level", choices=loglines.LEVELS, default="info", help="nothing below it is logged"
+    )
+    options.add_argument(
+        "--die-with-parent", type=int, metavar="PID", help="leave when this process ends"
+    )
+    return options
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when ``parent``, which started it, ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
+    """The command line of the server process."""
+    command = [
+        sys.executable,
+        "-m",
+        "reconciler.server",
+        "--store",
+        store_url,
+        "--link",
+        str(options.state / "loop.sock"),
+        "--listen",
+        options.listen,
+        "--state",
+        str(options.state),
+        "--repository",
+        options.repo,
+        "--branch",
+        options.branch,
+        "--path",
+        options.path,
+        "--parent",
+        str(os.getpid()),
+        "--log-format",
+        options.log_format,
+        "--log-level",
+        options.log_level,
+    ]
+    if options.signing_key is not None:
+        command += ["--signing-key", str(options.signing_key.resolve())]
+    if options.token_file is not None:
+        command += ["--token-file", str(options.token_file)]
+    return command
+
+
+def _is_adoption(store: stores.Store, repository: source.Source, *, known: bool) -> bool:
+    """Whether the store knows nothing of a repository that was run before."""
+    if known:
+        return store.view(adopting.VIEW) == b"pending"
+    try:
+        return notes.exist(repository)
+    except (gitobjects.GitError, OSError) as error:
+        log.warning("can't tell whether the repository was run before: %s", error)
+        return False
+
+
+def _revision(text: str) -> str:
+    """A commit to accept, as argparse takes it."""
+    try:
+        return revisions.accepted(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _records(store: stores.Store) -> records.Observed | None:
+    """The records as of the last commit, None where they can't be read."""
+    try:
+        return store.observed(0.0)
+    except store_errors.StoreError:
+        log.exception("the records can't be read to judge a change")
+        return None
+
+
+def _begun(store: stores.Store, names: Collection[str]) -> dict[str, str]:
+    """Of jobs, those whose newest run has begun or ended, with its key; none if nobody can tell."""
+    try:
+        found = store.newest_states(names)
+    except store_errors.StoreError:
+        log.exception("the records can't be read to judge %d jobs", len(names))
+        return {}
+    waiting = states.WAITING_JOB_STATES
+    return {name: key for name, (key, state) in found.items() if state not in waiting}
+
+
+def _watch(address: str, reading: following.RepositoryThread) -> watch.LocalWatch | None:
+    """See changes of a repository on this machine at once; others are polled."""
+    if not source.is_local(address):
+        return None
+    try:
+        return watch.LocalWatch(Path(address), reading.changed)
+    except (gitobjects.GitError, OSError) as error:
+        log.warning("%s can't be watched and is polled instead: %s", address, error)
+        return None
+
+
+def _notifier(options: argparse.Namespace) -> delivery.Notifier:
+    return delivery.Notifier(
+        options.notify_secrets or options.state / "notify",
+        options.state / "notified.json",
+        clock=time.time,
+        monotonic=time.monotonic,
+        random=random.random,
+    )
+
+
+def _reading(
+    options: argparse.Namespace,
+    store: stores.Store,
+    repository: source.Source,
+    before: incumbents.Incumbents,
+    *,
+    inbox: inboxes.Inbox,
+    notifier: delivery.Notifier,
+) -> following.RepositoryThread:
+    """What brings revisions from the repository to the loop, on from those accepted ``before``."""
+    return following.RepositoryThread(
+        repository,
+        loader.Loader(
+            repository,
+            before,
+            accept_revision=options.accept_revision,
+            gate=safety.Safety(lambda: _records(store), time.time),
+            begun=lambda names: _begun(store, names),
+        ),
+        inbox,
+        watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),
+        allow_root=options.allow_root,
+        audit=auditlog.Log(options.state / auditlog.FILE),
+        notifier=notifier,
+    )
+
+
+def _tell_start(epoch: int, options: argparse.Namespace) -> None:
+    """Say who leads; addresses of the repository and the store may hold passwords."""
+    place = f"its state in {options.state}, its API at {options.listen}"
+    log.info("controller %s leads as epoch %d, %s", __version__, epoch, place)
+
+
+def run(
+    options: argparse.Namespace,
+    lines: logs.EventLines | None = None,
+    decide: Callable[..., outcome.Outcome] = reconcile.reconcile,
+) -> int:
+    """Run the controller until SIGTERM or SIGINT.
+
+    Args:
+        options: as ``parser`` has them.
+        lines: writes what happens.
+        decide: the core.
+    """
+    if options.die_with_parent is not None:
+        die_with(options.die_with_parent)
+    options.state = options.state.resolve()
+    try:
+        options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise store_errors.StoreError(f"--state {options.state} can't be made: {why}") from error
+    store_url = options.store or f"sqlite:///{options.state / 'store.db'}"
+    store = stores.Store.open(store_url)
+    with contextlib.closing(store):
+        _lead(options, store, store_url, lines, decide)
+    return 0
+
+
+def _lead(
+    options: argparse.Namespace,
+    store: stores.Store,
+    store_url: str,
+    lines: logs.EventLines | None,
+    decide: Callable[..., outcome.Outcome],
+) -> None:
+    """Lead a store until told to stop."""
+    epoch = store.lead(f"{socket.gethostname()}:{os.getpid()}", time.time())
+    repository = source.Source(
+        options.repo,
+        branch=options.branch,
+        sub_path=options.path,
+        state=options.state,
+    )
+    packed = store.incumbents()
+    before = incumbents.decode(packed) if packed else incumbents.Incumbents()
+    inbox = inboxes.Inbox()
+    notifier = _notifier(options)
+    reading = _reading(options, store, repository, before, inbox=inbox, notifier=notifier)
+    reading.watching = _watch(options.repo, reading)
+    scripts = options.provisioners.resolve() if options.provisioners else None
+    running = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
+    loop = controller.Loop(
+        store=store,
+        epoch=epoch,
+        socket_path=options.state / "loop.sock",
+        inbox=inbox,
+        hint=reading.hint,
+        adopting=_is_adoption(store, repository, known=packed is not None),
+        before=following.rooted(containing.accepted_in(before), allowed=options.allow_root),
+        accepted=packed or b"",
+        provision=running.want,
+        event_lines=lines,
+        told=notifier,
+        happened=functools.partial(happenings.tell, notifier),
+        decide=decide,
+        refuse=reading.refuse,
+        contained=True,
+    )
+    server = ServerProcess(server_command(options, store_url), options.state / "server.log")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: loop.stop())
+    notifier.start()
+    reading.start()
+    server.start()
+    collecting.settle()
+    _tell_start(epoch, options)
+    try:
+        loop.run()
+    finally:
+        _end(server, reading, notifier, running)
+
+
+def _end(
+    server: ServerProcess,
+    reading: following.RepositoryThread,
+    notifier: delivery.Notifier,
+    running: runner.Runner,
+) -> None:
+    """Have all leave that works beside the loop."""
+    log.info("controller leaves; what runs on nodes runs on")
+    server.stop()
+    reading.stop()
+    reading.join(timeout=STOP_S_MAX)
+    notifier.stop()
+    running.stop()
+    if reading.watching is not None:
+        reading.watching.close()
+
+
+def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
+    """Entry point of ``python -m reconciler.controller.process``; ``decide`` is the core."""
+    options = parser().parse_args()
+    try:
+        addresses.listening(options.listen, options.token_file)
+        if options.token_file is not None:
+            tokens.load(options.token_file)
+    except ValueError as error:  # a token file that is of no use is one as well
+        parser().error(str(error))
+    faulthandler.enable()  # a crash in compiled code says where it was
+    lines = logs.configure(options.log_format, options.log_level, "loop")
+    try:
+        sys.exit(run(options, lines, decide))
+    except store_errors.StoreError as error:
+        _say_last(options, str(error))
+        if type(error) in {store_errors.StoreError, store_errors.FullError}:
+            _wait_for_room(options)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in fulldisk.ERRNOS:
+            raise
+        _say_last(options, f"{error}; make room on the disk of {options.state}")
+        _wait_for_room(options)
+        sys.exit(1)
+
+
+def _wait_for_room(options: argparse.Namespace) -> None:
+    """Where the disk of the state is full, return once it is not; a signal ends the process."""
+    if not fulldisk.is_full(options.state, fulldisk.free):
+        return
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    _say_last(options, fulldisk.wait(options.state, fulldisk.free, time.sleep))
+
+
+def _say_last(options: argparse.Namespace, text: str) -> None:
+    """Say, in the form that the log has, why the controller ends; a full disk may not take it."""
+    if options.log_format == "readable":
+        with contextlib.suppress(OSError):
+            print(f"muster controller: {text}", file=sys.stderr, flush=True)  # noqa: T201
+    else:
+        log.critical("%s", text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What the loop tells the server of itself after each cycle: how far it is, and its metrics."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from reconciler import metrics
+from reconciler.controller import loop_inbox as inboxes
+from reconciler.controller import metrics_pages as paging
+from reconciler.controller import server_link as link_server
+from reconciler.controller.quarantine import defects
+from reconciler.core import observed_state as core_memory
+from reconciler.model import desired
+from reconciler.model.protocol import loop_messages as link
+from reconciler.store import sql_store as stores
+
+
+class Told(Protocol):
+    """What is known of those who are told of the cluster: channels, and notes in git."""
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """How many notices came to which end, by channel and result."""
+        ...
+
+    def untold(self) -> tuple[link.Untold, ...]:
+        """Who can't be told now."""
+        ...
+
+
+class Nobody:
+    """Nobody is told of the cluster."""
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """None."""
+        return {}
+
+    def untold(self) -> tuple[link.Untold, ...]:
+        """Nobody."""
+        return ()
+
+
+class Publisher:
+    """Renders the cluster's page when it is due and sends it with how the loop stands.
+
+    Args:
+        server: the connection to the server process.
+        inbox: where looks at the repository wait to be counted.
+        counters: what adds up. defects: lets a page go that can't be made.
+        store: whose size and newest event are told. epoch: of the leader.
+        state_folder: whose disk is told of.
+        told: who is told of the cluster, and who can't be.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        server: link_server.LinkServer,
+        inbox: inboxes.Inbox,
+        counters: metrics.Counters,
+        defects: defects.Defects,
+        store: stores.Store,
+        epoch: int,
+        state_folder: Path,
+        told: Told,
+        clock: Callable[[], float],
+    ) -> None:
+        self._server = server
+        self._inbox = inbox
+        self._counters = counters
+        self._defects = defects
+        self._store = store
+        self._epoch = epoch
+        self._state_folder = state_folder
+        self._told = told
+        self._clock = clock
+        self._page = paging.Page()
+        self._rendered = b""
+
+    def wait_s(self) -> float:
+        """How long what was published last may stand; 0 or less: it is due."""
+        return self._page.wait_s()
+
+    def publish(
+        self,
+        wanted: desired.Desired | None,
+        memory: core_memory.Memory,
+        *,
+        cycle: int,
+        adopting: bool,
+        anew: bool = False,
+    ) -> None:
+        """Tell the server how the loop stands, with its page when that is due.
+
+        ``anew``: this server has seen no page yet.
+        """
+        if wanted is None or not self._server.connected or anew:
+            self._page.forget()
+        if not self._server.connected:
+            return
+        page: bytes | None = b""
+        if wanted is not None:
+            for look in self._inbox.take_looks():
+                self._counters.look(look)
+            desired_, known = wanted, memory
+            page = self._page.render_if_due(lambda: self._render(desired_, known))
+        elif not anew:
+            return
+        settings = wanted.structure.settings if wanted else desired.Settings()
+        leases = [settings.lease_s, settings.node_silence_s]
+        self._server.send(
+            link.Published(
+                epoch=self._epoch,
+                cycle=cycle,
+                at=self._clock(),
+                ready=wanted is not None,
+                poll_s=max(0.5, min(30.0, min(leases) / 3)),
+                metrics=page,
+                revision=wanted.status.jobs_revision if wanted else None,
+                events=self._store.last_event_sequence,
+                adopting=adopting,
+                untold=self._told.untold(),
+            )
+        )
+
+    def _render(self, wanted: desired.Desired, memory: core_memory.Memory) -> bytes:
+        """The page; where it can't be made, the one before, whose age is told of by an alert."""
+        with self._defects.spare("metrics"):
+            self._rendered = metrics.render_cluster(
+                counters=self._counters,
+                memory=memory,
+                wanted=wanted,
+                epoch=self._epoch,
+                now=self._clock(),
+                disk=metrics.disk_of(self._state_folder, self._store.path),
+                told=self._told.counts(),
+            )
+        return self._rendered

@@ -1,0 +1,37 @@
+"""What the server has heard of nodes, as the loop takes it."""
+
+from reconciler.core import observed_state as core_memory
+from reconciler.metrics import usage_accounting as metering
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import loop_messages as link
+from reconciler.model.state import records
+
+
+def report_of(message: link.Reported) -> records.NodeReport:
+    """What a node said, for the next cycle."""
+    request = message.request
+    return records.NodeReport(
+        node=request.node,
+        boot_id=request.boot_id,
+        incarnation=request.incarnation,
+        received_at=message.received_at,
+        attempts=request.attempts,
+        complete=request.complete,
+        sequence=request.sequence,
+        inventory=request.inventory,
+        usage=request.usage,
+        remedies=request.remedies[: wire.REMEDIES_MAX],
+    )
+
+
+def measure(message: link.Reported, meter: metering.Meter, memory: core_memory.Memory) -> None:
+    """Take down how busy the GPUs of a node's attempts are."""
+    node = message.request.node
+    if message.gpu_ratios:
+        attempts = memory.attempts
+        meter.reported(
+            node,
+            dict(message.gpu_ratios),
+            message.received_at,
+            [attempts[one] for one in memory.attempts_by_node.get(node, ()) if one in attempts],
+        )

@@ -1,0 +1,129 @@
+"""The loop's end of the local socket: accepts the server process and never waits for it.
+
+Reads and writes are non-blocking. What the server must know to begin (every node's set, the last
+page) is asked of the loop when a server connects, so either side may be restarted alone.
+"""
+
+import contextlib
+import os
+import selectors
+import socket
+from pathlib import Path
+
+import msgspec
+
+from reconciler.model.protocol import loop_messages as link
+
+#: Bytes that may wait for a server that does not read; past it the connection is dropped.
+BACKLOG_BYTES_MAX = 256 * 2**20
+
+_decoder = msgspec.msgpack.Decoder(link.ToLoop)
+
+
+class LinkServer:
+    """Listens on a Unix socket; at most one server process is connected, the newest."""
+
+    def __init__(self, path: Path, selector: selectors.BaseSelector) -> None:
+        self.path = path
+        self._selector = selector
+        self._connection: socket.socket | None = None
+        self._incoming = link.FrameBuffer()
+        self._outgoing = bytearray()
+        path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._bind(path)
+        self._listener.listen(4)
+        self._listener.setblocking(False)
+        selector.register(self._listener, selectors.EVENT_READ, "listener")
+
+    def _bind(self, path: Path) -> None:
+        """Bind through a descriptor of the folder: a socket's path is limited to 107 bytes."""
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+        finally:
+            os.close(folder)
+        path.chmod(0o600)
+
+    @property
+    def connected(self) -> bool:
+        """Whether a server process is there."""
+        return self._connection is not None
+
+    def accept(self) -> bool:
+        """Take a new connection; True when there is one and it has to be told everything."""
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return False
+        self.drop()
+        connection.setblocking(False)
+        self._connection = connection
+        self._selector.register(connection, selectors.EVENT_READ, "connection")
+        return True
+
+    def receive(self) -> list[link.ToLoop]:
+        """What the server has said; empty, and the connection dropped, when it has gone."""
+        messages: list[link.ToLoop] = []
+        while self._connection is not None:
+            try:
+                data = self._connection.recv(1 << 20)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            if not data:
+                self.drop()
+                break
+            try:
+                messages.extend(_decoder.decode(body) for body in self._incoming.feed(data))
+            except (link.FrameError, msgspec.DecodeError):
+                self.drop()
+                break
+            if len(data) < 1 << 20:
+                break
+        return messages
+
+    def send(self, message: link.ToServer) -> None:
+        """Queue a message; it leaves as fast as the server reads."""
+        if self._connection is None:
+            return
+        self._outgoing += link.encode(message)
+        if len(self._outgoing) > BACKLOG_BYTES_MAX:
+            self.drop()
+            return
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the socket takes now."""
+        if self._connection is None:
+            return
+        while self._outgoing:
+            try:
+                sent = self._connection.send(memoryview(self._outgoing)[: 1 << 20])
+            except BlockingIOError:
+                break
+            except OSError:
+                self.drop()
+                return
+            del self._outgoing[:sent]
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
+        self._selector.modify(self._connection, wanted, "connection")
+
+    def drop(self) -> None:
+        """Forget the connection that there is."""
+        if self._connection is not None:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._connection)
+            self._connection.close()
+        self._connection = None
+        self._incoming = link.FrameBuffer()
+        self._outgoing = bytearray()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.drop()
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(self._listener)
+        self._listener.close()
+        self.path.unlink(missing_ok=True)

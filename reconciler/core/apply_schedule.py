@@ -1,0 +1,415 @@
+"""From the scheduler's decisions to attempts, evictions and the reasons that records carry."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from reconciler.core import cycle_cache as recalls
+from reconciler.core import cycle_context as desk
+from reconciler.core import job_draft as drafts
+from reconciler.core.jobs import lifecycle
+from reconciler.core.snapshot import pending_cache as pending
+from reconciler.core.snapshot import snapshot_builder as snapshots
+from reconciler.model import desired
+from reconciler.model.state import identifiers, records
+from reconciler.model.state.pending_reasons import ReasonCode, never_starts
+from reconciler.model.state.states import AttemptState, EndReason, JobState
+from reconciler.model.values import hostlists, quantities, times
+from reconciler.model.values.resources import Resources
+from reconciler.scheduling import decisions
+
+#: Ports at which the first rank of a gang meets the others; below the kernel's own range.
+RENDEZVOUS_PORTS = range(29_400, 32_700)
+
+
+def apply(work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions) -> None:
+    """Write what was decided into the work: new attempts, stop orders, reasons."""
+    given = _Given(work, situation)
+    touched: dict[str, drafts.JobDraft] = {}
+    placed: dict[tuple[str, int], list[decisions.Placement]] = {}
+    for placement in decided.placements:  # an elastic element may start and grow in one cycle
+        placed.setdefault((placement.job, placement.element), []).append(placement)
+    for (job, _), parts in placed.items():
+        draft = work.draft(job)
+        if draft is not None:
+            touched[job] = draft
+            _place(work, draft, parts, given)
+    for eviction in decided.evictions:
+        draft = work.draft(eviction.job)
+        if draft is not None:
+            touched[eviction.job] = draft
+            _evict(work, draft, eviction)
+    for draft in touched.values():
+        lifecycle.settle(work, draft)
+    _reasons(work, situation, decided)
+    _deadlines(work, situation, decided)
+
+
+def _evict(work: desk.Work, draft: drafts.JobDraft, eviction: decisions.Eviction) -> None:
+    """An element leaves, or only those of its tasks that it can go on without."""
+    element, moving = eviction.element, eviction.ground == "consolidate"
+    what = draft.spec.element_text(element)
+    if eviction.tasks:
+        names = [group.name for group in draft.spec.groups]
+        leaving = {(names[group], index) for group, index in eviction.tasks}
+        lifecycle.dismiss(work, draft, element, leaving, by=eviction.for_job)
+        several = "s" if len(leaving) != 1 else ""
+        what = f"{len(leaving)} task{several}{draft.spec.of_element(element)}"
+    else:
+        lifecycle.give_verdict(
+            work, draft, element, EndReason.PREEMPTED, by=eviction.for_job, moving=moving
+        )
+        if moving:
+            _goes_first(work, eviction.for_job)
+    whom = f" for {eviction.for_job}" if eviction.for_job else ""
+    verb = ("move" if moving else "leave") + ("" if len(eviction.tasks) > 1 else "s")
+    work.event("JobEvicted", f"{what} {verb}{whom}: {eviction.why}", job=eviction.job)
+
+
+def _goes_first(work: desk.Work, job: str) -> None:
+    """Who others move for starts before them, also where it once moved for somebody itself.
+
+    Else the one that moves now would go back to where it was, and move again, and so on.
+    """
+    draft = work.draft(job)
+    if draft is None:
+        return
+    for element, note in sorted(draft.notes.items()):
+        if note.moved:
+            draft.set_note(element, msgspec.structs.replace(note, moved=False))
+
+
+class _Given:
+    """What placements are turned into attempts with: names, ports, MIG instances."""
+
+    def __init__(self, work: desk.Work, situation: snapshots.Situation) -> None:
+        self.nodes = situation.nodes
+        self._work = work
+        self._ports: _Ports | None = None
+        self._instances: dict[tuple[str, str], set[int]] | None = None
+
+    def port(self, count: int) -> int:
+        """The first of so many ports for a gang."""
+        if self._ports is None:
+            self._ports = _Ports(self._work)
+        return self._ports.take(count)
+
+    def _taken(self) -> dict[tuple[str, str], set[int]]:
+        """MIG instances that are in use, by node and profile."""
+        if self._instances is None:
+            self._instances = {}
+            for attempt in self._work.live_attempts():
+                if attempt.instances:
+                    key = (attempt.node, attempt.mig_profile)
+                    self._instances.setdefault(key, set()).update(attempt.instances)
+        return self._instances
+
+    def instances(self, task: decisions.TaskPlacement) -> tuple[str, tuple[int, ...]]:
+        """The profile of a task's MIG instances, and which of its node's it gets."""
+        if task.profile < 0:
+            return "", ()
+        profile = self.nodes.profiles[task.profile]
+        taken = self._taken().setdefault((self.nodes.names[task.node], profile), set())
+        found: list[int] = []
+        number = 0
+        while len(found) < task.instances:
+            if number not in taken:
+                found.append(number)
+            number += 1
+        taken.update(found)
+        return profile, tuple(found)
+
+
+def _place(
+    work: desk.Work, draft: drafts.JobDraft, parts: list[decisions.Placement], given: _Given
+) -> None:
+    spec = draft.spec
+    element = parts[0].element
+    tasks = sorted(
+        (task for part in parts for task in part.tasks), key=lambda task: (task.group, task.index)
+    )
+    names = given.nodes.names
+    grows = parts[0].action == "grow"
+    present = work.attempts_of_element(spec.name, element) if grows else []
+    note = draft.note(element)
+    if not grows and note.verdict is not None:  # as older versions could leave one behind
+        draft.set_note(element, msgspec.structs.replace(note, verdict=None))
+    number = 1 + max(note.tries, desk.try_number_of(present, note) if present else 0)
+    ranks = _ranks(work, spec, tasks, names, given)
+    for task, rank in zip(tasks, ranks, strict=True):
+        name = names[task.node]
+        node = work.node(name)
+        group = spec.groups[task.group].name
+        profile, instances = given.instances(task)
+        work.add_attempt(
+            records.AttemptRecord(
+                id=identifiers.attempt_id(spec, element, group, task.index, number),
+                job=spec.name,
+                run=spec.run,
+                job_key=spec.key,
+                element=element,
+                group=group,
+                index=task.index,
+                try_number=number,
+                node=name,
+                boot_id=node.boot_id if node else "",
+                resources=Resources(*task.amounts),
+                state=AttemptState.ASSIGNED,
+                assigned_at=work.now,
+                devices=task.devices,
+                rank=rank,
+                lease_s=spec.lease_s,
+                grace_s=desk.lease_grace_s(work, spec, name),
+                mig_profile=profile,
+                instances=instances,
+                saves_every_s=spec.checkpoint.every_s if spec.checkpoint else None,
+                pool=node.pool if node else "",
+            )
+        )
+    if not grows:
+        draft.set_element(element, JobState.STARTING)
+    where = Counter(names[task.node] for task in tasks)
+    places = ", ".join(
+        f"{quantities.counted(count, 'task')} on {name}" for name, count in sorted(where.items())
+    )
+    why = f" ({parts[0].why})" if parts[0].why else ""
+    which = "" if spec.array_count is None else f"element {element}, "
+    what = f"{which}growth by" if grows else f"{which}try {number}:"
+    work.event("JobPlaced", f"{what} {places}{why}{_waited_for(work, draft)}", job=spec.name)
+
+
+def _waited_for(work: desk.Work, draft: drafts.JobDraft) -> str:
+    """The reason that it carried until now: nobody could tell it later without a replay.
+
+    An array tells none: of many elements it would be told again and again.
+    """
+    told = work.observed.reasons.get(draft.reason_key, ())
+    if not told or draft.spec.array_count is not None:
+        return ""
+    if (
+        told[0].code is ReasonCode.NEVER_FITS and told[0].funnel
+    ):  # it was so of the nodes that there were
+        return "; until now no node that had joined could hold it"
+    # what no waiting ends has ended by something else: by other documents, or other nodes
+    verb = "could not start at all" if never_starts(told) else "waited"
+    return f"; until now it {verb}: {told[0].code}: {told[0].message}"
+
+
+def _ranks(
+    work: desk.Work,
+    spec: desired.Job,
+    tasks: list[decisions.TaskPlacement],
+    node_names: tuple[str, ...],
+    given: _Given,
+) -> list[records.RankPlacement]:
+    """Number the tasks, so that neighbours by number are neighbours by network.
+
+    The first task has rank 0. Domains of a topology come one after the other, in a domain the
+    nodes, on a node groups and indexes. Nodes are numbered by their first rank.
+    """
+    if spec.framework == "none":
+        return [records.RankPlacement()] * len(tasks)
+    order = _by_topology(work, tasks, node_names)
+    sizes = Counter(tasks[number].node for number in order)
+    first = work.node(node_names[tasks[order[0]].node])
+    hosts = hostlists.fold_in_order(node_names[node] for node in sizes)
+    ports = _ports_needed(work, {node_names[node]: count for node, count in sizes.items()})
+    base = records.RankPlacement(
+        world_size=len(tasks),
+        master_address=first.inventory.address if first else "127.0.0.1",
+        master_port=given.port(ports),
+        hosts=hosts,
+        tasks_per_host=hostlists.fold_counts(sizes.values()),
+        ports=ports,
+    )
+    node_rank = {node: number for number, node in enumerate(sizes)}
+    devices = _by_node(tasks)
+    local: Counter[int] = Counter()
+    ranks = [base] * len(tasks)
+    for rank, number in enumerate(order):
+        node = tasks[number].node
+        ranks[number] = msgspec.structs.replace(
+            base,
+            rank=rank,
+            local_rank=local[node],
+            local_world_size=sizes[node],
+            node_rank=node_rank[node],
+            local_devices=devices.get(node, ()),
+        )
+        local[node] += 1
+    return ranks
+
+
+def _ports_needed(work: desk.Work, tasks: Mapping[str, int]) -> int:
+    """How many tasks of a gang are at the address that has most; ``tasks``: by node."""
+    found: Counter[str] = Counter()
+    for name, count in tasks.items():
+        node = work.node(name)
+        found[node.inventory.address if node else name] += count
+    return max(found.values())
+
+
+def _by_node(tasks: list[decisions.TaskPlacement]) -> dict[int, tuple[int, ...]]:
+    """The devices of a gang on each node where several of its tasks have some."""
+    found: dict[int, list[decisions.TaskPlacement]] = {}
+    for task in tasks:
+        if task.devices:
+            found.setdefault(task.node, []).append(task)
+    return {
+        node: tuple(sorted({device for task in there for device in task.devices}))
+        for node, there in found.items()
+        if len(there) > 1
+    }
+
+
+def _by_topology(
+    work: desk.Work, tasks: list[decisions.TaskPlacement], node_names: tuple[str, ...]
+) -> list[int]:
+    """Positions of tasks in the order of their ranks; domains stand as they are first met."""
+    met: dict[tuple[str, ...], int] = {}
+    keys: dict[int, tuple[int, ...]] = {}
+    for task in tasks:
+        if task.node not in keys:
+            name = node_names[task.node]
+            node = work.node(name)
+            pool = work.desired.structure.pools.get(node.pool) if node else None
+            path = (*(pool.domains.get(name, ()) if pool else ()), name)
+            parts = [path[: depth + 1] for depth in range(len(path))]
+            keys[task.node] = tuple([met.setdefault(part, len(met)) for part in parts])
+    return sorted(
+        range(len(tasks)), key=lambda n: (keys[tasks[n].node], tasks[n].group, tasks[n].index)
+    )
+
+
+class _Ports:
+    """Rendezvous ports that no gang of this moment has, as many in a row as one needs."""
+
+    def __init__(self, work: desk.Work) -> None:
+        self._used: set[int] = set()
+        for attempt in work.live_attempts():
+            port = attempt.rank.master_port
+            if port and port not in self._used:
+                counts = hostlists.expand_counts(attempt.rank.tasks_per_host)
+                count = attempt.rank.ports or max(counts, default=1)
+                self._used.update(range(port, port + count))
+        self._next = RENDEZVOUS_PORTS.start + work.next_order % len(RENDEZVOUS_PORTS)
+
+    def take(self, count: int) -> int:
+        """The first of so many free ones in a row; after a whole round the next, free or not."""
+        for _ in range(len(RENDEZVOUS_PORTS)):
+            if self._next + count > RENDEZVOUS_PORTS.stop:
+                self._next = RENDEZVOUS_PORTS.start
+            block = range(self._next, self._next + count)
+            self._next += 1
+            if self._used.isdisjoint(block):
+                self._used.update(block)
+                self._next = block.stop
+                return block.start
+        return RENDEZVOUS_PORTS.start
+
+
+def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions) -> None:
+    """Point every waiting job at its reasons; write only what changed.
+
+    Plain jobs whose line is told the same as in the last cycle are not looked at.
+    """
+    reasons = {**situation.reasons, **decided.reasons}
+    part = work.recall.part(pending.Pending)
+    started = Counter(p.job for p in decided.placements if p.action != "grow")
+    found = dict(situation.reason_of)
+    visit = part.begin_telling(work.reasons)
+    # Lines of whose claims some start, or wait for a cause of their own.
+    apart = {part.group_of.get(name) for name in (*started, *decided.reason_of)} - {None}
+    slots, keys = situation.waiting.slots, np.array(decided.reason_of_line, dtype=object)
+    own = [group.slot for group in apart if group is not None]
+    together = (slots >= 0) & ~np.isin(slots, own)
+    part.told[own] = None
+    used: set[str] = set(keys[together].tolist())
+    for index in np.flatnonzero(~together | (part.told[slots] != keys)).tolist():
+        key = keys[index]
+        for claim in situation.snapshot.lines[index].claims:
+            visit.add(claim.job)
+            if key and not claim.missing and started.get(claim.job, 0) < len(claim.elements):
+                found[claim.job] = key
+    part.told[slots[together]] = keys[together]
+    found |= decided.reason_of
+    # What autoscaling has told of jobs beside this stands in their records until now.
+    visit.update(work.observed.recollection.growing.helped)
+    visit = visit.union(found, part.changed, part.others, work.drafts)
+    for name in recalls.in_order(visit, work.observed.jobs):
+        key = found.get(name, "")
+        group = None if key else part.group_of.get(name)
+        if group is not None and group not in apart:
+            key = part.told[group.slot] or ""
+        _point(work, name, key)
+    used.update(found.values())
+    used.discard("")
+    for key in sorted(used):
+        if work.observed.reasons.get(key) != reasons[key]:
+            work.reasons[key] = reasons[key]
+    for key in work.observed.reasons:
+        if key not in used:
+            work.reasons[key] = ()
+
+
+def _point(work: desk.Work, name: str, key: str) -> None:
+    """Write a key into a job's record, if it waits or this cycle has touched it."""
+    draft = work.drafts.get(name)
+    if draft is not None:
+        if not draft.finished:
+            draft.reason_key = key
+    elif name in work.recall.waiting.known and work.observed.jobs[name].reason_key != key:
+        work.pointed[name] = key
+
+
+def _deadlines(
+    work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions
+) -> None:
+    """Say at once which deadlines can't be met any more, and take it back where they can.
+
+    Of what waits: what runs may end long before its time limit, and has its deadline before it.
+    """
+    late = dict(situation.unreachable)
+    for claim in situation.pressed:
+        if claim.job in late:
+            continue
+        estimate = decided.estimates.get(claim.job)
+        latest = situation.at + claim.slack_s
+        if estimate is not None and estimate.entitled and latest < estimate.latest < math.inf:
+            late[claim.job] = latest
+    for name, latest in late.items():
+        draft = work.draft(name)
+        if draft is None or drafts.PENDING not in draft.elements:
+            continue
+        message = _late(draft, latest, work.now)
+        if draft.message != message:
+            known = draft.message.startswith(drafts.LATE)
+            draft.message = message
+            if not known:
+                work.event("DeadlineOutOfReach", message, job=name)
+    for name in situation.in_time:
+        draft = work.draft(name) if name not in late else None
+        if draft is not None and draft.message.startswith(drafts.LATE):
+            draft.message = ""
+    for draft in work.drafts.values():  # among them all that has started in this cycle
+        waits = drafts.PENDING in draft.elements and draft.spec.deadline is not None
+        if draft.message.startswith(drafts.LATE) and not waits:
+            draft.message = ""
+
+
+def _late(draft: drafts.JobDraft, latest: float, now: float) -> str:
+    """That a deadline can't be met, by which length that is known, and until when it could."""
+    spec = draft.spec
+    takes_s = 0.0 if spec.deadline is None else spec.deadline - latest
+    if spec.time_limit_s is not None and takes_s > spec.time_limit_s - 1e-3:
+        known_by = "by its time limit"
+    else:  # less was learned, or nobody knows how long it takes
+        known_by = "by the time it is expected to take" if takes_s > 0 else "any more"
+    who = "what waits of it" if draft.live_count() else "it"
+    would = "would have to" if latest >= now else "would have had to"
+    return (
+        f"{drafts.LATE}{known_by}: {who} {would} start by {times.format_time(latest)} at the latest"
+    )

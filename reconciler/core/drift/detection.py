@@ -1,0 +1,417 @@
+"""Last phase: what is observed and not what git says, as a list that lives as long as it lasts.
+
+Nodes, attempts, queues and the state of the repository come in; typed differences go out, each with
+its evidence, what is done about it by policy, and how that stands. Nothing here acts: ``remedies``
+does, in the cycle after, so that whatever is made right was listed before.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from reconciler.core import cycle_cache as recalls
+from reconciler.core import cycle_context as desk
+from reconciler.core import overrides
+from reconciler.core import rate_limits as limits
+from reconciler.core.drift import remediation as remedies
+from reconciler.core.jobs import external_kills as killings
+from reconciler.core.nodes import flapping, health, mismatches
+from reconciler.core.pools import provisioning
+from reconciler.model import desired
+from reconciler.model.observed import devices
+from reconciler.model.policy.drift_kinds import KINDS, Drift
+from reconciler.model.rules import redaction as quoting
+from reconciler.model.state import outcome, records
+from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState, NodeState
+from reconciler.model.values import quantities, resources, times
+
+#: The most processes that are listed of one node.
+FOREIGN_MAX = 64
+#: A task that its node has not taken up after so long is missing there.
+START_WITHIN_S = 60.0
+#: How long a killed task is listed of which nothing is wanted any more: as often as it is scraped.
+KILLED_TOLD_S = 30.0
+_FIRST_ENDED = bytes([ELEMENT_CODE[JobState.SUCCEEDED]])
+_MESSAGE_CHARACTERS_MAX = 500
+#: A node may say any number; this one is in the year 2100.
+_TIME_MAX = 4.1e9
+#: What such a node last said may be long over.
+_NOT_HEARD = (NodeState.UNKNOWN, NodeState.GONE)
+_FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
+
+
+class _Alike(recalls.Part):
+    """Nodes that may be other than git has them; of all the rest it was found that they are not."""
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self.others: set[str] = set()
+        self.missing: tuple[str, ...] = ()
+        self._made_for: desired.Structure | None = None
+
+    def look(self, work: desk.Work) -> list[str]:
+        """Names of nodes to look at, sorted."""
+        structure, count = work.desired.structure, len(self.missing)
+        changed = self.take_nodes({*work.nodes, *work.left_nodes})
+        if self._made_for is not structure:
+            self._made_for = structure
+            self.others = set(work.node_names())
+            count = -1
+        self.others |= changed
+        if changed or count < 0:
+            declared = health.pool_of_node(work)
+            if count < 0 or changed.intersection(self.missing) or work.left_nodes:
+                self.missing = tuple(n for n in sorted(declared) if work.node(n) is None)
+        return sorted(self.others)
+
+
+class Found(NamedTuple):
+    """A difference as it is found, before anybody asks since when and what to do about it."""
+
+    kind: str
+    subject: str
+    message: str
+    wanted: str = ""
+    found: str = ""
+    pool: str = ""
+    node: str = ""
+    job: str = ""
+    attempt: str = ""
+
+
+def find(work: desk.Work, queues: Iterable[outcome.QueueUsage] | None) -> tuple[Drift, ...]:
+    """Every difference now. ``queues`` None: they are as in the cycle before."""
+    known = {one.key: one for one in work.observed.drift}
+    found = [
+        *_of_nodes(work),
+        *_of_attempts(work, known),
+        *_of_queues(work, queues),
+        *_of_provisioners(work),
+        *_of_overrides(work),
+        *_of_repository(work.desired.status),
+    ]
+    return tuple(_row(work, one, known) for one in found)
+
+
+def _row(work: desk.Work, one: Found, known: dict[str, Drift]) -> Drift:
+    """A difference as it is listed."""
+    kind = KINDS[one.kind]
+    key = f"{one.kind}:{one.subject}"
+    before = known.get(key)
+    action = limits.action_of(work.desired.structure, one.kind, one.pool)
+    stand, waits = limits.Stand(), ""
+    if one.kind == "node-check-failed" and limits.healing_of(work, one.pool, one.subject) is None:
+        action = "report" if action == "remediate" else action
+    if action == "remediate":
+        stand = limits.stand_of(work, one.kind, key, one.pool)
+        if stand.looks_at is not None and one.kind in limits.ACTED_ON:
+            if stand.looks_at > work.now:
+                work.wake(stand.looks_at)
+            elif before is None:  # later nothing was found to do: only news changes that
+                work.wake(work.now + limits.LISTED_S)
+        if stand.given_up and (before is None or not before.given_up):
+            work.event("RemediationGivenUp", f"{key}: {stand.text}", job=one.job, node=one.node)
+        if one.kind == "node-check-failed" and _is_due(stand, work.now):
+            waits = remedies.waits_for(work, one.node, one.pool, one.subject)
+    return Drift(
+        kind=one.kind,
+        subject=one.subject,
+        message=one.message,
+        severity=kind.severity,
+        action=action,
+        first_seen=work.now if before is None else before.first_seen,
+        wanted=one.wanted,
+        found=one.found,
+        pool=one.pool,
+        node=one.node,
+        job=one.job,
+        attempt=one.attempt,
+        remedy=waits or stand.text,
+        tries=stand.tries,
+        given_up=stand.given_up,
+    )
+
+
+def _is_due(stand: limits.Stand, now: float) -> bool:
+    return stand.next_at is not None and stand.next_at <= now
+
+
+def _of_provisioners(work: desk.Work) -> Iterator[Found]:
+    """Instances, and pools of them, that are not as they were asked for."""
+    for one in provisioning.differences(work):
+        yield Found(one.kind, one.subject, one.message, pool=one.pool, node=one.node)
+
+
+# --- nodes ----------------------------------------------------------------------------------
+
+
+def _of_nodes(work: desk.Work) -> Iterator[Found]:
+    alike, declared = work.recall.part(_Alike), health.pool_of_node(work)
+    for name in alike.look(work):
+        node = None if name in work.left_nodes else work.node(name)
+        pool = work.desired.structure.pools.get(declared.get(name, ""))
+        there = node is not None and name not in work.absent
+        found = list(_of_node(node, pool)) if there and node is not None else []
+        found += _beyond(work, name, pool) if there and pool is not None else []
+        if not found and name not in work.nodes:
+            alike.others.discard(name)
+        yield from found
+    for name in alike.missing:
+        if name in work.absent:
+            continue
+        message, pool_name = "declared, and no agent reports", declared[name]
+        yield Found("node-missing", name, message, "reporting", "absent", pool=pool_name, node=name)
+
+
+def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[Found]:
+    """What is other on one node than git says."""
+    name, heard = node.name, node.state not in _NOT_HEARD
+    if pool is None and node.state is not NodeState.GONE:
+        message = "no pool declares it"
+        yield Found("node-undeclared", name, message, "absent", "reporting", node=name)
+    if pool is not None and node.state is NodeState.UNKNOWN:
+        message = node.message or "not heard of"
+        yield Found("node-silent", name, message, "reporting", "silent", pool=pool.name, node=name)
+    elif pool is not None and heard:
+        yield from _of_inventory(node, pool)
+        yield from _of_checks(node, pool)
+    if heard:
+        where = pool.name if pool else ""
+        yield from _on_devices(node, where)
+        yield from _unwanted(node, where)
+
+
+def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Found]:
+    """What a node has less or other than its pool declares."""
+    inventory = node.inventory
+    for one in [
+        *mismatches.of(inventory, pool),
+        *mismatches.layouts(inventory, pool),
+        *mismatches.labels(inventory, pool),
+    ]:
+        subject = f"{node.name}/{one.subject}" if one.subject else node.name
+        yield Found(
+            one.kind, subject, one.message, one.wanted, one.found, pool=pool.name, node=node.name
+        )
+
+
+def _of_checks(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Found]:
+    """What its health checks found, and whether it is out as a black hole."""
+    for one in node.inventory.checks if pool.checks is not None else ():
+        kind = "node-check-failed" if one.verdict == "failed" else "node-check-degraded"
+        subject = f"{node.name}/{one.name}"
+        yield Found(
+            kind, subject, one.message, "healthy", one.verdict, pool=pool.name, node=node.name
+        )
+    if pool.black_hole is not None and node.out_until:
+        message = health.black_hole_message(node)
+        yield Found(
+            "node-black-hole", node.name, message, "tasks that succeed", "tasks that fail",
+            pool=pool.name, node=node.name,
+        )  # fmt: skip
+    if flapping.keeps_out(node, pool):
+        message = flapping.message(node, pool)
+        yield Found(
+            "node-flapping", node.name, message, "checks that stay well", "checks that come and go",
+            pool=pool.name, node=node.name,
+        )  # fmt: skip
+
+
+def _beyond(work: desk.Work, node: str, pool: desired.Pool) -> Iterator[Found]:
+    """Tasks on GPUs that the pool of their node declares no more."""
+    for attempt in sorted(work.attempts_of_node(node), key=lambda one: one.id):
+        one = mismatches.held(attempt, pool)
+        if one is not None:
+            subject = killings.subject(attempt, is_array=_is_array(work, attempt.job))
+            yield Found(
+                one.kind, subject, one.message, one.wanted, one.found,
+                pool=pool.name, node=node, job=attempt.job, attempt=attempt.id,
+            )  # fmt: skip
+
+
+def _on_devices(node: records.NodeRecord, pool: str) -> Iterator[Found]:
+    for one in node.inventory.foreign_gpu_processes[:FOREIGN_MAX]:
+        subject = f"{node.name}/gpu{one.gpu}/{one.pid}"
+        yield Found(
+            "gpu-process-foreign", subject, _who(one), "tasks alone", one.name or "a process",
+            pool=pool, node=node.name,
+        )  # fmt: skip
+
+
+def _unwanted(node: records.NodeRecord, pool: str) -> Iterator[Found]:
+    for attempt in node.unwanted:
+        message = "it runs there and was given up, or is not known; its node is ending it"
+        yield Found(
+            "task-unwanted", f"{node.name}/{attempt}", message, "absent", "running",
+            pool=pool, node=node.name, attempt=attempt,
+        )  # fmt: skip
+
+
+def _who(process: devices.GpuProcess) -> str:
+    """What is known of a process on a GPU that is no task's."""
+    parts = [f"{process.name or 'a process'} ({process.pid})"]
+    if process.user:
+        parts.append(f"of user {process.user}")
+    parts.append(f"holds GPU {process.gpu} ({process.uuid})")
+    if process.memory_bytes:
+        parts.append(f"with {process.memory_bytes / 2**20:.0f} MiB")
+    if process.started_at and 0 < process.started_at < _TIME_MAX:
+        parts.append(f"since {times.format_time(process.started_at)}")
+    detail = f": {process.detail}" if process.detail else ""
+    return (" ".join(parts) + " and belongs to no task" + detail)[:_MESSAGE_CHARACTERS_MAX]
+
+
+# --- tasks ----------------------------------------------------------------------------------
+
+
+def _of_attempts(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
+    """Tasks that somebody ended, and tasks that do not start where they were given to."""
+    yield from _killed(work, known)
+    listed = [row.attempt for row in known.values() if row.kind == "task-missing"]
+    looked_at = {one.id: one for name in work.nodes for one in work.attempts_of_node(name)}
+    for name in listed:
+        attempt = work.attempt(name)
+        if attempt is not None:
+            looked_at[name] = attempt
+    for _, attempt in sorted(looked_at.items()):
+        if attempt.state is not AttemptState.ASSIGNED or attempt.stop is not None:
+            continue
+        node = work.node(attempt.node)
+        if node is None or node.boot_id != attempt.boot_id:
+            continue
+        if node.last_report_at >= attempt.assigned_at + START_WITHIN_S:
+            yield Found(
+                "task-missing", killings.subject(attempt, is_array=_is_array(work, attempt.job)),
+                f"given to {attempt.node} at {times.format_time(attempt.assigned_at)}, which "
+                "reports and does not have it",
+                "running", "absent",
+                pool=node.pool, node=attempt.node, job=attempt.job, attempt=attempt.id,
+            )  # fmt: skip
+
+
+def _killed(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
+    """Tasks that somebody ended, until they run again or are wanted no more."""
+    now: dict[str, Found] = {}
+    for attempt in work.attempts.values():
+        before = work.observed.attempts.get(attempt.id)
+        ended_before = before is not None and before.state is AttemptState.ENDED
+        if not killings.was_killed(attempt) or ended_before:
+            continue
+        subject = killings.subject(attempt, is_array=_is_array(work, attempt.job))
+        message = f"signal {attempt.signal} ended it on {attempt.node}, and Muster sent none"
+        now[subject] = Found(
+            "task-killed", subject, message, "running", f"ended by signal {attempt.signal}",
+            pool=work.pool_of(attempt.node), node=attempt.node, job=attempt.job,
+            attempt=attempt.id,
+        )  # fmt: skip
+    for row in known.values():
+        if row.kind == "task-killed" and row.subject not in now and _still_missing(work, row):
+            now[row.subject] = Found(
+                row.kind, row.subject, row.message, row.wanted, row.found,
+                pool=row.pool, node=row.node, job=row.job, attempt=row.attempt,
+            )  # fmt: skip
+    yield from now.values()
+
+
+def _still_missing(work: desk.Work, row: Drift) -> bool:
+    """Whether a task that was ended does not run again though its job wants it to.
+
+    Where the job has ended by it, or its element has, nothing is left to want: the difference is
+    listed for ``KILLED_TOLD_S`` more, so that it is seen at all.
+    """
+    draft = work.drafts.get(row.job)
+    record = work.observed.jobs.get(row.job)
+    spec = draft.spec if draft else record.spec if record else None
+    state = work.job_state(row.job)
+    if spec is None or not row.attempt.startswith(f"{spec.key}."):
+        return False
+    if state in (JobState.SUCCEEDED, JobState.CANCELLED, JobState.TIMED_OUT):
+        return False
+    element, group, index, _ = row.attempt.removeprefix(f"{spec.key}.").rsplit(".", 3)
+    elements = bytes(draft.elements) if draft else record.elements if record else b""
+    ended = elements[int(element) : int(element) + 1] >= _FIRST_ENDED
+    if ended or state in (JobState.FAILED, JobState.HELD):
+        until = row.first_seen + KILLED_TOLD_S
+        if work.now < until:
+            work.wake(until)
+        return work.now < until
+    return not any(
+        one.group == group and str(one.index) == index and one.id != row.attempt and _runs(one)
+        for one in work.attempts_of_element(row.job, int(element))
+    )
+
+
+def _runs(attempt: records.AttemptRecord) -> bool:
+    return attempt.state in (AttemptState.RUNNING, AttemptState.STOPPING, AttemptState.ENDED)
+
+
+def _is_array(work: desk.Work, job: str) -> bool:
+    draft = work.drafts.get(job)
+    record = work.observed.jobs.get(job)
+    spec = draft.spec if draft else record.spec if record else None
+    return spec is not None and spec.array_count is not None
+
+
+# --- queues, overrides, git -----------------------------------------------------------------
+
+
+def _of_queues(work: desk.Work, queues: Iterable[outcome.QueueUsage] | None) -> Iterator[Found]:
+    if queues is None:
+        for row in work.observed.drift:
+            if row.kind == "queue-over-limit":
+                yield Found(row.kind, row.subject, row.message, row.wanted, row.found)
+        return
+    for usage in queues:
+        rows = [("", usage.limit, usage.allocated)]
+        rows += [(f" in pool {one.pool}", one.limit, one.allocated) for one in usage.pools]
+        wanted, found = [], []
+        for where, limit, allocated in rows:
+            for position, cap in enumerate(limit):
+                amount = allocated[position]
+                if cap is not None and amount > cap:
+                    name, text = resources.RESOURCE_NAMES[position], _FORMATS[position]
+                    wanted.append(f"{name} {text(cap)}{where}")
+                    found.append(f"{name} {text(amount)}{where}")
+        if wanted:
+            asked, has = ", ".join(wanted), ", ".join(found)
+            message = f"it holds {has}; its limit is {asked}"
+            yield Found("queue-over-limit", usage.name, message, asked, has)
+
+
+def _of_overrides(work: desk.Work) -> Iterator[Found]:
+    signed = work.desired.structure.settings.verification == "required"
+    for one in work.overrides:
+        described = f"{overrides.describe(one)}; {overrides.settled_by(one, signed=signed)}"
+        if one.verb == "cancel":
+            yield Found(
+                "job-cancelled-by-override", one.subject, described, "running", "cancelled",
+                job=one.subject,
+            )  # fmt: skip
+        elif one.verb == "suspend":
+            yield Found("suspended-by-override", one.subject, described, "at work", "suspended")
+        else:
+            yield Found(
+                "node-drained-by-override", one.subject, described, "in service", "drained",
+                pool=work.pool_of(one.subject), node=one.subject,
+            )  # fmt: skip
+
+
+def _why(status: desired.SyncStatus) -> str:
+    """Why the newest revision is not in force, with the first error and how many there are more."""
+    errors = [
+        quoting.unquoted(one).text()  # everybody who may look sees it
+        for one in status.problems
+        if one.severity == "error" and one.message != status.message
+    ]
+    if not errors:
+        return status.message
+    more = f"; and {len(errors) - 1} more, by `muster status`" if len(errors) > 1 else ""
+    return f"{status.message}: {errors[0]}{more}" if status.message else f"{errors[0]}{more}"
+
+
+def _of_repository(status: desired.SyncStatus) -> Iterator[Found]:
+    if status.sync == "OutOfSync":
+        subject = status.attempted_revision or "head"
+        in_force = (status.structure_revision or "none")[:12]
+        yield Found("head-not-applied", subject, _why(status), subject[:12], in_force)
+    elif status.sync == "Unknown":
+        yield Found("repository-unreadable", "repository", status.message, "readable", "unreadable")

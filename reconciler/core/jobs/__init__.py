@@ -1,0 +1,1 @@
+"""Phases of the cycle that decide about jobs and their attempts."""

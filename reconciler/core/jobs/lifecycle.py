@@ -1,0 +1,443 @@
+"""Fourth phase: what became of the tries under way, and what time and people end.
+
+An element's try ends in two steps. First a *verdict*: its first failure, a time limit, an
+eviction, a cancel; the tasks that are left are told to leave. Then, when the last of them has
+left, the *conclusion*: the element has succeeded, has failed for good, or waits for another try.
+"""
+
+import msgspec
+
+from reconciler.core import cycle_context as desk
+from reconciler.core import job_draft as drafts
+from reconciler.core import rate_limits as limits
+from reconciler.core.jobs import elastic_jobs as resizing
+from reconciler.core.jobs import external_kills as killings
+from reconciler.core.jobs import gang_barrier as barriers
+from reconciler.model import desired
+from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.state import records
+from reconciler.model.state.states import ELEMENT_CODE, AttemptState, EndReason, JobState
+from reconciler.model.values import quantities
+
+#: Verdicts that a task which leaves with status 0 by itself, before it was reached, sets aside.
+_SOFT = frozenset(
+    {
+        EndReason.PREEMPTED,
+        EndReason.DRAINED,
+        EndReason.SUSPENDED,
+        EndReason.CANCELLED,
+        EndReason.TIMED_OUT,
+    }
+)
+#: Ends that are nobody's fault: another try spends no retry.
+_FREE = frozenset(
+    {
+        EndReason.PREEMPTED,
+        EndReason.DRAINED,
+        EndReason.SUSPENDED,
+        EndReason.LEASE_EXPIRED,
+        EndReason.LOST,
+        EndReason.NODE_LOST,
+        EndReason.NODE_STOPPED,
+        EndReason.REFUSED,
+        EndReason.CHECK_FAILED,
+    }
+)
+_ENDED = {
+    state: ELEMENT_CODE[state]
+    for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT)
+}
+#: After so many losses in a row the next try waits, twice as long each time, up to a minute.
+LOSSES_UNPUNISHED = 3
+LOSS_WAIT_S_MAX = 60.0
+
+
+def progress(work: desk.Work) -> None:
+    """Judge every try under way, then what time, holds and removals do to each job."""
+    restless = work.recall.restless(work.now, work.touched_jobs())
+    for name in sorted(name for name in restless if work.has_attempts(name)):
+        draft = work.draft(name)
+        if draft is None:
+            continue
+        _enforce(work, draft)
+        for element in work.elements_with_attempts(name):
+            _judge(work, draft, element)
+        settle(work, draft)
+        _rest(work, draft)
+    moment = work.recall.next_moment()
+    if moment is not None:
+        work.wake(moment)
+    for name in sorted(work.observed.watched | work.drafts.keys()):
+        record = work.job(name)
+        if record is None or (name not in work.drafts and not _needs_attention(work, record)):
+            continue
+        draft = work.draft(name)
+        if draft is not None and not draft.finished:
+            _enforce(work, draft)
+            settle(work, draft)
+
+
+def _rest(work: desk.Work, draft: drafts.JobDraft) -> None:
+    """Where judging a job has changed nothing, it need not be judged again before its time."""
+    if draft.changed or resizing.is_resizable(draft.spec):
+        return
+    moments = []
+    if draft.spec.deadline is not None and draft.spec.deadline > work.now:
+        moments.append(draft.spec.deadline)
+    for element in work.elements_with_attempts(draft.spec.name):
+        attempts = work.attempts_of_element(draft.spec.name, element)
+        if any(attempt.id in work.attempts for attempt in attempts):
+            return
+        ends_at = _time_is_up_at(draft, element, attempts)
+        if ends_at is not None:
+            moments.append(ends_at)
+    work.recall.rest(draft.spec.name, min(moments, default=None))
+
+
+def progress_successors(work: desk.Work) -> None:
+    """What time and holds do to runs that began only after ``progress``."""
+    for name in list(work.finished_now):
+        draft = work.drafts.get(name)
+        if draft is not None and draft.is_new:
+            _enforce(work, draft)
+            settle(work, draft)
+
+
+def _needs_attention(work: desk.Work, record: records.JobRecord) -> bool:
+    """Whether time, a removal or a hold changes a watched job of which there is no news."""
+    spec = record.spec
+    if spec.deadline is not None:
+        if spec.deadline <= work.now:
+            return True
+        work.wake(spec.deadline)
+    return record.removed or spec.suspend is not (record.state is JobState.HELD)
+
+
+def _enforce(work: desk.Work, draft: drafts.JobDraft) -> None:
+    """Removal, deadline, hold: each ends all of a job."""
+    spec = draft.spec
+    if spec.deadline is not None and spec.deadline > work.now:
+        work.wake(spec.deadline)
+    if draft.removed:
+        _end_all(work, draft, EndReason.CANCELLED, JobState.CANCELLED)
+    elif spec.deadline is not None and spec.deadline <= work.now:
+        draft.message = "its deadline has passed"
+        _end_all(work, draft, EndReason.TIMED_OUT, JobState.TIMED_OUT)
+    elif spec.suspend:
+        _end_all(work, draft, EndReason.SUSPENDED, None)
+
+
+def _end_all(
+    work: desk.Work, draft: drafts.JobDraft, reason: EndReason, waiting_become: JobState | None
+) -> None:
+    if waiting_become is not None and draft.elements.count(drafts.PENDING):
+        for element, code in enumerate(draft.elements):
+            if code == drafts.PENDING:
+                draft.set_element(element, waiting_become)
+                draft.set_note(element, None)
+    for element in work.elements_with_attempts(draft.spec.name):
+        give_verdict(work, draft, element, reason)
+
+
+def give_verdict(
+    work: desk.Work,
+    draft: drafts.JobDraft,
+    element: int,
+    reason: EndReason,
+    by: str = "",
+    *,
+    moving: bool = False,
+) -> None:
+    """Decide that a try comes to its end, and tell the tasks that are left to leave.
+
+    ``by`` is the job that it leaves for; ``moving``: only to start elsewhere. A try that is over
+    keeps the verdict that it had: the next one would be judged by this.
+    """
+    note = draft.note(element)
+    attempts = work.attempts_of_element(draft.spec.name, element)
+    if all(attempt.concluded for attempt in attempts):
+        return
+    if note.verdict is None:
+        draft.set_note(element, msgspec.structs.replace(note, verdict=reason))
+    for attempt in attempts:
+        if attempt.state is not AttemptState.ENDED and attempt.stop is None:
+            told = reason if reason in _SOFT else EndReason.SIBLING_ENDED
+            order = desk.stop_order(work, draft.spec, attempt, told, by)
+            work.order_stop(attempt, msgspec.structs.replace(order, moving=moving))
+
+
+def dismiss(
+    work: desk.Work,
+    draft: drafts.JobDraft,
+    element: int,
+    leaving: set[tuple[str, int]],
+    by: str = "",
+) -> None:
+    """Tell some tasks (group, index) of an element to leave; it goes on with the others."""
+    for attempt in work.attempts_of_element(draft.spec.name, element):
+        if (attempt.group, attempt.index) in leaving:
+            order = desk.stop_order(work, draft.spec, attempt, EndReason.PREEMPTED, by)
+            work.order_stop(attempt, order)
+
+
+def _judge(work: desk.Work, draft: drafts.JobDraft, element: int) -> None:
+    """Look at one element's try: does it run, has it failed, has it ended, is its time up?"""
+    attempts = _under_way(work, draft, element)
+    if not attempts or draft.elements[element] not in drafts.LIVE_CODES:
+        return
+    if resizing.is_resizable(draft.spec) and draft.note(element).verdict is None:
+        resizing.let_go(work, draft, element)
+        attempts = _under_way(work, draft, element)
+    fault = next((a for a in attempts if _is_fault(a)), None)
+    if fault is not None and draft.note(element).verdict is None:
+        give_verdict(work, draft, element, fault.end_reason or EndReason.EXITED)
+        attempts = _under_way(work, draft, element)
+    if all(attempt.state is AttemptState.ENDED for attempt in attempts):
+        _conclude(work, draft, element, attempts)
+        return
+    barriers.release(work, draft.spec, attempts)
+    if all(attempt.started_at is not None for attempt in attempts):
+        draft.set_element(element, JobState.RUNNING)
+        _note_start(draft, attempts)
+    ends_at = _time_is_up_at(draft, element, attempts)
+    if ends_at is not None and ends_at <= work.now:
+        give_verdict(work, draft, element, EndReason.TIMED_OUT)
+    elif ends_at is not None:
+        work.wake(ends_at)
+
+
+def _note_start(draft: drafts.JobDraft, attempts: list[records.AttemptRecord]) -> None:
+    """Note when a job first ran: all tasks of a try did, however short."""
+    times = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
+    if draft.started_at is None and len(times) == len(attempts):
+        draft.started_at = min(times)
+
+
+def _time_is_up_at(
+    draft: drafts.JobDraft, element: int, attempts: list[records.AttemptRecord]
+) -> float | None:
+    """When the time limit of a try ends it; None: none does."""
+    if draft.note(element).verdict is not None:
+        return None
+    return time_is_up_at(draft.spec, attempts)
+
+
+def time_is_up_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float | None:
+    """When the time limit of a job ends a try with these attempts; None: it has none, or no task
+    of it has started."""
+    started = [a.started_at for a in attempts if a.started_at is not None and not a.concluded]
+    if spec.time_limit_s is None or not started:
+        return None
+    return min(started) + spec.time_limit_s
+
+
+def _under_way(
+    work: desk.Work, draft: drafts.JobDraft, element: int
+) -> list[records.AttemptRecord]:
+    """The attempts of a try without those that left it while it goes on."""
+    attempts = work.attempts_of_element(draft.spec.name, element)
+    return [attempt for attempt in attempts if not attempt.concluded]
+
+
+def _is_fault(attempt: records.AttemptRecord) -> bool:
+    """Whether an ended attempt brings its whole element down."""
+    if attempt.state is not AttemptState.ENDED:
+        return False
+    return not (attempt.end_reason is EndReason.EXITED and attempt.exit_code == 0)
+
+
+def _conclude(
+    work: desk.Work,
+    draft: drafts.JobDraft,
+    element: int,
+    attempts: list[records.AttemptRecord],
+) -> None:
+    """All tasks of a try have left: decide what the element is now."""
+    note = draft.note(element)
+    verdict = note.verdict
+    if verdict in _SOFT and not any(_is_fault(attempt) for attempt in attempts):
+        verdict = None
+    if verdict is EndReason.EXITED and any(a.end_reason in resizing.LOSSES for a in attempts):
+        verdict = EndReason.NODE_LOST  # ranks fail when a sibling's node is gone: its fault
+    if verdict is EndReason.EXITED and _is_made_right(work, draft, attempts):
+        verdict = EndReason.LOST
+    tries, saved = desk.try_number_of(attempts, note), desk.newest_saved(attempts, note)
+    _note_start(draft, attempts)
+    for attempt in attempts:
+        work.renew_attempt(attempt, concluded=True)
+    _account(work, draft.spec, attempts, succeeded=verdict is None)
+    if verdict is None:
+        draft.set_element(element, JobState.SUCCEEDED)
+        draft.set_note(element, None)
+    elif verdict is EndReason.CANCELLED or (draft.removed and verdict in _FREE):
+        draft.set_element(element, JobState.CANCELLED)
+        draft.set_note(element, None)
+    elif verdict is EndReason.TIMED_OUT:
+        spec = draft.spec
+        if spec.time_limit_s is not None and (spec.deadline is None or work.now < spec.deadline):
+            limit = quantities.format_duration(spec.time_limit_s)
+            draft.message = f"its time limit of {limit} has passed"
+        draft.set_element(element, JobState.TIMED_OUT)
+        draft.set_note(element, None)
+    elif verdict in _FREE:
+        moved = any(a.stop is not None and a.stop.moving for a in attempts)
+        _wait_again(work, draft, element, verdict=verdict, tries=tries, moved=moved, saved=saved)
+    elif note.retries_spent < draft.spec.retries.limit and not draft.removed:
+        _retry(work, draft, element, tries=tries, saved=saved)
+    else:
+        draft.set_element(element, JobState.FAILED)
+        draft.set_note(element, None)
+        draft.message = _why(draft.spec, min(attempts, key=_blame))
+
+
+def _is_made_right(
+    work: desk.Work, draft: drafts.JobDraft, attempts: list[records.AttemptRecord]
+) -> bool:
+    """Whether a try that somebody else ended starts again by policy, and spends no retry."""
+    first = min(attempts, key=_blame)
+    if draft.removed or not killings.was_killed(first):
+        return False
+    is_array = draft.spec.array_count is not None
+    cause = f"task-killed:{killings.subject(first, is_array=is_array)}"
+    pool = work.pool_of(first.node)
+    if not limits.may_begin(work, "task-killed", cause, pool):
+        return False
+    limits.begin(work, "retry", cause, pool)
+    message = f"{cause}: signal {first.signal} ended it; it starts again"
+    work.event("RemedyBegun", message, job=draft.spec.name, attempt=first.id)
+    return True
+
+
+def _account(
+    work: desk.Work,
+    spec: desired.Job,
+    attempts: list[records.AttemptRecord],
+    *,
+    succeeded: bool,
+) -> None:
+    """Note what a try used, for budgets and run times; what a node lost is given back."""
+    lost = any(attempt.end_reason in resizing.LOSSES for attempt in attempts)
+    times = [
+        (a.started_at, a.ended_at)
+        for a in attempts
+        if a.started_at is not None and a.ended_at is not None
+    ]
+    ran_s = max(e for _, e in times) - min(s for s, _ in times) if times and succeeded else None
+    gpu_s = 0.0 if lost else sum(map(resizing.gpu_seconds, attempts))
+    if gpu_s or ran_s is not None:
+        work.ended.append(desk.Ended(spec, gpu_s, ran_s))
+
+
+def _blame(attempt: records.AttemptRecord) -> tuple[bool, float]:
+    """Sorts the task that brought its element down first: by its own will, and earliest."""
+    own_will = _is_fault(attempt) and attempt.stop is None
+    return (not own_will, attempt.ended_at or 0.0)
+
+
+def _why(spec: desired.Job, attempt: records.AttemptRecord) -> str:
+    how = "ended"
+    if attempt.signal:
+        how = f"ended with signal {attempt.signal}"
+    elif attempt.exit_code is not None:
+        how = f"ended with status {attempt.exit_code}"
+    detail = f": {attempt.message}" if attempt.message else ""
+    of_element = spec.of_element(attempt.element)
+    return f"task {attempt.group}-{attempt.index}{of_element} {how} on {attempt.node}{detail}"
+
+
+def _wait_again(
+    work: desk.Work,
+    draft: drafts.JobDraft,
+    element: int,
+    *,
+    verdict: EndReason,
+    tries: int,
+    moved: bool,
+    saved: taskwords.Saved | None,
+) -> None:
+    note = draft.note(element)
+    losses = note.losses + 1 if verdict in resizing.LOSSES else 0
+    wait_s = _after_losses_s(losses)
+    draft.set_element(element, JobState.PENDING)
+    draft.set_note(
+        element,
+        records.ElementNote(
+            tries=tries,
+            retries_spent=note.retries_spent,
+            not_before=work.now + wait_s if wait_s else 0.0,
+            losses=losses,
+            moved=moved,
+            saved=saved,
+        ),
+    )
+    who = draft.spec.element_text(element)
+    work.event("JobRequeued", f"{who} waits again: {verdict.value}", job=draft.spec.name)
+
+
+def _retry(
+    work: desk.Work,
+    draft: drafts.JobDraft,
+    element: int,
+    *,
+    tries: int,
+    saved: taskwords.Saved | None,
+) -> None:
+    note = draft.note(element)
+    retries = draft.spec.retries
+    wait_s = _before_retry_s(retries, note.retries_spent + 1)
+    draft.set_element(element, JobState.PENDING)
+    draft.set_note(
+        element,
+        records.ElementNote(
+            tries=tries,
+            retries_spent=note.retries_spent + 1,
+            not_before=work.now + wait_s,
+            saved=saved,
+        ),
+    )
+    work.event(
+        "JobRetried",
+        f"{draft.spec.element_text(element)} failed; "
+        f"retry {note.retries_spent + 1} of {retries.limit} in {wait_s} s",
+        job=draft.spec.name,
+    )
+
+
+def _after_losses_s(losses: int) -> float:
+    if losses <= LOSSES_UNPUNISHED:
+        return 0.0
+    return min(2.0 ** min(losses - LOSSES_UNPUNISHED, 32), LOSS_WAIT_S_MAX)
+
+
+def _before_retry_s(retries: desired.Retries, number: int) -> int:
+    doubled: int = 2 ** min(number - 1, 32)
+    return min(retries.backoff_s * doubled, retries.max_backoff_s)
+
+
+def backoff_s(note: records.ElementNote, retries: desired.Retries) -> float:
+    """The longest that an element may have been given to wait before its next try."""
+    retry_s = _before_retry_s(retries, note.retries_spent) if note.retries_spent else 0
+    return max(retry_s, _after_losses_s(note.losses))
+
+
+def settle(work: desk.Work, draft: drafts.JobDraft) -> None:
+    """Derive the job's state from its elements."""
+    if draft.finished:
+        return
+    counts = draft.elements.count
+    if counts(drafts.RUNNING):
+        work.set_job_state(draft, JobState.RUNNING)
+    elif counts(drafts.STARTING):
+        work.set_job_state(draft, JobState.STARTING)
+    elif sum(map(counts, _ENDED.values())) == len(draft.elements):
+        for state in (JobState.FAILED, JobState.TIMED_OUT, JobState.CANCELLED):
+            if counts(_ENDED[state]):
+                work.set_job_state(draft, state, draft.message)
+                return
+        if draft.message.startswith(drafts.LATE):
+            draft.message = ""  # it was met after all, or nobody minds any more
+        work.set_job_state(draft, JobState.SUCCEEDED)
+    elif draft.spec.suspend:
+        work.set_job_state(draft, JobState.HELD)
+    else:
+        work.set_job_state(draft, JobState.PENDING)

@@ -1,0 +1,145 @@
+"""Jobs that nothing is decided about for a while, since no cycle passes with them.
+
+They are as if they were not there: a cycle sees neither what git asks of them nor their records,
+which stay as they are. Who depends on one of them and has not begun waits with it. Their names go
+with the desired state into the journal, so that a replay leaves out the same.
+
+Only time goes on for what they have on nodes: tasks whose time limit or deadline has passed are
+told to leave. What that makes of the job is decided when it is decided about again.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from reconciler.core import cycle_context as desk
+from reconciler.core import observed_state as core_memory
+from reconciler.core.jobs import lifecycle
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.model.state.states import EndReason
+
+#: What is told of a job that waits with another one.
+WAITS = (
+    f"it waits for job {{job}}, on which it depends: {desired.DEFECT} keeps that from being decided"
+)
+
+
+def without(
+    wanted: desired.Desired, aside: Mapping[str, str], memory: core_memory.Memory
+) -> desired.Desired:
+    """What git asks for, but for some jobs and those that have not begun and depend on them.
+
+    Args:
+        wanted: what git asks for.
+        aside: names of jobs, with what is told of each.
+        memory: what is known of runs.
+    """
+    out = dict(aside)
+    users: dict[str, list[desired.Job]] = {}
+    for spec in wanted.jobs.values():
+        for dependency in spec.depends_on:
+            users.setdefault(dependency.job, []).append(spec)
+    new = list(aside)
+    while new:
+        name = new.pop()
+        for spec in users.get(name, ()):
+            if spec.name not in out and waits(spec, memory):
+                out[spec.name] = WAITS.format(job=name)
+                new.append(spec.name)
+    return msgspec.structs.replace(
+        wanted,
+        jobs={name: spec for name, spec in wanted.jobs.items() if name not in out},
+        refused={**wanted.refused, **out},
+        aside=out,
+    )
+
+
+def end_overdue(work: desk.Work) -> None:
+    """Tell tasks of jobs that are left out to leave when their time is up, and wake for that."""
+    for name, record in sorted(work.observed.aside.items()):
+        for element in work.elements_with_attempts(name):
+            attempts = work.attempts_of_element(name, element)
+            ends_at = _ends_at(record.spec, attempts)
+            if ends_at is None:
+                continue
+            if ends_at > work.now:
+                work.wake(ends_at)
+                continue
+            for attempt in attempts:
+                order = desk.stop_order(work, record.spec, attempt, EndReason.TIMED_OUT)
+                work.order_stop(attempt, order)
+
+
+def _ends_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float | None:
+    """The first moment at which time ends a try; None: it never does."""
+    moments = (lifecycle.time_is_up_at(spec, attempts), spec.deadline)
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+def waits(spec: desired.Job, memory: core_memory.Memory) -> bool:
+    """Whether a run that git asks for has nothing on a node, and has not come to its end."""
+    record = memory.jobs.get(spec.name) or memory.aside.get(spec.name)
+    if record is None:
+        return spec.key not in memory.past_runs
+    if record.finished and (record.key == spec.key or spec.key in memory.past_runs):
+        return False
+    return not memory.has_attempts(spec.name)
+
+
+def waiting(wanted: desired.Desired, memory: core_memory.Memory) -> list[str]:
+    """Jobs that may be left out without leaving anything on a node alone."""
+    found = [name for name, spec in wanted.jobs.items() if waits(spec, memory)]
+    gone = sorted(memory.active - wanted.jobs.keys())
+    found += [name for name in gone if not memory.has_attempts(name)]
+    return in_order(found, wanted, memory)
+
+
+def unfinished(wanted: desired.Desired, memory: core_memory.Memory) -> list[str]:
+    """All jobs about which there may be anything to decide."""
+    found = dict.fromkeys(waiting(wanted, memory))
+    found |= dict.fromkeys(sorted(memory.active))
+    return in_order(found, wanted, memory)
+
+
+def in_order(
+    names: Iterable[str], wanted: desired.Desired, memory: core_memory.Memory
+) -> list[str]:
+    """Jobs in the order in which they would be served: what others depend on before those."""
+
+    def place(name: str) -> tuple[int, int]:
+        record, spec = memory.jobs.get(name), wanted.jobs.get(name)
+        known = spec or (record.spec if record is not None else None)
+        order = record.order if record is not None else memory.next_order
+        return (-known.priority if known is not None else 0, order)
+
+    ordered = sorted(names, key=place)
+    return dependencies_first(ordered, wanted.jobs)
+
+
+def dependencies_first(names: Sequence[str], jobs: Mapping[str, desired.Job]) -> list[str]:
+    """The same names in the same order, but for those behind which others of them wait."""
+    among = set(names)
+    found: dict[str, None] = {}
+    for start in names:
+        if start in found:
+            continue
+        path = [(start, _above(start, jobs))]
+        entered = {start}
+        while path:
+            name, above = path[-1]
+            following = next(
+                (n for n in above if n in among and n not in found and n not in entered), None
+            )
+            if following is None:  # a circle keeps nobody here
+                path.pop()
+                found[name] = None
+            else:
+                entered.add(following)
+                path.append((following, _above(following, jobs)))
+    return list(found)
+
+
+def _above(name: str, jobs: Mapping[str, desired.Job]) -> Iterator[str]:
+    spec = jobs.get(name)
+    return iter([one.job for one in spec.depends_on] if spec is not None else ())

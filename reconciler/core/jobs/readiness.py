@@ -1,0 +1,252 @@
+"""What keeps a job from being offered to the scheduler at all, told as reasons.
+
+Holds, dependencies, back-off and the concurrency cap of arrays are facts of a job's life; quota
+and room are the scheduler's. A job has reasons of one or the other kind, never of both.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from reconciler.core import cycle_context as desk
+from reconciler.core import job_draft as drafts
+from reconciler.core import overrides
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.model.state.pending_reasons import Reason, ReasonCode
+from reconciler.model.state.states import ELEMENT_CODE, FINISHED_JOB_STATES, JobState
+from reconciler.model.values import times
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Which elements may start now, how many of them, and if none why not."""
+
+    elements: tuple[int, ...] = ()
+    startable: int = 0
+    reason_key: str = ""
+    reason: Reason | None = None
+
+
+def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Readiness:
+    """Which of the waiting elements of an active job may start in this cycle."""
+    spec = record.spec
+    blocked = _blocked_whole(work, record)
+    if blocked is not None:
+        return blocked
+    limited = spec.depends_on or spec.parallelism is not None
+    if elements == _ONE_WAITS and not record.notes and not limited:
+        return _READY  # most of a long queue is this
+    waiting = _waiting(elements)
+    if not waiting:
+        return Readiness()
+    indexes = waiting
+    per_element = [d for d in spec.depends_on if d.per_element]
+    if per_element:
+        indexes = [i for i in indexes if all(_element_met(work, d, i) for d in per_element)]
+        if not indexes:
+            return _same_elements(work, spec, per_element, waiting)
+    if record.notes:
+        next_at = 0.0
+        ready = [i for i in indexes if record.notes.get(i, _NO_NOTE).not_before <= work.now]
+        if len(ready) < len(indexes):
+            next_at = min(
+                record.notes[i].not_before
+                for i in indexes
+                if i in record.notes and record.notes[i].not_before > work.now
+            )
+            work.wake_schedule(next_at)
+        if not ready:
+            return Readiness(
+                reason_key=f"BackingOff/{spec.name}",
+                reason=Reason(
+                    code=ReasonCode.BACKING_OFF,
+                    message="the last try failed or was lost; the next one starts at "
+                    f"{times.format_time(next_at)} at the earliest",
+                    unblocks="the end of that wait",
+                ),
+            )
+        indexes = ready
+    startable = len(indexes)
+    if spec.parallelism is not None:
+        live = sum(elements.count(code) for code in drafts.LIVE_CODES)
+        startable = min(startable, spec.parallelism - live)
+        if startable <= 0:
+            reason = array_limit(spec.parallelism)
+            return Readiness(reason_key=f"ArrayLimit/{spec.name}", reason=reason)
+    return Readiness(elements=tuple(indexes), startable=startable)
+
+
+def array_limit(parallelism: int) -> Reason:
+    """Why elements of an array wait of which as many run, or start now, as it asks for at once."""
+    ran = f"{parallelism} element{'s run' if parallelism != 1 else ' runs'}"
+    return Reason(
+        code=ReasonCode.ARRAY_LIMIT,
+        message=f"{ran} at once at the most (parallelism)",
+        unblocks="the end of a running element, or a higher spec.array.parallelism",
+    )
+
+
+_NO_NOTE = records.ElementNote()
+_ONE_WAITS = bytes([drafts.PENDING])
+#: Elements that have ended have this code or a higher one.
+_FINISHED_FROM = ELEMENT_CODE[JobState.SUCCEEDED]
+#: Of elements of another job that are waited for, the most that are told by name.
+ELEMENTS_TOLD = 3
+_READY = Readiness(elements=(0,), startable=1)
+
+
+def _waiting(elements: bytes) -> list[int]:
+    found: list[int] = np.flatnonzero(
+        np.frombuffer(elements, dtype=np.uint8) == drafts.PENDING
+    ).tolist()
+    return found
+
+
+def _suspended_behind_git(made: records.Override) -> Readiness:
+    return Readiness(
+        reason_key=f"Held/cluster/{made.owner}/{made.expires_at}/{made.reason}",
+        reason=Reason(
+            code=ReasonCode.HELD,
+            message=f"the cluster is suspended {overrides.describe(made)}: nothing new starts",
+            unblocks="`muster resume cluster --override`, or its end",
+        ),
+    )
+
+
+def _blocked_whole(work: desk.Work, record: records.JobRecord) -> Readiness | None:
+    spec = record.spec
+    structure = work.desired.structure
+    if record.state is JobState.HELD or spec.suspend:  # some of it may be leaving still
+        why = spec.suspend_reason if spec.suspend else ""
+        return Readiness(
+            reason_key=f"Held/job/{why}" if why else "Held/job",
+            reason=Reason(
+                code=ReasonCode.HELD,
+                message=f"it is held by its document: {why}"
+                if why
+                else "it is held by its document (spec.suspend)",
+                unblocks="`muster release`, or spec.suspend: false",
+            ),
+        )
+    if structure.settings.suspend:
+        made = overrides.suspension(work.overrides, records.SUSPENDED_CLUSTER)
+        if made is not None:
+            return _suspended_behind_git(made)
+        return Readiness(
+            reason_key="Held/cluster",
+            reason=Reason(
+                code=ReasonCode.HELD,
+                message="the cluster is suspended: nothing new starts",
+                unblocks="`muster resume cluster`, or spec.suspend: false in Cluster",
+            ),
+        )
+    if spec.queue not in structure.queues:
+        return Readiness(
+            reason_key=f"Invalid/queue/{spec.queue}",
+            reason=Reason(
+                code=ReasonCode.INVALID,
+                message=f"its queue {spec.queue} does not exist",
+                unblocks=f"a Queue named {spec.queue}, or another spec.queue",
+            ),
+        )
+    for dependency in spec.depends_on:
+        blocked = _dependency_blocks(work, spec, dependency)
+        if blocked is not None:
+            return blocked
+    return None
+
+
+def _dependency_blocks(
+    work: desk.Work, spec: desired.Job, dependency: desired.Dependency
+) -> Readiness | None:
+    state = work.job_state(dependency.job)
+    if state is None:
+        return _unknown(spec, dependency)
+    if dependency.per_element:
+        return None
+    if state not in FINISHED_JOB_STATES:
+        return _dependency_reason(spec, dependency, "it ends")
+    if _condition_met(dependency.condition, state):
+        return None
+    return Readiness(
+        reason_key=f"DependencyNeverMet/{spec.name}",
+        reason=Reason(
+            code=ReasonCode.DEPENDENCY_NEVER_MET,
+            message=f"{dependency.condition} {dependency.job}, which is {state.value}",
+            unblocks=f"another run of {dependency.job}, or a change of spec.dependsOn",
+        ),
+    )
+
+
+def _condition_met(condition: str, state: JobState) -> bool:
+    if condition == "afterAny":
+        return True
+    return (state is JobState.SUCCEEDED) == (condition == "afterOk")
+
+
+def _elements_of(work: desk.Work, job: str) -> bytes:
+    draft = work.drafts.get(job)
+    record = work.observed.jobs.get(job)
+    return bytes(draft.elements) if draft else record.elements if record else b""
+
+
+def _element_met(work: desk.Work, dependency: desired.Dependency, element: int) -> bool:
+    elements = _elements_of(work, dependency.job)
+    if element >= len(elements):
+        return False
+    code = elements[element]
+    finished = code >= _FINISHED_FROM
+    state = JobState.SUCCEEDED if code == ELEMENT_CODE[JobState.SUCCEEDED] else JobState.FAILED
+    return finished and _condition_met(dependency.condition, state)
+
+
+def _dependency_reason(
+    spec: desired.Job, dependency: desired.Dependency, until: str, ends: str = ""
+) -> Readiness:
+    """``ends``: whose end it is that counts; empty: that of the whole job."""
+    return Readiness(
+        reason_key=f"Dependency/{spec.name}",
+        reason=Reason(
+            code=ReasonCode.DEPENDENCY,
+            message=f"{dependency.condition} {dependency.job}: waits until {until}",
+            unblocks=f"the end of {ends or dependency.job}",
+        ),
+    )
+
+
+def _same_elements(
+    work: desk.Work,
+    spec: desired.Job,
+    dependencies: Sequence[desired.Dependency],
+    waiting: Sequence[int],
+) -> Readiness:
+    """Every element waits for one of the same number: which of those have not ended yet."""
+    dependency, unmet = dependencies[0], list(waiting)
+    for dependency in dependencies:
+        unmet = [i for i in waiting if not _element_met(work, dependency, i)]
+        if unmet:
+            break
+    elements = _elements_of(work, dependency.job)
+    still = (i for i in unmet if i < len(elements) and elements[i] < _FINISHED_FROM)
+    names = [f"{dependency.job}[{i}]" for i in islice(still, ELEMENTS_TOLD + 1)]
+    ends = f"one of {', '.join(names[:ELEMENTS_TOLD])}" if len(names) > 1 else "".join(names)
+    ends += " and others" if len(names) > ELEMENTS_TOLD else ""
+    return _dependency_reason(spec, dependency, "the same element of it ends", ends)
+
+
+def _unknown(spec: desired.Job, dependency: desired.Dependency) -> Readiness:
+    until = "there is one" if dependency.per_element else "there is one, and it has ended"
+    return Readiness(
+        reason_key=f"Dependency/{spec.name}",
+        reason=Reason(
+            code=ReasonCode.DEPENDENCY,
+            message=(
+                f"{dependency.condition} {dependency.job}: no job {dependency.job} is known; this "
+                f"one waits until {until}"
+            ),
+            unblocks=f"a job {dependency.job} is committed, or spec.dependsOn is changed",
+        ),
+    )

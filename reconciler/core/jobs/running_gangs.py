@@ -1,0 +1,256 @@
+"""What is held now, element by element and queue by queue, kept up by what changed.
+
+Attempts come in; what each element has, and what its queue is charged, goes out. An element is
+looked at again when its job or one of its attempts is another record than before.
+"""
+
+import bisect
+import operator
+from collections.abc import Iterator
+
+import msgspec
+
+from reconciler.core import cycle_cache as recalls
+from reconciler.core import cycle_context as desk
+from reconciler.core.jobs import elastic_jobs as resizing
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState
+from reconciler.scheduling.inputs import snapshots as columns
+
+Attempts = list[records.AttemptRecord]
+#: By element what a job has of it that has not ended, and the GPU-seconds of what has.
+Parts = dict[int, tuple[Attempts, float]]
+#: Structure, names of nodes, and MIG profiles that holdings were made for.
+Frame = tuple[desired.Structure, tuple[str, ...], tuple[str, ...]]
+
+#: So many jobs that are others are put in their place one by one.
+FEW_MAX = 1000
+
+
+class Entry:
+    """What one element holds, and what its queue is charged for that.
+
+    Attributes:
+        record: of its job, as of which this was found; of later ones spec and order are the same.
+        attempts: that have not ended, in order of group and index.
+        used_gpu_s: GPU-seconds of its tasks that have ended while others go on, which no account of
+            a try that is over has yet.
+        total, firm: amounts; those of work that is not preemptible, beyond the minimum of its
+            gangs not counted.
+        holdings: made of it (``holdings``).
+    """
+
+    __slots__ = ("attempts", "element", "firm", "holdings", "record", "total", "used_gpu_s")
+
+    def __init__(
+        self, record: records.JobRecord, element: int, attempts: Attempts, used_gpu_s: float = 0.0
+    ) -> None:
+        self.record = record
+        self.element = element
+        self.attempts = attempts
+        self.used_gpu_s = used_gpu_s
+        self.total = _sum(attempts)
+        self.firm = _NOTHING
+        if not record.spec.preemptible:
+            spare = spare_of(record.spec, attempts)
+            self.firm = _sum([a for a in attempts if a.id not in spare])
+        self.holdings: list[columns.Holding] = []
+
+
+class Held(recalls.Part):
+    """What is held.
+
+    Attributes:
+        entries: (job, element) to what it holds.
+        allocated, firm: amounts by queue, without queues below it.
+        running: queue to its jobs that hold something, with their number of elements.
+        gone, come: entries since a reader of them last cleared both.
+        unmade: keys of entries whose holdings have to be made, again or for the first time.
+    """
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self.entries: dict[tuple[str, int], Entry] = {}
+        #: Keys in order of name and element, and the entries in the same order.
+        self._ordered: list[tuple[str, int]] = []
+        self._in_order: list[Entry] = []
+        #: Whether both follow each change, and not all changes at once.
+        self._sorted = True
+        self.allocated: dict[str, list[int]] = {}
+        self.firm: dict[str, list[int]] = {}
+        self.running: dict[str, dict[str, int]] = {}
+        self.gone: list[Entry] = []
+        self.come: list[Entry] = []
+        self.unmade: set[tuple[str, int]] = set()
+        #: What the holdings of entries were made for, and as of when (``holdings``).
+        self.frame: Frame | None = None
+        self.made_at = 0.0
+        self._of_job: dict[str, tuple[int, ...]] = {}
+
+    def items(self) -> Iterator[tuple[tuple[str, int], Entry]]:
+        """(job, element) with what it holds, in order of name and element."""
+        return zip(self._ordered, self._in_order, strict=True)
+
+    @property
+    def attempts(self) -> dict[tuple[str, int], Attempts]:
+        """(job, element) to attempts that have not ended, in order of name and element."""
+        found = zip(self._ordered, self._in_order, strict=True)
+        return {key: entry.attempts for key, entry in found}
+
+    def in_order(self) -> list[Entry]:
+        """What is held, in order of name and element: the same whenever what changed."""
+        return self._in_order
+
+    def renew(self, work: desk.Work) -> None:
+        """Look again at jobs that may have changed."""
+        several: list[tuple[records.JobRecord | None, str, Parts]] = []
+        for job in sorted(self.take_jobs(work.changed_jobs())):
+            if job not in self._of_job and not work.has_attempts(job):
+                continue
+            record = record_of(work, job) or _aside(work, job)
+            parts = {} if record is None else _parts(work, job)
+            if not self._is_known(job, record, parts):
+                several.append((record, job, parts))
+        if len(several) > FEW_MAX:
+            self._sorted = False
+        for record, job, parts in several:
+            self._drop(job)
+            if record is not None and parts:
+                self._put(record, parts)
+        if not self._sorted:
+            self._ordered = sorted(self.entries)
+            self._in_order = [self.entries[key] for key in self._ordered]
+            self._sorted = True
+
+    def _is_known(self, job: str, record: records.JobRecord | None, parts: Parts) -> bool:
+        """Whether a job holds what is known of it already.
+
+        Most of what changes is looked at twice, since an outcome may be lost.
+        """
+        if self._of_job.get(job, ()) != tuple(parts):
+            return False
+        for element, (attempts, used_gpu_s) in parts.items():
+            entry = self.entries[job, element]
+            if (
+                record is None
+                or entry.record.spec is not record.spec
+                or entry.record.order != record.order
+                or entry.used_gpu_s != used_gpu_s
+                or len(entry.attempts) != len(attempts)
+                or not all(map(operator.is_, entry.attempts, attempts))
+            ):
+                return False
+        return True
+
+    def _drop(self, job: str) -> None:
+        for element in self._of_job.pop(job, ()):
+            key = (job, element)
+            self._count(self.entries.pop(key), -1)
+            self.unmade.discard(key)
+            if self._sorted:
+                at = bisect.bisect_left(self._ordered, key)
+                del self._ordered[at], self._in_order[at]
+
+    def _put(self, record: records.JobRecord, parts: Parts) -> None:
+        job = record.name
+        self._of_job[job] = tuple(parts)
+        for element, (attempts, used_gpu_s) in parts.items():
+            key, entry = (job, element), Entry(record, element, attempts, used_gpu_s)
+            self.entries[key] = entry
+            self.unmade.add(key)
+            self._count(entry, 1)
+            if self._sorted:
+                at = bisect.bisect_left(self._ordered, key)
+                self._ordered.insert(at, key)
+                self._in_order.insert(at, entry)
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        (self.come if sign > 0 else self.gone).append(entry)
+        spec = entry.record.spec
+        for table, amounts in ((self.allocated, entry.total), (self.firm, entry.firm)):
+            row = table.setdefault(spec.queue, [0, 0, 0])
+            for resource in range(3):
+                row[resource] += sign * amounts[resource]
+        jobs = self.running.setdefault(spec.queue, {})
+        left = jobs.get(spec.name, 0) + sign
+        if left:
+            jobs[spec.name] = left
+        else:
+            jobs.pop(spec.name, None)
+
+
+def gather(work: desk.Work) -> Held:
+    """All attempts that have not ended, by element, with what each queue is charged."""
+    held = work.recall.part(Held)
+    held.renew(work)
+    return held
+
+
+_NOTHING = (0, 0, 0)
+
+
+def _parts(work: desk.Work, job: str) -> Parts:
+    """What a job holds, by element, ascending."""
+    found: Parts = {}
+    for element in work.elements_with_attempts(job):
+        attempts, used_gpu_s = _parted(work.attempts_of_element(job, element))
+        if attempts:
+            found[element] = (attempts, used_gpu_s)
+    return found
+
+
+def _parted(attempts: Attempts) -> tuple[Attempts, float]:
+    """Those of a try that have not ended, and the GPU-seconds of those that have, but for what a
+    node lost and what is in an account already."""
+    going, used_gpu_s = [], 0.0
+    for attempt in attempts:
+        if attempt.state is not AttemptState.ENDED:
+            going.append(attempt)
+        elif not attempt.concluded and attempt.end_reason not in resizing.LOSSES:
+            used_gpu_s += resizing.gpu_seconds(attempt)
+    return going, used_gpu_s
+
+
+def _sum(attempts: Attempts) -> columns.Vector:
+    cpu = memory = gpu = 0
+    for attempt in attempts:
+        has = attempt.resources
+        cpu, memory, gpu = cpu + has.cpu_milli, memory + has.memory_bytes, gpu + has.gpu_milli
+    return (cpu, memory, gpu)
+
+
+def record_of(work: desk.Work, job: str) -> records.JobRecord | None:
+    """A job's record as this cycle has it so far."""
+    draft = work.drafts.get(job)
+    return draft.record() if draft is not None else work.observed.jobs.get(job)
+
+
+def _aside(work: desk.Work, job: str) -> records.JobRecord | None:
+    """The record of a job that nothing is decided about: it has its room, and nobody takes it."""
+    record = work.observed.aside.get(job)
+    if record is None:
+        return None
+    spec = msgspec.structs.replace(record.spec, preemptible=False)
+    return msgspec.structs.replace(record, spec=spec)
+
+
+def spec_of(work: desk.Work, job: str) -> desired.Job | None:
+    """A job as this cycle has it, also one that nothing is decided about: what it has counts."""
+    draft = work.drafts.get(job)
+    if draft is not None:
+        return draft.spec
+    record = work.observed.jobs.get(job) or _aside(work, job)
+    return record.spec if record else None
+
+
+def spare_of(spec: desired.Job, attempts: Attempts) -> frozenset[str]:
+    """Ids of the attempts without which an element goes on: those beyond ``min``, the last ones."""
+    if not resizing.is_resizable(spec):
+        return frozenset()
+    found: set[str] = set()
+    for group in spec.groups:
+        own = [a for a in attempts if a.group == group.name and a.stop is None]
+        own.sort(key=lambda attempt: attempt.index)
+        found.update(attempt.id for attempt in own[group.least :])
+    return frozenset(found)

@@ -1,0 +1,1 @@
+"""Phases of the cycle that take in reports and decide about nodes."""

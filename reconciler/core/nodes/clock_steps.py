@@ -1,0 +1,99 @@
+"""What was noted by a clock that has since been set back: nothing of it lies in the future.
+
+An attempt that begins in an hour has no time limit until then, a retry waits for hours, and a try
+at a remedy is not followed by another. So whoever sees that the clock was set back, or begins to
+lead and can't tell, bounds each such moment by now and what it was given for.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from reconciler.core import cycle_context as desk
+from reconciler.core.jobs import lifecycle
+from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.state import records
+
+
+def forget_the_future(work: desk.Work) -> None:
+    """Bound what is known by now, in the cycle in which somebody begins to lead anew.
+
+    What provisioners are asked for, when nodes were heard of, and how long one is left out is
+    bounded where it is looked at (``poolbooks``, ``health``).
+    """
+    if work.observed.leader_since != work.now:
+        return
+    for attempt in work.observed.attempts.values():
+        past = _past_of(attempt, work.now)
+        if past:
+            work.renew_attempt(attempt, **past)
+    for name in work.active_names():
+        record = work.observed.jobs.get(name)
+        if record is not None:
+            _bound_job(work, record)
+    for node in work.observed.nodes.values():
+        failed = [min(one.at, work.now) for one in node.failures]
+        turned = tuple(min(at, work.now) for at in node.flapping.at)
+        if (
+            node.drain_since > work.now
+            or failed != [one.at for one in node.failures]
+            or turned != node.flapping.at
+        ):
+            work.renew_node(
+                node,
+                flapping=msgspec.structs.replace(node.flapping, at=turned),
+                drain_since=min(node.drain_since, work.now),
+                failures=tuple(
+                    msgspec.structs.replace(one, at=at)
+                    for one, at in zip(node.failures, failed, strict=True)
+                ),
+            )
+    work.remedies = list(_tried(work.remedies, work.now))
+
+
+def _past_of(attempt: records.AttemptRecord, now: float) -> dict[str, object]:
+    """The moments of an attempt that are yet to come, as of now."""
+    moments = {
+        "assigned_at": attempt.assigned_at,
+        "started_at": attempt.started_at,
+        "ended_at": attempt.ended_at,
+    }
+    past: dict[str, object] = {
+        name: now for name, at in moments.items() if at is not None and at > now
+    }
+    if attempt.stop is not None and attempt.stop.at > now:
+        past["stop"] = msgspec.structs.replace(attempt.stop, at=now)
+    if attempt.saved is not None and attempt.saved.at > now:
+        past["saved"] = msgspec.structs.replace(attempt.saved, at=now)
+    return past
+
+
+def _bound_job(work: desk.Work, record: records.JobRecord) -> None:
+    """Let a job wait since now at the latest, and what backs off no longer than it was to."""
+    draft = None
+    if max(record.submitted_at, record.started_at or 0.0) > work.now:
+        draft = work.draft(record.name)
+    if draft is not None:
+        draft.submitted_at = min(record.submitted_at, work.now)
+        if record.started_at is not None:
+            draft.started_at = min(record.started_at, work.now)
+    if not record.notes:
+        return
+    latest = {
+        element: work.now + lifecycle.backoff_s(note, record.spec.retries)
+        for element, note in record.notes.items()
+        if note.not_before > work.now
+    }
+    for element, at in latest.items():
+        note, draft = record.notes[element], work.draft(record.name)
+        if note.not_before > at and draft is not None:
+            draft.set_note(element, msgspec.structs.replace(note, not_before=at))
+
+
+def _tried(remedies: Iterable[drift.Remedy], now: float) -> Iterable[drift.Remedy]:
+    for one in remedies:
+        ended_at = None if one.ended_at is None else min(one.ended_at, now)
+        if one.at > now or ended_at != one.ended_at:
+            yield msgspec.structs.replace(one, at=min(one.at, now), ended_at=ended_at)
+        else:
+            yield one

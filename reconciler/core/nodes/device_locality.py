@@ -1,0 +1,73 @@
+"""Which devices of a node are near each other: at one NUMA node, or joined by NVLink.
+
+What a pool declares holds for its nodes; where it says nothing, what the agent of a node reports.
+Records come in, the number of each device's domain goes out, which means nothing but in its node.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.model import desired
+from reconciler.model.state import records
+
+#: What nobody knows.
+UNKNOWN = -1
+_Domains = tuple[tuple[int, ...], ...]
+
+
+def declared(pool: desired.Pool, width: int) -> tuple[NDArray[np.int8] | None, ...]:
+    """Of each of ``devices.INNER_LEVELS``, (width,) domains of a node's devices; None: unsaid."""
+    found: list[NDArray[np.int8] | None] = []
+    for domains in (pool.numa, pool.nvlink):
+        row = np.full(width, UNKNOWN, dtype=np.int8)
+        for number, members in enumerate(domains):
+            row[[index for index in members if index < width]] = number
+        found.append(row if domains else None)
+    return tuple(found)
+
+
+def reported(gpus: Sequence[records.Gpu], width: int) -> tuple[NDArray[np.int8], ...]:
+    """The same as an agent has seen it."""
+    found = []
+    for domains in (numa(gpus), nvlink(gpus)):
+        row = np.full(width, UNKNOWN, dtype=np.int8)
+        for number, members in enumerate(domains):
+            row[[index for index in members if index < width]] = number
+        found.append(row)
+    return tuple(found)
+
+
+def numa(gpus: Sequence[records.Gpu]) -> _Domains:
+    """Devices by NUMA node, as far as the agent knows it."""
+    there: dict[int, list[int]] = {}
+    for gpu in gpus:
+        if gpu.numa_node is not None and gpu.numa_node >= 0:
+            there.setdefault(gpu.numa_node, []).append(gpu.index)
+    return tuple(tuple(sorted(there[node])) for node in sorted(there))
+
+
+def nvlink(gpus: Sequence[records.Gpu]) -> _Domains:
+    """Devices that NVLinks join, by a switch or from one to the next; single ones are in none."""
+    names = {gpu.pci_address: number for number, gpu in enumerate(gpus) if gpu.pci_address}
+    parent = list(range(len(gpus)))
+
+    def root(of: int) -> int:
+        while parent[of] != of:
+            parent[of] = of = parent[parent[of]]
+        return of
+
+    switched: int | None = None
+    for number, gpu in enumerate(gpus):
+        for link in gpu.nvlinks:
+            other = names.get(link.pci_address)
+            if link.kind == "switch":  # all switches of a node are one fabric
+                other = switched = number if switched is None else switched
+            if other is not None:
+                parent[root(number)] = root(other)
+    there: dict[int, list[int]] = {}
+    for number, gpu in enumerate(gpus):
+        there.setdefault(root(number), []).append(gpu.index)
+    joined = [tuple(sorted(members)) for members in there.values() if len(members) > 1]
+    return tuple(sorted(joined))

@@ -1,0 +1,60 @@
+"""Between life cycle and schedule: work that leaves nodes out of service, by their pool's policy.
+
+A node that git no longer lists, or that somebody drains, gets nothing new at once; what runs there
+goes on. How long it may, and whether work that can save itself is waited for at all, is the word
+of the pool that the node was in service of: it stands in the node's own record, so that it holds
+also when the whole pool has left git. It holds for a node that is not well too, which is why most
+are drained; only one that is silent can't be told. Work that is told to leave starts elsewhere,
+and spends no retry.
+"""
+
+from reconciler.core import cycle_context as desk
+from reconciler.core import job_draft as drafts
+from reconciler.core.jobs import lifecycle
+from reconciler.core.nodes import health
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, EndReason, NodeState
+from reconciler.model.values import times
+
+#: States of nodes that hear what they are told.
+_HEARS = (NodeState.DRAINING, NodeState.UNHEALTHY)
+
+
+def apply(work: desk.Work) -> None:
+    """Tell work to leave that has had its time."""
+    for name in health.out_of_service(work):
+        node = work.node(name)
+        if node is None or node.state not in _HEARS or node.leave is None:
+            continue
+        if node.drain_since:
+            _drain(work, node, node.leave)
+
+
+def _drain(work: desk.Work, node: records.NodeRecord, policy: desired.Leaving) -> None:
+    told: set[tuple[str, int]] = set()
+    for attempt in work.attempts_of_node(node.name):
+        key = (attempt.job, attempt.element)
+        if key in told or attempt.state is AttemptState.ENDED or attempt.stop is not None:
+            continue
+        told.add(key)
+        draft = work.draft(attempt.job)
+        if draft is None or draft.finished:
+            continue
+        at = policy.leaves_at(draft.spec, node.drain_since)
+        if at is None:
+            continue
+        if at > work.now:
+            work.wake(at)
+            continue
+        live = draft.elements[attempt.element] in drafts.LIVE_CODES
+        if live and draft.note(attempt.element).verdict is None:
+            lifecycle.give_verdict(work, draft, attempt.element, EndReason.DRAINED)
+            why = node.message if node.drain is None else health.drain_message(node.drain)
+            who = draft.spec.element_text(attempt.element)
+            message = (
+                f"{who} leaves {node.name}, which is out of service since "
+                f"{times.format_time(node.drain_since)}: {why}"
+            )
+            work.event("JobDrained", message, job=attempt.job, node=node.name)
+            lifecycle.settle(work, draft)

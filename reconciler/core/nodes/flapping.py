@@ -1,0 +1,99 @@
+"""Keeps a node out whose health checks come and go, longer each time, whatever they say just now.
+
+A node that is let in whenever a check happens to be well swallows work and fails it again and
+again. So each turn from well to failing is noted; when there were too many within a while
+(``desired.Flapping``), the node has to be well without a break for a time that doubles with each
+further turn. A person who drains the node takes it over: when the drain ends, it starts clean.
+"""
+
+import msgspec
+
+from reconciler.core import cycle_context as desk
+from reconciler.model import desired
+from reconciler.model.observed import health_checks as checks
+from reconciler.model.state import records
+from reconciler.model.values import quantities, times
+
+#: So often the time out can double: what is bounded anyway need not be computed exactly.
+DOUBLED_MAX = 30
+#: So many turns of a node are remembered: as many as a pool can ask for.
+TURNS_MAX = 16
+
+
+def look(
+    work: desk.Work, node: records.NodeRecord, pool: desired.Pool | None, *, drained: bool
+) -> records.NodeRecord:
+    """Note whether the node has turned failing or well, and begin or end its being kept out."""
+    before = node.flapping
+    failed = _failed(node, pool)
+    now = msgspec.structs.replace(before, failing=bool(failed))
+    if pool is None or pool.checks is None or pool.flapping.out_s == 0 or drained:
+        now = checks.Flapping(failing=bool(failed))
+    elif failed and not before.failing:
+        now = _turned_failing(work, node, pool, failed[0])
+    elif not failed and before.held:
+        now = _is_well(work, before, pool.flapping)
+    return node if now == before else work.renew_node(node, flapping=now)
+
+
+def keeps_out(node: records.NodeRecord, pool: desired.Pool) -> bool:
+    """Whether the node is out for nothing but that its checks came and went."""
+    return pool.checks is not None and node.flapping.held and not node.flapping.failing
+
+
+def message(node: records.NodeRecord, pool: desired.Pool) -> str:
+    """Why a node is out though its checks are well, by whom, and until when."""
+    was = node.flapping
+    window = quantities.format_duration(pool.flapping.window_s)
+    return (
+        f"its checks failed {quantities.counted(len(was.at), 'time')} within {window}, last "
+        f"{was.check}: Muster keeps it out until {times.format_time(was.until)}, longer each time"
+    )
+
+
+def outlook(node: records.NodeRecord, pool: desired.Pool) -> str:
+    """What is to be said of a failing node that stays out when it is well again; or nothing."""
+    if not node.flapping.held:
+        return ""
+    out = quantities.format_duration(_out_s(node.flapping, pool.flapping))
+    return f"; it comes and goes: once well it stays out for {out}"
+
+
+def _failed(node: records.NodeRecord, pool: desired.Pool | None) -> list[str]:
+    if pool is None or pool.checks is None:
+        return []
+    return [one.name for one in node.inventory.checks if one.verdict == "failed"]
+
+
+def _out_s(was: checks.Flapping, rule: desired.Flapping) -> int:
+    return min(rule.out_max_s, rule.out_s << min(max(was.holds - 1, 0), DOUBLED_MAX))
+
+
+def _turned_failing(
+    work: desk.Work, node: records.NodeRecord, pool: desired.Pool, check: str
+) -> checks.Flapping:
+    rule, was = pool.flapping, node.flapping
+    recent = [at for at in was.at if at > work.now - rule.window_s]
+    at = (*recent, work.now)[-TURNS_MAX:]
+    if not was.held and len(at) < rule.failures:
+        return msgspec.structs.replace(was, failing=True, at=at, check=check)
+    calm = not was.held and work.now - was.until > rule.window_s
+    holds = 1 if calm else was.holds + 1
+    now = checks.Flapping(failing=True, at=at, held=True, holds=holds, check=check)
+    if not was.held:
+        out = quantities.format_duration(_out_s(now, rule))
+        window = quantities.format_duration(rule.window_s)
+        often = quantities.counted(len(at), "time")
+        said = f"its checks failed {often} within {window}, last {check}: {out}"
+        work.event("NodeFlapping", f"{said} out once they are well", node=node.name)
+    return now
+
+
+def _is_well(work: desk.Work, was: checks.Flapping, rule: desired.Flapping) -> checks.Flapping:
+    """One that is kept out and is well: since now, or for a while; or for long enough."""
+    ends_at = work.now + _out_s(was, rule)
+    # Earlier than it was to be where git says less now, or the clock was set back.
+    until = ends_at if was.failing else min(was.until, ends_at)
+    if until <= work.now:
+        return checks.Flapping(holds=was.holds, until=until, check=was.check)
+    return msgspec.structs.replace(was, failing=False, until=until)

@@ -1,0 +1,276 @@
+"""First phase: what nodes said since the last cycle becomes states of attempts and nodes.
+
+A report is what a node knows, not an order of events: it may come twice, late, or cross with a
+newer one. Nothing is ever concluded from a report that an older state can't lead to.
+"""
+
+import math
+
+import msgspec
+
+from reconciler.core import cycle_context as desk
+from reconciler.core.jobs import running_gangs as held
+from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.state import outcome, records
+from reconciler.model.state import report_limits as plausible
+from reconciler.model.state.states import ATTEMPT_TRANSITIONS, AttemptState, EndReason, NodeState
+
+#: What a node may say of an attempt that lives.
+_ALIVE = (
+    AttemptState.FETCHING,
+    AttemptState.READY,
+    AttemptState.STARTING,
+    AttemptState.RUNNING,
+    AttemptState.STOPPING,
+)
+#: States in which nothing of a task runs yet.
+_AHEAD = frozenset({AttemptState.FETCHING, AttemptState.READY, AttemptState.STARTING})
+#: The most that is kept of texts that a node may choose.
+MESSAGE_CHARACTERS_MAX = 2000
+#: The most owners whose failures on a node are remembered.
+FAILURES_MAX = 16
+_CODE_MAX, _SIGNAL_MAX = 2**31 - 1, 127
+_SEEN_RUNNING = (AttemptState.STARTING, AttemptState.RUNNING)
+
+
+def apply_reports(work: desk.Work) -> None:
+    """Apply every report, oldest first, then the times at which nodes were answered."""
+    for report in work.observed.reports:
+        _apply_report(work, report)
+    for name, told_at in work.observed.answered.items():
+        node, at = work.node(name), min(work.now, told_at)
+        if node is not None and at > node.last_answer_at:
+            work.renew_node(node, last_answer_at=at)
+
+
+def _apply_report(work: desk.Work, report: records.NodeReport) -> None:
+    node = work.node(report.node)
+    if node is None:
+        pool = work.desired.structure.pool_of_node().get(report.node, "")
+        node = records.NodeRecord(
+            name=report.node,
+            state=NodeState.UNKNOWN,
+            pool=pool,
+            first_seen_at=report.received_at,
+        )
+        work.nodes[node.name] = node
+        work.event("NodeSeen", "an agent of this name reports for the first time", node=node.name)
+    crossed = (
+        report.incarnation == node.incarnation
+        and report.boot_id == node.boot_id
+        and report.sequence < node.sequence
+    )
+    if crossed:
+        return
+    heard_at = max(node.last_report_at, min(work.now, report.received_at))
+    if tells_nothing(report):
+        work.renew_node(node, undecided=report.undecided, last_report_at=heard_at)
+        return
+    if node.boot_id and report.boot_id != node.boot_id:
+        _lose_earlier_boot(work, node, report)
+    if node.incarnation and report.incarnation != node.incarnation:
+        work.event("AgentRestarted", "a new agent process reports", node=node.name)
+    node = work.renew_node(
+        node,
+        boot_id=report.boot_id,
+        incarnation=report.incarnation,
+        sequence=report.sequence,
+        inventory=_inventory(node, report),
+        usage=plausible.usage(report.usage, work.now) if report.usage else node.usage,
+        # what waited while the clock was set back was not received after now
+        last_report_at=heard_at,
+        undecided=report.undecided,
+        unwanted=_unwanted(work, node, report),
+    )
+    for told in report.attempts:
+        _apply_attempt(work, node, told)
+    if report.complete:
+        _lose_unlisted(work, node, {told.id for told in report.attempts})
+
+
+def _inventory(node: records.NodeRecord, report: records.NodeReport) -> records.Inventory:
+    """What the node has as far as is known: an agent that begins has looked at nothing yet, which
+    makes no failed check well."""
+    if report.inventory is None:
+        return node.inventory
+    told = plausible.inventory(report.inventory)
+    if told.unchecked:
+        told = msgspec.structs.replace(told, checks=node.inventory.checks)
+    return told
+
+
+def tells_nothing(report: records.NodeReport) -> bool:
+    """Whether it is no more than that something of a report could not be decided."""
+    told = report.attempts or report.inventory or report.usage or report.remedies
+    return bool(report.undecided) and not told
+
+
+def _unwanted(
+    work: desk.Work, node: records.NodeRecord, report: records.NodeReport
+) -> tuple[str, ...]:
+    """Attempts that live on the node though nobody wants them there."""
+    found = set() if report.complete else set(node.unwanted)
+    for told in report.attempts:
+        if told.state is AttemptState.ENDED:
+            found.discard(told.id)
+        elif told.state not in _AHEAD:
+            attempt = work.attempt(told.id)
+            if attempt is None or attempt.state is AttemptState.ENDED:
+                found.add(told.id)
+    return tuple(sorted(found))
+
+
+def _apply_attempt(work: desk.Work, node: records.NodeRecord, told: records.AttemptReport) -> None:
+    attempt = work.attempt(told.id)
+    if attempt is None or attempt.node != node.name:
+        if told.state is AttemptState.ENDED:
+            work.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
+        return
+    if told.state is AttemptState.ENDED:
+        if attempt.state is not AttemptState.ENDED:
+            _end(work, attempt, told)
+        work.actions.append(outcome.Acknowledge(attempt=told.id, node=node.name))
+        return
+    if attempt.state is AttemptState.ENDED:
+        return  # given up as lost, yet it lives: the node is not told to have it and stops it
+    state = AttemptState.STOPPING if attempt.stop is not None else told.state
+    if told.state not in _ALIVE or (attempt.state, state) not in ATTEMPT_TRANSITIONS:
+        state = attempt.state
+    started_at, saved = _started_at(work, attempt, told), _saved(work, attempt, told)
+    if (state, started_at, saved) != (attempt.state, attempt.started_at, attempt.saved):
+        work.renew_attempt(attempt, state=state, started_at=started_at, saved=saved)
+        if state is AttemptState.RUNNING and attempt.state is not AttemptState.RUNNING:
+            work.event(
+                "AttemptRunning",
+                f"{_task(work, attempt)} runs",
+                job=attempt.job,
+                node=attempt.node,
+                attempt=attempt.id,
+            )
+
+
+def _task(work: desk.Work, attempt: records.AttemptRecord) -> str:
+    """``task main-0``, in an array ``task main-0 of element 7``: events say which of many."""
+    spec = held.spec_of(work, attempt.job)
+    of_array = spec is not None and spec.array_count is not None
+    element = f" of element {attempt.element}" if of_array else ""
+    return f"task {attempt.group}-{attempt.index}{element}"
+
+
+def _moment(work: desk.Work, attempt: records.AttemptRecord, told: float) -> float:
+    """A moment by a node's clock, which may differ from ours: after the assignment, not to come."""
+    return min(work.now, max(attempt.assigned_at, told))  # in this order NaN loses
+
+
+def _started_at(
+    work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptReport
+) -> float | None:
+    if attempt.started_at is not None or told.started_at is None:
+        return attempt.started_at
+    return _moment(work, attempt, told.started_at)
+
+
+def _saved(
+    work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptReport
+) -> taskwords.Saved | None:
+    """The newest checkpoint; one that the node has not seen since stays known."""
+    one = told.checkpoint
+    if one is None or not one.path or len(one.path) > taskwords.PATH_CHARACTERS_MAX:
+        return attempt.saved
+    at = min(work.now, max(0.0, one.at))  # in this order NaN loses
+    if attempt.saved is not None and at <= attempt.saved.at:
+        return attempt.saved
+    step = one.step if one.step is not None and math.isfinite(one.step) else None
+    return taskwords.Saved(one.path, at, step, min(plausible.AMOUNT_MAX, max(0, one.bytes)))
+
+
+def _within(number: int | None, most: int) -> int | None:
+    return number if number is not None and abs(number) <= most else None
+
+
+def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptReport) -> None:
+    code, signal = _within(told.exit_code, _CODE_MAX), _within(told.signal, _SIGNAL_MAX)
+    reason = told.end_reason or EndReason.EXITED
+    message = taskwords.told_text(told.message, MESSAGE_CHARACTERS_MAX)
+    work.renew_attempt(
+        attempt,
+        state=AttemptState.ENDED,
+        started_at=_started_at(work, attempt, told),
+        ended_at=work.now if told.ended_at is None else _moment(work, attempt, told.ended_at),
+        exit_code=code,
+        signal=signal,
+        end_reason=reason,
+        message=message,
+        max_memory_bytes=min(plausible.AMOUNT_MAX, max(0, told.max_memory_bytes)),
+        cpu_s=min(float(plausible.AMOUNT_MAX), max(0.0, told.cpu_s)),
+        read_bytes=min(plausible.AMOUNT_MAX, max(0, told.read_bytes)),
+        written_bytes=min(plausible.AMOUNT_MAX, max(0, told.written_bytes)),
+        saved=_saved(work, attempt, told),
+    )
+    _count_failure(work, work.attempts[attempt.id])
+    how = f" with signal {signal}" if signal else "" if code is None else f" with status {code}"
+    detail = f": {message}" if message else ""
+    work.event(
+        "AttemptEnded",
+        f"{_task(work, attempt)}: {reason.value}{how}{detail}",
+        job=attempt.job,
+        node=attempt.node,
+        attempt=attempt.id,
+    )
+
+
+def _count_failure(work: desk.Work, ended: records.AttemptRecord) -> None:
+    """Remember that a task failed by itself on its node; one that succeeded sets all aside."""
+    node = work.node(ended.node)
+    pool = work.desired.structure.pools.get(node.pool) if node else None
+    if node is None or pool is None or pool.black_hole is None or ended.stop is not None:
+        return
+    if ended.end_reason is not EndReason.EXITED or ended.started_at is None:
+        return
+    if ended.exit_code == 0:
+        if node.failures:
+            work.renew_node(node, failures=())
+        return
+    draft, record = work.drafts.get(ended.job), work.observed.jobs.get(ended.job)
+    spec = draft.spec if draft else record.spec if record else None
+    owner = spec.owner if spec else ""
+    ran_s = max(0.0, (ended.ended_at or work.now) - ended.started_at)
+    others = tuple(one for one in node.failures if one.owner != owner)
+    failures = (*others, records.QuickFailure(owner, work.now, ran_s))[-FAILURES_MAX:]
+    work.renew_node(node, failures=failures)
+
+
+def lose(work: desk.Work, attempt: records.AttemptRecord, reason: EndReason, message: str) -> None:
+    """End an attempt of which nothing will be heard any more."""
+    work.renew_attempt(
+        attempt, state=AttemptState.ENDED, ended_at=work.now, end_reason=reason, message=message
+    )
+    work.actions.append(outcome.WithdrawAttempt(attempt=attempt.id, node=attempt.node))
+    work.event(
+        "AttemptLost",
+        f"{_task(work, attempt)}: {message}",
+        job=attempt.job,
+        node=attempt.node,
+        attempt=attempt.id,
+    )
+
+
+def _lose_earlier_boot(
+    work: desk.Work, node: records.NodeRecord, report: records.NodeReport
+) -> None:
+    """A machine that has booted again runs nothing of its earlier life."""
+    ended = {told.id for told in report.attempts if told.state is AttemptState.ENDED}
+    for attempt in work.attempts_of_node(node.name):
+        if attempt.boot_id != report.boot_id and attempt.id not in ended:
+            lose(work, attempt, EndReason.NODE_LOST, f"{node.name} was started again")
+    work.event("NodeRebooted", "another boot of the node reports", node=node.name)
+
+
+def _lose_unlisted(work: desk.Work, node: records.NodeRecord, listed: set[str]) -> None:
+    """What the node had told of and knows no longer is lost; the rest is on its way to it."""
+    for attempt in work.attempts_of_node(node.name):
+        if attempt.id in listed or attempt.boot_id != node.boot_id:
+            continue
+        seen = attempt.state in _SEEN_RUNNING or attempt.started_at is not None
+        if seen:
+            lose(work, attempt, EndReason.LOST, f"{node.name} no longer knows of it")

@@ -1,0 +1,259 @@
+"""The loop's memory between cycles: absorbs outcomes, hands out ``Observed`` without copying.
+
+The only mutable thing of the core. ``reconcile`` gets a frozen ``Observed`` whose mappings are
+those held here; it reads them and changes none.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Self
+
+import msgspec
+import numpy as np
+
+from reconciler.core import cycle_cache as recalls
+from reconciler.model import desired
+from reconciler.model.state import instance_records as provisioning
+from reconciler.model.state import outcome, records
+from reconciler.model.state.pending_reasons import Reason
+from reconciler.model.state.states import AttemptState
+from reconciler.model.values import run_set as runs
+
+#: How many reports may wait for one cycle; what is over is dropped, since agents tell it again.
+REPORTS_MAX = 100_000
+#: How many overrides may be asked for in one cycle; who gets no answer asks again.
+ASKED_MAX = 1000
+
+#: Keys of runs are packed when there are more new ones than this, with many fewer before.
+RECENT_RUNS_MAX = 100_000
+
+
+class Memory:
+    """Records as of the last outcome, and what has come in since."""
+
+    def __init__(self, loaded: records.Observed, leader_since: float) -> None:
+        self.jobs: dict[str, records.JobRecord] = dict(loaded.jobs)
+        self.active: set[str] = {name for name, job in self.jobs.items() if not job.finished}
+        self.watched: set[str] = {name for name in self.active if self.jobs[name].is_watched}
+        self.past_runs = loaded.past_runs.copy()
+        self._pack_runs()
+        self.attempts: dict[str, records.AttemptRecord] = dict(loaded.attempts)
+        self.attempts_by_node: dict[str, dict[str, None]] = {}
+        for attempt in self.attempts.values():
+            self._index(attempt)
+        self.nodes: dict[str, records.NodeRecord] = dict(loaded.nodes)
+        self.reasons: dict[str, tuple[Reason, ...]] = dict(loaded.reasons)
+        self.overrides = loaded.overrides
+        self.drift = loaded.drift
+        self.remedies = loaded.remedies
+        self.provisions: dict[str, provisioning.Provision] = dict(loaded.provisions)
+        self.provisioned: list[provisioning.Result] = []
+        self.promised: Mapping[str, int] = dict(loaded.promised)
+        self.standing = loaded.standing
+        self.look_at = loaded.look_at
+        self.recollection = loaded.recollection
+        self.desired_generation = -1
+        self.next_order = loaded.next_order
+        self.leader_since = leader_since
+        self.reports: list[records.NodeReport] = []
+        self.answered: dict[str, float] = {}
+        self.asked: list[records.OverrideRequest] = []
+        #: Records of jobs that are left out of deciding.
+        self.aside: dict[str, records.JobRecord] = dict(loaded.aside)
+        #: What cycles need not work out again of these records.
+        self.recall_anew()
+
+    @classmethod
+    def as_of(cls, observed: records.Observed) -> Self:
+        """The memory that hands out ``observed``, but for what came in."""
+        memory = cls(observed, observed.leader_since)
+        memory.desired_generation = observed.desired_generation
+        return memory
+
+    def add_report(self, report: records.NodeReport) -> None:
+        """Keep what a node said for the next cycle."""
+        if len(self.reports) < REPORTS_MAX:
+            self.reports.append(report)
+
+    def ask(self, request: records.OverrideRequest) -> None:
+        """Keep what somebody asked for until the next cycle."""
+        if len(self.asked) < ASKED_MAX:
+            self.asked.append(request)
+
+    def add_provisioned(self, result: provisioning.Result) -> None:
+        """Keep what a script answered for the next cycle; no more than there are open orders."""
+        self.provisioned.append(result)
+
+    def take_provisioned(self) -> tuple[provisioning.Result, ...]:
+        """What scripts answered since the last cycle; it is not handed out twice."""
+        answers, self.provisioned = tuple(self.provisioned), []
+        return answers
+
+    def take_asked(self) -> tuple[records.OverrideRequest, ...]:
+        """The overrides that were asked for since the last cycle; they are not handed out twice."""
+        asked, self.asked = tuple(self.asked), []
+        return asked
+
+    def take_input(self) -> tuple[tuple[records.NodeReport, ...], Mapping[str, float]]:
+        """What came in since the last cycle; it is not handed out twice."""
+        reports, self.reports = tuple(self.reports), []
+        answered, self.answered = self.answered, {}
+        return reports, answered
+
+    def observed(
+        self,
+        reports: tuple[records.NodeReport, ...],
+        answered: Mapping[str, float],
+        asked: tuple[records.OverrideRequest, ...] = (),
+        provisioned: tuple[provisioning.Result, ...] = (),
+        unheard: tuple[str, ...] = (),
+    ) -> records.Observed:
+        """The input of ``reconcile``: records as they stand, and what came in."""
+        return records.Observed(
+            desired_generation=self.desired_generation,
+            jobs=self.jobs,
+            active=self.active,
+            watched=self.watched,
+            past_runs=self.past_runs,
+            attempts=self.attempts,
+            nodes=self.nodes,
+            reasons=self.reasons,
+            reports=reports,
+            answered=answered,
+            asked=asked,
+            overrides=self.overrides,
+            provisions=self.provisions,
+            provisioned=provisioned,
+            drift=self.drift,
+            remedies=self.remedies,
+            promised=self.promised,
+            standing=self.standing,
+            look_at=self.look_at,
+            recollection=self.recollection,
+            leader_since=self.leader_since,
+            next_order=self.next_order,
+            aside=self.aside,
+            unheard=unheard,
+        )
+
+    def leave_out(self, names: AbstractSet[str]) -> None:
+        """Keep records of these jobs, and of no others, from cycles: as they are, for later.
+
+        Whoever asks for others goes by another generation of what is desired.
+        """
+        come = [name for name in self.aside if name not in names]
+        go = names & self.jobs.keys()
+        for name in come:
+            self._put(self.aside.pop(name))
+        for name in go:
+            self.aside[name] = self.jobs.pop(name)
+            self.active.discard(name)
+            self.watched.discard(name)
+        if come or go:
+            self.recall_anew()
+
+    def is_changed_by(self, result: outcome.Outcome) -> bool:
+        """Whether an outcome has more in it than times and usage of nodes."""
+        return bool(
+            result.jobs
+            or result.attempts
+            or result.events
+            or result.new_runs
+            or result.reasons
+            or result.actions
+            or result.provisions
+            or result.left_jobs
+            or result.left_nodes
+            or result.drift != self.drift
+            or result.remedies != self.remedies
+            or result.overrides != self.overrides
+            or result.desired_generation != self.desired_generation
+        )
+
+    def absorb(self, result: outcome.Outcome) -> None:
+        """Take over an outcome, after it was committed."""
+        others = [job for job in result.jobs if self._put(job)]
+        self.past_runs.update(result.new_runs)
+        self._pack_runs()
+        for attempt in result.attempts:
+            if attempt.concluded:
+                self.attempts.pop(attempt.id, None)
+                self.attempts_by_node.get(attempt.node, {}).pop(attempt.id, None)
+            else:
+                self.attempts[attempt.id] = attempt
+                self._index(attempt)
+        for node in result.nodes:
+            self.nodes[node.name] = node
+        for key, reasons in result.reasons.items():
+            if reasons:
+                self.reasons[key] = reasons
+            else:
+                self.reasons.pop(key, None)
+        self.drift = result.drift
+        self.remedies = result.remedies
+        self.overrides = result.overrides
+        if result.provisions:
+            renewed = {**self.provisions, **result.provisions}
+            self.provisions = {name: one for name, one in renewed.items() if one is not None}
+        self.promised = result.promised
+        self.standing = result.standing
+        self.look_at = result.look_at
+        for name in result.left_jobs:
+            self.jobs.pop(name, None)
+        for name in result.left_nodes:
+            self.nodes.pop(name, None)
+            self.attempts_by_node.pop(name, None)
+        self.recall.absorb(result, others)
+        self.recollection = result.recollection
+        self.desired_generation = result.desired_generation
+        self.next_order = result.next_order
+
+    def recall_anew(self) -> None:
+        """Forget what cycles need not work out again: one of them has not come to its end."""
+        self.recall = recalls.Recall(self.jobs, self.active, self.attempts, self.nodes)
+
+    def has_attempts(self, job: str) -> bool:
+        """Whether a job has tries that are not concluded."""
+        return job in self.recall.by_job
+
+    def share_specs(self, jobs: Mapping[str, desired.Job]) -> None:
+        """Let records hold the very specs that git asks for, where they are equal.
+
+        Most records have their document; loaded from the store they would hold a copy of it each.
+        """
+        for name, spec in jobs.items():
+            record = self.jobs.get(name)
+            if record is not None and record.spec is not spec and record.spec == spec:
+                self.jobs[name] = msgspec.structs.replace(record, spec=spec)
+                self.recall.job_changed(self.jobs[name])
+
+    def _put(self, job: records.JobRecord) -> bool:
+        """Keep a record; whether more of it is other than the reason for which it waits."""
+        before = self.jobs.get(job.name)
+        self.jobs[job.name] = job
+        if before is not None and recalls.is_alike(before, job):
+            return False
+        if job.finished:
+            self.active.discard(job.name)
+        else:
+            self.active.add(job.name)
+        if job.is_watched:
+            self.watched.add(job.name)
+        else:
+            self.watched.discard(job.name)
+        return True
+
+    def _pack_runs(self) -> None:
+        known = self.past_runs
+        if len(known.recent) <= max(runs.RECENT_MAX, min(len(known) // 8, RECENT_RUNS_MAX)):
+            return
+        packed = np.frombuffer(known.packed, dtype=np.int64)
+        recent = np.fromiter(known.recent, dtype=np.int64, count=len(known.recent))
+        known.packed = np.sort(np.concatenate((packed, recent)), kind="stable").tobytes()
+        known.recent = set()
+
+    def _index(self, attempt: records.AttemptRecord) -> None:
+        if attempt.state is AttemptState.ENDED:
+            self.attempts_by_node.get(attempt.node, {}).pop(attempt.id, None)
+        else:
+            self.attempts_by_node.setdefault(attempt.node, {})[attempt.id] = None

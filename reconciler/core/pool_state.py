@@ -1,0 +1,208 @@
+"""The record of one pool whose nodes come and go, while a cycle works on it.
+
+``provisioning`` and ``autoscaling`` change it by what happens to instances: they are asked for,
+move from state to state, fail and leave. At the end of the cycle it gives back the renewed record,
+or the old one where nothing has changed.
+"""
+
+from typing import TypeVar
+
+import msgspec
+
+from reconciler.core import cycle_context as desk
+from reconciler.model import desired
+from reconciler.model.state import instance_records as model
+from reconciler.model.state import outcome
+from reconciler.model.state.instance_records import InstanceState
+from reconciler.model.values import times
+
+#: Waits between tries of a script: doubled each time up to the last.
+BACKOFF_S = 10.0
+BACKOFF_S_MAX = 600.0
+#: How long making nodes rests after it has failed more often than ``retries``.
+PAUSE_S = 1800.0
+#: Longer numbers in requests that a script tells are not of Muster.
+_NUMBER_DIGITS_MAX = 15
+
+
+class Book:
+    """The record of one pool while a cycle works on it."""
+
+    def __init__(self, work: desk.Work, base: model.Provision, pool: desired.Pool | None) -> None:
+        """``pool`` None: git asks for it no longer."""
+        self.work = work
+        self.pool = pool
+        self.base = base
+        # nothing of it lies in the future, and no wait is longer than it was to be, unless the
+        # clock was set back
+        self.instances = {slot: _past(one, work.now) for slot, one in base.instances.items()}
+        self.orphans = {key: _bounded(one, work.now) for key, one in base.orphans.items()}
+        self.freed = {slot: min(at, work.now) for slot, at in base.freed.items()}
+        self.asked = base.asked
+        if pool is not None and pool.provisioning is not None:
+            self.asked = pool.provisioning
+        other = self.asked != base.asked  # somebody has seen to it: failures count anew
+        self.next_number = base.next_number
+        self.failures = 0 if other else base.failures
+        self.retry_at = 0.0 if other else min(base.retry_at, work.now + self._rest_s())
+        self.failure = "" if other else base.failure
+        self.changed_at = min(base.changed_at, work.now)
+        self.listed_at = min(base.listed_at, work.now)
+        self.list_at = min(base.list_at, work.now + BACKOFF_S_MAX)
+        self.list_tries, self.list_open = base.list_tries, base.list_open
+        self.list_failure = base.list_failure
+
+    @property
+    def name(self) -> str:
+        """Of the pool."""
+        return self.base.pool
+
+    @property
+    def scripted(self) -> bool:
+        """Whether a script makes the instances; else they are agents on the controller's host."""
+        return bool(self.asked.script)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the nodes that there may be."""
+        return self.pool.nodes if self.pool is not None else ()
+
+    @property
+    def present(self) -> int:
+        """Instances that are there to stay, or are coming."""
+        return sum(one.state in model.STAYING for one in self.instances.values())
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is known which instances there are; a script has to say so first."""
+        return not self.scripted or self.listed_at > 0
+
+    def free(self) -> list[str]:
+        """Slots behind which there is nothing, in order."""
+        return [name for name in self.slots if name not in self.instances]
+
+    def record(self) -> model.Provision | None:
+        """The renewed record; the old one where nothing changed, None where it may go."""
+        if self.pool is None and not self.instances and not self.orphans:
+            return None
+        has = self.pool
+        renewed = msgspec.structs.replace(
+            self.base,
+            asked=self.asked,
+            resources=has.node_resources if has else self.base.resources,
+            gpu_model=has.gpu_model if has else self.base.gpu_model,
+            labels=has.labels if has else self.base.labels,
+            instances=self.instances,
+            next_number=self.next_number,
+            failures=self.failures,
+            retry_at=self.retry_at,
+            failure=self.failure,
+            changed_at=self.changed_at,
+            listed_at=self.listed_at,
+            list_tries=self.list_tries,
+            list_open=self.list_open,
+            list_at=self.list_at,
+            list_failure=self.list_failure,
+            orphans=self.orphans,
+            freed=self.freed,
+        )
+        return self.base if renewed == self.base else renewed
+
+    # -- what happens to instances
+
+    def put(self, one: model.Instance, **changes: object) -> model.Instance:
+        """Renew an instance."""
+        renewed = self.instances[one.node] = msgspec.structs.replace(one, **changes)
+        return renewed
+
+    def move(self, one: model.Instance, state: InstanceState, why: str) -> model.Instance:
+        """Bring an instance into its next state; that is an event."""
+        renewed = self.instances[one.node] = model.moved(one, state, self.work.now, why)
+        self.work.event(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
+        return renewed
+
+    def new_request(self, slot: str) -> str:
+        """A request that was never used, whatever became of the pool's record meanwhile.
+
+        The time (in milliseconds) is in it, since a record goes with its pool and can be lost, and
+        scripts remember requests for longer than that.
+        """
+        number = max(self.next_number, int(self.work.now * 1000))
+        self.next_number = number + 1
+        return f"{slot}.{number}"
+
+    def know_request(self, slot: str, request: str) -> None:
+        """A script told this request of an earlier record: later ones come after it."""
+        number = request.removeprefix(f"{slot}.")
+        if number != request and number.isdecimal() and len(number) <= _NUMBER_DIGITS_MAX:
+            self.next_number = max(self.next_number, int(number) + 1)
+
+    def create(self, slot: str, why: str) -> None:
+        """Ask for a machine behind a free slot."""
+        request = self.new_request(slot)
+        self.changed_at = self.work.now
+        one = model.Instance(slot, InstanceState.CREATING, request, self.work.now, why)
+        self.instances[slot] = one
+        self.work.event("InstanceCreating", f"{request}: {why}", node=slot)
+        self.work.wake(self.work.now)
+        self.begin(one)
+
+    def begin(self, one: model.Instance) -> None:
+        """Have the script of an instance's state run, where there is one and it is time."""
+        work = self.work
+        if not self.scripted or one.open or work.desired.structure.settings.suspend:
+            return
+        if one.retry_at > work.now:
+            work.wake(one.retry_at)
+            return
+        one = self.put(one, open=True, tries=one.tries + 1)
+        verb: model.Verb = "create" if one.state is InstanceState.CREATING else "destroy"
+        work.actions.append(outcome.RunProvisioner(verb, self.name, one.request, one.tries))
+
+    def empty(self, one: model.Instance) -> None:
+        """There is nothing behind a slot any more."""
+        del self.instances[one.node]
+        self.freed[one.node] = self.work.now
+        self.work.event("InstanceGone", f"{one.request}: {one.why}", node=one.node)
+
+    def failed(self, message: str) -> None:
+        """Making a node came to nothing."""
+        self.failures += 1
+        self.failure = message
+        if self.failures > self.asked.retries:
+            self.retry_at = self.work.now + self._rest_s()
+            self.work.event(
+                "PoolPaused",
+                f"pool {self.name} makes no nodes until {times.format_time(self.retry_at)}: "
+                f"{self.failures} in a row came to nothing, the last: {message}",
+            )
+        else:
+            self.retry_at = self.work.now + self._rest_s()
+
+    def _rest_s(self) -> float:
+        """How long making nodes rests after as many failures in a row as there were."""
+        return PAUSE_S if self.failures > self.asked.retries else backoff_s(self.failures)
+
+
+_Retried = TypeVar("_Retried", model.Instance, model.Orphan)
+
+
+def _bounded(one: _Retried, now: float) -> _Retried:
+    """With a wait for its script no longer than one may be."""
+    latest = now + backoff_s(one.tries)
+    return one if one.retry_at <= latest else msgspec.structs.replace(one, retry_at=latest)
+
+
+def _past(one: model.Instance, now: float) -> model.Instance:
+    """The same, and nothing that has happened is yet to come."""
+    one = _bounded(one, now)
+    if one.since > now:
+        one = msgspec.structs.replace(one, since=now)
+    if one.idle_since is not None and one.idle_since > now:
+        one = msgspec.structs.replace(one, idle_since=now)
+    return one
+
+
+def backoff_s(tries: int) -> float:
+    """How long to wait after so many tries."""
+    return min(BACKOFF_S_MAX, BACKOFF_S * 2.0 ** min(max(0, tries - 1), 16))

@@ -1,0 +1,1 @@
+"""Autoscaling and provisioning of node pools."""

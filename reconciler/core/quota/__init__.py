@@ -1,0 +1,1 @@
+"""Quotas and budgets: usage, accounts, and what exceeds a limit."""

@@ -1,0 +1,98 @@
+"""Which work leaves queues that hold more than they may: preemptible elements, the newest first.
+
+Attempts with the jobs that they are of come in, and the queues' limits; out come the elements that
+are told to leave. What is done about such drift (``remedies``) and what a change is said to do to
+running work (``fates``) choose by this alone, so that a plan names what then happens.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from reconciler.core import rate_limits as limits
+from reconciler.model import desired
+from reconciler.model.state import records
+
+DRIFT = "queue-over-limit"
+
+
+class Element(msgspec.Struct):
+    """A preemptible element in a queue or below it, and what it holds.
+
+    ``has`` in milli-CPUs, bytes and milli-GPUs; ``began_at``: when it was given its nodes.
+    """
+
+    job: str
+    element: int
+    began_at: float
+    has: list[int]
+
+
+def is_remedied(structure: desired.Structure) -> bool:
+    """Whether work is told to leave a queue that holds more than its limit."""
+    if limits.idle_reason(structure, ""):
+        return False
+    return limits.action_of(structure, DRIFT, "") == "remediate"
+
+
+def excess(
+    structure: desired.Structure,
+    queue: desired.Queue,
+    running: Iterable[tuple[records.AttemptRecord, desired.Job]],
+) -> tuple[list[int], list[Element]]:
+    """By how much a queue is above its limit once all has left that was told to, and what may.
+
+    Amounts as in ``Element``; not above 0 for what is within the limit. ``running``: attempts
+    that have not ended, each with its job as it runs.
+    """
+    below = _below(structure.queues, queue.name)
+    total = [0, 0, 0]
+    found: dict[tuple[str, int], Element] = {}
+    for attempt, spec in running:
+        if spec.queue not in below or attempt.stop is not None:
+            continue
+        vector = attempt.resources.as_vector()
+        total = [sum(pair) for pair in zip(total, vector, strict=True)]
+        if not spec.preemptible:
+            continue
+        key = (attempt.job, attempt.element)
+        one = found.setdefault(key, Element(*key, attempt.assigned_at, [0, 0, 0]))
+        one.has = [sum(pair) for pair in zip(one.has, vector, strict=True)]
+    caps = queue.limit.as_vector()
+    over = [0 if cap is None else amount - cap for amount, cap in zip(total, caps, strict=True)]
+    return over, list(found.values())
+
+
+def choose(over: list[int], elements: Iterable[Element], most: int | None = None) -> list[Element]:
+    """Those that leave, until no more is held than may be, or ``most`` of them were chosen."""
+    chosen: list[Element] = []
+    for element in sorted(elements, key=lambda one: (-one.began_at, one.job, one.element)):
+        if len(chosen) == most or all(amount <= 0 for amount in over):
+            break
+        if any(have > 0 and amount > 0 for have, amount in zip(element.has, over, strict=True)):
+            chosen.append(element)
+            over = [amount - have for amount, have in zip(over, element.has, strict=True)]
+    return chosen
+
+
+def leaving(
+    structure: desired.Structure, running: list[tuple[records.AttemptRecord, desired.Job]]
+) -> set[tuple[str, int]]:
+    """(job, element) of all that would be told to leave, queue by queue, in the end."""
+    if not is_remedied(structure):
+        return set()
+    found: set[tuple[str, int]] = set()
+    for queue in structure.queues.values():
+        if any(cap is not None for cap in queue.limit.as_vector()):
+            left = [one for one in running if (one[0].job, one[0].element) not in found]
+            found |= {(one.job, one.element) for one in choose(*excess(structure, queue, left))}
+    return found
+
+
+def _below(queues: dict[str, desired.Queue], name: str) -> set[str]:
+    """A queue and those below it; parents stand before their children."""
+    found = {name}
+    for queue in queues.values():
+        if queue.parent in found:
+            found.add(queue.name)
+    return found

@@ -1,0 +1,218 @@
+"""What counts for one quota, and what it says of whom it refuses.
+
+An ``Account`` comes in with the job that is refused; its reason with the arithmetic goes out, and
+by when time limits say that there is enough. Who is refused is decided in ``quotas``.
+"""
+
+import bisect
+import itertools
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from reconciler.core.jobs import run_times as runtimes
+from reconciler.model import desired
+from reconciler.model.rules.quota_limits import (
+    amount_of,
+    charged_for,
+    hours_of,
+    hours_text,
+    reserved_s,
+    whom_of,
+)
+from reconciler.model.state.pending_reasons import TIME_IS_UP, Reason, ReasonCode
+from reconciler.model.values import quantities, times
+from reconciler.scheduling.queues import job_order as order
+
+#: Of amounts that work which comes first may start with in this cycle.
+LEFT_BEFORE = "left to work before it"
+#: ``order.WAIT_MAX_S`` in words.
+WAIT_MAX_TEXT = f"{order.WAIT_MAX_S / 86_400:g} days"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Who has waited so long that what comes free is kept for it, and until when at the most."""
+
+    job: str
+    until: float
+
+
+@dataclass
+class Account:
+    """What counts for one quota.
+
+    Attributes:
+        used: amounts in use, and let through in this cycle. let: of these what is let through.
+        jobs: jobs that hold something. considered: jobs that were let through or refused room.
+        spent_gpu_s: settled within the window. reserved_gpu_s: held back for what runs, and for
+            what is let through in this cycle. let_gpu_s: of this what is for the latter.
+        running_gpu_s: used so far by what runs. gpus: that it holds now.
+        ends: of jobs that hold something, when the time limits of all of it are up; infinite where
+            nobody knows. goes_on: of these jobs those of which more waits, so that they hold
+            something after that. first_end: with how many jobs it was asked for, and what is told
+            of it.
+        has: of these jobs, what of them runs. back: by resource, once it was asked for, what is
+            back by each end, in order.
+        parts: of each element that holds something when its time limit is up, its amounts, what of
+            the budget it has used and holds back, and the grace that it has after its limit.
+        returned: once it was asked for, how much of the budget is back by each moment, in order.
+        kept: for whom what comes free is kept from those behind.
+    """
+
+    quota: desired.Quota
+    used: list[int] = field(default_factory=lambda: [0, 0, 0])
+    let: list[int] = field(default_factory=lambda: [0, 0, 0])
+    jobs: set[str] = field(default_factory=set)
+    considered: int = 0
+    spent_gpu_s: float = 0.0
+    reserved_gpu_s: float = 0.0
+    let_gpu_s: float = 0.0
+    running_gpu_s: float = 0.0
+    gpus: float = 0.0
+    ends: dict[str, float] = field(default_factory=dict)
+    goes_on: set[str] = field(default_factory=set)
+    first_end: tuple[int, str] = (-1, "")
+    has: dict[str, list[int]] = field(default_factory=dict)
+    back: dict[int, list[tuple[int, float, str]]] = field(default_factory=dict)
+    parts: list[tuple[float, list[int], float, float]] = field(default_factory=list)
+    returned: list[tuple[float, float]] | None = None
+    kept: Kept | None = None
+
+    def job_end(self, job: str) -> float:
+        """When a job holds nothing any more at the latest; infinite where nobody knows."""
+        return math.inf if job in self.goes_on else self.ends.get(job, math.inf)
+
+
+def over_jobs(account: Account, spec: desired.Job) -> Reason | None:
+    quota = account.quota
+    if quota.pending is not None and account.considered > quota.pending:
+        jobs = quantities.counted(quota.pending, "job")
+        return Reason(
+            ReasonCode.OVER_LIMIT,
+            f"Quota {quota.name} considers {jobs} of {whom_of(quota)} at a time",
+            unblocks="the start of one before it, or a higher spec.jobs.pending of Quota "
+            f"{quota.name}",
+        )
+    return over_running(account, spec)
+
+
+def over_running(account: Account, spec: desired.Job) -> Reason | None:
+    quota = account.quota
+    many = len(account.jobs) - (spec.name in account.jobs)
+    if quota.running is None or many < quota.running:
+        return None
+    jobs = quantities.counted(quota.running, "job")
+    told = f"Quota {quota.name} lets {jobs} of {whom_of(quota)} run at once"
+    # whether nodes have room for these is not known yet: they may go on waiting
+    ahead = sorted(account.jobs - account.ends.keys() - {spec.name})
+    if ahead:
+        first = ahead[0] if len(ahead) == 1 else f"{ahead[0]} and {len(ahead) - 1} more"
+        verb = "goes" if len(ahead) == 1 else "go"
+        runs = "runs" if len(account.ends) == 1 else "run"
+        told += f": {len(account.ends)} {runs}, and {first} {verb} first"
+    end = f"the end of one of them{_first_end(account)}"
+    if ahead and not account.ends:
+        end = f"the start and the end of {ahead[0]}"
+    return Reason(
+        ReasonCode.OVER_LIMIT,
+        told,
+        unblocks=f"{end}, or a higher spec.jobs.running of Quota {quota.name}",
+    )
+
+
+def _first_end(account: Account) -> str:
+    """Until when one job fewer than may run does, at the most, where time limits say that."""
+    many, most = len(account.jobs), account.quota.running or 0
+    if account.first_end[0] != many:
+        ranked = sorted((account.job_end(job), job) for job in account.jobs)
+        end, job = ranked[many - most] if most and many >= most else (math.inf, "")
+        told = f" (the time limit of {job} {TIME_IS_UP} {times.format_time(end)})"
+        account.first_end = (many, told if end < math.inf else "")
+    return account.first_end[1]
+
+
+def asked_gpu_s(account: Account, spec: desired.Job, each: Sequence[int]) -> float:
+    """What one start sets aside of a budget."""
+    return each[2] / 1000 * reserved_s(spec, account.quota)
+
+
+def left_gpu_s(account: Account) -> float:
+    """What a budget leaves."""
+    return (account.quota.budget_gpu_s or 0.0) - account.spent_gpu_s - account.reserved_gpu_s
+
+
+def back_by(account: Account, index: int, lacks: int) -> tuple[float, str]:
+    """By when so much of a resource is back as time limits say, and which job ends then.
+
+    Infinite: nobody knows.
+    """
+    if index not in account.back:
+        ranked = sorted((end, job) for job, end in account.ends.items() if end < math.inf)
+        sums = itertools.accumulate(account.has[job][index] for _, job in ranked)
+        account.back[index] = [(all_, *one) for all_, one in zip(sums, ranked, strict=True)]
+    back = account.back[index]
+    at = bisect.bisect_left(back, lacks, key=operator.itemgetter(0))
+    return (math.inf, "") if at == len(back) else back[at][1:]
+
+
+def _enough_back(account: Account, index: int, lacks: int) -> str:
+    """Until when so much of a resource is back, at the most, where time limits say that."""
+    end, job = back_by(account, index, lacks)
+    if end == math.inf:
+        return ""
+    return (
+        f" (the time limit of {job} {TIME_IS_UP} {times.format_time(end)}, and enough of it is "
+        "back by then)"
+    )
+
+
+def over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
+    quota, let = account.quota, account.let[index]
+    back = _enough_back(account, index, account.used[index] + asked - cap)
+    # whether nodes have room for that is not known yet: it may start now, or go on waiting
+    before = f", {amount_of(index, let)} {LEFT_BEFORE}" if let else ""
+    return Reason(
+        ReasonCode.OVER_LIMIT,
+        f"Quota {quota.name} limits {whom_of(quota)} to {amount_of(index, cap)}: "
+        f"{amount_of(index, account.used[index] - let)} in use{before}, "
+        f"{amount_of(index, asked)} asked",
+        unblocks=f"the end of other work{back}, or a higher spec.resources of Quota {quota.name}",
+    )
+
+
+def over_budget(account: Account, spec: desired.Job, asked_s: float, back: str) -> Reason:
+    quota, (shorter, charged) = account.quota, charged_for(spec)
+    budget_s, window = quota.budget_gpu_s or 0.0, quantities.format_duration(quota.window_s)
+    let_gpu_s = account.let_gpu_s
+    before = f", {hours_of(let_gpu_s)} {LEFT_BEFORE}" if let_gpu_s else ""
+    reserved_gpu_s = round(account.reserved_gpu_s - let_gpu_s, 6)
+    return Reason(
+        ReasonCode.OVER_BUDGET,
+        f"Quota {quota.name} gives {whom_of(quota)} {hours_text(budget_s)} in {window}: "
+        f"{hours_of(account.spent_gpu_s)} spent, {hours_of(reserved_gpu_s)} "
+        f"reserved by what runs{before}, {hours_of(asked_s)} asked (GPUs times {charged})",
+        unblocks=f"{shorter}, time{back}, or a higher spec.budget.gpuHours of Quota {quota.name}",
+    )
+
+
+def kept_from(
+    account: Account, spec: desired.Job, each: Sequence[int], now: float
+) -> Reason | None:
+    """Why a job may not take what is kept for another one; None: nothing is, or it ends before."""
+    quota, kept = account.quota, account.kept
+    if kept is None or kept.job == spec.name:
+        return None
+    capped = zip(quota.resources.as_vector(), each, strict=True)
+    budget = quota.budget_gpu_s is not None and bool(each[2])
+    if not budget and not any(cap is not None and more for cap, more in capped):
+        return None
+    if not budget and now + runtimes.limit_of(spec) <= kept.until:
+        return None  # what a budget was used for is not back as it ends
+    return Reason(
+        ReasonCode.OVER_BUDGET if budget else ReasonCode.OVER_LIMIT,
+        f"Quota {quota.name} keeps what comes free of what {whom_of(quota)} may have for "
+        f"{kept.job}, which has waited for {WAIT_MAX_TEXT}",
+        unblocks=f"the start of {kept.job}, by {times.format_time(kept.until)} at the latest",
+    )

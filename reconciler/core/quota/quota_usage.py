@@ -1,0 +1,350 @@
+"""Caps of users, groups and queues beside what queues share: what they leave, and budgets.
+
+``Accounts`` know what is in use by everyone whom a ``Quota`` holds for. What waits comes to them in
+order of priority and arrival; they say how many elements may start, or which cap forbids it. What
+is let through is counted at once, so that a cap holds whatever the scheduler then starts. Elements
+that room is kept for come before all others: what has left for them would else be let through in
+their place, start, have to leave for them again, and so on. Who asks in which order is said in
+``lines``, and that what can't start at all comes last in ``hopeless``. What comes behind and fits
+passes who doesn't fit, but not for ever: for who has waited for ``order.WAIT_MAX_S`` what comes
+free is kept.
+"""
+
+import bisect
+import itertools
+import math
+import operator
+from collections.abc import Sequence
+
+from reconciler.core import cycle_context as desk
+from reconciler.core import job_draft as drafts
+from reconciler.core.jobs import run_times as runtimes
+from reconciler.core.jobs import running_gangs as holders
+from reconciler.core.quota import quota_accounts as books
+from reconciler.core.snapshot import learned_mix as learning
+from reconciler.model import desired
+from reconciler.model.rules import quota_limits as capped
+from reconciler.model.rules.quota_limits import HOUR_S, reserved_s
+from reconciler.model.state import records
+from reconciler.model.state.pending_reasons import Reason
+from reconciler.model.values import resources, times
+from reconciler.scheduling.queues import job_order as order
+
+
+class Accounts:
+    """The accounts of all quotas as this cycle finds them."""
+
+    def __init__(self, work: desk.Work, held: holders.Held) -> None:
+        structure = work.desired.structure
+        self._structure = structure
+        self._work = work
+        self._of: dict[tuple[str, str], tuple[books.Account, ...]] = {}
+        self.all = [books.Account(quota) for quota in structure.quotas.values()]
+        if not self.all:
+            return
+        spent = work.observed.recollection.spent
+        for account in self.all:
+            oldest = (work.now - account.quota.window_s) / HOUR_S
+            hours = spent.get(account.quota.name, {})
+            account.spent_gpu_s = sum(s for hour, s in hours.items() if hour > oldest - 1)
+        for one in work.ended:  # in this very cycle: it is not in the books of hours yet
+            for account in self.of(one.spec):
+                account.spent_gpu_s += one.gpu_s
+        for (job, _), entry in held.items():
+            spec = holders.spec_of(work, job)
+            if spec is not None:
+                self._count(spec, entry.attempts, entry.used_gpu_s)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Jobs of which more waits hold something after what runs of them has ended."""
+        for account in self.all:
+            for job in account.ends if account.quota.running else ():
+                draft = self._work.drafts.get(job)
+                record = draft.record() if draft else self._work.observed.jobs.get(job)
+                # of one that is left out nobody decides anything while it runs
+                if record is None or drafts.PENDING in record.elements:
+                    account.goes_on.add(job)
+
+    def _count(
+        self, spec: desired.Job, attempts: list[records.AttemptRecord], used_gpu_s: float
+    ) -> None:
+        limit_s = runtimes.limit_of(spec)
+        started = [math.inf if one.started_at is None else one.started_at for one in attempts]
+        ends_at = max(started, default=math.inf) + limit_s
+        grace_s = max((one.grace_s for one in attempts), default=0.0)
+        for account in self.of(spec):
+            account.jobs.add(spec.name)
+            account.ends[spec.name] = max(account.ends.get(spec.name, 0.0), ends_at)
+            account.spent_gpu_s += used_gpu_s
+            before_gpu_s, part = account.reserved_gpu_s, [0, 0, 0]
+            for attempt in attempts:
+                for index, amount in enumerate(attempt.resources.as_vector()):
+                    part[index] += amount
+                gpus = attempt.resources.gpu_milli / 1000
+                began = attempt.started_at or attempt.assigned_at
+                ran_s = max(0.0, self._work.now - began)
+                account.gpus += gpus
+                account.running_gpu_s += gpus * ran_s
+                account.reserved_gpu_s += gpus * max(ran_s, reserved_s(spec, account.quota))
+            has = account.has.setdefault(spec.name, [0, 0, 0])
+            for index, amount in enumerate(part):
+                account.used[index] += amount
+                has[index] += amount
+            charged_gpu_s = used_gpu_s + account.reserved_gpu_s - before_gpu_s
+            account.parts.append((ends_at, part, charged_gpu_s, grace_s))
+
+    def returns(self, account: books.Account) -> list[tuple[float, float]]:
+        """When GPU-seconds of a budget come back at the latest, and how many then, in order.
+
+        What was spent leaves the window; what runs is spent by the hour in which its time limit and
+        grace are up. Work without a time limit is not among it.
+        """
+        now, quota = self._work.now, account.quota
+        spent = dict(self._work.observed.recollection.spent.get(quota.name, {}))
+        this_hour = int(now // HOUR_S)
+        for one in self._work.ended:  # in this very cycle
+            if account in self.of(one.spec):
+                spent[this_hour] = spent.get(this_hour, 0.0) + one.gpu_s
+        for ends_at, _, gpu_s, grace_s in account.parts:
+            if ends_at < math.inf:
+                hour = int(max(ends_at + grace_s, now) // HOUR_S)
+                spent[hour] = spent.get(hour, 0.0) + gpu_s
+        back = [((hour + 1) * HOUR_S + quota.window_s, s) for hour, s in spent.items() if s > 0]
+        # those that have left the window are in the books until the end of this cycle
+        return sorted(one for one in back if one[0] > now)
+
+    def of(self, spec: desired.Job) -> tuple[books.Account, ...]:
+        """The accounts that a job counts for."""
+        if not self.all:
+            return ()
+        key = (spec.owner, spec.queue)
+        if key not in self._of:
+            groups = self._structure.access.groups_of(spec.owner)
+            above = learning.ancestors(self._structure, spec.queue)
+            self._of[key] = tuple(
+                account
+                for account in self.all
+                if account.quota.holds_for(spec.owner, groups, above)
+            )
+        return self._of[key]
+
+    def admit(
+        self,
+        spec: desired.Job,
+        elements: int,
+        tasks: tuple[resources.Resources, ...],
+        *,
+        since: float = math.inf,
+    ) -> tuple[int, Reason | None]:
+        """How many of some elements may start, and if none why; those let through are counted.
+
+        Args:
+            spec: the job.
+            elements: how many could start.
+            tasks: what all tasks of one element take.
+            since: since when it has waited, in seconds since the epoch.
+        """
+        accounts = self.of(spec)
+        each = _sums(tasks)
+        never = _first_never(accounts, spec, each)
+        if never is not None:
+            return 0, never  # nor does it take a place among those that are considered
+        for account in accounts:
+            account.considered += 1
+            reason = books.over_jobs(account, spec)
+            if reason is not None:
+                return 0, reason
+        allowed = elements
+        for account in accounts:
+            count, reason = self._fitting(account, spec, each)
+            if not count:
+                if self._work.now - since >= order.WAIT_MAX_S:
+                    self._keep(accounts, spec, each)
+                return 0, reason
+            allowed = min(allowed, count)
+        self._let_through(accounts, spec, each, allowed)
+        return allowed, None
+
+    def _keep(
+        self, accounts: Sequence[books.Account], spec: desired.Job, each: Sequence[int]
+    ) -> None:
+        """Keep for a job what comes free under all its caps, where it is known when that is enough.
+
+        All of them: what is free under one would else be taken while another one fills up.
+        """
+        if any(account.kept for account in accounts):
+            return  # first for who is kept room there; nobody knows what is left after that
+        until = max([self._enough_by(account, spec, each) for account in accounts])
+        if until < math.inf:
+            for account in accounts:
+                account.kept = books.Kept(spec.name, until)
+
+    def _enough_by(self, account: books.Account, spec: desired.Job, each: Sequence[int]) -> float:
+        """By when a cap leaves enough for a job, if nobody new starts; infinite: nobody knows."""
+        found = self._work.now
+        for index, cap in enumerate(account.quota.resources.as_vector()):
+            lacks = 0 if cap is None else account.used[index] + each[index] - cap
+            if each[index] and lacks > 0:
+                found = max(found, books.back_by(account, index, lacks)[0])
+        if account.quota.budget_gpu_s is not None and each[2]:
+            lacks_gpu_s = books.asked_gpu_s(account, spec, each) - books.left_gpu_s(account)
+            if lacks_gpu_s > 0:
+                found = max(found, self._returned_by(account, lacks_gpu_s))
+        return found
+
+    def _let_through(
+        self, accounts: tuple[books.Account, ...], spec: desired.Job, each: list[int], times: int
+    ) -> None:
+        for account in accounts:
+            account.jobs.add(spec.name)
+            _count_in(account, spec, each, times)
+
+    def admit_promised(
+        self, spec: desired.Job, elements: int, tasks: tuple[resources.Resources, ...]
+    ) -> int:
+        """How many of the elements that room is kept for may start; they are counted.
+
+        ``spec.jobs.pending`` is not asked about: these were among the considered ones when the room
+        was promised to them. A quota may so have one job more considered than it names; the room
+        that it waited for would otherwise be taken by others, and it would wait for ever.
+
+        Args:
+            spec, tasks: as for :meth:`admit`, which is to be asked about the others afterwards.
+            elements: for how many room is kept.
+        """
+        accounts = self.of(spec)
+        each = _sums(tasks)
+        if any(books.over_running(account, spec) for account in accounts):
+            return 0
+        allowed = min([elements, *(self._fitting(one, spec, each)[0] for one in accounts)])
+        if allowed:
+            self._let_through(accounts, spec, each, allowed)
+        return allowed
+
+    def refusal(self, spec: desired.Job, tasks: tuple[resources.Resources, ...]) -> Reason | None:
+        """Why no element may start besides those that were let through; None: one more may."""
+        never = _first_never(self.of(spec), spec, _sums(tasks))
+        if never is not None:
+            return never
+        for account in self.of(spec):
+            count, reason = self._fitting(account, spec, _sums(tasks))
+            if not count:
+                return reason
+        return None
+
+    def admit_more(self, spec: desired.Job, tasks: Sequence[resources.Resources]) -> int:
+        """How many tasks, the first ones first, an element that runs may gain; they are counted."""
+        accounts = self.of(spec)
+        for count, task in enumerate(tasks):
+            each = list(task.as_vector())
+            if not all(self._fitting(account, spec, each)[0] for account in accounts):
+                return count
+            for account in accounts:
+                _count_in(account, spec, each, 1)
+        return len(tasks)
+
+    def _fitting(
+        self, account: books.Account, spec: desired.Job, each: list[int]
+    ) -> tuple[int, Reason | None]:
+        quota = account.quota
+        most = 10**9
+        kept = books.kept_from(account, spec, each, self._work.now)
+        if kept is not None:
+            return 0, kept
+        for index, cap in enumerate(quota.resources.as_vector()):
+            if cap is None or not each[index]:
+                continue
+            fits = max(0, (cap - account.used[index]) // each[index])
+            if not fits:
+                return 0, books.over_amount(account, index, cap, each[index])
+            most = min(most, fits)
+        if quota.budget_gpu_s is not None and each[2]:
+            asked_s = books.asked_gpu_s(account, spec, each)
+            left_s = books.left_gpu_s(account)
+            if asked_s <= 0:
+                return most, None
+            fits = math.floor(max(0.0, left_s) / asked_s + 1e-9)
+            if not fits:
+                self._wake_when_returned(quota)
+                back = self._enough_returned(account, asked_s - left_s)
+                return 0, books.over_budget(account, spec, asked_s, back)
+            most = min(most, fits)
+        return most, None
+
+    def _enough_returned(self, account: books.Account, lacks_gpu_s: float) -> str:
+        """Until when so much of a budget is back, at the most, where that is known."""
+        by = self._returned_by(account, lacks_gpu_s)
+        if by == math.inf:
+            return ""
+        told = times.format_time(by)
+        return f" (by time limits enough of it is back by {told}, see `muster quotas`)"
+
+    def _returned_by(self, account: books.Account, lacks_gpu_s: float) -> float:
+        """By when so much of a budget is back; infinite: nobody knows."""
+        if account.returned is None:
+            returns = self.returns(account)
+            sums = itertools.accumulate(gpu_s for _, gpu_s in returns)
+            account.returned = [(all_, at) for all_, (at, _) in zip(sums, returns, strict=True)]
+        enough_gpu_s = lacks_gpu_s - 1e-6  # of sums in another order
+        at = bisect.bisect_left(account.returned, enough_gpu_s, key=operator.itemgetter(0))
+        return math.inf if at == len(account.returned) else account.returned[at][1]
+
+    def _wake_when_returned(self, quota: desired.Quota) -> None:
+        hours = set(self._work.observed.recollection.spent.get(quota.name, {}))
+        if any(one.gpu_s for one in self._work.ended):
+            hours.add(int(self._work.now // HOUR_S))
+        # those that have left the window are in the books until the end of this cycle
+        back = ((hour + 1) * HOUR_S + quota.window_s for hour in hours)
+        back_at = min((at for at in back if at > self._work.now), default=None)
+        if back_at is not None:
+            self._work.wake_schedule(back_at)
+
+
+def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:
+    return [sum(amounts) for amounts in zip(*(task.as_vector() for task in tasks), strict=True)]
+
+
+def _count_in(account: books.Account, spec: desired.Job, each: list[int], times: int) -> None:
+    for index, amount in enumerate(each):
+        account.used[index] += amount * times
+        account.let[index] += amount * times
+    reserved_gpu_s = times * each[2] / 1000 * reserved_s(spec, account.quota)
+    account.reserved_gpu_s += reserved_gpu_s
+    account.let_gpu_s += reserved_gpu_s
+
+
+def _first_never(
+    accounts: Sequence[books.Account], spec: desired.Job, each: Sequence[int]
+) -> Reason | None:
+    """The first cap that is less than one start asks for, whatever else ends under any of them."""
+    found = (capped.never(account.quota, spec, each) for account in accounts)
+    return next((reason for reason in found if reason is not None), None)
+
+
+def spent_budgets(work: desk.Work) -> dict[str, str]:
+    """Jobs that have to leave since a budget that ends work is used up, with its name.
+
+    Asks for a cycle at the moment when the next one will be.
+    """
+    ending = [quota for quota in work.desired.structure.quotas.values() if quota.ends]
+    if not ending:
+        return {}
+    held = holders.gather(work)
+    accounts = Accounts(work, held)
+    found: dict[str, str] = {}
+    for account in accounts.all:
+        quota = account.quota
+        if not quota.ends or quota.budget_gpu_s is None or not account.gpus:
+            continue
+        left_s = quota.budget_gpu_s - account.spent_gpu_s - account.running_gpu_s
+        if left_s > 0:
+            work.wake(work.now + left_s / account.gpus)
+            continue
+        for job in sorted(account.jobs):
+            if job in work.observed.aside:
+                continue  # nothing is decided about it
+            spec = holders.spec_of(work, job)
+            if spec is not None and any(g.resources.gpu_milli for g in spec.groups):
+                found[job] = quota.name
+    return found

@@ -1,0 +1,140 @@
+"""Bounds of what is made right without asking: whether a difference is, how often, and when next.
+
+Policies and the tries of the last day come in; a ``Stand`` says of one difference how it stands.
+Tries are counted by cause and kept for a day, also when the difference goes in between: what comes
+back again and again is given up like what never goes.
+"""
+
+import zlib
+
+import msgspec
+
+from reconciler.core import cycle_context as desk
+from reconciler.model import desired
+from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.policy.drift_kinds import KINDS, Action, Remedy, RemedyVerb
+from reconciler.model.values import quantities, times
+
+#: How long a try counts.
+REMEMBER_S = 86_400.0
+HOUR_S = 3600.0
+#: The most tries that are remembered; the oldest that have ended go first.
+REMEDIES_MAX = 5000
+#: Waits between tries double up to this.
+BACKOFF_S_MAX = 6 * 3600.0
+#: Kinds that ``remedies`` acts on; of the others the life cycle or the node takes care at once.
+ACTED_ON = frozenset(
+    {"gpu-process-foreign", "task-missing", "queue-over-limit", "node-check-failed"}
+)
+_MESSAGE_CHARACTERS_MAX = 300
+#: How long after it was first listed something is done about a difference.
+LISTED_S = 1.0
+
+
+class Stand(msgspec.Struct, frozen=True):
+    """How the remediation of one difference stands.
+
+    ``next_at``: when it may be tried next; None: a try is under way, it is given up, or nothing
+    acts at all. ``looks_at``: when time alone changes this.
+    """
+
+    text: str = ""
+    tries: int = 0
+    next_at: float | None = None
+    looks_at: float | None = None
+    given_up: bool = False
+
+
+def action_of(structure: desired.Structure, kind: str, pool: str) -> Action:
+    """What is done about a kind of difference on the nodes of a pool; empty: of none."""
+    declared = structure.pools.get(pool)
+    if declared is not None and kind in declared.drift:
+        return declared.drift[kind]
+    return structure.settings.drift.get(kind, KINDS[kind].action)
+
+
+def idle_reason(structure: desired.Structure, pool: str) -> str:
+    """Why nothing is made right for now; empty where it is."""
+    if structure.settings.suspend:
+        return "the cluster is suspended"
+    declared = structure.pools.get(pool)
+    if declared is not None and declared.observe_only:
+        return f"NodePool {pool} is observed only"
+    return ""
+
+
+def stand_of(work: desk.Work, kind: str, cause: str, pool: str) -> Stand:
+    """How a difference stands that policy wants made right."""
+    limits = work.desired.structure.settings.remediation
+    tried = work.remedies_of(cause)
+    count = len(tried)
+    why_idle = idle_reason(work.desired.structure, pool)
+    if why_idle:
+        return Stand(f"would be remedied ({KINDS[kind].remedy}), but {why_idle}", count)
+    if not tried:
+        next_at = max(work.now, _rate_at(work, pool, limits.per_hour))
+        return Stand("", 0, next_at, next_at)
+    last = tried[-1]
+    if last.open:
+        return Stand(f"try {count} of {limits.attempts} is under way", count)
+    since = last.at if last.ended_at is None else last.ended_at
+    wait_s = min(limits.backoff_s * 2.0 ** min(count - 1, 32), BACKOFF_S_MAX)
+    said = f": {last.message}" if last.message else ""
+    if count >= limits.attempts:
+        ends_at = since + wait_s
+        if ends_at <= work.now:
+            return Stand(f"given up after {_tries(count)}{said}", count, given_up=True)
+        text = f"the last of {_tries(count)} has to show by {times.format_time(ends_at)}{said}"
+        return Stand(text, count, looks_at=ends_at)
+    next_at = max(since + wait_s, _rate_at(work, pool, limits.per_hour))
+    often = quantities.counted(limits.attempts, "time")
+    text = f"tried {count} of {often}, next at {times.format_time(next_at)}{said}"
+    return Stand(text, count, next_at, next_at)
+
+
+def _tries(count: int) -> str:
+    return quantities.counted(count, "try", "tries")
+
+
+def _rate_at(work: desk.Work, pool: str, per_hour: int) -> float:
+    """When the pool may see another try."""
+    recent = [one.at for one in work.remedies if one.pool == pool and one.at > work.now - HOUR_S]
+    return work.now if len(recent) < per_hour else recent[-per_hour] + HOUR_S
+
+
+def begin(work: desk.Work, verb: RemedyVerb, cause: str, pool: str, **details: object) -> Remedy:
+    """Note a try; one that a node carries out is open until the node tells of it."""
+    number = len(work.remedies_of(cause)) + 1
+    identity = f"{verb}.{zlib.crc32(cause.encode()):08x}.{int(work.now * 1000)}.{number}"
+    open_ = "node" in details
+    remedy = Remedy(
+        id=identity,
+        verb=verb,
+        cause=cause,
+        pool=pool,
+        at=work.now,
+        state="ordered" if open_ else "done",
+        ended_at=None if open_ else work.now,
+        **details,  # type: ignore[arg-type]
+    )
+    work.add_remedy(remedy)
+    return remedy
+
+
+def healing_of(work: desk.Work, pool: str, subject: str) -> desired.Healing | None:
+    """What a pool says is to be done about a failed check, ``NODE/CHECK``."""
+    declared = work.desired.structure.pools.get(pool)
+    return declared.remedies.get(subject.rpartition("/")[2]) if declared else None
+
+
+def may_begin(work: desk.Work, kind: str, cause: str, pool: str) -> bool:
+    """Whether policy and limits allow a try at a difference that is there now."""
+    if action_of(work.desired.structure, kind, pool) != "remediate":
+        return False
+    next_at = stand_of(work, kind, cause, pool).next_at
+    return next_at is not None and next_at <= work.now
+
+
+def shorten(message: str) -> str:
+    """A message that a node chose, on one line, printable and within bounds."""
+    return taskwords.told_text(message, _MESSAGE_CHARACTERS_MAX)

@@ -1,0 +1,40 @@
+"""Which nodes of a pool are in service, for all that counts GPUs which come and go by a change."""
+
+import itertools
+from collections.abc import Iterable
+
+from reconciler.model import desired
+from reconciler.model.state import instance_records as provisioning
+from reconciler.model.state import records
+from reconciler.model.state.states import NodeState
+
+_SILENT = (NodeState.UNKNOWN, NodeState.GONE)
+
+
+def gpus(pool: desired.Pool, observed: records.Observed) -> dict[str, int]:
+    """Nodes of a pool that may be given work, with the GPUs that each declares."""
+    if pool.observe_only:
+        return {}
+    each = pool.node_resources.gpu_milli // 1000
+    return {node: each for node in _machines(pool, observed) if node not in pool.drains}
+
+
+def _machines(pool: desired.Pool, observed: records.Observed) -> Iterable[str]:
+    """Names of nodes behind which there is a machine, or has to be."""
+    if pool.provisioning is None:
+        return pool.nodes
+    provision = observed.provisions.get(pool.name)
+    if provision is None:  # it is about to come and go: what reports is taken over
+        taken = {
+            name
+            for name in pool.nodes
+            if (node := observed.nodes.get(name)) is not None and node.state not in _SILENT
+        }
+        there = taken
+    else:
+        taken = set(provision.instances)
+        there = {n for n, one in provision.instances.items() if one.state in provisioning.STAYING}
+    found = [name for name in pool.nodes if name in there]
+    free = (name for name in pool.nodes if name not in taken)
+    lacking = max(0, pool.provisioning.minimum - len(found))
+    return [*found, *itertools.islice(free, lacking)]

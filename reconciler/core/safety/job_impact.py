@@ -1,0 +1,299 @@
+"""What becomes of running work when desired state changes: what ends, why, and what is lost.
+
+Two desired states and the records of the moment come in; out comes, for each job with tasks on
+nodes that the change touches, how it meets its end and by which part of the change. What would end
+anyhow, at the same moment, is not the change's doing.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from reconciler.core import cycle_context as desk
+from reconciler.core.jobs import lost_work as losses
+from reconciler.core.quota import over_limit as overfull
+from reconciler.core.safety import capacity as inservice
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState
+
+#: How work meets its end, or what else becomes of it. ``drained``: its node leaves service, and
+#: it goes on there until it ends by itself.
+How = Literal["cancelled", "replaced", "held", "timed-out", "evicted", "drained"]
+#: Which part of the change does it: the structure, the removal of documents of jobs, or another
+#: change of a job by whoever may change it.
+Part = Literal["structure", "removal", "job"]
+
+
+class JobImpact(msgspec.Struct, frozen=True):
+    """What happens to a job that has tasks on nodes now.
+
+    Attributes:
+        job: its name. queue, owner: as it runs.
+        how: what becomes of it. part: by which part of the change.
+        gpus: GPUs (shares of them) of the tasks concerned.
+        gpu_hours_lost: what they have put in since the newest checkpoint that is known, or since
+            they started; 0 for work that goes on, and where none is known of work that is asked
+            to save.
+        nodes: where those tasks are.
+        leaves_in_s: of what is drained, after how long it is told to leave; None: never, or not
+            before its own time limit. Of what has a shorter time limit, when that ends it.
+    """
+
+    job: str
+    queue: str
+    owner: str
+    how: How
+    part: Part
+    gpus: float
+    gpu_hours_lost: float
+    nodes: tuple[str, ...] = ()
+    leaves_in_s: float | None = None
+
+    @property
+    def ends(self) -> bool:
+        """Whether tasks of it are stopped because of the change."""
+        return self.how != "drained" or self.leaves_in_s is not None
+
+
+def find(
+    before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
+) -> Iterator[JobImpact]:
+    """What becomes of each job that has tasks on nodes; those that go on untouched left out."""
+    exits = _exits(before.structure, after.structure, observed, now)
+    unpaid = _unpaid(before, after, observed, now)
+    above = _above_limits(before, after, observed)
+    for name, going in sorted(live(observed).items()):
+        record = observed.jobs.get(name)
+        if record is None or record.removed:
+            continue
+        attempts = going
+        how, part, leaves_in_s = _fate(record, going, before, after, now)
+        if how is None and name in unpaid:
+            how, part = "evicted", "structure"
+        if how is None:
+            part = "structure"
+            how, leaves_in_s, attempts = _leaving(
+                record.spec, going, exits, above.get(name, frozenset()), now
+            )
+            if how is None:
+                continue
+        yield JobImpact(
+            job=name,
+            queue=record.spec.queue,
+            owner=record.spec.owner,
+            how=how,
+            part=part,
+            gpus=sum(attempt.resources.gpu_milli for attempt in attempts) / 1000,
+            gpu_hours_lost=_lost(record.spec, how, leaves_in_s, attempts, now),
+            nodes=tuple(sorted({attempt.node for attempt in attempts})),
+            leaves_in_s=leaves_in_s,
+        )
+
+
+def _leaving(
+    spec: desired.Job,
+    going: list[records.AttemptRecord],
+    exits: dict[str, "_Exit"],
+    above: frozenset[int] | set[int],
+    now: float,
+) -> tuple[How | None, float | None, list[records.AttemptRecord]]:
+    """How a job leaves its nodes, in how many seconds, and which attempts of it.
+
+    ``above``: elements of it that leave since their queue then holds more than it may.
+    """
+    touched = {node for node, one in exits.items() if one.touches(spec)}
+    out = [attempt for attempt in going if attempt.node in touched]
+    leaves_in_s = None
+    if out:
+        told = [exits[attempt.node].told_at(spec) for attempt in out]
+        leaves_in_s = _left_s(spec, going, min(told), now)
+    evicted = [attempt for attempt in going if attempt.element in above]
+    if not evicted:
+        how: How | None = "evicted" if leaves_in_s == 0 else "drained"
+        return (how if out else None), leaves_in_s, out
+    also = [a for a in out if leaves_in_s is not None and a.element not in above]
+    return "evicted", 0.0, evicted + also
+
+
+class _Exit(msgspec.Struct, frozen=True):
+    """How a node leaves service after a change: by which policy, since when, and how before it.
+
+    ``was_out``: it was out of service before, by ``policy_before``.
+    """
+
+    policy: desired.Leaving | None
+    since: float
+    was_out: bool = False
+    policy_before: desired.Leaving | None = None
+
+    def told_at(self, spec: desired.Job) -> float:
+        """When a job on it is told to leave; infinite: never."""
+        return _told_at(self.policy, spec, self.since)
+
+    def touches(self, spec: desired.Job) -> bool:
+        """Whether the change is other for a job on it than what was before."""
+        before = _told_at(self.policy_before, spec, self.since)
+        return not self.was_out or self.told_at(spec) < before
+
+
+def _told_at(policy: desired.Leaving | None, spec: desired.Job, since: float) -> float:
+    at = None if policy is None else policy.leaves_at(spec, since)
+    return math.inf if at is None else at
+
+
+def _left_s(
+    spec: desired.Job, attempts: list[records.AttemptRecord], told_at: float, now: float
+) -> float | None:
+    """After how long a job leaves; None: it may stay until its own time limit ends it."""
+    started = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
+    ends_at = math.inf
+    if spec.time_limit_s is not None and started:
+        ends_at = min(started) + spec.time_limit_s
+    return None if told_at >= ends_at else max(0.0, told_at - now)
+
+
+def _exits(
+    before: desired.Structure, after: desired.Structure, observed: records.Observed, now: float
+) -> dict[str, _Exit]:
+    """Nodes that no pool has in service after the change, and how each leaves."""
+    old = {n: pool for pool in before.pools.values() for n in inservice.gpus(pool, observed)}
+    new = {node for pool in after.pools.values() for node in inservice.gpus(pool, observed)}
+    still = after.pool_of_node()
+    found: dict[str, _Exit] = {}
+    for node, pool in old.items():
+        if node not in new:
+            policy = (after.pools[still[node]] if node in still else pool).leaving
+            found[node] = _Exit(policy, now)
+    for pool in before.pools.values():
+        for node in pool.drains:
+            if node in still and node not in new and node not in old:
+                record = observed.nodes.get(node)
+                since = record.drain_since if record is not None else 0.0
+                policy = after.pools[still[node]].leaving
+                found[node] = _Exit(policy, since or now, was_out=True, policy_before=pool.leaving)
+    return found
+
+
+def live(observed: records.Observed) -> dict[str, list[records.AttemptRecord]]:
+    """Attempts that have not ended nor been told to, by job."""
+    found: dict[str, list[records.AttemptRecord]] = {}
+    for attempt in observed.attempts.values():
+        if attempt.state is not AttemptState.ENDED and attempt.stop is None:
+            found.setdefault(attempt.job, []).append(attempt)
+    return found
+
+
+def is_removed(name: str, after: desired.Desired) -> bool:
+    """Whether a change takes the document of a job away, rather than breaking it."""
+    return name not in after.jobs and name not in after.refused
+
+
+def _fate(
+    record: records.JobRecord,
+    attempts: list[records.AttemptRecord],
+    before: desired.Desired,
+    after: desired.Desired,
+    now: float,
+) -> tuple[How | None, Part, float | None]:
+    """How the change ends a running job, None where it does not; and in how many seconds, where
+    that is not at once."""
+    name, old = record.name, record.spec
+    new = after.jobs.get(name)
+    if new is None:
+        gone = name in before.jobs and is_removed(name, after)
+        return ("cancelled" if gone else None), "removal", None
+    if new == before.jobs.get(name):
+        return None, "job", None
+    if new.key != old.key:
+        # Another execution under the same run number is ignored while the run is alive.
+        return ("replaced" if new.run != old.run else None), "job", None
+    if new.suspend and not old.suspend:
+        return "held", "job", None
+    if new.deadline is not None and new.deadline <= now:
+        return "timed-out", "job", None
+    started = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
+    limit_s = new.time_limit_s
+    if limit_s is None or not started:
+        return None, "job", None
+    left_s = min(started) + limit_s - now
+    if _is_of_queue(name, before, after) and limit_s < (old.time_limit_s or math.inf):
+        return "timed-out", "structure", left_s if left_s > 0 else None
+    return ("timed-out" if left_s <= 0 else None), "job", None
+
+
+def _is_of_queue(name: str, before: desired.Desired, after: desired.Desired) -> bool:
+    """Whether a job has another time limit since its queue gives another to all that name none.
+
+    A document that names the very limits of its queue, before and after, is taken for one that
+    names none: whoever changes the queue is then asked once more than need be.
+    """
+    limits = []
+    for state in (before, after):
+        job = state.jobs.get(name)
+        queue = state.structure.queues.get(job.queue) if job is not None else None
+        if job is None or queue is None or job.time_limit_s != queue.default_time_limit_s:
+            return False
+        limits.append(job.time_limit_s)
+    return limits[0] != limits[1]
+
+
+def _unpaid(
+    before: desired.Desired, after: desired.Desired, observed: records.Observed, now: float
+) -> set[str]:
+    """Jobs that have to leave since a budget that ends work is used up by the change alone."""
+    old, new = before.structure.quotas, after.structure.quotas
+    if not any(quota.ends and old.get(name) != quota for name, quota in new.items()):
+        return set()
+    from reconciler.core.quota import quota_usage as quotas  # noqa: PLC0415 - with numpy, for budgets alone
+
+    is_over = quotas.spent_budgets(desk.Work(after, observed, now)).keys()
+    return set(is_over - quotas.spent_budgets(desk.Work(before, observed, now)).keys())
+
+
+def _above_limits(
+    before: desired.Desired, after: desired.Desired, observed: records.Observed
+) -> dict[str, set[int]]:
+    """Elements by job that leave since only after the change their queue holds more than it may.
+
+    Whatever else the change ends still counts as held: the structure may apply while the removal
+    of jobs is held, and then as many leave as are named here.
+    """
+    if before.structure == after.structure or not overfull.is_remedied(after.structure):
+        return {}
+    states: list[set[tuple[str, int]]] = []
+    for state in (before, after):
+        running = []
+        for name, attempts in live(observed).items():
+            record = observed.jobs.get(name)
+            if record is not None and not record.removed:
+                spec = _as_now(record.spec, state.jobs.get(name))
+                running += [(attempt, spec) for attempt in attempts]
+        states.append(overfull.leaving(state.structure, running))
+    found: dict[str, set[int]] = {}
+    for name, element in states[1] - states[0]:
+        found.setdefault(name, set()).add(element)
+    return found
+
+
+def _as_now(spec: desired.Job, document: desired.Job | None) -> desired.Job:
+    """A running job as its document has it, but in the queue that it runs in."""
+    if document is None or document.preemptible == spec.preemptible:
+        return spec
+    return msgspec.structs.replace(spec, preemptible=document.preemptible)
+
+
+def _lost(
+    spec: desired.Job,
+    how: How,
+    leaves_in_s: float | None,
+    attempts: list[records.AttemptRecord],
+    now: float,
+) -> float:
+    """GPU-hours put in since the newest checkpoint, that would have to be done again."""
+    if how == "drained" and leaves_in_s is None:
+        return 0.0
+    is_told = how in {"evicted", "held", "drained"}
+    return losses.gpu_seconds(spec, attempts, now, is_told=is_told) / 3600

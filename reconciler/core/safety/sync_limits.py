@@ -1,0 +1,365 @@
+"""Whether a change of desired state may apply by itself, or waits for approval or for its time.
+
+The limits of the state in force, never of the proposed one, are compared with what the change
+does (``impact``). Two parts can be held: the structure as a whole, and the removals of jobs. What
+people approved is a digest: it covers the change that it names, with as much more running work
+ended than at its time as a limit would allow without approval.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from reconciler.core import recurrence as occurrences
+from reconciler.core.safety import digests, impact
+from reconciler.model import desired
+from reconciler.model.rules import review_findings as judgement
+from reconciler.model.state import records
+from reconciler.model.values import quantities, times
+
+_WHERE = "spec.sync of Cluster"
+_NAMES_MAX = 3
+#: When to look again where the records could not be read.
+LOOK_AGAIN_S = 10.0
+#: When to look again at windows at the latest.
+LOOK_AT_WINDOWS_S = 86_400.0
+#: What is said of windows that never open, as far as one looks.
+NO_TIME = "its windows let that apply at no time"
+
+
+class Safety:
+    """A gate over the records of a cluster.
+
+    Args:
+        observe: gives the records as of now, None where they can't be read; called only where
+            running work counts, or which nodes of a pool there are.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self, observe: Callable[[], records.Observed | None], clock: Callable[[], float]
+    ) -> None:
+        self._observe = observe
+        self._clock = clock
+
+    def judge(
+        self, before: desired.Desired, after: desired.Desired, approvals: frozenset[str]
+    ) -> judgement.Judgement:
+        """Whether ``before`` may become ``after``."""
+        safety = before.structure.settings.safety
+        counts_work = safety.jobs is not None or safety.gpu_hours is not None
+        counts_work = counts_work or _may_exceed_share(before, after)
+        now = self._clock()
+        observed: records.Observed | None = records.Observed()
+        if counts_work or safety.windows or _counts_machines(before, after):
+            observed = self._observe()
+            if observed is None:
+                return _blind(now)
+        what = impact.find(before, after, observed or records.Observed(), now)
+        found = judge(before, what, now, approvals)
+        if found.findings and not counts_work:
+            # The figures of running work are for people; they are looked up where one will look.
+            seen = self._observe() or records.Observed()
+            found = judge(before, impact.find(before, after, seen, now), now, approvals)
+        return found
+
+
+def _may_exceed_share(before: desired.Desired, after: desired.Desired) -> bool:
+    """Whether so many documents of jobs leave that it may be too large a part of what runs."""
+    safety = before.structure.settings.safety
+    if safety.job_share is None:
+        return False
+    return len(before.jobs.keys() - after.jobs.keys()) > safety.job_share * safety.job_floor
+
+
+def _counts_machines(before: desired.Desired, after: desired.Desired) -> bool:
+    """Whether the change is of pools of which the records have to say which nodes there are."""
+    old, new = before.structure.pools, after.structure.pools
+    return old != new and any(
+        pool.provisioning is not None for pool in (*old.values(), *new.values())
+    )
+
+
+def _blind(now: float) -> judgement.Judgement:
+    """Nothing is known of what runs, so that nothing that may end it applies."""
+    parts: tuple[judgement.Part, ...] = ("structure", "removal")
+    message = "the records of running work can't be read, and limits depend on them"
+    findings = tuple(judgement.Finding(part, judgement.WORK_UNKNOWN, message) for part in parts)
+    return judgement.Judgement(findings, until=now + LOOK_AGAIN_S)
+
+
+def judge(
+    before: desired.Desired, what: impact.Impact, now: float, approvals: frozenset[str]
+) -> judgement.Judgement:
+    """Whether a change applies.
+
+    Args:
+        before: what is in force; its limits hold.
+        what: what the change does, at ``now``.
+        now: seconds since the epoch.
+        approvals: digests that people approved.
+    """
+    safety = before.structure.settings.safety
+    protected = list(_never(before, what))
+    over = [*_limits(safety, what), *_named(before, what)]
+    until = None
+    if _is_disruptive(what):
+        opens = opens_at(safety.windows, now)
+        if opens is not None:
+            over.append(_outside(opens))
+            until = min(opens, now + LOOK_AT_WINDOWS_S)
+    given = {one.part: _approval(one.part, what, safety, approvals) for one in over}
+    left = [one for one in over if given[one.part] is None]
+    if not left:
+        until = None
+    digest = what.digest if left and not protected else ""
+    held = {one.part for one in (*protected, *left)}
+    used = [_used(part, one) for part, one in given.items() if one and part not in held]
+    return judgement.Judgement(
+        (*protected, *left), what.digest, until, judgement.approval(digest), tuple(used)
+    )
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+
+def _limits(safety: desired.Safety, what: impact.Impact) -> Iterator[judgement.Finding]:
+    """Every limit that the change exceeds."""
+
+    def over(part: judgement.Part, message: str, field: str) -> judgement.Finding:
+        text = f"{message} without approval (limits.{field} in {_WHERE})"
+        return judgement.Finding(part, "over-limit", text)
+
+    pools = [pool for pool in what.pools if pool.gpus_before < what.total.gpus_before]
+    for one in (what.total, *pools):
+        if safety.gpu_share is None or one.gpus_before < max(1, safety.gpu_floor):
+            continue
+        if one.share_lost > safety.gpu_share:
+            where = f" of pool {one.pool}" if one.pool else ""
+            leave = "leaves" if one.gpus_lost == 1 else "leave"
+            yield over(
+                "structure",
+                f"{one.gpus_lost} of {quantities.counted(one.gpus_before, 'GPU')}{where} "
+                f"({one.share_lost:.0%}) {leave} "
+                f"service, and at most {safety.gpu_share:.0%} may",
+                "gpuShare",
+            )
+    if safety.gpus is not None and what.total.gpus_lost > safety.gpus:
+        yield over(
+            "structure",
+            f"{_gpus(what.total.gpus_lost)} service, and at most {safety.gpus} may",
+            "gpus",
+        )
+    removed = what.queues_removed
+    if safety.queues is not None and len(removed) > safety.queues:
+        yield over(
+            "structure",
+            f"{_counted(len(removed), 'queue')} removed ({_some(removed)}), and at most "
+            f"{safety.queues} may be",
+            "queues",
+        )
+    for part in _parts_over(safety.jobs, what.jobs_ended):
+        ended = what.jobs_ended("structure", "removal")
+        names = [job.job for job in what.jobs if job.ends and job.part != "job"]
+        yield over(
+            part,
+            f"{_counted(ended, 'running job')} ended ({_some(names)}), and at most "
+            f"{safety.jobs} may be",
+            "jobs",
+        )
+    yield from _share_of_jobs(safety, what)
+    for part in _parts_over(safety.gpu_hours, what.gpu_hours_lost):
+        lost = what.gpu_hours_lost("structure", "removal")
+        yield over(
+            part,
+            f"{lost:.1f} GPU-hours of running work are lost, and at most "
+            f"{safety.gpu_hours:g} may be",
+            "gpuHours",
+        )
+
+
+def _share_of_jobs(safety: desired.Safety, what: impact.Impact) -> Iterator[judgement.Finding]:
+    """A removal of documents that ends more of what runs than somebody is likely to have meant."""
+    running, ended = what.jobs_running, what.jobs_ended("removal")
+    if _is_over_share(safety, what, ended):
+        names = [job.job for job in what.jobs if job.ends and job.part == "removal"]
+        yield judgement.Finding(
+            "removal",
+            "over-limit",
+            f"{ended} of {running} running jobs ({ended / running:.0%}) are ended by removing "
+            f"their documents ({_some(names)}), and at most "
+            f"{safety.job_share or 0:.0%} may be without "
+            f"approval (limits.jobShare in {_WHERE})",
+        )
+
+
+def _parts_over(limit: float | None, figure: Callable[..., float]) -> Iterator[judgement.Part]:
+    """The parts that exceed a limit; both where only their sum does."""
+    if limit is None or figure("structure", "removal") <= limit:
+        return
+    parts: tuple[judgement.Part, ...] = ("structure", "removal")
+    alone = [part for part in parts if figure(part) > limit]
+    yield from alone or [part for part in parts if figure(part) > 0]
+
+
+def _counted(count: int, noun: str) -> str:
+    return quantities.counted(count, noun, one="is", many="are")
+
+
+def _gpus(count: int) -> str:
+    return quantities.counted(count, "GPU", one="leaves", many="leave")
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    return ", ".join(listed[:_NAMES_MAX]) + (" …" if len(listed) > _NAMES_MAX else "")
+
+
+# --- objects that need a word -----------------------------------------------------------------
+
+
+def _named(before: desired.Desired, what: impact.Impact) -> Iterator[judgement.Finding]:
+    """Objects of which every change, or the removal, needs approval."""
+    if what.approval:
+        yield judgement.Finding(
+            "structure",
+            "needs-approval",
+            f"{_some(what.approval)}: every change of it needs approval (approval in {_WHERE})",
+        )
+    for part, labels in _pruned(before, what, "confirm"):
+        yield judgement.Finding(
+            part, "prune-confirm", f"{_some(labels)}: its removal has to be confirmed (prune)"
+        )
+
+
+def _never(before: desired.Desired, what: impact.Impact) -> Iterator[judgement.Finding]:
+    for part, labels in _pruned(before, what, "never"):
+        yield judgement.Finding(
+            part,
+            "prune-never",
+            f"{_some(labels)}: it is never removed (prune: never); to remove it, first commit "
+            "that it may be, then remove it in a commit that comes after",
+        )
+
+
+def _pruned(
+    before: desired.Desired, what: impact.Impact, policy: desired.Prune
+) -> Iterator[tuple[judgement.Part, list[str]]]:
+    """What the change removes of what has a policy, by part."""
+    by_kind = before.structure.settings.safety.prune
+    own = before.structure.prune
+    gone = [
+        label
+        for label in what.removed
+        if own.get(label, by_kind.get(label.split("/", 1)[0], "auto")) == policy
+    ]
+    if gone:
+        yield "structure", gone
+    of_jobs = by_kind.get("Job", "auto")
+    jobs = [name for name in what.jobs_removed if (before.jobs[name].prune or of_jobs) == policy]
+    if jobs:
+        yield "removal", [f"Job/{name}" for name in jobs]
+
+
+# --- windows ----------------------------------------------------------------------------------
+
+
+def _is_disruptive(what: impact.Impact) -> bool:
+    """Whether the structure of a change takes something away that is in use."""
+    return bool(what.total.gpus_lost or what.queues_removed or what.jobs_ended("structure"))
+
+
+def _outside(until: float) -> judgement.Finding:
+    if until == occurrences.NEVER:
+        days = round(occurrences.LOOK_S / 86_400)
+        message = (
+            f"it takes something out of service, and {NO_TIME} in the next {days} days: correct "
+            f"them (windows in {_WHERE}), or approve this change"
+        )
+    else:
+        message = (
+            "it takes something out of service, and this is not the time for it, the next time is "
+            f"{times.format_time(until)} (windows in {_WHERE})"
+        )
+    return judgement.Finding("structure", "outside-window", message)
+
+
+def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:
+    """When disruptive changes may apply next; None: now.
+
+    A window that denies beats one that allows; where none allows, all other time is allowed.
+    """
+    if not found:
+        return None
+    known_until = now + occurrences.LOOK_S
+    spans: list[tuple[bool, float, float]] = []
+    for one in found:
+        times_of_one = occurrences.spans(one.schedule, one.duration_s, now)
+        if len(times_of_one) >= occurrences.SPANS_MAX:
+            known_until = min(known_until, times_of_one[-1][0])
+        spans += [(one.allow, begin, end) for begin, end in times_of_one]
+    only_allowed = any(one.allow for one in found)
+    moments = sorted({now, *(m for _, begin, end in spans for m in (begin, end) if m > now)})
+    for moment in moments:
+        if moment > known_until:
+            break
+        inside = [allow for allow, begin, end in spans if begin <= moment < end]
+        if False not in inside and (True in inside or not only_allowed):
+            return None if moment == now else moment
+    return occurrences.NEVER
+
+
+# --- approval ---------------------------------------------------------------------------------
+
+
+def _approval(
+    part: judgement.Part,
+    what: impact.Impact,
+    safety: desired.Safety,
+    approvals: frozenset[str],
+) -> str | None:
+    """What approved this part of the change, and no less than it does now; None: nothing did."""
+    mine = digests.parse_digest(what.digest)
+    if mine is None:
+        return None
+    for text in sorted(approvals):
+        given = digests.parse_digest(text)
+        if given is None:
+            continue
+        same = (
+            given.structure == mine.structure
+            if part == "structure"
+            else given.removals == mine.removals
+        )
+        if same and _within(given, what, safety):
+            return text
+    return None
+
+
+def _used(part: judgement.Part, approval: str) -> judgement.Used:
+    given = digests.parse_digest(approval) or digests.Digest()
+    structure, removals = given.structure, given.removals
+    if part == "structure":
+        rest = msgspec.structs.replace(given, structure="") if removals else None
+    else:
+        rest = msgspec.structs.replace(given, removals="") if structure else None
+    return judgement.Used(part, approval, rest.text() if rest else "")
+
+
+def _within(given: digests.Digest, what: impact.Impact, safety: desired.Safety) -> bool:
+    """Whether the running work that ends is what was approved, give or take a limit."""
+    more_jobs = what.jobs_ended("structure", "removal") - given.jobs_ended
+    more_hours = what.gpu_hours_lost("structure", "removal") - given.gpu_hours_lost
+    return (
+        (safety.jobs is None or more_jobs <= safety.jobs)
+        and (safety.gpu_hours is None or more_hours <= safety.gpu_hours)
+        and not (what.jobs_ended("removal") and _is_over_share(safety, what, more_jobs))
+    )
+
+
+def _is_over_share(safety: desired.Safety, what: impact.Impact, ended: int) -> bool:
+    """Whether so many jobs are more of what runs than somebody is likely to have meant."""
+    running = what.jobs_running
+    if safety.job_share is None or running < max(1, safety.job_floor):
+        return False
+    return ended > safety.job_share * running

@@ -1,0 +1,67 @@
+"""Whether the last schedule still stands, so that a cycle that brought only usage costs little.
+
+A schedule is made from the structure, the jobs, the attempts, what nodes are, what was promised,
+and time. Where none of it changed, making it again would come to the same: nothing starts,
+nothing leaves, every reason is as it was. Time enters in two ways. Moments that something waits
+for are ``Standing.wake_at``. What it changes steadily (how much work an eviction would lose, the
+slack of a deadline) is reckoned by ``Standing.at``, which moves only when a schedule is due
+anyhow, or after a minute: so leaving a schedule out is no approximation.
+"""
+
+from reconciler.core import cycle_context as desk
+from reconciler.core import overrides
+from reconciler.core.nodes import unschedulable_nodes as closing
+from reconciler.model.state import records
+from reconciler.scheduling import decisions
+from reconciler.scheduling.inputs import snapshots as snapshot
+
+#: How long what time changes steadily is taken to be as it was, while something waits to start.
+SAMPLE_S = 60.0
+
+
+def find(work: desk.Work) -> records.Standing | None:
+    """The last schedule's standing if the phases before it changed nothing it was made from."""
+    standing = work.observed.standing
+    if standing is None or standing.generation != work.desired.generation:
+        return None
+    # not their subjects alone: reasons name who, until when, and why
+    if overrides.suspensions(work.overrides) != overrides.suspensions(work.observed.overrides):
+        return None
+    if work.left_nodes:
+        return None
+    if work.now < standing.at:
+        return None  # the clock was set back
+    for moment in (standing.wake_at, standing.stale_at):
+        if moment is not None and moment <= work.now:
+            return None
+    if work.attempts or work.replaced or any(draft.changed for draft in work.drafts.values()):
+        return None
+    known = work.observed.nodes
+    if any(_other(known.get(name), node) for name, node in work.nodes.items()):
+        return None
+    return standing
+
+
+def made(
+    work: desk.Work, at: float, situation: snapshot.Snapshot, decided: decisions.Decisions
+) -> records.Standing | None:
+    """What a schedule stands for; None where it changed what the next one is made from."""
+    if decided.placements or decided.evictions:
+        return None
+    if list(decided.promised.items()) != list(work.observed.promised.items()):
+        return None
+    if decided.kept != situation.kept or decided.turns != situation.turns:
+        return None
+    stale_at = at + SAMPLE_S if situation.lines else None
+    return records.Standing(at, work.desired.generation, work.schedule_at, stale_at)
+
+
+def _other(before: records.NodeRecord | None, now: records.NodeRecord) -> bool:
+    """Whether a node changed in more than times, usage and words."""
+    return (
+        before is None
+        or now.state is not before.state
+        or now.pool != before.pool
+        or closing.words(now) != closing.words(before)
+        or (now.inventory is not before.inventory and now.inventory != before.inventory)
+    )

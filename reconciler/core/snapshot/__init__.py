@@ -1,0 +1,1 @@
+"""Builds the scheduler's snapshot from records and desired state."""

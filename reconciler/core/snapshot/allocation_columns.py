@@ -1,0 +1,188 @@
+"""Elements that hold something now, as the scheduler sees them: what, since when, for how long.
+
+Attempts come in, grouped by element; a ``Holding`` goes out for each. Of an element of which only
+some tasks leave there are two: what leaves, then what stays.
+"""
+
+import itertools
+from collections.abc import Callable
+
+from reconciler.core import cycle_context as desk
+from reconciler.core.jobs import elastic_jobs as resizing
+from reconciler.core.jobs import run_times as runtimes
+from reconciler.core.jobs import running_gangs as holders
+from reconciler.core.snapshot import node_columns as tables
+from reconciler.core.snapshot import task_shapes as forms
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, EndReason
+from reconciler.scheduling.inputs import snapshots as columns
+
+
+class Maker:
+    """Makes holdings; what does not differ between them is worked out once."""
+
+    def __init__(
+        self,
+        work: desk.Work,
+        at: float,
+        *,
+        nodes: tables.Nodes,
+        selectors: forms.Selectors,
+        shapes: forms.Shapes,
+        expected_s: Callable[[desired.Job], float],
+    ) -> None:
+        self._work = work
+        self._at = at
+        self._nodes = nodes
+        self._selectors = selectors
+        self._shapes = shapes
+        self._expected_s = expected_s
+        structure = work.desired.structure
+        self._row_of_queue = {name: row for row, name in enumerate(structure.queues)}
+        self._scheduling = structure.settings.scheduling
+        self._learns = self._scheduling.learned_quantile is not None
+        #: What kept holdings stand for.
+        self._frame: holders.Frame = (structure, nodes.names, nodes.profiles)
+
+    def all(self, held: holders.Held) -> tuple[columns.Holding, ...]:
+        """A holding for each element, those that leave in part before what stays of them."""
+        frame, before = self._frame, held.frame
+        same = before is not None and before[0] is frame[0] and before[1:] == frame[1:]
+        # selectors that there were not before may match any of them
+        same = same and held.made_at <= self._at and not self._selectors.all
+        held.frame, held.made_at = frame, self._at
+        # In order: shapes are numbered as they are met.
+        for key in sorted(held.unmade if same else held.entries):
+            if self._make(held.entries[key]):
+                held.unmade.discard(key)
+            else:
+                held.unmade.add(key)
+        return tuple(itertools.chain.from_iterable([one.holdings for one in held.in_order()]))
+
+    def _make(self, entry: holders.Entry) -> bool:
+        """Make them; whether they last, since nothing but their records is in them."""
+        record = entry.record
+        spec, entry.holdings = record.spec, []
+        if spec.queue not in self._row_of_queue:
+            return False
+        entry.holdings = self._of(record, entry.element, entry.attempts)
+        return not (
+            self._learns
+            or spec.affinities
+            or self._selectors.all
+            or resizing.is_resizable(spec)
+            or any(holding.shape >= 0 for holding in entry.holdings)
+            or max(holding.since for holding in entry.holdings) >= self._at
+        )
+
+    def _of(
+        self, record: records.JobRecord, element: int, attempts: holders.Attempts
+    ) -> list[columns.Holding]:
+        leaving = [attempt for attempt in attempts if attempt.stop is not None]
+        if not leaving or len(leaving) == len(attempts):
+            return [self._holding(record, element, attempts, leaving=bool(leaving))]
+        if not resizing.is_resizable(record.spec):
+            return [self._holding(record, element, attempts, leaving=True)]
+        staying = [attempt for attempt in attempts if attempt.stop is None]
+        return [
+            self._holding(record, element, leaving, leaving=True),
+            self._holding(record, element, staying, leaving=False),
+        ]
+
+    def _holding(
+        self, record: records.JobRecord, element: int, attempts: holders.Attempts, *, leaving: bool
+    ) -> columns.Holding:
+        spec = record.spec
+        queue = self._work.desired.structure.queues[spec.queue]
+        began, try_began = runtimes.began(attempts), self._try_began(spec, element, attempts)
+        saved = [a.saved.at for a in attempts if a.saved is not None]
+        minimum_s = queue.min_runtime_s
+        if minimum_s is None:
+            minimum_s = self._scheduling.min_runtime_s
+        evicted = [
+            a.stop for a in attempts if a.stop is not None and a.stop.reason is EndReason.PREEMPTED
+        ]
+        doubtful = bool([a for a in attempts if a.state is AttemptState.UNKNOWN])
+        movable = spec.preemptible and spec.checkpoint is not None
+        fixed = not leaving and _is_fixed(spec, attempts)
+        shape = -1
+        if (movable or fixed) and not doubtful:
+            shape, refusal = self._shapes.of(spec)
+            shape = shape if refusal is None else -1
+        resizable = resizing.is_resizable(spec)
+        return columns.Holding(
+            job=spec.name,
+            element=element,
+            queue=self._row_of_queue[spec.queue],
+            priority=spec.priority,
+            order=record.order,
+            tasks=self._tasks(spec, attempts),
+            preemptible=spec.preemptible,
+            since=min(max([began, *saved]), self._at),
+            protected_until=self._protected_until(began, minimum_s, record, element),
+            movable=movable,
+            ends_at=runtimes.ends_at(spec, try_began, self._expected_s(spec), self._at),
+            leaving=leaving,
+            leaving_for=evicted[0].by if evicted else "",
+            shape=shape,
+            matches=self._selectors.matching(spec),
+            exclusive=spec.exclusive,
+            least=tuple(group.least for group in spec.groups) if resizable else (),
+            doubtful=doubtful,
+            moving=bool(evicted) and any(stop.moving for stop in evicted),
+            began=min(try_began, self._at),
+            fixed=fixed and shape >= 0,
+            of_array=spec.array_count is not None,
+            grace_s=float(max(a.grace_s for a in attempts)),
+            leaves_by=max((a.stop.at + a.stop.grace_s for a in attempts if a.stop), default=0.0),
+        )
+
+    def _try_began(self, spec: desired.Job, element: int, attempts: holders.Attempts) -> float:
+        """When the try began by whose start its time limit counts: with a task that may have ended,
+        or is leaving, while others that came later go on."""
+        whole = self._work.attempts_of_element(spec.name, element)
+        if len(whole) <= len(attempts):
+            return runtimes.began(attempts)
+        return runtimes.began([one for one in whole if not one.concluded] or attempts)
+
+    def _protected_until(
+        self, began: float, minimum_s: int, record: records.JobRecord, element: int
+    ) -> float:
+        """Until when it is not evicted: its minimum run time, or the grace of a gang in part."""
+        until = began + minimum_s if minimum_s else 0.0
+        since = self._work.short_since.get(f"{record.name}/{element}")
+        if since is not None:
+            until = max(until, since + self._scheduling.stale_gang_s)
+        return until
+
+    def _tasks(self, spec: desired.Job, attempts: holders.Attempts) -> tuple[columns.HeldTask, ...]:
+        number: dict[str, int] = {}
+        if len(spec.groups) > 1:
+            number = {group.name: index for index, group in enumerate(spec.groups)}
+        spare = holders.spare_of(spec, attempts)
+        row_of, width = self._nodes.row_of, self._nodes.columns.devices.shape[1]
+        return tuple(
+            [
+                columns.HeldTask(
+                    node=row_of[a.node],
+                    amounts=a.resources.as_vector(),
+                    # of devices that no pool declares any more nothing comes free
+                    devices=tuple([device for device in a.devices if device < width]),
+                    share=a.share_milli or columns.WHOLE,
+                    profile=self._nodes.profile_of(a.mig_profile) if a.mig_profile else -1,
+                    instances=len(a.instances),
+                    group=number.get(a.group, 0),
+                    index=a.index,
+                    spare=a.id in spare,
+                )
+                for a in attempts
+                if a.node in row_of
+            ]
+        )
+
+
+def _is_fixed(spec: desired.Job, attempts: holders.Attempts) -> bool:
+    """Whether an element has more tasks than it needs and can give none of them up."""
+    least = sum(group.least for group in spec.groups)
+    return spec.is_elastic and not resizing.is_resizable(spec) and len(attempts) > least

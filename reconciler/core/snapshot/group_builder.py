@@ -1,0 +1,389 @@
+"""What waits, in lines: claims of one queue that are alike in all that matters to a decision.
+
+Jobs that are not finished come in; lines of claims in order of arrival go out, with the reasons
+of those that are not offered to the scheduler at all. A job that waits and a job that could grow
+are claims alike.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from reconciler.core import cycle_context as desk
+from reconciler.core import job_draft as drafts
+from reconciler.core.jobs import elastic_jobs as resizing
+from reconciler.core.jobs import readiness as waiting
+from reconciler.core.jobs import run_times as runtimes
+from reconciler.core.jobs import running_gangs as holders
+from reconciler.core.quota import quota_usage as quotas
+from reconciler.core.quota import unschedulable as hopeless
+from reconciler.core.snapshot import learned_mix as learning
+from reconciler.core.snapshot import pending_cache as pending
+from reconciler.core.snapshot import task_shapes as forms
+from reconciler.core.snapshot import windows
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.model.state.pending_reasons import CAN_NOT_START, Reason
+from reconciler.model.state.states import AttemptState, JobState
+from reconciler.model.values import resources
+from reconciler.scheduling.inputs import snapshots as columns
+
+_NO_NOTE = records.ElementNote()
+
+
+@dataclass
+class Waiting:
+    """What waits and who waits for another reason than room.
+
+    Attributes:
+        made: lines for the scheduler.
+        judged: lines of claims that no cap has a place for and that could start under none: of
+            them is asked alone whether that is so yet.
+        capped: jobs that a quota holds for, by kind. let_last: the kinds that were let through
+            last.
+        reasons, reason_of: of jobs that are not in the lines.
+        pending_jobs: queue to number of jobs of which something waits.
+        unreachable: jobs whose deadline can't be met any more, with the latest start it had.
+        pressed: claims with a deadline. in_time: jobs whose deadline can be met yet.
+    """
+
+    made: pending.Lines
+    reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
+    reason_of: dict[str, str] = field(default_factory=dict)
+    pending_jobs: dict[str, int] = field(default_factory=dict)
+    unreachable: dict[str, float] = field(default_factory=dict)
+    pressed: list[columns.Claim] = field(default_factory=list)
+    in_time: list[str] = field(default_factory=list)
+    judged: tuple[columns.Line, ...] = ()
+    capped: tuple[tuple[str, hopeless.Kind], ...] = ()
+    let_last: frozenset[hopeless.Kind] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Granted:
+    """What caps leave of a job's elements: how many, each asking ``tasks``, its minimum or all."""
+
+    count: int
+    tasks: tuple[resources.Resources, ...]
+    capped: bool
+
+
+class Maker:
+    """Makes lines; what does not differ between jobs is worked out once."""
+
+    def __init__(
+        self,
+        work: desk.Work,
+        at: float,
+        *,
+        shapes: forms.Shapes,
+        held: holders.Held,
+        opened: tuple[columns.Window, ...],
+    ) -> None:
+        self._work = work
+        self._at = at
+        self._shapes = shapes
+        self._held = held
+        self._windows = opened
+        self._structure = work.desired.structure
+        self._row_of_queue = {name: row for row, name in enumerate(self._structure.queues)}
+        self._expected_s = learning.expected_s(work)
+        self._accounts = quotas.Accounts(work, held)
+        self._turns = {name: turn for turn, name in enumerate(work.observed.promised)}
+        self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
+        self._found: dict[pending.Key, list[columns.Claim]] = {}
+        self._judged: dict[pending.Key, list[columns.Claim]] = {}
+        self._capped: list[tuple[int, int, records.JobRecord, waiting.Readiness, int]] = []
+        self._growing: list[tuple[int, int, records.JobRecord, int, int]] = []
+        self._pending = work.recall.part(pending.Pending)
+        self._made = Waiting(pending.NOTHING)
+
+    def all(self) -> Waiting:
+        """Go through all jobs that are not finished: plain ones by group, each of the others."""
+        work = self._work
+        self._pending.renew(work, self._shapes)
+        numbers = self._shapes.number(self._pending.forms())
+        self._made.pending_jobs = {
+            queue: count for queue, count in self._pending.counts.items() if count
+        }
+        for name in sorted(self._pending.others):
+            draft = work.drafts.get(name)
+            record = draft.record() if draft else work.observed.jobs[name]
+            self._job(record)
+        self._let_through()
+        self._made.made = self._pending.lines(numbers, self._found)
+        self._made.judged = tuple(pending.line_of(key, self._judged[key]) for key in self._judged)
+        return self._made
+
+    def _let_through(self) -> None:
+        """Ask caps of all that they hold for: what room is kept for, what waits, what grows.
+
+        What can't start as the last cycle found it takes nobody's place: it comes last.
+        """
+        made, promised = self._made, self._work.observed.promised
+        self._capped.sort(key=lambda one: one[:2])
+        made.capped = tuple(
+            (record.name, hopeless.kind_of(record.spec, shape))
+            for _, _, record, _, shape in self._capped
+        )
+        found = hopeless.kinds(self._work, made.capped)
+        if found and not hopeless.since_changed(self._work):
+            made.let_last = found
+        granted = {
+            record.name: self._promised(record, ready)
+            for _, _, record, ready, _ in self._capped
+            if record.name in promised
+        }
+        last = []
+        for (name, kind), one in zip(made.capped, self._capped, strict=True):
+            if kind in made.let_last and name not in promised:
+                last.append(one)
+            else:
+                _, _, record, ready, shape = one
+                self._under_quota(record, ready, shape, granted.get(name))
+        # What grows may have of a cap what is left when all that waits has been let through.
+        for _, _, record, shape, claimed in sorted(self._growing, key=lambda one: one[:2]):
+            self._growth(record, shape, claimed)
+        for _, _, record, ready, shape in last:
+            self._under_quota(record, ready, shape, None, hopeful=False)
+
+    def _job(self, record: records.JobRecord) -> None:
+        spec, made = record.spec, self._made
+        held = spec.suspend or record.state is JobState.HELD
+        if drafts.PENDING not in record.elements and not spec.is_elastic and not held:
+            return  # all of it runs
+        ready = waiting.readiness(self._work, record, record.elements)
+        if drafts.PENDING in record.elements:
+            self._note_deadline(spec)
+            made.pending_jobs[spec.queue] = made.pending_jobs.get(spec.queue, 0) + 1
+        grows = resizing.is_resizable(spec)
+        if ready.reason is not None:
+            self._explain(spec.name, ready.reason_key, ready.reason)
+        if not grows and not ready.elements:
+            return
+        if spec.queue not in self._row_of_queue:
+            return
+        shape, refusal = self._shapes.of(spec)
+        if refusal is not None:
+            if ready.elements:
+                self._explain(spec.name, f"NoUnixUser/{spec.owner}", refusal)
+            return
+        if ready.elements and ready.reason is None:
+            if self._accounts.of(spec):
+                self._capped.append((-spec.priority, record.order, record, ready, shape))
+            else:
+                self._claim(record, ready, shape)
+        if grows:
+            claimed = ready.startable if ready.elements and ready.reason is None else 0
+            self._growing.append((-spec.priority, record.order, record, shape, claimed))
+
+    def _latest_start(self, spec: desired.Job) -> float:
+        """Until when a job has to start so that its deadline can be met; infinite without one."""
+        if spec.deadline is None:
+            return math.inf
+        expected_s = self._expected_s(spec)
+        return spec.deadline - (expected_s if expected_s < math.inf else 0.0)
+
+    def _note_deadline(self, spec: desired.Job) -> None:
+        """Whether the deadline of a job can be met yet, whatever it waits for."""
+        latest = self._latest_start(spec)
+        if latest < self._at:
+            self._made.unreachable[spec.name] = latest
+        elif latest < math.inf:
+            self._made.in_time.append(spec.name)
+            self._work.wake_schedule(math.nextafter(latest, math.inf))
+
+    def _explain(self, job: str, key: str, reason: Reason) -> None:
+        self._made.reasons[key] = (reason,)
+        self._made.reason_of[job] = key
+
+    def _asked(self, spec: desired.Job) -> tuple[tuple[resources.Resources, ...], bool]:
+        """What an element asks of caps; whether its minimum alone, the whole being too much."""
+        tasks = tuple(group.resources.times(group.count) for group in spec.groups)
+        if not spec.is_elastic or self._accounts.refusal(spec, tasks) is None:
+            return tasks, False
+        return tuple(group.resources.times(group.least) for group in spec.groups), True
+
+    def _promised(self, record: records.JobRecord, ready: waiting.Readiness) -> _Granted:
+        """Let those elements through that room is kept for, before anything else that waits."""
+        tasks, capped = self._asked(record.spec)
+        kept = min(self._work.observed.promised[record.name], ready.startable)
+        count = self._accounts.admit_promised(record.spec, kept, tasks)
+        return _Granted(count, tasks, capped)
+
+    def _under_quota(
+        self,
+        record: records.JobRecord,
+        ready: waiting.Readiness,
+        shape: int,
+        granted: _Granted | None,
+        *,
+        hopeful: bool = True,
+    ) -> None:
+        spec = record.spec
+        if granted is None:
+            granted = _Granted(0, *self._asked(spec))
+        tasks, capped = granted.tasks, granted.capped
+        startable, reason = self._accounts.admit(
+            spec, ready.startable - granted.count, tasks, since=record.submitted_at
+        )
+        startable += granted.count
+        if not startable and reason is not None:
+            if not hopeful and CAN_NOT_START not in reason.message:
+                self._judge(record, ready, shape, reason)
+                return
+            self._explain(spec.name, hopeless.key_of(reason.code, spec.name), reason)
+            return
+        held_back = None
+        if startable < ready.startable:
+            held_back = self._accounts.refusal(spec, tasks)
+        admitted = waiting.Readiness(ready.elements, startable)
+        self._claim(record, admitted, shape, held_back=held_back, capped=capped)
+
+    def _judge(
+        self, record: records.JobRecord, ready: waiting.Readiness, shape: int, reason: Reason
+    ) -> None:
+        """Have it said whether a claim that no cap has a place for can start yet, and no more."""
+        spec = record.spec
+        claim = columns.Claim(
+            spec.name, record.order, ready.elements, startable=0, held_back=reason
+        )
+        key = self._key(spec, shape, self._expected_s(spec), grows=False)
+        self._judged.setdefault(key, []).append(claim)
+
+    def _claim(
+        self,
+        record: records.JobRecord,
+        ready: waiting.Readiness,
+        shape: int,
+        *,
+        held_back: Reason | None = None,
+        capped: bool = False,
+    ) -> None:
+        spec = record.spec
+        if held_back is None and ready.startable < len(ready.elements) and spec.parallelism:
+            held_back = waiting.array_limit(spec.parallelism)
+        duration_s, slack_s = self._expected_s(spec), self._latest_start(spec) - self._at
+        claim = columns.Claim(
+            job=spec.name,
+            order=record.order,
+            elements=ready.elements,
+            startable=ready.startable,
+            owner=spec.owner,
+            slack_s=slack_s,
+            submitted_at=record.submitted_at,
+            promised=self._work.observed.promised.get(spec.name, 0),
+            promise_turn=self._turns.get(spec.name, 0),
+            moved=any(record.notes[e].moved for e in ready.elements if e in record.notes)
+            if record.notes
+            else False,
+            held_back=held_back,
+            capped=capped,
+        )
+        if slack_s < math.inf:
+            self._made.pressed.append(claim)
+        self._found.setdefault(self._key(spec, shape, duration_s, grows=False), []).append(claim)
+
+    def _growth(self, record: records.JobRecord, shape: int, claimed: int) -> None:
+        """Tasks that elements which run with fewer than they would take could gain.
+
+        ``claimed``: how many elements of the job may start as well.
+        """
+        spec = record.spec
+        blocked = record.removed or spec.suspend or self._structure.settings.suspend
+        if blocked:
+            return
+        # room is promised to jobs: what its waiting elements leave of that is for tasks; without
+        # it who made room for them would start there again, have to leave again, and so on
+        promised = max(0, self._work.observed.promised.get(spec.name, 0) - claimed)
+        for element in self._work.elements_with_attempts(spec.name):
+            missing = self._admitted(spec, self._missing(record, element))
+            if missing:
+                claim = columns.Claim(
+                    job=spec.name,
+                    order=record.order,
+                    elements=(element,),
+                    startable=1,
+                    owner=spec.owner,
+                    submitted_at=record.submitted_at,
+                    missing=missing,
+                    promised=promised,
+                    promise_turn=self._turns.get(spec.name, 0),
+                    whole_s=self._expected_s(spec),
+                )
+                key = self._key(spec, shape, self._left_s(spec, element), grows=True)
+                self._found.setdefault(key, []).append(claim)
+
+    def _left_s(self, spec: desired.Job, element: int) -> float:
+        """How long a task that joins an element holds what it takes: until that ends.
+
+        In whole minutes, rounded up, so that what grows stays alike for a while.
+        """
+        attempts = self._work.attempts_of_element(spec.name, element)
+        began = runtimes.began(attempts)
+        left_s = runtimes.ends_at(spec, began, self._expected_s(spec), self._at) - self._at
+        return left_s if left_s == math.inf else 60.0 * max(0, math.ceil(left_s / 60))
+
+    def _admitted(
+        self, spec: desired.Job, missing: tuple[tuple[int, int], ...]
+    ) -> tuple[tuple[int, int], ...]:
+        """Of missing tasks those that caps allow; none where a gang would stay too small."""
+        if not missing or not self._accounts.of(spec):
+            return missing
+        lacking = []
+        for number, group in enumerate(spec.groups):
+            own = [task for task in missing if task[0] == number]
+            lacking += own[: max(0, group.least - (group.count - len(own)))]
+        ordered = lacking + [task for task in missing if task not in lacking]
+        tasks = [spec.groups[group].resources for group, _ in ordered]
+        count = self._accounts.admit_more(spec, tasks)
+        return tuple(sorted(ordered[:count])) if count >= len(lacking) else ()
+
+    def _missing(self, record: records.JobRecord, element: int) -> tuple[tuple[int, int], ...]:
+        """The tasks that a running element has not, unless it is about to end."""
+        if record.elements[element] not in drafts.LIVE_CODES:
+            return ()
+        if record.notes.get(element, _NO_NOTE).verdict is not None:
+            return ()
+        attempts = self._work.attempts_of_element(record.name, element)
+        if not attempts or any(resizing.has_succeeded(a) for a in attempts):
+            return ()
+        present = {
+            (attempt.group, attempt.index)
+            for attempt in attempts
+            if attempt.state is not AttemptState.ENDED
+        }
+        return tuple(
+            (number, index)
+            for number, group in enumerate(record.spec.groups)
+            for index in range(group.count)
+            if (group.name, index) not in present
+        )
+
+    def _key(self, spec: desired.Job, shape: int, duration_s: float, *, grows: bool) -> pending.Key:
+        return (
+            self._row_of_queue[spec.queue],
+            shape,
+            spec.priority,
+            spec.preemptible,
+            duration_s,
+            self._windows_of(spec) if self._windows else (),
+            grows,
+            spec.preempts,
+        )
+
+    def _windows_of(self, spec: desired.Job) -> tuple[int, ...]:
+        key = (spec.owner, spec.queue, spec.reservation)
+        if key not in self._usable:
+            above = learning.ancestors(self._structure, spec.queue)
+            self._usable[key] = windows.usable_by(spec, self._structure, self._windows, above)
+        return self._usable[key]
+
+
+def affine_specs(work: desk.Work) -> Iterable[desired.Job]:
+    """Jobs that are near to or apart from others, of those that wait or hold something."""
+    for name in work.names_besides(work.recall.affine):
+        draft = work.drafts.get(name)
+        spec = draft.spec if draft else work.observed.jobs[name].spec
+        if spec.affinities:
+            yield spec

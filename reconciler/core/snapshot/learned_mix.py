@@ -1,0 +1,268 @@
+"""What the scheduler learns from what happened: the mix that arrives, run times, use over time.
+
+Each cycle's arrivals and ends come in; a renewed ``Recollection`` goes out, bounded in size and
+the same on any machine. What is learned is read back here: a mix for placement, expected run
+times, each queue's faded use.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from reconciler.core import cycle_context as desk
+from reconciler.core.jobs import run_times as runtimes
+from reconciler.core.jobs import running_gangs as holders
+from reconciler.core.snapshot import task_shapes as forms
+from reconciler.model import desired
+from reconciler.model.state.scheduler_state import KeptRoom, Recollection, TaskKind, Turn
+from reconciler.scheduling.inputs import snapshots as columns
+
+#: After so many tasks an arrival counts half; so many kinds are told apart.
+ARRIVALS_HALVED = 2000
+KINDS_MAX = 64
+HOUR_S = 3600
+#: Hours of a budget that are kept: no window is longer.
+HOURS_MAX = desired.BUDGET_WINDOW_S_MAX // HOUR_S
+
+#: Into how many slices a window of use is cut; what was offered stands beside the queues' names.
+SLICES = 48
+OFFERED = ""
+
+Usage = Mapping[str, float]
+Slices = Mapping[str, Mapping[int, float]]
+Arrivals = tuple[tuple[TaskKind, float], ...]
+
+
+# --- the mix --------------------------------------------------------------------------------
+
+
+def with_arrivals(known: Arrivals, jobs: list[desired.Job]) -> Arrivals:
+    """The counts of kinds with the GPU tasks of new jobs; older ones fade."""
+    added: dict[TaskKind, float] = {}
+    for spec in jobs:
+        for group in spec.groups:
+            if group.resources.gpu_milli and not group.mig_profile:
+                kind = kind_of(spec, group)
+                added[kind] = added.get(kind, 0.0) + group.count * spec.element_count
+    if not added:
+        return known
+    fade = 0.5 ** (sum(added.values()) / ARRIVALS_HALVED)
+    counts = {kind: count * fade for kind, count in known}
+    for kind, count in added.items():
+        counts[kind] = counts.get(kind, 0.0) + min(count, float(ARRIVALS_HALVED))
+    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], repr(pair[0])))
+    return tuple(ordered[:KINDS_MAX])
+
+
+def kind_of(spec: desired.Job, group: desired.TaskGroup) -> TaskKind:
+    """What matters of a task to fragmentation."""
+    return TaskKind(
+        group.resources.cpu_milli,
+        group.resources.memory_bytes,
+        group.resources.gpu_milli,
+        group.devices,
+        group.gpu_memory_bytes,
+        spec.pools,
+        tuple(sorted(spec.node_selector.items())),
+    )
+
+
+def mix(recollection: Recollection, shapes: forms.Shapes) -> tuple[columns.MixEntry, ...]:
+    """The kinds of task that arrive here, with their shares of arrivals."""
+    total = sum(count for _, count in recollection.arrivals)
+    if total <= 0:
+        return ()
+    return tuple(
+        columns.MixEntry(
+            _group_of(kind),
+            shapes.eligible(kind.pools, kind.selector),
+            count / total,
+        )
+        for kind, count in recollection.arrivals
+    )
+
+
+@functools.lru_cache(maxsize=4 * KINDS_MAX)
+def _group_of(kind: TaskKind) -> columns.GroupShape:
+    """One task of a kind as the scheduler reads it."""
+    devices, share = forms.devices_of(kind.devices, kind.gpu_milli)
+    return columns.GroupShape(
+        name="mix",
+        count=1,
+        amounts=(kind.cpu_milli, kind.memory_bytes, kind.gpu_milli),
+        devices=devices,
+        share=share,
+        share_bytes=kind.gpu_memory_bytes,
+    )
+
+
+# --- run times ------------------------------------------------------------------------------
+
+
+def expected_s(work: desk.Work) -> Callable[[desired.Job], float]:
+    """How long one run of a job is expected to take: its limit, or less where it is learned."""
+    quantile = work.desired.structure.settings.scheduling.learned_quantile
+    if quantile is None:
+        return runtimes.limit_of
+    book = runtimes.Book(work.observed.recollection)
+    return lambda spec: book.cautious_s(spec, quantile)
+
+
+def usual_s(work: desk.Work) -> Callable[[str, float], float] | None:
+    """How long a run of a job takes as a rule, given how long it has run; None: nothing is known.
+
+    Nobody plans by it: it is for telling when what waits may start.
+    """
+    book = runtimes.Book(work.observed.recollection)
+
+    def usual(job: str, ran_s: float) -> float:
+        spec = holders.spec_of(work, job)
+        return columns.ENDLESS if spec is None else book.usual_s(spec, ran_s)
+
+    return usual if book else None
+
+
+# --- use over time --------------------------------------------------------------------------
+
+
+def faded_use(
+    before: Recollection,
+    offered_gpus: float,
+    at: float,
+    half_life_s: float,
+) -> tuple[Usage, float]:
+    """GPU-seconds used and offered up to ``at``, where use counts half after ``half_life_s``.
+
+    What was held at the last time was held until now: a change of it is a schedule of its own.
+    """
+    gone_s = max(0.0, at - before.used_at) if before.used_at else 0.0
+    fade = 0.5 ** (gone_s / half_life_s)
+    rate = math.log(2) / half_life_s
+    weight_s = (1 - fade) / rate  # the integral of what fades over the time gone
+    names = before.used.keys() | before.held.keys()
+    used = {
+        name: before.used.get(name, 0.0) * fade + before.held.get(name, 0.0) * weight_s
+        for name in sorted(names)
+    }
+    return used, before.offered * fade + offered_gpus * weight_s
+
+
+def use_in_window(
+    before: Recollection, offered_gpus: float, at: float, half_life_s: float, window_s: int
+) -> tuple[Usage, float, Slices]:
+    """As :func:`faded_use`, but what is older than ``window_s`` does not count at all.
+
+    Use is kept by slices of the window, and a slice leaves as a whole: up to a fiftieth of the
+    window later than it should. Also returns what is kept.
+    """
+    length_s = max(1, math.ceil(window_s / SLICES))
+    oldest = at - window_s
+    since = max(oldest, before.used_at or at)
+    held = {**before.held, OFFERED: offered_gpus}
+    kept: dict[str, dict[int, float]] = {}
+    for name in sorted(before.slices.keys() | held.keys()):
+        known = before.slices.get(name, {})
+        found = {begin: amount for begin, amount in known.items() if begin + length_s > oldest}
+        begin = math.floor(since / length_s) * length_s
+        while held.get(name) and begin < at:
+            covered_s = min(at, begin + length_s) - max(since, begin)
+            found[begin] = found.get(begin, 0.0) + held[name] * covered_s
+            begin += length_s
+        if found:
+            kept[name] = found
+    used = {
+        name: sum(
+            amount * 0.5 ** (max(0.0, at - begin - length_s / 2) / half_life_s)
+            for begin, amount in slices.items()
+        )
+        for name, slices in kept.items()
+    }
+    return used, used.pop(OFFERED, 0.0), kept
+
+
+# --- budgets --------------------------------------------------------------------------------
+
+
+def _with_spent(
+    work: desk.Work, known: Mapping[str, Mapping[int, float]]
+) -> Mapping[str, Mapping[int, float]]:
+    quotas = work.desired.structure.quotas
+    budgets = [quota for quota in quotas.values() if quota.budget_gpu_s is not None]
+    if not budgets:
+        return {} if known else known
+    hour = int(work.now // HOUR_S)
+    found = {name: dict(hours) for name, hours in known.items() if name in quotas}
+    for one in work.ended:
+        if not one.gpu_s:
+            continue
+        structure, owner = work.desired.structure, one.spec.owner
+        groups = structure.access.groups_of(owner)
+        above = ancestors(structure, one.spec.queue)
+        for quota in budgets:
+            if quota.holds_for(owner, groups, above):
+                spent = found.setdefault(quota.name, {})
+                spent[hour] = spent.get(hour, 0.0) + one.gpu_s
+    for quota in budgets:
+        oldest = int((work.now - quota.window_s) // HOUR_S)
+        spent = found.get(quota.name, {})
+        for then in [then for then in spent if then < max(oldest, hour - HOURS_MAX)]:
+            del spent[then]
+    return known if found == known else found
+
+
+def ancestors(structure: desired.Structure, queue: str) -> tuple[str, ...]:
+    """A queue and those above it."""
+    found: list[str] = []
+    name: str | None = queue
+    while name is not None and name in structure.queues and name not in found:
+        found.append(name)
+        name = structure.queues[name].parent
+    return tuple(found)
+
+
+# --- all of it ------------------------------------------------------------------------------
+
+
+def renewed(work: desk.Work) -> Recollection:
+    """What is remembered after the arrivals and ends of this cycle."""
+    before = work.observed.recollection
+    times, parts = runtimes.renewed(before, work.ended)
+    found = msgspec.structs.replace(
+        before,
+        arrivals=with_arrivals(before.arrivals, work.arrived),
+        run_times=times,
+        limit_parts=parts,
+        spent=_with_spent(work, before.spent),
+        short_since=work.short_since,
+    )
+    return before if found == before else found
+
+
+def kept_of(recollection: Recollection, row_of: Mapping[str, int]) -> tuple[columns.Kept, ...]:
+    """Reservations of backfill whose nodes are all still there."""
+    return tuple(
+        columns.Kept(one.job, one.element, one.starts_at, tuple(row_of[name] for name in one.nodes))
+        for one in recollection.kept
+        if all(name in row_of for name in one.nodes)
+    )
+
+
+def rooms_of(kept: tuple[columns.Kept, ...], names: tuple[str, ...]) -> tuple[KeptRoom, ...]:
+    """The same by name, to be remembered."""
+    return tuple(
+        KeptRoom(one.job, one.element, one.starts_at, tuple(names[row] for row in one.nodes))
+        for one in kept
+    )
+
+
+def turns_of(work: desk.Work, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+    """Those of them whose job still is: what is held or backs off now keeps its turn."""
+    found = []
+    for turn in turns:
+        draft = work.drafts.get(turn.job)
+        record = draft.record() if draft else work.observed.jobs.get(turn.job)
+        if record is not None and not record.finished and record.order == turn.of:
+            found.append(turn)
+    return tuple(found)

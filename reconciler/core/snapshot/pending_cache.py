@@ -1,0 +1,393 @@
+"""What waits and is alike, kept from cycle to cycle: a cycle costs the jobs that changed.
+
+Of most jobs that wait nothing is to be worked out but what they ask for: they are not held, depend
+on nothing, were never tried, and no quota counts them. Such *plain* jobs are claims of a group here
+until their record changes; groups go out as the scheduler's lines with their columns. All others
+are *others*, and are looked at in each cycle (``lines``).
+"""
+
+import bisect
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.core import cycle_cache as recalls
+from reconciler.core import cycle_context as desk
+from reconciler.core import job_draft as drafts
+from reconciler.core.jobs import elastic_jobs as resizing
+from reconciler.core.snapshot import task_shapes as forms
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state.pending_reasons import Reason
+from reconciler.model.state.states import JobState
+from reconciler.scheduling.inputs import pending_groups as line_columns
+from reconciler.scheduling.inputs import snapshots as columns
+
+#: Queue, shape, priority, preemptible, duration, windows it may use, whether it grows, whether
+#: others may be evicted for it.
+Key = tuple[int, int, int, bool, float, tuple[int, ...], bool, bool]
+
+
+class Kind(NamedTuple):
+    """What is alike in the claims of one group; ``form`` is what identifies their shape."""
+
+    queue: int
+    form: str
+    priority: int
+    preemptible: bool
+    duration_s: float
+
+
+class Group:
+    """Claims that are alike.
+
+    Attributes:
+        spec: of one job of them, whichever.
+        claims: by job.
+        slot: its row among the columns.
+    """
+
+    __slots__ = ("claims", "kind", "slot", "spec")
+
+    def __init__(self, kind: Kind, spec: desired.Job, slot: int) -> None:
+        self.kind = kind
+        self.spec = spec
+        self.slot = slot
+        self.claims: dict[str, columns.Claim] = {}
+
+
+class Lines(NamedTuple):
+    """Lines in the order of their keys.
+
+    Attributes:
+        slots: of each line that of its group, -1 for those with claims of other jobs too.
+    """
+
+    lines: tuple[columns.Line, ...]
+    columns: columns.LineColumns
+    slots: NDArray[np.int64]
+
+
+NOTHING = Lines((), line_columns.columns_of(()), np.zeros(0, dtype=np.int64))
+#: So many groups that are new, or gone, are put in their place one by one.
+FEW_MAX = 1000
+
+
+class Pending(recalls.Part):
+    """Plain jobs by group, and the names of the others.
+
+    Attributes:
+        others: names of jobs that wait and are not plain.
+        changed: names of jobs that had to be looked at in this cycle.
+        group_of: a plain job's group.
+        counts: queue to the number of its plain jobs.
+        told: by slot, the reason that the jobs of its group carry; None where it is not known.
+    """
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self._recall = recall
+        self.jobs |= recall.waiting.known
+        self.changed: set[str] = set()
+        self.others: set[str] = set()
+        self.group_of: dict[str, Group] = {}
+        #: Of plain jobs the records that their claims were made of.
+        self._record_of: dict[str, records.JobRecord] = {}
+        self.counts: dict[str, int] = {}
+        self._structure: desired.Structure | None = None
+        self._some_plain = False
+        self._epoch: object = None
+        #: The reasons of the last outcome, whether it was absorbed, and the one before.
+        self._expected: object = None
+        self._sure = self._trusted = False
+        self._promised: set[str] = set()
+        self._groups: dict[Kind, Group] = {}
+        #: Number of groups of each form.
+        self._forms: dict[str, int] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is known of any job."""
+        self.others.clear()
+        self.group_of.clear()
+        self._record_of.clear()
+        self.counts.clear()
+        self._groups.clear()
+        self._forms.clear()
+        self._free: list[int] = []
+        self._by_slot: list[Group] = []
+        #: By slot: the numbers of its line, the line itself.
+        self._table = np.zeros((64, line_columns.WIDTH), dtype=np.int64)
+        self._line_of = np.full(64, None, dtype=object)
+        self.told = np.full(64, None, dtype=object)
+        self._stale: set[Group] = set()
+        self._numbers: Mapping[str, int] = {}
+        #: Key and slot of each group in order, and the slots alone.
+        self._keys: list[tuple[Key, int]] = []
+        self._slots: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._gone: list[tuple[Key, int]] = []
+        self._new: set[Group] = set()
+
+    # -- what changed
+
+    def renew(self, work: desk.Work, shapes: forms.Shapes) -> None:
+        """Look again at jobs that may have changed."""
+        self._trusted, self._sure, self._expected = self._sure, False, None
+        structure = work.desired.structure
+        changed = self.take_jobs(work.changed_jobs())
+        promised = set(work.observed.promised)
+        changed |= promised | self._promised
+        self._promised = promised
+        if structure is not self._structure or shapes.epoch is not self._epoch:
+            self._structure, self._epoch = structure, shapes.epoch
+            self._rows = {name: row for row, name in enumerate(structure.queues)}
+            self._some_plain = _has_plain(structure)
+            changed |= self.start_anew()
+        draft = work.drafts.get
+        known = work.observed.jobs
+        for name in recalls.in_order(changed, known):
+            one = draft(name)
+            record = one.record() if one is not None else known.get(name)
+            if record is not None and self._is_known(name, record):
+                continue
+            self._drop(name)
+            if record is not None and not record.finished:
+                self._put(record, shapes)
+        self.changed = changed
+
+    def absorb(self, result: outcome.Outcome) -> None:
+        """What was decided last is so now, if this is it."""
+        self._sure |= result.reasons is self._expected
+
+    def begin_telling(self, reasons: dict[str, tuple[Reason, ...]]) -> set[str]:
+        """Jobs of which the last reasons may not have come to their records.
+
+        ``reasons``: those of this cycle's outcome, by which it is known again.
+        """
+        self._expected = reasons
+        if self._trusted:
+            return set()
+        self.told[:] = None
+        return set(self._recall.waiting.known)
+
+    def start_anew(self) -> set[str]:
+        """Forget everything; the names of jobs to look at then."""
+        self._forget()
+        return set(self._recall.waiting.known)
+
+    def _is_known(self, name: str, record: records.JobRecord) -> bool:
+        """Whether a plain job is the same claim as before: mostly it waits for another reason."""
+        before = self._record_of.get(name)
+        return before is not None and (
+            before is record
+            or (
+                before.spec is record.spec
+                and before.state is record.state
+                and before.elements == record.elements
+                and before.order == record.order
+                and before.submitted_at == record.submitted_at
+                and not record.notes
+                and name not in self._promised
+            )
+        )
+
+    def _put(self, record: records.JobRecord, shapes: forms.Shapes) -> None:
+        spec, elements = record.spec, record.elements
+        waits, elastic = drafts.PENDING in elements, spec.is_elastic
+        held = spec.suspend or record.state is JobState.HELD
+        if not (waits or elastic or held):
+            return  # all of it runs
+        resizable = elastic and resizing.is_resizable(spec)
+        plain = waits and self._some_plain and not (held or resizable) and self._is_plain(record)
+        form = shapes.offered(spec) if plain else None
+        if form is None:
+            self.others.add(spec.name)
+            return
+        limit_s = columns.ENDLESS if spec.time_limit_s is None else float(spec.time_limit_s)
+        kind = Kind(self._rows[spec.queue], form, spec.priority, spec.preemptible, limit_s)
+        group = self._groups.get(kind)
+        if group is None:
+            group = self._groups[kind] = self._begin(kind, spec)
+        indexes: tuple[int, ...] = (0,)
+        if len(elements) > 1:
+            indexes = tuple([i for i, code in enumerate(elements) if code == drafts.PENDING])
+        group.claims[spec.name] = columns.Claim(
+            spec.name,
+            record.order,
+            indexes,
+            len(indexes),
+            spec.owner,
+            submitted_at=record.submitted_at,
+        )
+        self.group_of[spec.name] = group
+        self._record_of[spec.name] = record
+        self.counts[spec.queue] = self.counts.get(spec.queue, 0) + 1
+        self._stale.add(group)
+
+    def _is_plain(self, record: records.JobRecord) -> bool:
+        """Whether a job that waits is a claim for all that may start of it, whatever time it is.
+
+        It is neither held nor may it gain and lose tasks.
+        """
+        spec = record.spec
+        return not (
+            record.notes
+            or spec.depends_on
+            or spec.parallelism is not None
+            or spec.deadline is not None
+            or spec.name in self._promised
+            or not spec.preempts
+            or spec.queue not in self._rows
+        )
+
+    def _begin(self, kind: Kind, spec: desired.Job) -> Group:
+        if self._free:
+            slot = self._free.pop()
+            group = self._by_slot[slot] = Group(kind, spec, slot)
+        else:
+            slot = len(self._by_slot)
+            group = Group(kind, spec, slot)
+            self._by_slot.append(group)
+            if slot == len(self._table):
+                self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+                unknown = np.full(slot, None, dtype=object)
+                self._line_of = np.concatenate([self._line_of, unknown])
+                self.told = np.concatenate([self.told, unknown])
+        self.told[slot] = None
+        self._new.add(group)
+        self._forms[kind.form] = self._forms.get(kind.form, 0) + 1
+        return group
+
+    def _drop(self, name: str) -> None:
+        self.others.discard(name)
+        group = self.group_of.pop(name, None)
+        if group is not None:
+            del group.claims[name], self._record_of[name]
+            self.counts[group.spec.queue] -= 1
+            self._stale.add(group)
+
+    # -- what goes out
+
+    def forms(self) -> set[str]:
+        """The forms of all plain jobs."""
+        self._sweep()
+        return set(self._forms)
+
+    def _sweep(self) -> None:
+        """Let groups go that nobody is in."""
+        for group in [group for group in self._stale if not group.claims]:
+            self._stale.discard(group)
+            del self._groups[group.kind]
+            form = group.kind.form
+            self._forms[form] -= 1
+            if not self._forms[form]:
+                del self._forms[form]
+            self._free.append(group.slot)
+            if group in self._new:
+                self._new.discard(group)
+            else:
+                self._gone.append((self._key(group), group.slot))
+
+    def _key(self, group: Group) -> Key:
+        kind = group.kind
+        return (
+            kind.queue,
+            self._numbers[kind.form],
+            kind.priority,
+            kind.preemptible,
+            kind.duration_s,
+            (),
+            False,
+            True,
+        )
+
+    def lines(self, numbers: Mapping[str, int], more: Mapping[Key, list[columns.Claim]]) -> Lines:
+        """The lines of plain jobs and of others.
+
+        Args:
+            numbers: index of the shape of each form.
+            more: claims of others by key.
+        """
+        self._arrange(numbers)
+        for group in self._stale:
+            self._make(group)
+        self._stale.clear()
+        slots, made = self._slots, self._line_of[self._slots].tolist()
+        if more:
+            slots = self._mix(more, made)
+        table = self._table[slots]
+        for at in np.flatnonzero(slots < 0).tolist():
+            table[at] = line_columns.row_of(made[at])
+        return Lines(tuple(made), line_columns.from_table(table), slots)
+
+    def _arrange(self, numbers: Mapping[str, int]) -> None:
+        """Bring the order of groups up to date."""
+        if numbers != self._numbers:
+            self._numbers = dict(numbers)
+            self._keys = sorted((self._key(group), group.slot) for group in self._groups.values())
+            self._slots = np.array([slot for _, slot in self._keys], dtype=np.int64)
+            for group in self._groups.values():
+                self._stale.add(group)
+        else:
+            gone = sorted(bisect.bisect_left(self._keys, entry) for entry in self._gone)
+            new = sorted((self._key(group), group.slot) for group in self._new)
+            if len(gone) + len(new) > FEW_MAX:
+                left = set(self._keys).difference(self._gone)
+                self._keys = sorted([*left, *new])
+                self._slots = np.array([slot for _, slot in self._keys], dtype=np.int64)
+            else:
+                self._put_in_place(gone, new)
+        self._gone.clear()
+        self._new.clear()
+
+    def _put_in_place(self, gone: list[int], new: list[tuple[Key, int]]) -> None:
+        """Take entries out at some places, and put others in, in order."""
+        for at in reversed(gone):
+            del self._keys[at]
+        places = [bisect.bisect_left(self._keys, entry) for entry in new]
+        for at, entry in zip(reversed(places), reversed(new), strict=True):
+            self._keys.insert(at, entry)
+        self._slots = np.insert(np.delete(self._slots, gone), places, [slot for _, slot in new])
+
+    def _make(self, group: Group) -> None:
+        claims = sorted(group.claims.values(), key=_order)
+        line = self._line_of[group.slot] = line_of(self._key(group), claims)
+        self._table[group.slot] = line_columns.row_of(line)
+
+    def _mix(
+        self, more: Mapping[Key, list[columns.Claim]], made: list[columns.Line]
+    ) -> NDArray[np.int64]:
+        """Put lines of others, or lines of both, among those of plain jobs; the slots of all."""
+        fresh: list[tuple[int, columns.Line]] = []
+        slots = self._slots.copy()
+        for key in sorted(more):
+            at = bisect.bisect_left(self._keys, (key, -1))
+            known = self._keys[at] if at < len(self._keys) else None
+            if known is None or known[0] != key:
+                fresh.append((at, line_of(key, sorted(more[key], key=_order))))
+                continue
+            group = self._by_slot[known[1]]
+            self.told[group.slot] = None
+            both = [*more[key], *group.claims.values()]
+            made[at], slots[at] = line_of(key, sorted(both, key=_order)), -1
+        for at, line in reversed(fresh):
+            made.insert(at, line)
+        return np.insert(slots, [at for at, _ in fresh], -1)
+
+
+def _has_plain(structure: desired.Structure) -> bool:
+    """Whether any job is plain: with quotas, windows or learned run times none is."""
+    settings = structure.settings
+    learns = settings.scheduling.learned_quantile is not None
+    return not (structure.quotas or structure.reservations or settings.suspend or learns)
+
+
+def _order(claim: columns.Claim) -> tuple[int, str, tuple[int, ...]]:
+    return (claim.order, claim.job, claim.elements)
+
+
+def line_of(key: Key, claims: Iterable[columns.Claim]) -> columns.Line:
+    """The line of a key; ``claims`` are in order."""
+    return columns.Line(*key[:4], tuple(claims), key[4], key[5], preempts=key[7])

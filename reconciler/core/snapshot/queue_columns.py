@@ -1,0 +1,251 @@
+"""Queues as the scheduler's columns: who owns what, in the cluster and by pool, and what is taken.
+
+The structure comes in with what each queue holds; read-only columns go out, queues as the
+structure has them. What follows of the structure alone is made once for it.
+"""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.core import cycle_cache as recalls
+from reconciler.core import cycle_context as desk
+from reconciler.core import overrides
+from reconciler.core.snapshot import node_columns as tables
+from reconciler.model import desired
+from reconciler.model.rules import guarantees as owed
+from reconciler.model.state import records
+from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs.snapshots import UNLIMITED
+
+
+class _Tree(recalls.Part):
+    """What follows of the queues from the structure alone."""
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self._structure: desired.Structure | None = None
+
+    def of(self, structure: desired.Structure) -> columns.QueueColumns:
+        """The columns, without what is taken."""
+        if self._structure is not structure:
+            self._structure = structure
+            self._made = _tree(structure.queues, structure.settings.scheduling.min_runtime_s)
+        return self._made
+
+
+def queues(
+    work: desk.Work,
+    allocated: Mapping[str, Sequence[int]],
+    firm: Mapping[str, Sequence[int]],
+    usage: Mapping[str, float],
+) -> columns.QueueColumns:
+    """The tree of queues with what each has taken.
+
+    Args:
+        work: the desk.
+        allocated, firm: amounts by queue, without those of queues below it.
+        usage: faded use of a queue and all below it as a share of what there was to give.
+    """
+    made = work.recall.part(_Tree).of(work.desired.structure)
+    taken = _summed(made.names, made.parent, allocated)
+    sure = _summed(made.names, made.parent, firm)
+    faded = np.array([usage.get(name, 0.0) for name in made.names], dtype=np.float64)
+    for array in (taken, sure, faded):
+        array.setflags(write=False)
+    behind_git = {
+        one.subject.removeprefix(records.SUSPENDED_QUEUE): overrides.describe(one)
+        for one in work.overrides
+        if one.verb == "suspend" and one.subject.startswith(records.SUSPENDED_QUEUE)
+    }
+    return dataclasses.replace(
+        made, allocated=taken, firm=sure, usage=faded, suspended_by=behind_git
+    )
+
+
+def _tree(tree: Mapping[str, desired.Queue], min_runtime_s: int = 0) -> columns.QueueColumns:
+    """The columns; ``min_runtime_s``: of queues that say nothing of it."""
+    names = tuple(tree)
+    above = owed.parents(tree)
+    parent = np.array(above, dtype=np.int64)
+    guaranteed = _guaranteed(tree, above)
+    rationed = _rationed(tree, guaranteed)
+    somebody = (guaranteed > 0).any(axis=0)
+    nothing = np.zeros_like(guaranteed)
+    said_s = [queue.min_runtime_s for queue in tree.values()]
+    runtimes_s = [min_runtime_s if own_s is None else own_s for own_s in said_s]
+    columns_of = {
+        "guaranteed": guaranteed,
+        "firm_limit": np.where(somebody & rationed, guaranteed, UNLIMITED),
+        "rationed": rationed,
+        "limit": _bounds([q.limit for q in tree.values()], UNLIMITED),
+        "lending": _bounds([q.lending_limit for q in tree.values()], UNLIMITED),
+        "weight": np.array([q.weight for q in tree.values()], dtype=np.float64),
+        "priority": np.array([q.priority for q in tree.values()], dtype=np.int64),
+        "allocated": nothing,
+        "firm": nothing,
+        "usage": np.zeros(len(names)),
+        "suspended": np.array([q.suspend for q in tree.values()], dtype=np.bool_),
+        "strict": np.array([q.strict for q in tree.values()], dtype=np.bool_),
+        "min_runtime_s": np.array(runtimes_s, dtype=np.float64),
+    }
+    for array in (parent, *columns_of.values()):
+        array.setflags(write=False)
+    return columns.QueueColumns(names=names, parent=parent, suspended_by={}, **columns_of)
+
+
+def _bounds(amounts: Sequence[desired.Amounts], otherwise: int) -> columns.Amounts:
+    rows = [[otherwise if a is None else a for a in one.as_vector()] for one in amounts]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
+
+
+def _guaranteed(tree: Mapping[str, desired.Queue], above: Sequence[int]) -> columns.Amounts:
+    """What is guaranteed, as far as numbers go."""
+    rows = [[min(amount, UNLIMITED) for amount in row] for row in owed.guaranteed(tree, above)]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
+
+
+def _rationed(tree: Mapping[str, desired.Queue], guaranteed: columns.Amounts) -> columns.Mask:
+    """In which resources a queue's share is measured."""
+    found = np.array(owed.rationed(tree), dtype=np.bool_).reshape(len(guaranteed), 3)
+    return found & (guaranteed < UNLIMITED)
+
+
+def _summed(
+    names: tuple[str, ...],
+    parent: NDArray[np.int64],
+    own: Mapping[str, Sequence[int]],
+) -> columns.Amounts:
+    rows = [list(own.get(name, (0, 0, 0))) for name in names]
+    above = parent.tolist()
+    for row in range(len(names) - 1, -1, -1):
+        if above[row] >= 0:
+            for resource in range(3):
+                rows[above[row]][resource] += rows[row][resource]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
+
+
+# --- by pool --------------------------------------------------------------------------------
+
+
+class _Pools(recalls.Part):
+    """Amounts by pool, as long as structure and nodes are the same."""
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self._of: tuple[desired.Structure, NDArray[np.int64]] | None = None
+        self._made: columns.PoolColumns | None = None
+
+    def of(self, structure: desired.Structure, nodes: tables.Nodes) -> columns.PoolColumns | None:
+        """Those of the structure; None where nobody names a pool."""
+        known = self._of
+        if known is None or known[0] is not structure or known[1] is not nodes.pool_of:
+            self._of = (structure, nodes.pool_of)
+            names = [pool.name for pool in nodes.pools]
+            quotas = structure.quotas.values()
+            self._made = by_pool(structure.queues, quotas, names, nodes.pool_of)
+        return self._made
+
+
+def pools(work: desk.Work, nodes: tables.Nodes) -> columns.PoolColumns | None:
+    """What queues and quotas have by pool; None: nobody names a pool."""
+    return work.recall.part(_Pools).of(work.desired.structure, nodes)
+
+
+def by_pool(
+    tree: Mapping[str, desired.Queue],
+    quotas: Collection[desired.Quota],
+    pools: Sequence[str],
+    pool_of: NDArray[np.int64],
+) -> columns.PoolColumns | None:
+    """What queues and quotas have by pool; None: nobody names a pool.
+
+    Args:
+        tree: queues, parents before children.
+        quotas: all of them.
+        pools: names of pools.
+        pool_of: (n,) index into ``pools`` of each node, -1 for none.
+    """
+    named = {flavor.pool for queue in tree.values() for flavor in queue.flavors}
+    named |= {quota.pool for quota in quotas if quota.pool}
+    names = tuple(sorted(named))
+    if not names:
+        return None
+    made = [_in_pool(tree, name) for name in names]
+    rows = {name: number for number, name in enumerate(names)}
+    table = np.array([*[rows.get(pool, -1) for pool in pools], -1], dtype=np.int64)
+    caps = [_cap(quotas, name) for name in names]
+    return columns.PoolColumns(
+        names=names,
+        of_node=table[pool_of],
+        guaranteed=np.array([one.guaranteed for one in made]),
+        firm_limit=np.array([one.firm_limit for one in made]),
+        rationed=np.array([one.rationed for one in made]),
+        limit=np.array([one.limit for one in made]),
+        lending=np.array([one.lending for one in made]),
+        weight=np.column_stack([one.weight for one in made]),
+        cap=np.array([cap for cap, _ in caps], dtype=np.int64),
+        capped_by=tuple([quota for _, quota in caps]),
+        order=tuple([_order(tree, name, rows) for name in tree]),
+    )
+
+
+def _in_pool(tree: Mapping[str, desired.Queue], pool: str) -> columns.QueueColumns:
+    """The tree as if this pool was the cluster.
+
+    Its GPUs are shared by measure as soon as anybody is guaranteed some, lends them by measure, or
+    has a weight there; by limits alone nothing is.
+    """
+    flavors = {
+        name: next((one for one in queue.flavors if one.pool == pool), desired.Flavor(pool))
+        for name, queue in tree.items()
+    }
+    there = {
+        name: desired.Queue(
+            name,
+            parent=queue.parent,
+            guaranteed=flavors[name].guaranteed,
+            limit=flavors[name].limit,
+            lending_limit=flavors[name].lending_limit,
+            weight=queue.weight if flavors[name].weight is None else flavors[name].weight or 0.0,
+        )
+        for name, queue in tree.items()
+    }
+    made = _tree(there)
+    nothing = desired.Amounts()
+    shared = any(
+        one.weight is not None or one.guaranteed != nothing or one.lending_limit != nothing
+        for one in flavors.values()
+    )
+    if shared:
+        return made
+    unbound = np.full_like(made.firm_limit, UNLIMITED)
+    return dataclasses.replace(made, rationed=np.zeros_like(made.rationed), firm_limit=unbound)
+
+
+def _cap(quotas: Iterable[desired.Quota], pool: str) -> tuple[list[int], str]:
+    """What all work together may have in a pool, and the quota that says so, the first by name."""
+    found, name = [UNLIMITED] * 3, ""
+    for quota in quotas:
+        if quota.pool == pool:
+            said = [UNLIMITED if a is None else a for a in quota.resources.as_vector()]
+            if any(new < old for new, old in zip(said, found, strict=True)):
+                name = f"{name} and {quota.name}" if name else quota.name
+            found = [min(new, old) for new, old in zip(said, found, strict=True)]
+    return found, name
+
+
+def _order(
+    tree: Mapping[str, desired.Queue], name: str, rows: Mapping[str, int]
+) -> tuple[int, ...]:
+    """Pools that a queue names, or the nearest above it that names any."""
+    at: str | None = name
+    for _ in tree:
+        if at is None or at not in tree:
+            break
+        if tree[at].flavors:
+            return tuple([rows[flavor.pool] for flavor in tree[at].flavors])
+        at = tree[at].parent
+    return ()

@@ -1,0 +1,192 @@
+"""From records to the scheduler's columnar snapshot: the one place where its parts meet.
+
+Nodes and queues become columns, jobs that may start become lines, elements that hold resources
+become holdings. What is in no line waits for something else, and its reason is told here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.core import cycle_context as desk
+from reconciler.core.jobs import running_gangs as holders
+from reconciler.core.quota import unschedulable as hopeless
+from reconciler.core.snapshot import allocation_columns as makers
+from reconciler.core.snapshot import group_builder as lines
+from reconciler.core.snapshot import learned_mix as learning
+from reconciler.core.snapshot import node_columns as tables
+from reconciler.core.snapshot import pending_cache as pending
+from reconciler.core.snapshot import queue_columns as queuecolumns
+from reconciler.core.snapshot import task_shapes as forms
+from reconciler.core.snapshot import windows
+from reconciler.model.state.pending_reasons import Reason
+from reconciler.scheduling.inputs import snapshots as columns
+
+
+@dataclass
+class Situation:
+    """A snapshot with what is needed to read the decisions, and who is not in it and why.
+
+    Attributes:
+        at: the moment by which what time changes steadily was reckoned.
+        used, offered: faded use by queue and what there was to give, up to ``at``.
+        slices: the same before it fades, as ``Recollection`` has it.
+        unreachable: jobs whose deadline can't be met any more, with the latest start it had.
+        pressed: claims with a deadline. in_time: jobs whose deadline can be met yet.
+        waiting: the lines with the groups that they are of.
+        capped: jobs that a quota holds for, by kind. let_last: kinds of which none could start.
+        running_jobs, pending_jobs: by queue.
+    """
+
+    snapshot: columns.Snapshot
+    nodes: tables.Nodes
+    held: holders.Held
+    at: float
+    reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
+    reason_of: dict[str, str] = field(default_factory=dict)
+    pending_jobs: dict[str, int] = field(default_factory=dict)
+    unreachable: dict[str, float] = field(default_factory=dict)
+    pressed: list[columns.Claim] = field(default_factory=list)
+    in_time: list[str] = field(default_factory=list)
+    waiting: pending.Lines = pending.NOTHING
+    capped: tuple[tuple[str, hopeless.Kind], ...] = ()
+    let_last: frozenset[hopeless.Kind] = frozenset()
+    used: Mapping[str, float] = field(default_factory=dict)
+    offered: float = 0.0
+    slices: learning.Slices = field(default_factory=dict)
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Names of nodes by row."""
+        return self.nodes.names
+
+
+def build(work: desk.Work, at: float) -> Situation:
+    """The situation as the earlier phases of this cycle left it.
+
+    ``at``: the moment by which what time changes steadily is reckoned (see ``standing``).
+    """
+    held = holders.gather(work)
+    nodes = tables.nodes(work, _asked(work), held)
+    selectors = forms.Selectors(lines.affine_specs(work))
+    shapes = forms.Shapes(work, nodes, selectors)
+    opened = windows.all_of(work.desired.structure, nodes, at)
+    waiting = lines.Maker(work, at, shapes=shapes, held=held, opened=opened).all()
+    maker = makers.Maker(
+        work,
+        at,
+        nodes=nodes,
+        selectors=selectors,
+        shapes=shapes,
+        expected_s=learning.expected_s(work),
+    )
+    holdings = maker.all(held)
+    used, offered, slices = _use(work, nodes, at)
+    shares = {name: amount / offered for name, amount in used.items()} if offered > 0 else {}
+    recollection = work.observed.recollection
+    mix = learning.mix(recollection, shapes)
+    snapshot = columns.Snapshot(
+        nodes=nodes.columns,
+        queues=queuecolumns.queues(work, held.allocated, held.firm, shares),
+        shapes=tuple(shapes.made),
+        lines=waiting.made.lines,
+        line_columns=waiting.made.columns,
+        holdings=holdings,
+        now=at,
+        policy=_policy(work),
+        profiles=nodes.profiles,
+        levels=nodes.levels,
+        presence=_presence(work, held, nodes, selectors),
+        windows=opened,
+        kept=learning.kept_of(recollection, nodes.row_of),
+        turns=recollection.turns,
+        mix=mix,
+        turn=recollection.turn,
+        pools=queuecolumns.pools(work, nodes),
+        usual_s=learning.usual_s(work),
+        judged=waiting.judged,
+    )
+    return Situation(
+        snapshot=snapshot,
+        nodes=nodes,
+        held=held,
+        at=at,
+        reasons=waiting.reasons,
+        reason_of=waiting.reason_of,
+        pending_jobs=waiting.pending_jobs,
+        unreachable=waiting.unreachable,
+        pressed=waiting.pressed,
+        in_time=waiting.in_time,
+        capped=waiting.capped,
+        let_last=waiting.let_last,
+        waiting=waiting.made,
+        used=used,
+        offered=offered,
+        slices=slices,
+    )
+
+
+def _policy(work: desk.Work) -> columns.Policy:
+    settings = work.desired.structure.settings.scheduling
+    return columns.Policy(
+        backfill=settings.backfill,
+        depth=settings.depth,
+        consolidate=settings.consolidation,
+        usage_strength=settings.usage_strength,
+        order=settings.order,
+        overdue=settings.overdue_after,
+    )
+
+
+def _asked(work: desk.Work) -> tables.Asked:
+    """What work asks of GPUs, whether any pool has it or not."""
+    profiles: set[str] = set()
+    inner = False
+    for name in work.names_besides(work.recall.particular):
+        draft = work.drafts.get(name)
+        spec = draft.spec if draft else work.observed.jobs[name].spec
+        for group in spec.groups:
+            inner = inner or bool(group.inner)
+            if group.mig_profile:
+                profiles.add(group.mig_profile)
+    return tables.Asked(frozenset(profiles), inner)
+
+
+def _presence(
+    work: desk.Work, held: holders.Held, nodes: tables.Nodes, selectors: forms.Selectors
+) -> NDArray[np.int64] | None:
+    """How many tasks on each node each selector matches."""
+    if not selectors.all:
+        return None
+    found = np.zeros((len(selectors.all), len(nodes.names)), dtype=np.int64)
+    for (job, _), attempts in held.attempts.items():
+        spec = holders.spec_of(work, job)
+        for selector in selectors.matching(spec) if spec is not None else ():
+            for attempt in attempts:
+                row = nodes.row_of.get(attempt.node)
+                if row is not None:
+                    found[selector, row] += 1
+    return found
+
+
+def _use(
+    work: desk.Work, nodes: tables.Nodes, at: float
+) -> tuple[learning.Usage, float, learning.Slices]:
+    """Faded use of each queue with those below it, where it counts at all."""
+    settings = work.desired.structure.settings.scheduling
+    if not settings.usage_strength:
+        return {}, 0.0, {}
+    known = {*work.desired.structure.queues, learning.OFFERED}
+    gpus = float(nodes.columns.capacity[nodes.columns.accepts, 2].sum()) / columns.WHOLE
+    before, half_life_s = work.observed.recollection, settings.usage_half_life_s
+    slices: learning.Slices = {}
+    if settings.usage_window_s is None:
+        used, offered = learning.faded_use(before, gpus, at, half_life_s)
+    else:
+        used, offered, slices = learning.use_in_window(
+            before, gpus, at, half_life_s, settings.usage_window_s
+        )
+    of_known = {name: amount for name, amount in used.items() if name in known}
+    return of_known, offered, {name: one for name, one in slices.items() if name in known}

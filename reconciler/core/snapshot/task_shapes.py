@@ -1,0 +1,464 @@
+"""What work asks for, as shapes: work that is alike shares one, so that it is worked out once.
+
+Jobs come in; indexes of shapes go out, with the nodes that each may use and why not the others.
+Eligibility is counted by whole columns: a step of the funnel is one mask over all nodes.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.core import cycle_cache as recalls
+from reconciler.core import cycle_context as desk
+from reconciler.core.snapshot import node_columns as tables
+from reconciler.model import desired
+from reconciler.model.observed.devices import INNER_LEVELS
+from reconciler.model.observed.storage import VolumeState
+from reconciler.model.state.pending_reasons import FunnelStep, Reason, ReasonCode
+from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs.snapshots import WHOLE
+
+_NO_USER = "owner has no Unix user there"
+#: How much worse a node is whose soft taint is not tolerated than one without, in points.
+_SOFT_TAINT = 1e6
+#: Shapes that are kept from cycle to cycle; with more of them they are begun anew.
+FORMS_MAX = 10_000
+
+Selector = tuple[tuple[str, str], ...]
+Holds = Callable[[desired.Pool], bool]
+_Facts = tuple[Mapping[str, str], bool, tuple[VolumeState, ...]]
+
+
+def labels_of(spec: desired.Job) -> dict[str, str]:
+    """Labels by which other work finds a job: its own, and the names of job and queue."""
+    return {**spec.labels, "job": spec.name, "queue": spec.queue}
+
+
+def is_matched(selector: Selector, spec: desired.Job) -> bool:
+    """Whether a selector means a job."""
+    labels = labels_of(spec)
+    return all(labels.get(key) == value for key, value in selector)
+
+
+class Selectors:
+    """Label selectors of affinities, numbered, and which work each of them matches."""
+
+    def __init__(self, specs: Iterable[desired.Job]) -> None:
+        found = {one.labels for spec in specs for one in spec.affinities}
+        self.all: tuple[Selector, ...] = tuple(sorted(found))
+        self.index = {selector: number for number, selector in enumerate(self.all)}
+
+    def matching(self, spec: desired.Job) -> tuple[int, ...]:
+        """Indexes of the selectors that match a job."""
+        if not self.all:
+            return ()
+        return tuple(i for i, selector in enumerate(self.all) if is_matched(selector, spec))
+
+
+class _Known(recalls.Part):
+    """Shapes of earlier cycles, and what they were made of.
+
+    Attributes:
+        epoch: another object whenever everything was forgotten.
+    """
+
+    def __init__(self, recall: recalls.Recall) -> None:
+        super().__init__(recall)
+        self.epoch = object()
+        self._frame: tuple[object, ...] = ()
+        self._selectors: tuple[Selector, ...] = ()
+        self._facts: dict[str, _Facts] = {}
+        self.forms: dict[tuple[object, ...], str] = {}
+        self.made: dict[str, tuple[columns.Shape, Reason | None]] = {}
+        self.masks: dict[tuple[str, str], columns.Mask] = {}
+        #: Nodes of some pools with some labels.
+        self.opened: dict[tuple[tuple[str, ...], Selector], columns.Mask] = {}
+        self.eligible: dict[tuple[object, ...], _Eligible] = {}
+        self.as_root: columns.Mask | None = None
+
+    def renew(self, work: desk.Work, nodes: tables.Nodes, selectors: Selectors) -> None:
+        """Forget everything that is made of something else than is there now."""
+        frame = (work.desired.structure, nodes.pool_of)  # another array when nodes come or go
+        same = len(self._frame) == len(frame) and all(
+            known is now for known, now in zip(self._frame, frame, strict=True)
+        )
+        changed = self.take_nodes(work.nodes)
+        if (
+            same
+            and self._selectors == selectors.all
+            and len(self.made) <= FORMS_MAX
+            and all(self._facts.get(name) == _facts(work, name) for name in changed)
+        ):
+            return
+        self._frame, self._selectors = frame, selectors.all
+        self._facts = {name: _facts(work, name) for name in work.node_names()}
+        self.epoch, self.as_root = object(), None
+        for kept in (self.forms, self.made, self.masks, self.opened, self.eligible):
+            kept.clear()
+
+
+def _facts(work: desk.Work, name: str) -> _Facts:
+    """What of a node's own report tells who may go there."""
+    node = work.node(name)
+    if node is None:
+        return {}, False, ()
+    return node.inventory.labels, node.inventory.runs_as_root, node.inventory.volumes
+
+
+class Shapes:
+    """Shapes by what is asked for; each is worked out once, and numbered anew in each cycle.
+
+    Attributes:
+        made: the shapes of this cycle.
+        epoch: another object whenever what is known of shapes was begun anew.
+    """
+
+    def __init__(self, work: desk.Work, nodes: tables.Nodes, selectors: Selectors) -> None:
+        self._work = work
+        self._nodes = nodes
+        self._selectors = selectors
+        self._structure = work.desired.structure
+        self._known = work.recall.part(_Known)
+        self._known.renew(work, nodes, selectors)
+        self._number: dict[str, int] = {}
+        self.made: list[columns.Shape] = []
+        self.epoch = self._known.epoch
+
+    def of(self, spec: desired.Job) -> tuple[int, Reason | None]:
+        """The shape's index, or the reason why no node may run work of this owner at all."""
+        form = self.form(spec)
+        shape, refusal = self._known.made[form]
+        number = self._number.get(form)
+        if number is None:
+            number = self._number[form] = len(self.made)
+            self.made.append(shape)
+        return number, refusal
+
+    def offered(self, spec: desired.Job) -> str | None:
+        """The form of a job, None where no node may run work of its owner."""
+        form = self.form(spec)
+        return form if self._known.made[form][1] is None else None
+
+    def number(self, forms: Iterable[str]) -> Mapping[str, int]:
+        """Number forms in an order that follows from themselves alone."""
+        for form in sorted(forms):
+            self._number[form] = len(self.made)
+            self.made.append(self._known.made[form][0])
+        return dict(self._number)
+
+    def form(self, spec: desired.Job) -> str:
+        """What identifies the shape of a job, the same in every process."""
+        groups = tuple(
+            [
+                (
+                    g.name,
+                    g.count,
+                    g.resources,
+                    g.minimum,
+                    g.devices,
+                    g.gpu_memory_bytes,
+                    g.mig_profile,
+                    g.topology,
+                )
+                for g in spec.groups
+            ]
+        )
+        company = (
+            (spec.node_preferences, spec.affinities, spec.topology, spec.placement, spec.exclusive)
+            if spec.affinities
+            or spec.node_preferences
+            or spec.exclusive
+            or spec.placement
+            or spec.topology != desired.ANYWHERE
+            else None
+        )
+        matches = self._selectors.matching(spec)
+        key: tuple[object, ...] = (groups, self._where(spec), company, matches)
+        if any(group.inner for group in spec.groups):
+            key = (
+                *key,
+                tuple([(group.inner_required, group.inner_preferred) for group in spec.groups]),
+            )
+        known = self._known
+        form = known.forms.get(key)
+        if form is None:
+            form = known.forms[key] = hashlib.blake2b(repr(key).encode(), digest_size=6).hexdigest()
+            known.made[form] = self._make(spec, matches, form)
+        return form
+
+    def _where(self, spec: desired.Job) -> tuple[object, ...]:
+        has_user = spec.owner in self._structure.unix_users
+        selector = tuple(sorted(spec.node_selector.items())) if spec.node_selector else ()
+        return (spec.pools, selector, has_user, spec.tolerations, spec.storage)
+
+    def _make(
+        self, spec: desired.Job, matches: tuple[int, ...], form: str
+    ) -> tuple[columns.Shape, Reason | None]:
+        where = self._where(spec)
+        eligible = self._known.eligible
+        if where not in eligible:
+            eligible[where] = self._look(spec)
+        found = eligible[where]
+        unknown = sorted(required_levels(spec) - set(self._nodes.levels))
+        if unknown:
+            found = found.without(f"no pool declares level {unknown[0]}")
+        level = self._nodes.level_of
+        settings = self._structure.settings.scheduling
+        shape = columns.Shape(
+            groups=tuple(group_shape(group, self._nodes) for group in spec.groups),
+            eligible=found.mask,
+            filtered=found.steps,
+            mountable=found.mountable(),
+            missing=found.missing,
+            mends=found.mends(),
+            scores=self._scores(spec),
+            required_level=level(spec.topology.required),
+            preferred_level=level(spec.topology.preferred),
+            strategy=spec.placement or settings.placement,
+            exclusive=spec.exclusive,
+            affinities=tuple(
+                columns.JobAffinity(
+                    self._selectors.index[one.labels],
+                    level(one.level),
+                    one.apart,
+                    one.weight or 0.0,
+                )
+                for one in spec.affinities
+            ),
+            matches=matches,
+            form=form,
+            pools=spec.pools,
+        )
+        return shape, found.refusal(spec.owner)
+
+    def eligible(self, pools: tuple[str, ...], selector: Selector) -> columns.Mask:
+        """Nodes of some pools (none: of all) with some labels."""
+        mask = self._known.opened.get((pools, selector))
+        if mask is None:
+            mask = self._nodes.pool_of >= 0
+            if pools:
+                mask &= self._in_pools(lambda pool: pool.name in pools)
+            for label, value in selector:
+                mask &= self._having(label, value)
+            self._known.opened[pools, selector] = mask
+        return mask
+
+    # Nodes
+
+    def _in_pools(self, holds: Holds) -> columns.Mask:
+        table = np.array([holds(pool) for pool in self._nodes.pools] + [False], dtype=np.bool_)
+        return table[self._nodes.pool_of]
+
+    def _having(self, label: str, value: str) -> columns.Mask:
+        """Nodes that have a label; what the pool says goes over what the agent says."""
+        mask = self._known.masks.get((label, value))
+        if mask is None:
+            mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
+            for row, name in enumerate(self._nodes.names):
+                number = self._nodes.pool_of[row]
+                node = self._work.node(name)
+                if number >= 0 and node is not None:
+                    pool = self._nodes.pools[number]
+                    mask[row] = _label(label, name, pool, node.inventory.labels) == value
+            self._known.masks[label, value] = mask
+        return mask
+
+    def _look(self, spec: desired.Job) -> "_Eligible":
+        """Which nodes a job may use, and why not the others, in order of precedence."""
+        found = _Eligible(len(self._nodes.names))
+        found.keep(self._nodes.pool_of >= 0, "in no pool")
+        if spec.pools:
+            why = f"not in pool {' or '.join(spec.pools)}"
+            mend = "another pool is named too"
+            found.keep(self._in_pools(lambda pool: pool.name in spec.pools), why, mend)
+        observed = self._in_pools(lambda pool: pool.observe_only)
+        found.keep(~observed, "only observed (mode: observe)")
+        for name in spec.storage:
+            volume = self._structure.volumes.get(name)
+            if volume is None:
+                found.keep(np.zeros_like(found.mask), f"no volume {name} is declared")
+            elif volume.pools:
+                there = self._in_pools(lambda pool, v=volume: pool.name in v.pools)  # type: ignore[misc]
+                found.keep(there, f"without volume {name}")
+            if volume is not None and volume.objects is None:
+                for why, lacking in self._lacking(name):
+                    found.lack(~lacking, why, name)
+        for label, value in sorted(spec.node_selector.items()):
+            found.keep(
+                self._having(label, value),
+                f"without label {label}={value}",
+                f"a node gets label {label}={value}, or spec.nodeSelector asks for another",
+            )
+        minded = sorted(
+            {
+                taint.text()
+                for pool in self._nodes.pools
+                for taint in pool.taints
+                if taint.hard and not spec.tolerates(taint)
+            }
+        )
+        for text in minded:
+            tainted = self._in_pools(
+                lambda pool, t=text: any(one.hard and one.text() == t for one in pool.taints)  # type: ignore[misc]
+            )
+            mend = f"spec.tolerations name taint {text}"
+            found.keep(~tainted, f"with taint {text}, not tolerated", mend)
+        if spec.owner not in self._structure.unix_users:
+            before = int(found.mask.sum())
+            found.keep(~self._needs_user(), _NO_USER)
+            found.without_user = before - int(found.mask.sum())
+        return found
+
+    def _lacking(self, volume: str) -> list[tuple[str, columns.Mask]]:
+        """Nodes that say that a volume is not there as it has to be, by what they say of it."""
+        found: dict[str, columns.Mask] = {}
+        for row, name in enumerate(self._nodes.names):
+            node = self._work.node(name)
+            for one in node.inventory.volumes if node is not None else ():
+                if one.name == volume and one.problem:
+                    why = f"volume {volume}: {one.problem}"
+                    mask = found.setdefault(why, np.zeros(len(self._nodes.names), dtype=np.bool_))
+                    mask[row] = True
+        return sorted(found.items())
+
+    def _needs_user(self) -> columns.Mask:
+        """Nodes whose agent is root, in pools that allow no task to be."""
+        if self._known.as_root is None:
+            mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
+            for row, name in enumerate(self._nodes.names):
+                node = self._work.node(name)
+                mask[row] = node is not None and node.inventory.runs_as_root
+            self._known.as_root = mask & ~self._in_pools(lambda pool: pool.allow_root)
+        return self._known.as_root
+
+    def _scores(self, spec: desired.Job) -> NDArray[np.float64] | None:
+        soft = self._in_pools(
+            lambda pool: any(not t.hard and not spec.tolerates(t) for t in pool.taints)
+        )
+        if not spec.node_preferences and not soft.any():
+            return None
+        scores = np.where(soft, -_SOFT_TAINT, 0.0)
+        for preference in spec.node_preferences:
+            liked = np.ones(len(scores), dtype=np.bool_)
+            for label, value in preference.labels:
+                liked &= self._having(label, value)
+            scores[liked] += preference.weight
+        return scores
+
+
+class _Eligible:
+    """A mask over nodes that narrows step by step."""
+
+    def __init__(self, count: int) -> None:
+        self.mask: columns.Mask = np.ones(count, dtype=np.bool_)
+        self.steps: tuple[FunnelStep, ...] = ()
+        self.without_user = 0
+        #: By what would mend it: nodes that only it rules out so far.
+        self._alone: dict[str, columns.Mask] = {}
+        #: Volumes that are not there now on nodes that are well otherwise.
+        self.missing: tuple[str, ...] = ()
+        #: What would be left if those were there.
+        self._mounted = self.mask.copy()
+
+    def keep(self, mask: columns.Mask, why: str, mend: str = "") -> None:
+        """Only nodes in ``mask`` are left; the others are counted.
+
+        ``mend``: what would make them eligible after all, as far as it goes in a sentence.
+        """
+        alone = self.mask & ~mask
+        self._drop(mask, why)
+        self._mounted &= mask
+        self._alone = {words: nodes & mask for words, nodes in self._alone.items()}
+        if mend and alone.any():
+            self._alone[mend] = alone
+
+    def mends(self) -> tuple[tuple[str, columns.Mask], ...]:
+        """What would make nodes eligible that nothing else rules out, and which."""
+        return tuple((mend, nodes) for mend, nodes in self._alone.items() if nodes.any())
+
+    def lack(self, mask: columns.Mask, why: str, volume: str) -> None:
+        """The same where the others lack a volume now that may be there in a moment."""
+        if volume not in self.missing and bool((self._mounted & ~mask).any()):
+            self.missing += (volume,)
+        self._drop(mask, why)
+        self._alone = {words: nodes & mask for words, nodes in self._alone.items()}
+
+    def mountable(self) -> columns.Mask | None:
+        """Nodes that are out for nothing but volumes that are not there now, if any."""
+        found = self._mounted & ~self.mask
+        return found if found.any() else None
+
+    def _drop(self, mask: columns.Mask, why: str) -> None:
+        left = self.mask & mask
+        lost = int(self.mask.sum()) - int(left.sum())
+        if lost:
+            self.steps += (FunnelStep(lost, why),)
+        self.mask = left
+
+    def without(self, why: str) -> "_Eligible":
+        """The same with no node left, for one more reason."""
+        other = _Eligible(len(self.mask))
+        other.mask, other.steps, other.missing = self.mask, self.steps, self.missing
+        other.keep(np.zeros_like(self.mask), why)
+        return other
+
+    def refusal(self, owner: str) -> Reason | None:
+        """Why no node may run work of an owner, where only the missing user is to blame."""
+        if not self.without_user or self.mask.any():
+            return None
+        return Reason(
+            code=ReasonCode.NO_UNIX_USER,
+            message=f"no Unix user is known for its owner {owner or '(none)'}, "
+            "and the pools do not allow root",
+            unblocks="an identity with unixUser in Access, or allowRoot in the NodePool",
+        )
+
+
+def required_levels(spec: desired.Job) -> set[str]:
+    """Topology levels without which a job can't start."""
+    groups = [group.topology for group in spec.groups]
+    found = {spec.topology.required}
+    found |= {one.required for one in groups} | {one.slice_level for one in groups}
+    found |= {one.level for one in spec.affinities if one.weight is None and not one.apart}
+    return found - {""}
+
+
+def _label(label: str, name: str, pool: desired.Pool, own: Mapping[str, str]) -> str | None:
+    if label == "node":
+        return name
+    if label == "pool":
+        return pool.name
+    if label == "gpu-model" and pool.gpu_model:
+        return pool.gpu_model
+    return pool.labels.get(label, own.get(label))
+
+
+def group_shape(group: desired.TaskGroup, nodes: tables.Nodes) -> columns.GroupShape:
+    """A group as the scheduler reads it."""
+    devices, share = devices_of(group.devices, group.resources.gpu_milli)
+    topology = group.topology
+    return columns.GroupShape(
+        name=group.name,
+        count=group.count,
+        amounts=group.resources.as_vector(),
+        minimum=group.minimum,
+        devices=devices,
+        share=share,
+        share_bytes=group.gpu_memory_bytes,
+        profile=nodes.profile_of(group.mig_profile) if group.mig_profile else -1,
+        required_level=nodes.level_of(topology.required),
+        preferred_level=nodes.level_of(topology.preferred),
+        slice_size=topology.slice_size,
+        slice_level=nodes.level_of(topology.slice_level),
+        inner=INNER_LEVELS.index(group.inner) if group.inner else columns.NO_LEVEL,
+        inner_preferred=bool(group.inner_preferred),
+    )
+
+
+def devices_of(devices: int, gpu_milli: int) -> tuple[int, int]:
+    """How many devices a task takes, and milli-GPUs of each; ``devices`` 0: by its milli-GPUs."""
+    if devices:
+        return devices, WHOLE
+    return (1, gpu_milli) if 0 < gpu_milli < WHOLE else (gpu_milli // WHOLE, WHOLE)

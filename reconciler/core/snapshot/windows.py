@@ -1,0 +1,91 @@
+"""When reservations hold, and on which nodes: the windows that the scheduler goes by."""
+
+import numpy as np
+
+from reconciler.core import recurrence as occurrences
+from reconciler.core.snapshot import node_columns as tables
+from reconciler.model import desired
+from reconciler.scheduling.inputs import snapshots as columns
+
+
+def all_of(
+    structure: desired.Structure, nodes: tables.Nodes, at: float
+) -> tuple[columns.Window, ...]:
+    """The windows that hold now or will before long, in order of name and time."""
+    made: dict[str, list[columns.Window]] = {}
+    reservations = structure.reservations.values()
+    # those of certain nodes first: what is kept by amounts avoids them
+    for one in sorted(reservations, key=lambda one: one.amounts != desired.Amounts()):
+        if not one.nodes:
+            continue
+        mask = np.zeros(len(nodes.names), dtype=np.bool_)
+        mask[[nodes.row_of[name] for name in one.nodes if name in nodes.row_of]] = True
+        mask.setflags(write=False)
+        others = [window for windows in made.values() for window in windows]
+        spans = occurrences.of_reservation(one, at)
+        made[one.name] = [
+            columns.Window(
+                one.name,
+                begin,
+                end,
+                _enough(one.amounts, mask, nodes, others, (begin, end)),
+                one.maintenance,
+                occurrences.NEVER if number < len(spans) else occurrences.following(one, begin),
+            )
+            for number, (begin, end) in enumerate(spans, start=1)
+        ]
+    return tuple(window for name in structure.reservations for window in made.get(name, ()))
+
+
+def _enough(
+    amounts: desired.Amounts,
+    mask: columns.Mask,
+    nodes: tables.Nodes,
+    others: list[columns.Window],
+    during: tuple[float, float],
+) -> columns.Mask:
+    """As many of some nodes as have some amounts together, in order of name; all without amounts.
+
+    A node that takes no work now, or that another window keeps meanwhile, comes last: so that
+    another takes its place for as long.
+    """
+    wanted = [(column, amount) for column, amount in enumerate(amounts.as_vector()) if amount]
+    if amounts == desired.Amounts():
+        return mask
+    begin, end = during
+    busy = ~nodes.columns.accepts
+    for window in others:
+        if window.starts_at < end and begin < window.ends_at:
+            busy = busy | window.nodes
+    found = np.zeros(len(mask), dtype=np.bool_)
+    missing = dict(wanted)
+    for row in sorted(np.flatnonzero(mask).tolist(), key=lambda row: (busy[row], nodes.names[row])):
+        if all(amount <= 0 for amount in missing.values()):
+            break
+        found[row] = True
+        for column in missing:
+            missing[column] -= int(nodes.columns.capacity[row, column])
+    found.setflags(write=False)
+    return found
+
+
+def usable_by(
+    spec: desired.Job,
+    structure: desired.Structure,
+    windows: tuple[columns.Window, ...],
+    ancestors: tuple[str, ...],
+) -> tuple[int, ...]:
+    """Indexes of the windows in which a job may use what they keep.
+
+    Args:
+        spec: the job.
+        structure: with the reservations.
+        windows: as ``all_of`` made them.
+        ancestors: the job's queue and those above it.
+    """
+    found = []
+    for index, window in enumerate(windows):
+        one = structure.reservations[window.name]
+        if one.lets_in(spec.owner, spec.reservation, ancestors):
+            found.append(index)
+    return tuple(found)

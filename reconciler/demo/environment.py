@@ -1,0 +1,194 @@
+"""What the story is played on: a repository, a clone to commit in, a cluster, and a clock.
+
+The story changes the cluster by commits and by ending processes; it learns what happened from
+the API. Everything stands below one folder, which ``Stage`` makes and clears.
+"""
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from reconciler import package_data as resources
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.operations.client import api_client as clients
+from reconciler.operations.local import local_cluster as localcluster
+
+#: How often the story looks at the cluster while it waits for something.
+LOOK_S = 0.1
+FINISHED = frozenset({"Succeeded", "Failed", "Cancelled", "TimedOut"})
+
+Json = Any
+
+
+class StoryError(Exception):
+    """Something did not happen as told; says what was waited for and what was there."""
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error: somebody pressed Ctrl-C
+    """Somebody wants the demo to end."""
+
+
+class Stage:
+    """Folder, repository, clone and cluster of one performance."""
+
+    def __init__(self, folder: Path, interrupted: Callable[[], bool]) -> None:
+        self.folder = folder.resolve()
+        self.clone = self.folder / "clone"
+        self._interrupted = interrupted
+        #: Whether the folder is this performance's.
+        self.prepared = False
+        self.cluster = localcluster.LocalCluster(
+            folder=self.folder,
+            repository=str(self.folder / "repository.git"),
+            branch="main",
+            listen=f"127.0.0.1:{localcluster.free_port()}",
+            identity="demo@example.org",
+        )
+        self._api: clients.Client | None = None
+
+    @property
+    def api(self) -> clients.Client:
+        """The users' API of the cluster."""
+        if self._api is None:
+            self._api = clients.Client(self.cluster.endpoint)
+        return self._api
+
+    def prepare(self) -> None:
+        """Clear the folder; make the repository and the clone, with everything but the jobs.
+
+        Raises:
+            StoryError: the folder is somebody else's, or a cluster is up in it.
+        """
+        if self.folder.exists():
+            if self.cluster.is_up():
+                raise StoryError(
+                    f"a cluster is up in {self.folder}: end that demo first, by Ctrl-C where it "
+                    "runs, or name another folder with --folder"
+                )
+            if not (self.folder / ".muster-demo").exists() and any(self.folder.iterdir()):
+                raise StoryError(f"{self.folder} is there and no demo made it; name another")
+            shutil.rmtree(self.folder)
+        self.folder.mkdir(parents=True)
+        (self.folder / ".muster-demo").touch()
+        self.prepared = True
+        self.git("init", "--quiet", "--bare", "--initial-branch", "main", "repository.git")
+        self.git("clone", "--quiet", "repository.git", "clone")
+        for path in sorted(resources.cluster_state().glob("*.yaml")):
+            shutil.copy(path, self.clone / path.name)
+        self.commit("Describe the cluster: a pool of four nodes, queues, priorities")
+
+    def start(self) -> None:
+        """Start the controller and the nodes.
+
+        Raises:
+            StoryError: it does not come up.
+            Interrupted: somebody pressed Ctrl-C.
+        """
+        try:
+            self.cluster.start(self._interrupted)
+        except localcluster.StoppedError:
+            raise Interrupted from None
+        except localcluster.ClusterError as error:
+            raise StoryError(str(error)) from error
+
+    def git(self, *arguments: str, folder: Path | None = None) -> str:
+        """Run git with an identity of the demo's own and nobody's configuration."""
+        environment = {
+            **gitobjects.environment(),
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_SYSTEM": os.devnull,
+            "GIT_AUTHOR_NAME": "Demo",
+            "GIT_AUTHOR_EMAIL": "demo@example.org",
+            "GIT_COMMITTER_NAME": "Demo",
+            "GIT_COMMITTER_EMAIL": "demo@example.org",
+        }
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=folder or self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        if self._interrupted():  # Ctrl-C reaches git as well, which may have ended by it
+            raise Interrupted
+        if done.returncode:
+            raise StoryError(f"`git {' '.join(arguments)}` failed: {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def commit(self, message: str) -> str:
+        """Commit and push what changed in the clone; the revision."""
+        self.git("add", "--all", folder=self.clone)
+        self.git("commit", "--quiet", "--message", message, folder=self.clone)
+        self.git("push", "--quiet", "origin", "HEAD:main", folder=self.clone)
+        return self.git("rev-parse", "HEAD", folder=self.clone)
+
+    def add_jobs(self, *names: str) -> None:
+        """Copy jobs of the example into the clone and commit them."""
+        folder = self.clone / "jobs"
+        folder.mkdir(exist_ok=True)
+        for name in names:
+            source = resources.cluster_state() / "jobs" / f"{name}.yaml"
+            shutil.copy(source, folder / source.name)
+        self.commit(f"Submit {', '.join(names)}")
+
+    def until(self, what: str, look: Callable[[], Json], timeout_s: float = 60.0) -> Json:
+        """Wait until ``look`` returns something true, and return it.
+
+        Raises:
+            StoryError: it does not within ``timeout_s``.
+            Interrupted: somebody pressed Ctrl-C.
+        """
+        ends_at = time.monotonic() + timeout_s
+        while time.monotonic() < ends_at:
+            if self._interrupted():
+                raise Interrupted
+            if not self.cluster.controller_alive:
+                raise StoryError(f"the controller has ended while this was waited for: {what}")
+            try:
+                found = look()
+            except clients.ApiError as error:
+                if error.status not in (0, 404, 503):
+                    raise
+                found = None
+            if found:
+                return found
+            time.sleep(LOOK_S)
+        raise StoryError(f"waited {timeout_s:.0f} s for this and it did not come: {what}")
+
+    def job(self, name: str) -> Json:
+        """A job as the API shows it."""
+        return self.api.get(f"/v1/jobs/{name}")["job"]
+
+    def until_state(self, name: str, *states: str, timeout_s: float = 60.0) -> Json:
+        """Wait until a job is in one of ``states``; fail at once if it ends in another."""
+
+        def look() -> Json:
+            job = self.job(name)
+            if job["state"] in states:
+                return job
+            if job["state"] in FINISHED:
+                raise StoryError(f"{name} is {job['state']}: {job['message']}")
+            return None
+
+        return self.until(f"{name} is {' or '.join(states)}", look, timeout_s)
+
+    def output(self, name: str, **query: str) -> str:
+        """What a task has written so far."""
+        pieces = self.api.stream(f"/v1/jobs/{name}/logs", query)
+        return b"".join(pieces).decode(errors="replace")
+
+    def shared_file(self, *parts: str) -> Path:
+        """A file in the folder that all nodes share."""
+        return self.cluster.state.joinpath("shared", *parts)
+
+    def close(self) -> None:
+        """End the cluster and all its processes."""
+        if self._api is not None:
+            self._api.close()
+        self.cluster.stop()

@@ -1,0 +1,1 @@
+"""Takes a revision into force, object by object."""

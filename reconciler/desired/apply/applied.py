@@ -1,0 +1,390 @@
+"""What is in force, and how a revision changes it: the rules of DESIGN section 3, without git.
+
+The files that a revision changed come in; afterwards ``jobs`` and ``basis`` are what applies, and
+the problems say what does not. Structure is refused as a whole, here; jobs one by one, by the
+structure there is then (``jobsinforce``); then safety judges what both would do. Where it says no,
+what was in force before comes back. The work grows with the change.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from reconciler.desired.apply import file_index as filed
+from reconciler.desired.apply import job_quarantine as undecided
+from reconciler.desired.apply import jobs_in_force as jobsinforce
+from reconciler.desired.apply import parallel_reader as reading
+from reconciler.desired.apply import structure
+from reconciler.desired.apply import sync_holds as holding
+from reconciler.desired.apply.last_good import Incumbents
+from reconciler.desired.apply.structure import Placed
+from reconciler.desired.checks import dependents, policies
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import name_owners as firsts
+from reconciler.desired.normalise import job_defaults as normalise
+from reconciler.model import desired
+from reconciler.model.rules import review_findings as judgement
+
+Problems = tuple[desired.Problem, ...]
+_NOTHING_DENIED: Mapping[str, desired.Problem] = {}
+
+
+def _is_job(label: str) -> bool:
+    return label.startswith("Job/")
+
+
+class _Earlier(msgspec.Struct, frozen=True):
+    """What was in force before a revision."""
+
+    basis: normalise.Basis
+    jobs: dict[str, desired.Job]
+    revision: str | None
+    origins: dict[str, str]
+
+
+class Applied:
+    """The state that revisions are applied to. One thread at a time."""
+
+    def __init__(
+        self,
+        incumbents: Incumbents,
+        read_blob: Callable[[str], bytes],
+        gate: judgement.Gate | None = None,
+        first: firsts.Look | None = None,
+        begun: jobsinforce.Begun = jobsinforce.nothing_begun,
+        *,
+        read: reading.Read | None = None,
+    ) -> None:
+        self._gate = gate
+        self._read = read
+        self._denied: dict[str, desired.Problem] = {}
+        self._holds = holding.Holds(dict(incumbents.held_jobs))
+        self.basis = incumbents.basis or normalise.EMPTY
+        self.structure_revision = incumbents.structure_revision
+        self.structure_refused = False
+        self._origins = dict(incumbents.origins)
+        #: Jobs because of which a queue may not be taken away.
+        self._queue_users: set[str] = set()
+        self._firsts = firsts.Firsts(incumbents.preferred, first)
+        self.filed = filed.Filed(read_blob)
+        self._interrupted = False
+        self._jobs = jobsinforce.JobsInForce(
+            self.filed, self._firsts, self.basis, incumbents.jobs, begun
+        )
+        #: Seconds since the epoch, for waivers that end.
+        self.now = 0.0
+        self._structure_waived_until = math.inf
+        self._structure_problems: Problems = ()
+
+    # --- what others read -------------------------------------------------------------------
+
+    @property
+    def paths(self) -> Iterable[str]:
+        """The files of the revision in force."""
+        return self.filed.entries.keys()
+
+    @property
+    def jobs(self) -> dict[str, desired.Job]:
+        """The jobs in force, by name."""
+        return self._jobs.jobs
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why jobs of which no version is in force are refused, by name."""
+        return self._jobs.refused
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """The file of each structural object in force, by label."""
+        return self._origins
+
+    def places(self, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
+        """In which files, with their blobs, objects of some kinds are written, by label.
+
+        Those in force count that may stand in a file that can't be read.
+        """
+        found = self.filed.places(kinds)
+        for label, path in self._origins.items():
+            entry = self.filed.entries.get(path)
+            if entry is not None and entry.file.opaque and label.split("/", 1)[0] in kinds:
+                found.setdefault(label, {}).setdefault(path, entry.blob)
+        return found
+
+    @property
+    def left(self) -> undecided.Left:
+        """Jobs that are left as they are in force while they are written so."""
+        return self._jobs.undecided
+
+    def problems(self) -> Problems:
+        """Everything that is wrong, in order of place."""
+        found = [*self._structure_problems, *self._holds.problems]
+        found += [
+            problem
+            for label, problem in self._denied.items()
+            if _is_job(label) or problem.severity == "warning"
+        ]
+        for some in self.filed.problems.values():
+            found.extend(some)
+        found += [*self._jobs.problems(), *self.filed.ignored.values()]
+        found.sort(key=lambda item: (item.path, item.line, item.column, item.rule))
+        return tuple(found)
+
+    def incumbents(self) -> Incumbents:
+        """What a restarted controller can't read from the last head alone."""
+        return Incumbents(
+            basis=self.basis if self.structure_revision is not None else None,
+            structure_revision=self.structure_revision,
+            origins=self._origins,
+            jobs={
+                name: self.jobs[name]
+                for name in sorted(self._jobs.bad | self._queue_users)
+                if name in self.jobs
+            },
+            preferred=self._firsts.structural()
+            | {
+                # not the file of what is in force, which may be gone: who reads anew goes by that
+                # first wherever it is still there
+                name: self._firsts.get(name) or (self.jobs[name].path if name in self.jobs else "")
+                for name in sorted(self._jobs.bad)
+                if len(self.filed.candidates.get(name, ())) > 1
+            },
+            held_jobs=self._holds.jobs,
+        )
+
+    @property
+    def used(self) -> tuple[judgement.Used, ...]:
+        """Approvals that let something of the last revision apply."""
+        return self._holds.used
+
+    @property
+    def held(self) -> tuple[desired.Held, ...]:
+        """What waits for approval or for its time."""
+        return self._holds.shown
+
+    @property
+    def judge_again_at(self) -> float | None:
+        """When what is held may apply although nothing has changed."""
+        return self._holds.until
+
+    # --- applying ---------------------------------------------------------------------------
+
+    def admit(self, jobs: Mapping[str, desired.Job]) -> None:
+        """Count these jobs as in force from before, by name."""
+        self._jobs.admit(jobs)
+
+    def expire(self) -> bool:
+        """Whether a waiver has ended that lets something off: then all is to be judged again."""
+        if min(self._jobs.judging.until, self._structure_waived_until) > self.now:
+            return False
+        self._jobs.judging.renew()
+        self._interrupted = True
+        return True
+
+    def apply(
+        self,
+        revision: str,
+        changes: Sequence[filed.FileChange],
+        ignored: dict[str, desired.Problem | None],
+        *,
+        approvals: frozenset[str] = frozenset(),
+        denied: Mapping[str, desired.Problem] = _NOTHING_DENIED,
+        left: undecided.Left = undecided.NOTHING,
+        accepted: bool = False,
+    ) -> bool:
+        """Apply a revision; False, and nothing has changed, where it would leave nothing in force.
+
+        ``approvals``: digests of changes that people approved. ``denied``: by label, objects that
+        nobody answers for who may: they stay. ``left``: jobs not decided. ``accepted``: all may go.
+        """
+        files = reading.changed(changes, self._read)
+        if self.filed.empties(files, accepted=accepted):
+            return False
+        touched = self._jobs.to_judge()
+        structural = self.structure_refused or not self.filed.entries
+        structural |= self.structure_revision is None
+        if self._interrupted:
+            # An earlier try ended half-way, as git could not be read: judge everything again.
+            structural = True
+            touched.update(self.filed.candidates, self.jobs)
+        self._interrupted = True
+        of_jobs = {label[len("Job/") :] for label in {*denied, *self._denied} if _is_job(label)}
+        touched |= of_jobs | left.known.keys() | self._jobs.undecided.known.keys()
+        self._jobs.undecided = left
+        structural |= len({*denied, *self._denied}) > len(of_jobs)
+        self._denied = self._jobs.denied = dict(denied)
+        for change, file in files:
+            structural |= self.filed.replace(change, file, touched)
+        for path, problem in ignored.items():
+            self.filed.ignored.pop(path, None)
+            if problem is not None:
+                self.filed.ignored[path] = problem
+        earlier = _Earlier(self.basis, self.jobs, self.structure_revision, self._origins)
+        if structural:
+            self._apply_structure(revision)
+        elif not self.structure_refused:
+            self.structure_revision = revision
+        touched |= self._otherwise(earlier)
+        self._jobs.apply(touched, self.now)
+        if self.basis is not earlier.basis:
+            self._keep_queues_in_use(earlier)
+        if self._gate is not None:
+            self._pass_gate(self._gate, earlier, approvals)
+            if self.basis is not earlier.basis:
+                self._holds.look_again(self.now)
+        self._interrupted = False
+        return True
+
+    def _otherwise(self, earlier: "_Earlier") -> set[str]:
+        """Jobs of which the structure may make something else than the one before it."""
+        if self.basis is earlier.basis:
+            return set()
+        queues = self.basis.queues_otherwise(earlier.basis)
+        if queues is None:
+            self._jobs.judge_by(self.basis)
+            return {*self.filed.candidates, *self.jobs}
+        return self._jobs.judge_queues_by(self.basis, queues) if queues else set()
+
+    # --- structure --------------------------------------------------------------------------
+
+    def _apply_structure(self, revision: str) -> None:
+        placed = [
+            Placed(path, document)
+            for path in sorted(self.filed.structural)
+            for document in documents.structural(self.filed.entries[path].file)
+        ]
+        opaque = any(self.filed.entries[path].file.opaque for path in self.filed.structural)
+        origins = self._origins | self._counting(placed)
+        basis, noted = structure.build(placed, origins, opaque=opaque)
+        # What is wrong with a document by itself is among the problems of its file already.
+        found = [self.filed.problem(one) for one in noted if one[0].document.part is not None]
+        unreadable = self.filed.unreadable(self._origins, {item.document.label for item in placed})
+        found += unreadable
+        if basis is not None:
+            rules = policies.Rules(basis.structure.policies)
+            violated = structure.violations(placed, rules, self.now)
+            found += [self.filed.problem(item) for item in violated]
+            self._structure_waived_until = rules.until
+        found += [
+            problem
+            for label, problem in self._denied.items()
+            if problem.severity == "error" and not _is_job(label)
+        ]
+        if basis is None or any(problem.severity == "error" for problem in found):
+            self.structure_refused = True
+        else:
+            self.structure_refused = False
+            self.structure_revision = revision
+            self._origins = {item.document.label: item.path for item in placed}
+            if basis != self.basis:
+                self.basis = basis
+        self._structure_problems = tuple(found)
+
+    def _counting(self, placed: Sequence[Placed]) -> dict[str, str]:
+        """By label of what is written more than once: the file that counts."""
+        found: dict[str, list[str]] = {}
+        for item in placed:
+            found.setdefault(item.document.label, []).append(item.path)
+        twice = {label: paths for label, paths in found.items() if len(paths) > 1}
+        self._firsts.keep(twice)
+        return {
+            label: self._firsts.of(label, label, paths, self._origins.get(label))
+            for label, paths in twice.items()
+        }
+
+    def _keep_queues_in_use(self, earlier: "_Earlier", *, judged: bool = False) -> None:
+        """Refuse the new structure where jobs in force would be left without their queue.
+
+        By the structure before, to which that goes back, jobs may be as they are written now, and
+        in other queues: it is judged by them once more. Whoever comes back to this revision finds
+        them so, and has to decide alike. ``judged``: safety has said which jobs stay although they
+        are written nowhere any more; they are in their queues as the others are.
+        """
+        taken_away = self._queues_taken_away(earlier)
+        if not taken_away:
+            return
+        new, fine = (self.basis, self.structure_revision, self._origins), self._structure_problems
+        self._revert_structure(earlier, taken_away)
+        if judged:
+            self._restore(earlier)
+        if self.jobs == earlier.jobs:
+            return
+        reverted = _Earlier(self.basis, self.jobs, self.structure_revision, self._origins)
+        self.basis, self.structure_revision, self._origins = new
+        self.structure_refused, self._structure_problems = False, fine
+        self._judge_by_structure()
+        if judged:
+            self._restore(earlier)
+        taken_away = self._queues_taken_away(reverted)
+        if taken_away:
+            self._revert_structure(reverted, taken_away)
+
+    def _queues_taken_away(self, earlier: "_Earlier") -> list[desired.Problem]:
+        """Queues that jobs in force are in and that the structure does not have."""
+        users = dependents.users_of_missing_queues(self.jobs, self.basis.structure)
+        self._queue_users = {name for names in users.values() for name in names}
+        return [
+            dependents.queue_in_use(queue, names, earlier.origins.get(f"Queue/{queue}", ""))
+            for queue, names in sorted(users.items())
+        ]
+
+    def _judge_by_structure(self) -> None:
+        """Judge all jobs by the structure there is."""
+        self._jobs.judge_by(self.basis)
+        self._jobs.apply({*self.filed.candidates, *self.jobs}, self.now)
+
+    def _revert_structure(self, earlier: "_Earlier", problems: Sequence[desired.Problem]) -> None:
+        """Go on with the structure before, and judge the jobs by it."""
+        self._go_back(earlier)
+        self.structure_refused = True
+        self._structure_problems = tuple(problems)
+        self._jobs.apply({*self.filed.candidates, *self.jobs}, self.now)
+
+    def _go_back(self, earlier: "_Earlier") -> None:
+        """What is in force is what it was before the revision."""
+        self.basis = earlier.basis
+        self.structure_revision, self._origins = earlier.revision, earlier.origins
+        self._jobs.go_back(earlier.jobs, earlier.basis)
+
+    # --- holding ----------------------------------------------------------------------------
+
+    def _pass_gate(
+        self, gate: judgement.Gate, earlier: "_Earlier", approvals: frozenset[str]
+    ) -> None:
+        """Let safety judge what this revision changes, and hold what it says no to."""
+        removed = self._removed(earlier)
+        same_structure = self.basis is earlier.basis
+        if not removed and same_structure:
+            self._holds.clear()
+            return
+        try:
+            found = self._holds.judge(
+                gate,
+                before=desired.Desired(structure=earlier.basis.structure, jobs=earlier.jobs),
+                after=desired.Desired(
+                    structure=self.basis.structure, jobs=self.jobs, refused=self.refused
+                ),
+                removed=removed,
+                approvals=approvals,
+            )
+        except Exception:
+            # What nobody has judged does not apply; the next try judges all of it again.
+            self._go_back(earlier)
+            self.structure_refused = True
+            raise
+        if found.holds("structure"):
+            self._revert_structure(earlier, self._holds.structure_problems)
+        self._restore(earlier)
+        if not found.holds("structure") and not same_structure:
+            self._keep_queues_in_use(earlier, judged=True)
+            self._restore(earlier)
+
+    def _removed(self, earlier: "_Earlier") -> list[str]:
+        """Jobs that were in force and are written nowhere any more."""
+        if earlier.jobs is self.jobs:
+            return []
+        return [name for name in earlier.jobs if name not in self.jobs and name not in self.refused]
+
+    def _restore(self, earlier: "_Earlier") -> None:
+        """Put the jobs back whose removal is held."""
+        self._jobs.restore(self._holds.jobs, earlier.jobs)

@@ -1,0 +1,190 @@
+"""What is written where: the files of a revision, the documents in them, and who bears which name.
+
+Files that a revision changed come in one by one; kept is what each holds, which of them hold
+structural objects, and every document that a job's name stands in. What applies of it is for
+``applied``.
+"""
+
+import collections
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from reconciler.desired.apply.structure import Placed
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents.faults import Fault
+from reconciler.model import desired
+from reconciler.model.documents import fields
+
+Problems = tuple[desired.Problem, ...]
+#: A fault, and the document that has it.
+Noted = tuple[Placed, Fault]
+
+
+class FileChange(msgspec.Struct, frozen=True):
+    """A file as it stands in the new revision; ``data`` None: it is gone."""
+
+    path: str
+    blob: str
+    data: bytes | None
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    blob: str
+    file: documents.File
+
+
+class Filed:
+    """The files of a revision.
+
+    Attributes:
+        entries: by path.
+        count: documents in all of them.
+        structural: paths of those that hold structural objects.
+        candidates: name of a job to where it is written: path, and number of the document.
+        problems: by path, what is wrong with a file by itself.
+        ignored: by path, what is no file.
+    """
+
+    def __init__(self, read_blob: Callable[[str], bytes]) -> None:
+        self._read_blob = read_blob
+        #: The file that was read last: most of what is wrong is wrong with many objects of one.
+        self._last: tuple[str, bytes] = ("", b"")
+        self.entries: dict[str, _Entry] = {}
+        self.count = 0
+        self.structural: dict[str, None] = {}
+        self.candidates: dict[str, list[tuple[str, int]]] = {}
+        self.problems: dict[str, Problems] = {}
+        self.ignored: dict[str, desired.Problem] = {}
+
+    def counts(self) -> collections.Counter[str]:
+        """How many objects of each kind are written, whatever is wrong with them."""
+        return collections.Counter(
+            document.kind
+            for entry in self.entries.values()
+            for document in entry.file.documents
+            if document.kind
+        )
+
+    def written(self, kinds: Sequence[str]) -> dict[str, fields.Part]:
+        """The structural objects of some kinds as written in the last revision, by label."""
+        return {
+            document.label: document.part
+            for path in sorted(self.structural)
+            for document in documents.structural(self.entries[path].file)
+            if document.part is not None and document.kind in kinds
+        }
+
+    def places(self, kinds: Sequence[str]) -> dict[str, dict[str, str]]:
+        """In which files, with their blobs, the objects of some kinds are written, by label."""
+        found: dict[str, dict[str, str]] = {}
+        for path in self.structural:
+            entry = self.entries[path]
+            for document in entry.file.documents:
+                if document.kind in kinds:
+                    found.setdefault(document.label, {})[path] = entry.blob
+        return found
+
+    def empties(
+        self, files: Sequence[tuple[FileChange, documents.File]], *, accepted: bool = False
+    ) -> bool:
+        """Whether the change leaves nothing of what is written, whatever it brings that is new.
+
+        A lone object may give way to another one. What stands in a file that can't be read may be
+        any object, and counts as left. ``accepted``: people took it over knowing that it is another
+        repository, so that anything at all will do.
+        """
+        replaced = [self.entries[one.path].file for one, _ in files if one.path in self.entries]
+        if self.count == 0 or sum(file.count for file in replaced) < self.count:
+            return False
+        brought = [file for _, file in files]
+        if not any(file.count for file in brought):
+            return True
+        if accepted or any(file.opaque for file in brought):
+            return False
+        before = _labels(replaced)
+        return len(before) > 1 and not before & _labels(brought)
+
+    def replace(self, change: FileChange, file: documents.File, touched: set[str]) -> bool:
+        """Take up one file; whether it concerns the structure."""
+        path = change.path
+        old = self.entries.pop(path, None)
+        structural = file.opaque
+        if old is not None:
+            self.count -= old.file.count
+            structural |= old.file.opaque
+            for document in old.file.documents:
+                if document.kind != "Job":
+                    structural = True
+                elif document.name in self.candidates:
+                    touched.add(document.name)
+                    left = [r for r in self.candidates[document.name] if r[0] != path]
+                    if left:
+                        self.candidates[document.name] = left
+                    else:
+                        del self.candidates[document.name]
+        self.structural.pop(path, None)
+        self.problems.pop(path, None)
+        if change.data is None:
+            return structural
+        self.entries[path] = _Entry(change.blob, file)
+        self.count += file.count
+        faulty = file.error is not None
+        for document in file.documents:
+            faulty |= bool(document.faults)
+            if document.kind != "Job":
+                structural = True
+                if document.structural:
+                    self.structural[path] = None
+            elif document.name:
+                touched.add(document.name)
+                self.candidates.setdefault(document.name, []).append((path, document.index))
+        if faulty:
+            self.problems[path] = documents.problems(path, change.data, file)
+        return structural
+
+    def problem(
+        self, noted: Noted, severity: Literal["error", "warning"] | None = None
+    ) -> desired.Problem:
+        placed, fault = noted
+        blob = self.entries[placed.path].blob
+        if self._last[0] != blob:
+            self._last = (blob, self._read_blob(blob))
+        return documents.problem(
+            fault,
+            data=self._last[1],
+            path=placed.path,
+            document=placed.document,
+            severity=severity,
+        )
+
+    def placed(self, reference: tuple[str, int]) -> Placed:
+        path, index = reference
+        return Placed(path, self.entries[path].file.documents[index])
+
+    def unreadable(
+        self, origins: Mapping[str, str], present: Collection[str]
+    ) -> list[desired.Problem]:
+        """Objects in force that are not in the revision because their file can't be read.
+
+        Args:
+            origins: file by label of what is in force.
+            present: labels of what the revision writes.
+        """
+        return [
+            desired.Problem(
+                rule="structure-unreadable",
+                severity="error",
+                path=path,
+                message="is in force, and the file it stood in can't be read as a whole: correct "
+                "the file, or take the object out in a file that can be read",
+                object=label,
+            )
+            for label, path in origins.items()
+            if label not in present and path in self.entries and self.entries[path].file.opaque
+        ]
+
+
+def _labels(files: Iterable[documents.File]) -> set[str]:
+    return {document.label for file in files for document in file.documents if document.label}

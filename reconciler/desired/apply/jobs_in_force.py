@@ -1,0 +1,341 @@
+"""The jobs in force, and how each is judged by itself.
+
+A name stands for one document: of several the one that held it first. It is judged by the structure
+there is and by the jobs it waits for, and where it is refused, can't be read, can't be decided or
+nobody answers for it, the version in force stays. Only what a revision touches, what depends on
+that, and what was wrong before is judged again; of that not what hangs on nothing but its own
+document and the structure, so that a policy that thousands of jobs violate costs them once.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from reconciler.desired.apply import file_index as filed
+from reconciler.desired.apply import job_quarantine as undecided
+from reconciler.desired.apply.structure import Placed
+from reconciler.desired.checks import cross_references as checks
+from reconciler.desired.checks import dependencies, dependents
+from reconciler.desired.checks import feasibility as fitting
+from reconciler.desired.checks import job_validator as judging
+from reconciler.desired.documents import name_owners as firsts
+from reconciler.desired.documents.faults import Fault
+from reconciler.desired.normalise import job_defaults as normalise
+from reconciler.model import desired
+from reconciler.model.documents import job_spec as job_documents
+from reconciler.model.rules import redaction as quoting
+
+#: Of jobs, those whose newest run has begun or ended, with its key.
+Begun = Callable[[Collection[str]], Mapping[str, str]]
+#: How rules begin by which structure that came later can refuse a job as it was admitted.
+_OF_STRUCTURE = ("unknown-", "policy/")
+
+
+def nothing_begun(names: Collection[str]) -> Mapping[str, str]:
+    """What is known of runs where no controller is asked."""
+    del names
+    return {}
+
+
+def _let_be(fault: Fault) -> Fault:
+    """A fault of a job whose run has begun: it is told, and changes nothing."""
+    told = f"{fault.message}; its run was admitted before and stays as it is"
+    return msgspec.structs.replace(fault, severity="warning", message=told)
+
+
+def _is_later(fault: Fault) -> bool:
+    """Whether it is structure that refuses a job, and not how the job itself is written."""
+    return fault.rule.startswith(_OF_STRUCTURE)
+
+
+class JobsInForce:
+    """The jobs that apply, by name, and what is wrong with those that are written.
+
+    Args:
+        files: what is written where.
+        first: which of several files held a name first.
+        basis: the structure that jobs are judged by.
+        jobs: what was in force before a restart; all of it is judged again.
+        begun: tells which runs have begun: those were admitted by the structure of then.
+    """
+
+    def __init__(
+        self,
+        files: filed.Filed,
+        first: firsts.Firsts,
+        basis: normalise.Basis,
+        jobs: Mapping[str, desired.Job],
+        begun: Begun = nothing_begun,
+    ) -> None:
+        self._filed = files
+        self._begun = begun
+        self._firsts = first
+        self._dependents = dependents.Dependents()
+        self._left: dict[str, desired.Problem] = {}
+        self._problems: dict[str, tuple[desired.Problem, ...]] = {}
+        self.jobs: dict[str, desired.Job] = dict(jobs)
+        #: Why jobs of which no version is in force are refused.
+        self.refused: dict[str, str] = {}
+        #: Those with which something is wrong: what was in force of them stays known.
+        self.bad: set[str] = set(self.jobs)
+        #: Those of them of which only their document and the structure say so, and whether their
+        #: runs have begun.
+        self._settled: dict[str, bool] = {}
+        #: Those that are left as they are in force while they are written so.
+        self.undecided = undecided.Left()
+        #: By label, objects that nobody answers for who may.
+        self.denied: dict[str, desired.Problem] = {}
+        self.judging = judging.Judge(basis)
+        for job in self.jobs.values():
+            self._dependents.renew(job.name, None, job)
+
+    def admit(self, jobs: Mapping[str, desired.Job]) -> None:
+        """Count these as in force from before: the next revision judges them as it finds them."""
+        for name, job in jobs.items():
+            self._dependents.renew(name, self.jobs.get(name), job)
+        self.jobs = {**self.jobs, **jobs}
+        self.bad |= jobs.keys()
+        self._settled = {n: begun for n, begun in self._settled.items() if n not in jobs}
+
+    def problems(self) -> Iterable[desired.Problem]:
+        """What is wrong with jobs, in no order."""
+        for some in self._problems.values():
+            yield from some
+        yield from self._left.values()
+
+    def judge_by(self, basis: normalise.Basis) -> None:
+        """Go by another structure from now on; nothing is judged yet."""
+        self.judging = self.judging.by(basis)
+        self._settled = {}
+
+    def judge_queues_by(self, basis: normalise.Basis, queues: Collection[str]) -> set[str]:
+        """Go by a structure that is another to jobs of some queues alone; those to judge anew.
+
+        That of which anything is told is among them, since its document may name such a queue.
+        """
+        told = self.bad | self._settled.keys() | self._problems.keys()
+        self.judge_by(basis)
+        return told | {name for name, job in self.jobs.items() if job.queue in queues}
+
+    def to_judge(self) -> set[str]:
+        """Those with which something is wrong that may be right by now."""
+        waiting = [name for name, has_begun in self._settled.items() if not has_begun]
+        begun = self._begun(waiting) if waiting else {}
+        return (self.bad - self._settled.keys()) | begun.keys()
+
+    def go_back(self, jobs: dict[str, desired.Job], basis: normalise.Basis) -> None:
+        """Have those in force again that were before a revision, by the structure of then."""
+        for name in jobs.keys() | self.jobs.keys():
+            self._dependents.renew(name, self.jobs.get(name), jobs.get(name))
+        self.jobs = jobs
+        self.judge_by(basis)
+
+    def restore(self, held: Iterable[str], earlier: Mapping[str, desired.Job]) -> None:
+        """Put those back whose removal is held, as they were in ``earlier``."""
+        names = tuple(held)
+        back = {name: earlier[name] for name in names if name in earlier and name not in self.jobs}
+        for name, job in back.items():
+            self._dependents.renew(name, None, job)
+        if back:
+            self.jobs = {**self.jobs, **back}
+        self.bad.update(names)
+
+    def _is_held(self, name: str) -> bool:
+        """Whether a job in force may still be written in its file, which nobody can tell."""
+        current = self.jobs.get(name)
+        if current is None or current.path not in self._filed.entries:
+            return False
+        if any(path == current.path for path, _ in self._filed.candidates.get(name, ())):
+            return False
+        return self._filed.entries[current.path].file.opaque
+
+    def _choose(self, name: str) -> tuple[Placed | None, list[filed.Noted]]:
+        """The document that stands for a name, and the refusals of others of that name."""
+        references = self._filed.candidates.get(name, ())
+        if len(references) < 2:
+            self._firsts.forget(name)
+        if len(references) == 1:
+            only = self._filed.placed(references[0])
+            if name not in self.jobs or not self._is_held(name):
+                return only, []
+        if not references:
+            return None, []
+        ordered = sorted(references)
+        current = self.jobs.get(name)
+        if current is not None and self._is_held(name):
+            fault = checks.duplicate(current.path, 0, ", a file that can't be read now")
+            return None, [(self._filed.placed(reference), fault) for reference in ordered]
+        home = current.path if current is not None else None
+        counts = self._firsts.of(name, f"Job/{name}", [path for path, _ in ordered], home)
+        first = next(r for r in ordered if r[0] == counts)
+        winner = self._filed.placed(first)
+        fault = checks.duplicate(winner.path, winner.document.line)
+        return winner, [(self._filed.placed(r), fault) for r in ordered if r != first]
+
+    def apply(self, touched: set[str], now: float) -> None:
+        """Judge ``touched`` jobs and those that depend on them, and put the good ones in force.
+
+        ``now``: seconds since the epoch, for waivers that end.
+        """
+        names = set(touched)
+        for name in touched:
+            names |= self._dependents.of(name)
+        proposed = dict(self.jobs)
+        notes: dict[str, list[filed.Noted]] = {}
+        kept = self._settled.keys() - names
+        refused = {name: self.refused[name] for name in kept & self.refused.keys()}
+        bad: set[str] = set()
+        for name in sorted(names):
+            self._left.pop(name, None)
+            self._settled.pop(name, None)
+            if self._judge(name, proposed, notes, now):
+                bad.add(name)
+        self._leave_out_idle(notes, proposed)
+        waiting = [n for n in sorted(names) if n in proposed and proposed[n].depends_on]
+        self._judge_dependencies(waiting, proposed, notes, bad)
+        names |= notes.keys()
+        for name in names:
+            before, after = self.jobs.get(name), proposed.get(name)
+            if before is not after:
+                self._dependents.renew(name, before, after)
+            self._problems.pop(name, None)
+            if name in notes:
+                self._problems[name] = tuple(self._filed.problem(item) for item in notes[name])
+        self.jobs = proposed
+        self.bad = bad | kept
+        refused |= {
+            name: self._why_refused(name, notes.get(name, ()))
+            for name in bad
+            if name not in proposed
+        }
+        self.refused = dict(sorted(refused.items()))
+
+    def _judge(
+        self,
+        name: str,
+        proposed: dict[str, desired.Job],
+        notes: dict[str, list[filed.Noted]],
+        now: float,
+    ) -> bool:
+        """Propose what a name stands for now; True where something is wrong with it."""
+        if self._is_denied(name):
+            return True
+        left = self.undecided
+        winner, noted = self._choose(name)
+        wrong = bool(noted)
+        if winner is None:
+            if noted or self._is_held(name):
+                wrong = True
+            elif left.faults(name, None, self.jobs.get(name)) and (one := left.of(name, None)):
+                wrong = True
+                self._left[name] = one.problem(self.jobs[name].path)
+            else:
+                proposed.pop(name, None)
+        elif isinstance(winner.document.part, job_documents.Job):
+            part = winner.document.part
+            wrong = self._judge_document(part, winner, proposed, noted, now) or wrong
+        else:
+            wrong = True
+        if noted:
+            notes[name] = noted
+        return wrong
+
+    def _judge_document(
+        self,
+        part: job_documents.Job,
+        winner: Placed,
+        proposed: dict[str, desired.Job],
+        noted: list[filed.Noted],
+        now: float,
+    ) -> bool:
+        """Propose what a document makes; True where something is wrong with it."""
+        name = part.metadata.name
+        known, left = self.jobs.get(name), self.undecided
+        is_alone = not noted and (known is None or known.path == winner.path)
+        made, faults, warnings = self.judging.job(part, winner.document.hash, winner.path, now)
+        noted.extend((winner, warning) for warning in warnings)
+        undecidable: list[Fault] = []
+        if made is not None:
+            undecidable = left.faults(name, made, known)
+            stays = undecidable and (known is not None or name not in left.aside)
+            if not (faults or stays) and made != known:
+                proposed[name] = made
+            faults += undecidable
+        if not faults:
+            return False
+        has_begun = self._has_begun(name, winner)
+        if is_alone and not undecidable and not part.spec.depends_on:
+            self._settled[name] = has_begun
+        noted.extend(
+            (winner, _let_be(one) if has_begun and _is_later(one) else one) for one in faults
+        )
+        return True
+
+    def _leave_out_idle(
+        self, notes: dict[str, list[filed.Noted]], proposed: Mapping[str, desired.Job]
+    ) -> None:
+        """Say of no run that has begun, or ended long ago, that it could not start."""
+
+        def is_idle(one: filed.Noted) -> bool:
+            return one[1].severity == "warning" and one[1].rule in fitting.RULES
+
+        warned = [name for name in notes if name in proposed and any(map(is_idle, notes[name]))]
+        begun = self._begun(warned) if warned else {}
+        for name in warned:
+            if begun.get(name) == proposed[name].key:
+                notes[name] = [one for one in notes[name] if not is_idle(one)]
+                if not notes[name]:
+                    del notes[name]
+
+    def _has_begun(self, name: str, winner: Placed) -> bool:
+        """Whether a job is in force as it is written, and that run has begun or ended."""
+        known, part = self.jobs.get(name), winner.document.part
+        if known is None or not isinstance(part, job_documents.Job):
+            return False
+        spec = part.spec
+        of_document = (spec.run, winner.document.hash, spec.queue or known.queue)
+        of_run = (known.run, known.hash, known.queue)
+        return (
+            of_document == of_run
+            and (spec.reservation or "") == known.reservation
+            and self._begun((name,)).get(name) == known.key
+        )
+
+    def _judge_dependencies(
+        self,
+        waiting: Sequence[str],
+        proposed: dict[str, desired.Job],
+        notes: dict[str, list[filed.Noted]],
+        bad: set[str],
+    ) -> None:
+        """Take those back whose dependencies don't add up, and note why."""
+
+        def note(name: str, fault: Fault) -> None:
+            winner, _ = self._choose(name)
+            if winner is not None:
+                notes.setdefault(name, []).append((winner, fault))
+
+        for name in self.undecided.take_back(waiting, proposed, self.jobs):
+            note(name, Fault(undecided.RULE, undecided.BLOCKED))
+            bad.add(name)
+        waiting = [name for name in waiting if name in proposed]
+        bad |= dependencies.judge(
+            waiting, proposed, self.jobs, is_written=self._filed.candidates.__contains__, note=note
+        )
+
+    def _why_refused(self, name: str, noted: Sequence[filed.Noted]) -> str:
+        if self._is_denied(name):
+            return self.denied[f"Job/{name}"].message
+        for placed, fault in noted:
+            if fault.severity == "error":
+                return quoting.unquoted(self._filed.problem((placed, fault))).told()
+        winner, _ = self._choose(name)
+        if winner is not None and winner.document.faults:
+            problem = self._filed.problem((winner, winner.document.faults[0]))
+            return quoting.unquoted(problem).told()
+        return "the job can't be read"
+
+    def _is_denied(self, name: str) -> bool:
+        """Whether nobody answers for how a job is written who may."""
+        problem = self.denied.get(f"Job/{name}")
+        return problem is not None and problem.severity == "error"

@@ -1,0 +1,444 @@
+"""Every document that is no job to the one structure that they make together.
+
+The documents of a whole revision come in, because queues, pools and priority classes have to
+agree with each other; out comes a ``normalise.Basis``, or the faults of each document. It is all
+or nothing: a structure with one error in it is refused as a whole.
+"""
+
+import fnmatch
+import logging
+import urllib.parse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+
+from reconciler.desired.authorize import access_documents as people
+from reconciler.desired.checks import cross_references as checks
+from reconciler.desired.checks import flavors, policies
+from reconciler.desired.documents import cron
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import prune_policy as pruning
+from reconciler.desired.documents.fault_collector import Faults
+from reconciler.desired.documents.faults import Fault, defect
+from reconciler.desired.normalise import pools
+from reconciler.desired.normalise import queues as sharing
+from reconciler.desired.normalise import volumes as storage
+from reconciler.desired.normalise.job_defaults import Basis, PriorityClass
+from reconciler.model import desired
+from reconciler.model.documents import access_spec as access
+from reconciler.model.documents import cluster_spec as cluster
+from reconciler.model.documents import fields, kinds
+from reconciler.model.documents import nodepool_spec as nodepool
+from reconciler.model.documents import policy_spec as policy
+from reconciler.model.documents import queue_spec as queue
+from reconciler.model.documents import quota_spec as quota
+from reconciler.model.documents import reservation_spec as reservation
+from reconciler.model.documents import volume_spec as volume
+from reconciler.model.policy import access as access_model
+from reconciler.model.values import hostlists, resources
+from reconciler.model.values import suggestions as nearest
+
+log = logging.getLogger("muster.desired")
+
+#: The most nodes of all pools together.
+NODES_MAX = hostlists.HOSTS_MAX
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """A document and the file it stands in."""
+
+    path: str
+    document: documents.Document
+
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+#: The kind of what is said not to be there.
+_MISSING = {
+    "unknown-parent": "Queue",
+    "unknown-queue": "Queue",
+    "unknown-pool": "NodePool",
+    "unknown-volume": "Volume",
+}
+#: And where it is one of many things that a document of the kind may hold.
+_MISSING_WITHIN = {"unknown-host": "NodePool", "unknown-group": "Access"}
+
+
+class Build:
+    """What is put together, and what is wrong with it."""
+
+    def __init__(self) -> None:
+        self.faults: list[tuple[Placed, Fault]] = []
+        self.settings = desired.Settings()
+        self.pools: dict[str, desired.Pool] = {}
+        self.queues: dict[str, desired.Queue] = {}
+        self.classes: dict[str, PriorityClass] = {}
+        self.users: dict[str, str] = {}
+        self.quotas: dict[str, desired.Quota] = {}
+        self.reservations: dict[str, desired.Reservation] = {}
+        self.reservation_specs: dict[str, reservation.ReservationSpec] = {}
+        self.volumes: dict[str, desired.Volume] = {}
+        self.policies: dict[str, desired.Policy] = {}
+        self.places: dict[str, Placed] = {}
+        self.promised = resources.NOTHING
+        self.cluster: Placed | None = None
+        self.prune: dict[str, desired.Prune] = {}
+        self.access = access_model.Access()
+
+    def add(self, placed: Placed, faults: Iterable[Fault]) -> None:
+        """Note the faults of one document."""
+        self.faults.extend((placed, fault) for fault in faults)
+
+
+def build(
+    placed: Sequence[Placed], origins: Mapping[str, str] = _NONE, *, opaque: bool = False
+) -> tuple[Basis | None, list[tuple[Placed, Fault]]]:
+    """The structure that the documents make, None where it is refused, and what is wrong.
+
+    Args:
+        placed: the documents.
+        origins: the file of each object in force, by label: of two of one name the other is wrong.
+        opaque: whether there are files that can't be read: what is missing may stand there.
+    """
+    made = Build()
+    if len({item.document.label for item in placed}) < len(placed):  # it is refused in any order
+        placed = sorted(placed, key=lambda item: origins.get(item.document.label) != item.path)
+    for item in placed:
+        try:
+            _take(made, item)
+        except Exception as error:  # the structure is refused, and jobs go on
+            log.exception("a defect kept %s from being judged", item.document.label)
+            made.add(item, [defect(error)])
+    _check_together(made)
+    if any(fault.severity == "error" for _, fault in made.faults):
+        return None, list(_by_themselves(made, placed, opaque=opaque))
+    return _basis(made), made.faults
+
+
+def _by_themselves(
+    made: Build, placed: Sequence[Placed], *, opaque: bool
+) -> Iterator[tuple[Placed, Fault]]:
+    """The faults without those that only come of another document that is wrong, or unreadable."""
+    wrong = {item.document.label for item in placed if item.document.part is None}
+    wrong_kinds = {label.partition("/")[0] for label in wrong}
+    for item, fault in made.faults:
+        kind, within = _MISSING.get(fault.rule), _MISSING_WITHIN.get(fault.rule)
+        if item.document.kind == within:
+            within = None  # what a document says of itself
+        follows = f"{kind}/{fault.found}" in wrong or within in wrong_kinds
+        if not (follows or (opaque and (kind or within))):
+            yield item, fault
+
+
+def _take(made: Build, item: Placed) -> None:
+    """One document, and what is wrong with it by itself."""
+    part = item.document.part
+    if part is None:
+        made.add(item, item.document.faults)
+        return
+    if _is_duplicate(made, item):
+        return
+    faults = Faults()
+    prune = pruning.policy(part, faults)
+    if prune is not None:
+        made.prune[item.document.label] = prune
+    if isinstance(part, cluster.Cluster):
+        if made.cluster is not None:
+            faults.add(
+                "two-clusters",
+                f"a repository has one Cluster, and one stands in {made.cluster.path}:"
+                f"{made.cluster.document.line} already: remove one",
+                "metadata",
+                "name",
+            )
+        made.cluster = item
+        made.settings = _settings(item.document.name, part.spec, faults)
+    else:
+        _add_object(made, item, part, faults)
+    made.add(item, faults.found)
+
+
+def violations(
+    placed: Sequence[Placed], rules: policies.Rules, now: float
+) -> list[tuple[Placed, Fault]]:
+    """What policies say of the objects of a structure that is sound by itself."""
+    return [
+        (item, fault)
+        for item in placed
+        if item.document.part is not None
+        for fault in rules.faults(item.document.kind, item.document.name, item.document.part, now)
+    ]
+
+
+def _basis(made: Build) -> Basis:
+    made.queues.setdefault("default", desired.Queue("default"))
+    structure = desired.Structure(
+        settings=made.settings,
+        pools=made.pools,
+        queues=checks.parents_first(made.queues),
+        priority_classes={name: item.value for name, item in made.classes.items()},
+        unix_users=made.users,
+        quotas=dict(sorted(made.quotas.items())),
+        reservations=dict(sorted(made.reservations.items())),
+        volumes=dict(sorted(made.volumes.items())),
+        policies=dict(sorted(made.policies.items())),
+        prune=dict(sorted(made.prune.items())),
+        access=made.access,
+    )
+    return Basis(structure, made.classes)
+
+
+def _is_duplicate(made: Build, item: Placed) -> bool:
+    label = item.document.label
+    first = made.places.setdefault(label, item)
+    if first is item:
+        return False
+    made.add(item, [checks.duplicate(first.path, first.document.line)])
+    return True
+
+
+def _add_object(made: Build, item: Placed, part: fields.Part, faults: Faults) -> None:
+    name = item.document.name
+    if isinstance(part, nodepool.NodePool):
+        made.pools[name] = pools.pool(name, part.spec, faults)
+        made.promised = pools.counted(made.pools[name], made.promised, faults)
+    elif isinstance(part, queue.Queue):
+        made.queues[name] = sharing.queue(name, part.spec, faults)
+    elif isinstance(part, queue.PriorityClass):
+        made.classes[name] = PriorityClass(
+            part.spec.value, part.spec.preemptible, part.spec.preemption_policy == "evict"
+        )
+    elif isinstance(part, access.Access):
+        _add_users(made.users, part.spec, faults)
+        made.access = made.access.merged(people.access_of(part.spec, faults))
+        for first, second in people.shared_keys(made.access):
+            faults.add(
+                "one-key-of-two",
+                f"{first} and {second} have the same key: nobody could tell who signed",
+                *("spec", "identities"),
+            )
+    elif isinstance(part, quota.Quota):
+        made.quotas[name] = sharing.quota(name, part.spec, faults)
+    elif isinstance(part, reservation.Reservation):
+        made.reservation_specs[name] = part.spec
+        made.reservations[name] = sharing.reservation(name, part.spec, faults)
+    elif isinstance(part, policy.Policy):
+        made.policies[name] = policies.normalise(name, part.spec, item.path, faults)
+    elif isinstance(part, volume.Volume):
+        made.volumes[name] = storage.volume(name, part.spec, faults)
+
+
+def _settings(name: str, spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:
+    kept = spec.retention
+    return desired.Settings(
+        name=name,
+        suspend=spec.suspend,
+        lease_s=faults.duration(spec.lease, "spec", "lease"),
+        node_silence_s=faults.duration(spec.node_silence, "spec", "nodeSilence"),
+        scheduling=sharing.scheduling(spec.scheduling, faults),
+        retain_events_s=faults.duration(kept.events, "spec", "retention", "events"),
+        retain_journal_s=faults.duration(kept.journal, "spec", "retention", "journal"),
+        retain_finished_jobs_s=faults.duration(
+            kept.finished_jobs, "spec", "retention", "finishedJobs"
+        ),
+        retain_finished_jobs_max=kept.finished_jobs_max,
+        retain_history_s=faults.duration(kept.history, "spec", "retention", "history"),
+        retain_gone_nodes_s=faults.duration(kept.gone_nodes, "spec", "retention", "goneNodes"),
+        retain_files=_files(kept.files, faults),
+        retain_audit_s=_audit(kept.audit, faults),
+        safety=_safety(spec.sync, faults),
+        drift=pools.drift_policy(spec.drift.policy, faults),
+        remediation=desired.Remediation(
+            attempts=spec.drift.remediation.attempts,
+            backoff_s=faults.duration(
+                spec.drift.remediation.backoff, *("spec", "drift", "remediation", "backoff")
+            ),
+            per_hour=spec.drift.remediation.per_hour,
+        ),
+        verification=spec.verification.mode,
+        notifications=_channels(spec.notifications, faults),
+    )
+
+
+#: What is written down for others to look into is not gone before they could: a typing error of a
+#: unit would lose it for good.
+AUDIT_S_MIN = 86_400
+_REASONS = ("applied", "refused", "held", "unreadable")
+_FORGES = {"github": "https://api.github.com", "gitlab": "https://gitlab.com/api/v4"}
+
+
+def _channels(
+    said: Sequence[cluster.NotificationSpec], faults: Faults
+) -> tuple[desired.Channel, ...]:
+    """Whom to tell."""
+    found: dict[str, desired.Channel] = {}
+    for position, one in enumerate(said):
+        path = ("spec", "notifications", position)
+        if one.name in found:
+            faults.add("duplicate-name", "another has this name", *path, "name", found=one.name)
+        if one.kind != "webhook" and not one.repository:
+            faults.add("no-repository", f"{one.kind} needs `repository`", *path)
+        beyond = [reason for reason in one.on if reason not in _REASONS]
+        if one.kind != "webhook" and beyond:
+            faults.add(
+                "no-form",
+                f"{one.kind} shows what becomes of commits, and has no form for other news",
+                *(*path, "on"),
+                found=", ".join(beyond),
+                expected="some of " + ", ".join(_REASONS) + ", or a webhook",
+            )
+        for field, patterns, prefix in (
+            ("queues", one.queues, ("job-",)),
+            ("owners", one.owners, ("job-",)),
+            ("pools", one.pools, ("node-", "drift")),
+        ):
+            if patterns and not any(reason.startswith(prefix) for reason in one.on):
+                faults.add(
+                    "nothing-chosen",
+                    f"`on` names nothing that `{field}` chooses from",
+                    *(*path, field),
+                    found=", ".join(patterns),
+                    expected=f"one that begins with {' or '.join(prefix)} in `on`",
+                )
+        url = (one.url or _FORGES.get(one.kind, "")).rstrip("/")
+        if not _is_safe(url):
+            faults.add(
+                "unsafe-url",
+                "news and the secret that goes with it would be readable on the way",
+                *(*path, "url"),
+                found=url or "nothing",
+                expected="https://…, or http:// to the controller's own machine",
+            )
+        found[one.name] = desired.Channel(
+            one.name,
+            one.kind,
+            url,
+            one.secret,
+            one.repository or "",
+            tuple(dict.fromkeys(one.on)) or _REASONS,
+            tuple(one.queues),
+            tuple(one.owners),
+            tuple(one.pools),
+        )
+    return tuple(found.values())
+
+
+def _files(said: cluster.FilesSpec | None, faults: Faults) -> desired.FileRetention | None:
+    """When files of jobs leave the repository; None: never."""
+    if said is None:
+        return None
+    path = ("spec", "retention", "files")
+    after_s = faults.duration(said.after, *path, "after")
+    try:
+        schedule = cron.parse(said.schedule)
+    except cron.CronError as error:
+        faults.add("bad-schedule", str(error), *path, "schedule", found=said.schedule)
+        return None
+    return desired.FileRetention(after_s, schedule, said.identity)
+
+
+def _audit(said: str | int | None, faults: Faults) -> int | None:
+    """How many seconds lines of the audit log are kept; None: for ever."""
+    if said is None:
+        return None
+    path = ("spec", "retention", "audit")
+    kept_s = faults.duration(said, *path)
+    if kept_s < AUDIT_S_MIN:
+        message = f"the audit log is kept for 1d at least, and {said} is less; `1m` is a minute"
+        faults.add("short-retention", message, *path, found=str(said))
+    return kept_s
+
+
+def _is_safe(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    if not url.isprintable() or not url.isascii() or " " in url or parts.username is not None:
+        return False
+    return bool(host) and (
+        parts.scheme == "https" or (parts.scheme == "http" and host in desired.LOOPBACK)
+    )
+
+
+def _safety(spec: cluster.SyncSpec, faults: Faults) -> desired.Safety:
+    limits = spec.limits
+    windows = []
+    for position, one in enumerate(spec.windows):
+        path = ("spec", "sync", "windows", position)
+        duration_s = faults.duration(one.duration, *path, "duration")
+        try:
+            schedule = cron.parse(one.schedule)
+        except cron.CronError as error:
+            faults.add("bad-schedule", str(error), *path, "schedule", found=one.schedule)
+            continue
+        windows.append(desired.SyncWindow(one.kind == "allow", schedule, duration_s))
+    for position, pattern in enumerate(spec.approval):
+        kind = pattern.partition("/")[0]
+        if not fnmatch.filter(kinds.STRUCTURAL_KINDS, kind):
+            hint = nearest.hint(kind[:1].upper() + kind[1:], kinds.STRUCTURAL_KINDS)
+            faults.add(
+                "no-such-kind",
+                f"it would guard nothing{hint}",
+                *("spec", "sync", "approval", position),
+                found=pattern,
+                expected=f"{', '.join(sorted(kinds.STRUCTURAL_KINDS))}, or one with `*`",
+            )
+    return desired.Safety(
+        gpu_share=limits.gpu_share,
+        gpus=limits.gpus,
+        gpu_floor=limits.gpu_floor,
+        queues=limits.queues,
+        jobs=limits.jobs,
+        job_share=limits.job_share,
+        job_floor=limits.job_floor,
+        gpu_hours=limits.gpu_hours,
+        approval=tuple(spec.approval),
+        prune={str(kind): policy for kind, policy in spec.prune.items()},
+        windows=tuple(windows),
+    )
+
+
+def _add_users(users: dict[str, str], spec: access.AccessSpec, faults: Faults) -> None:
+    for index, identity in enumerate(spec.identities):
+        if identity.unix_user is None:
+            continue
+        known = users.setdefault(identity.email, identity.unix_user)
+        if known != identity.unix_user:
+            faults.add(
+                "two-unix-users",
+                f"{identity.email} has the Unix user {known} already: keep one of the two",
+                "spec",
+                "identities",
+                index,
+                "unixUser",
+                found=identity.unix_user,
+            )
+
+
+def _check_together(made: Build) -> None:
+    """What can only be seen over several objects."""
+    for name, fault in checks.queue_tree(made.queues):
+        made.add(made.places[f"Queue/{name}"], [fault])
+    for kind, name, fault in flavors.check(made.queues, made.quotas, made.pools):
+        made.add(made.places[f"{kind}/{name}"], [fault])
+    for name, fault in checks.shared_hosts(made.pools, NODES_MAX):
+        made.add(made.places[f"NodePool/{name}"], [fault])
+    for name, fault in checks.topologies(made.pools):
+        made.add(made.places[f"NodePool/{name}"], [fault])
+    for kind, name, fault in checks.names(
+        made.pools, made.queues, made.volumes, made.quotas, made.access
+    ):
+        made.add(made.places[f"{kind}/{name}"], [fault])
+    if made.settings.verification == "required":
+        ours = [label for label in made.places if label.startswith(("Access/", "Cluster/"))]
+        nobody = checks.nobody_signs(made.access, ours)
+        if nobody is not None:
+            made.add(made.places[made.settings.label], [nobody])
+    for name, spec in made.reservation_specs.items():
+        faults = Faults()
+        made.reservations[name] = sharing.with_nodes(
+            made.reservations[name], spec, made.pools, made.queues, faults
+        )
+        made.add(made.places[f"Reservation/{name}"], faults.found)

@@ -1,0 +1,174 @@
+"""What of a change waits for approval or for its time, from one revision to the next.
+
+The gate's judgements come in; out come the jobs that stay in force although their document has
+left, and what people are told. Removals that came together are judged together, and each group
+by itself for as long as it is held, so that what somebody else removes later does not wait.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from reconciler.model import desired
+from reconciler.model.rules import review_findings as judgement
+
+_NOTHING_APPROVES = "; nothing approves it until a newer revision is taken: it is judged anew then"
+
+
+class Holds:
+    """What is held.
+
+    Args:
+        jobs: names of jobs that stay, with the change that removed them, from before a restart.
+    """
+
+    def __init__(self, jobs: dict[str, str]) -> None:
+        self.jobs = jobs
+        self.shown: tuple[desired.Held, ...] = ()
+        self.until: float | None = None
+        self._removals: list[desired.Problem] = []
+        self.structure_problems: tuple[desired.Problem, ...] = ()
+        #: Approvals that let something apply.
+        self.used: tuple[judgement.Used, ...] = ()
+
+    @property
+    def problems(self) -> Iterable[desired.Problem]:
+        """Why jobs stay."""
+        return self._removals
+
+    def clear(self) -> None:
+        """Nothing is held."""
+        self.jobs = {}
+        self.shown = ()
+        self.until = None
+        self._removals = []
+        self.structure_problems = ()
+        self.used = ()
+
+    def judge(
+        self,
+        gate: judgement.Gate,
+        *,
+        before: desired.Desired,
+        after: desired.Desired,
+        removed: list[str],
+        approvals: frozenset[str],
+    ) -> judgement.Judgement:
+        """Judge a change, and anew what was held before it.
+
+        Args:
+            gate: what judges.
+            before: what is in force.
+            after: what the change makes of it, without what it removes.
+            removed: names of the jobs that it, or one before it that is held, removes.
+            approvals: digests that people approved.
+
+        Returns:
+            The judgement of the new change: whether its structure is held.
+        """
+        groups: dict[str, list[str]] = {}
+        fresh = []
+        for name in removed:
+            group = self.jobs.get(name)
+            if group is None:
+                fresh.append(name)
+            else:
+                groups.setdefault(group, []).append(name)
+        self.clear()
+        for group, names in groups.items():
+            wanted = _without(before, names)
+            again = gate.judge(before, wanted, approvals)
+            self.used += again.used
+            self._note(again, names, group)
+        stay = {name: before.jobs[name] for names in groups.values() for name in names}
+        whole = msgspec.structs.replace(after, jobs={**after.jobs, **stay}) if stay else after
+        found = gate.judge(before, whole, approvals)
+        self.used += found.used
+        held = [part for part in ("structure", "removal") if found.holds(part)]
+        judged = {"structure": _with(whole, before, fresh), "removal": _without(before, fresh)}
+        if not fresh or not held or (len(held) == len(judged) and found.command):
+            self._note(found, fresh, found.digest)
+            return found
+        # One part applies, or can't be approved: each is judged, and named by its digest, alone.
+        each = [gate.judge(before, judged[part], approvals) for part in held]
+        for one in each:
+            self._note(one, fresh, one.digest)
+        return each[0]
+
+    def look_again(self, now: float) -> None:
+        """Have removals that stay held judged once more: other rules are in force since.
+
+        Else they would go by those of before until the next revision, or a restart.
+        """
+        if self.jobs:
+            self.until = now if self.until is None else min(self.until, now)
+
+    def _note(self, found: judgement.Judgement, names: list[str], group: str) -> None:
+        """Take up a judgement: what it holds, and what is said of it."""
+        if found.until is not None and found.findings:
+            self.until = found.until if self.until is None else min(self.until, found.until)
+        for part in ("structure", "removal"):
+            findings = [one for one in found.findings if one.part == part]
+            if not findings:
+                continue
+            jobs = tuple(names) if part == "removal" else ()
+            command = [found.command] if found.command else []
+            message = "held: " + "; ".join([one.message for one in findings] + command)
+            self.shown += (
+                desired.Held(
+                    part=findings[0].part,
+                    message=message,
+                    digest=found.digest if found.command else "",
+                    jobs=jobs,
+                    until=found.until,
+                    reasons=tuple(one.message for one in findings),
+                ),
+            )
+            problems = tuple(_problem(one, jobs, found.command) for one in findings)
+            if part == "structure":
+                self.structure_problems = problems
+            else:
+                self._removals += problems
+                self.jobs.update(dict.fromkeys(names, group))
+
+
+def beyond_approval(
+    held: tuple[desired.Held, ...], problems: tuple[desired.Problem, ...]
+) -> tuple[tuple[desired.Held, ...], tuple[desired.Problem, ...]]:
+    """What is held, told without the command: the commit that approves it would not be taken."""
+    commands = [f"; {judgement.approval(one.digest)}" for one in held if one.digest]
+
+    def told(message: str) -> str:
+        for command in commands:
+            if message.endswith(command):
+                return message.removesuffix(command) + _NOTHING_APPROVES
+        return message
+
+    replace = msgspec.structs.replace
+    return (
+        tuple(replace(one, message=told(one.message), digest="") for one in held),
+        tuple(replace(one, message=told(one.message)) for one in problems),
+    )
+
+
+def _with(state: desired.Desired, before: desired.Desired, names: list[str]) -> desired.Desired:
+    """The state with jobs as they were before."""
+    back = {name: before.jobs[name] for name in names}
+    return msgspec.structs.replace(state, jobs={**state.jobs, **back})
+
+
+def _without(state: desired.Desired, names: list[str]) -> desired.Desired:
+    gone = set(names)
+    kept = {name: job for name, job in state.jobs.items() if name not in gone}
+    return msgspec.structs.replace(state, jobs=kept)
+
+
+def _problem(finding: judgement.Finding, jobs: tuple[str, ...], command: str) -> desired.Problem:
+    label = f"Job/{jobs[0]}" if len(jobs) == 1 else ""
+    return desired.Problem(
+        rule=finding.rule,
+        severity="error",
+        path="",
+        message=f"held: {finding.message}" + (f"; {command}" if command else ""),
+        object=label,
+    )

@@ -1,0 +1,52 @@
+"""Judges files that are no revision yet: what a person has on disk, or a pull request.
+
+Paths and bytes come in; what would be in force, and every problem, comes out. It is what the
+loader would say of a repository that held just these files and had held nothing before.
+"""
+
+from collections.abc import Mapping
+
+from reconciler.desired.apply import applied
+from reconciler.desired.apply import file_index as filed
+from reconciler.desired.apply.last_good import Incumbents
+from reconciler.model import desired
+
+#: What is said of jobs that name something which the structure in force has not.
+_OF_STRUCTURE = frozenset(
+    {
+        *("unknown-queue", "unknown-volume", "unknown-reservation", "unknown-level"),
+        "unknown-priority-class",
+    }
+)
+
+
+def check(
+    files: Mapping[str, bytes], known: Incumbents | None = None, now: float = 0.0
+) -> desired.Desired:
+    """What these files ask for, and what is wrong with them (``status.problems``).
+
+    Args:
+        files: path to bytes, only those that the loader would read.
+        known: what is in force, for judging what stays of it.
+        now: seconds since the epoch, for waivers that have ended.
+    """
+    state = applied.Applied(known or Incumbents(), lambda path: files[path])
+    state.now = now
+    changes = [filed.FileChange(path, path, data) for path, data in sorted(files.items())]
+    state.apply("files", changes, {})
+    problems = state.problems()
+    if known is None and state.structure_refused:
+        # Nothing was in force before, so that every job would be told that its queue is not there.
+        problems = tuple(
+            one
+            for one in problems
+            if one.rule not in _OF_STRUCTURE or not one.object.startswith("Job/")
+        )
+    wrong = any(problem.severity == "error" for problem in problems)
+    return desired.Desired(
+        generation=1,
+        structure=state.basis.structure,
+        jobs=state.jobs,
+        refused=state.refused,
+        status=desired.SyncStatus(sync="OutOfSync" if wrong else "Synced", problems=problems),
+    )

@@ -1,0 +1,81 @@
+"""Documents of ``Access`` to the access that is decided by."""
+
+from reconciler.desired.authorize import ssh_keys as sshkeys
+from reconciler.desired.documents.fault_collector import Faults
+from reconciler.model.documents import access_spec as documents
+from reconciler.model.policy import access
+from reconciler.model.values import times
+
+_GPG = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
+
+
+def access_of(spec: documents.AccessSpec, faults: Faults) -> access.Access:
+    """The access that one document says, as far as it is without fault."""
+    identities: dict[str, access.Identity] = {}
+    for index, one in enumerate(spec.identities):
+        keys = [
+            key
+            for position, written in enumerate(one.keys)
+            if (key := _key(written, faults, index, position)) is not None
+        ]
+        made = access.Identity(one.email, tuple(one.groups), tuple(keys), one.acts)
+        identities = access.Access(identities).merged(access.Access({one.email: made})).identities
+    roles = tuple(
+        access.Role(
+            role.name,
+            tuple(role.members),
+            tuple(
+                access.Rule(tuple(rule.verbs), tuple(rule.queues), tuple(rule.objects))
+                for rule in role.allow
+            ),
+        )
+        for role in spec.roles
+    )
+    return access.Access(identities, roles)
+
+
+def _key(
+    written: documents.KeySpec, faults: Faults, index: int, position: int
+) -> access.Key | None:
+    path = ("spec", "identities", index, "keys", position)
+    if (written.ssh is None) == (written.gpg is None):
+        faults.add("exclusive-fields", "a key is either `ssh` or `gpg`", *path)
+        return None
+    until = None
+    if written.valid_before is not None:
+        try:
+            until = times.parse_time(written.valid_before)
+        except ValueError as error:
+            faults.add("bad-time", str(error), *path, "validBefore", found=written.valid_before)
+            return None
+    if written.ssh is not None:
+        try:
+            text = sshkeys.parse(written.ssh)
+        except ValueError as error:
+            faults.add(
+                "bad-key",
+                str(error),
+                *path,
+                "ssh",
+                found=written.ssh[:40],
+                expected="a line such as `ssh-ed25519 AAAA…`, as in a .pub file",
+            )
+            return None
+        return access.Key("ssh", text, until)
+    text = (written.gpg or "").strip() + "\n"
+    if not text.startswith(_GPG):
+        faults.add("bad-key", f"an armoured public key begins with `{_GPG}`", *path, "gpg")
+        return None
+    return access.Key("gpg", text, until)
+
+
+def shared_keys(found: access.Access) -> list[tuple[str, str]]:
+    """Pairs of identities that have one key: it would not tell who signed."""
+    holders: dict[str, str] = {}
+    pairs = []
+    for identity in found.identities.values():
+        for key in identity.keys:
+            first = holders.setdefault(key.text, identity.email)
+            if first != identity.email:
+                pairs.append((first, identity.email))
+    return pairs

@@ -1,0 +1,469 @@
+"""Who answers for what a revision changes, and whether they may: commit by commit.
+
+The commits from the revision in force to a new head come in, the oldest first. Each answers for the
+difference to the one before it, object by object, and is measured by the Access and the mode that
+held before it, so that no commit authorises itself: those that are written and, where they wait for
+something, those in force too. Out come the objects whose last change nobody answers for who may
+(they stay as they are in force), and the approvals that count.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from reconciler.desired.authorize import authority as measures
+from reconciler.desired.authorize import commit_walk as walks
+from reconciler.desired.authorize import signatures
+from reconciler.desired.authorize import trust_state as trusting
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import object_changes as altered
+from reconciler.desired.documents import touched_objects as touched
+from reconciler.desired.git import source
+from reconciler.model.documents import cluster_spec as cluster
+from reconciler.model.documents import queue_spec as queue
+from reconciler.model.policy import access
+
+APPROVE = "Muster-Approve"
+SUBMITTER = "Muster-Submitter"
+#: Below this folder the controller may change jobs for people, and nowhere else.
+JOBS_FOLDER = "jobs"
+#: How often one walk stops on its way.
+STOPS_MAX = 100
+
+
+class Provenance:
+    """Walks along the commits of one repository. Close it when done."""
+
+    def __init__(self, repository: source.Source, clock: Callable[[], float]) -> None:
+        self._source = repository
+        self._clock = clock
+        self._verifier = signatures.Verifier(repository)
+        self._touched = touched.Touched(repository, dict)
+        self._before = walks.Before()
+        self._places: dict[str, dict[str, str]] = {}
+        #: Whose a job is as of the last commit that counts; None: it is gone.
+        self._holders: dict[str, _Holder | None] = {}
+        #: The parent of each queue as of the last commit that counts.
+        self._parents: Mapping[str, str | None] = {}
+
+    def close(self) -> None:
+        """Forget the keys."""
+        self._verifier.close()
+
+    def walk(
+        self,
+        line: Sequence[source.Commit],
+        trust: trusting.Trust,
+        before: walks.Before,
+        *,
+        whole: bool = False,
+    ) -> walks.Walk:
+        """Go along ``line``, the oldest first.
+
+        Args:
+            line: what leads from the last revision to the new one.
+            trust: what held at the last revision.
+            before: what is in force there.
+            whole: to its end, although nobody can tell what will be in force after a commit that
+                changes what is measured by.
+
+        Raises:
+            GitError: a commit can't be read, or git can't verify at all.
+        """
+        approvals: list[str] = []
+        signers: dict[str, str] = {}
+        in_force = before.measure
+        unasked = trust.mode == "off" and (in_force is None or in_force.mode == "off")
+        if unasked and not self._turns_on(line):
+            return walks.Walk(
+                trust, tuple(one for commit in line for one in commit.trailer(APPROVE))
+            )
+        self._before, self._holders, self._parents = before, {}, before.parents
+        self._touched = touched.Touched(self._source, before.by_path)
+        self._places = {label: dict(files) for label, files in before.places.items()}
+        counted: set[str] = set()  # what is other than in force, or than at the last stop
+        stops: list[walks.Stop] = []
+        earlier = walks.Stop("", trust)
+        for commit in line:
+            parent, parents = trust, self._parents  # what held before, whatever it makes of it
+            asked = self._asked(commit, trust, in_force)
+            changes = self._touched.changes(commit)
+            self._follow(changes)
+            approved = self._approvals(commit, trust, in_force)
+            approvals += approved
+            if asked is None:
+                counted.update(changes)
+                for label, files in changes.items():
+                    trust = self._renewed(trust, label)
+                    self._place(
+                        label,
+                        [one for _, new in files.values() for one in self._touched.of(label, new)],
+                    )
+            else:
+                signers[commit.id] = asked.who
+                for label, files in changes.items():
+                    trust = self._judged(trust, commit, label, files, asked)
+                denied = trust.refused(changes)
+                if denied & counted and len(stops) < STOPS_MAX:
+                    stops.append(earlier)
+                    counted.clear()
+                elif denied & counted and not whole:  # the next walk goes on, with new stops
+                    del signers[commit.id], approvals[len(approvals) - len(approved) :]
+                    told = tuple(approvals), signers, tuple(stops)
+                    return walks.Walk(earlier.trust, *told, until=earlier.revision)
+                counted |= changes.keys() - denied
+            earlier = walks.Stop(commit.id, trust)
+            trusts = (trust.mode, trust.documents) != (parent.mode, parent.documents)
+            if trusts:
+                in_force = None
+            moves = asked is not None and self._parents != parents
+            settles = before.waits and bool(approved)
+            if (trusts or moves or settles) and commit is not line[-1] and not whole:
+                return walks.Walk(trust, tuple(approvals), signers, tuple(stops), commit.id)
+        return walks.Walk(trust, tuple(approvals), signers, tuple(stops))
+
+    def _asked(
+        self,
+        commit: source.Commit,
+        trust: trusting.Trust,
+        in_force: measures.Measure | None,
+    ) -> measures.Asked | None:
+        """As whom a commit counts, and by what it is judged; None: nothing is asked of it."""
+        found: measures.Asked | None = None
+        for one in reversed(measures.of_all(measures.of_trust(trust), in_force)):
+            signer = self._signer(commit, one.known, self._clock())
+            early = None
+            if isinstance(signer, signatures.Refusal) and signer.until is not None:
+                early = self._signer(commit, one.known, commit.at)
+            mode = measures.stricter(one.mode, found.mode) if found else one.mode
+            found = measures.Asked(signer, mode, one.known, self._parents, early, found)
+        return found
+
+    def _approvals(
+        self,
+        commit: source.Commit,
+        trust: trusting.Trust,
+        in_force: measures.Measure | None,
+    ) -> list[str]:
+        """The digests that a commit approves, as far as who signed it may."""
+        asked = commit.trailer(APPROVE)
+        measure = in_force or measures.of_trust(trust)
+        if not asked or measure.mode != "required":
+            return asked
+        signer = self._signer(commit, measure.known, self._clock())
+        if isinstance(signer, signatures.Refusal):
+            return []
+        return asked if access.of_approval(measure.known, signer.who).allowed else []
+
+    def signers(self, commit: source.Commit, trust: trusting.Trust) -> dict[str, str]:
+        """Who signed a commit that nothing leads to; as ``walks.Walk.signers``.
+
+        Raises:
+            GitError: it can't be read, or git can't verify at all.
+        """
+        if trust.mode == "off":
+            return {}
+        found = self._signer(commit, trust.whole(), self._clock())
+        return {commit.id: "" if isinstance(found, signatures.Refusal) else found.who}
+
+    def _turns_on(self, line: Sequence[source.Commit]) -> bool:
+        """Whether a document that says how commits are verified changes on the way.
+
+        Without verification who signed them is not asked; where one turns it on, those behind it
+        have to be, although one of them turns it off again.
+        """
+        return any(commit.parent and self._says_how(commit) for commit in line)
+
+    def _says_how(self, commit: source.Commit) -> bool:
+        blobs = [new for _, _, new in self._source.differences(commit.parent, commit.id) if new]
+        return any(
+            isinstance(document.part, cluster.Cluster)
+            and document.part.spec.verification.mode != "off"
+            for data in self._source.blobs(blobs)
+            if b"verification" in data
+            for document in documents.read(data).documents
+        )
+
+    def _follow(self, changes: Mapping[str, Mapping[str, touched.Pair]]) -> None:
+        """Keep in which files the trusted kinds are written."""
+        for label, files in changes.items():
+            if trusting.kind(label) not in trusting.TRUSTED_KINDS:
+                continue
+            places = self._places.setdefault(label, {})
+            for path, (_, new) in files.items():
+                readable = self._touched.all_readable((new,))
+                if new is not None and (self._touched.of(label, new) or not readable):
+                    places[path] = new
+                else:
+                    places.pop(path, None)
+
+    def _renewed(self, trust: trusting.Trust, label: str) -> trusting.Trust:
+        """What holds once ``label`` is as it is written now, in all files that it is written in.
+
+        What nobody answers for who may is no such file, or is still as it was. Of an object that is
+        written twice nobody can tell which is meant: what holds stays, until one of the two is
+        gone. So it does while it may stand in a file that can't be read.
+        """
+        kind = trusting.kind(label)
+        if kind not in trusting.TRUSTED_KINDS:
+            return trust
+        clusters = [one for one in self._places if trusting.kind(one) == "Cluster"]
+        alike = clusters if kind == "Cluster" else [label]
+        places = [
+            (one, blob)
+            for one in dict.fromkeys([*alike, label])
+            for blob in self._counting(trust, one).values()
+            if blob is not None
+        ]
+        self._touched.fill(blob for _, blob in places)
+        if any(not self._touched.of(one, blob) for one, blob in places):
+            return trust
+        written = [document for one, blob in places for document in self._touched.of(one, blob)]
+        if not written:
+            return trust.renewed(label, None)
+        if len(written) > 1 or written[0].part is None:
+            return trust
+        return trust.renewed(written[0].label, written[0].part)
+
+    def _counting(self, trust: trusting.Trust, label: str) -> dict[str, str | None]:
+        """In which files, with their blobs, an object is written by those who may."""
+        standing = trust.denied.get(label)
+        counted = standing.counted if standing is not None and standing.binds else {}
+        return {**self._places.get(label, {}), **counted}
+
+    def _signer(self, commit: source.Commit, known: access.Access, now: float) -> measures.Signed:
+        """As whom a commit counts at ``now``."""
+        found = self._verifier.verify(commit, known, now)
+        if isinstance(found, signatures.Refusal):
+            return found
+        who = found.email
+        if found.acts == "submitter":
+            named = commit.trailer(SUBMITTER)
+            if len(named) != 1:
+                return signatures.Refusal(
+                    "no-submitter",
+                    f"it is signed with the key of {who} and has {len(named)} lines {SUBMITTER}; "
+                    "one is expected",
+                )
+            who = named[0]
+        elif found.acts == "author":
+            who = commit.author
+        if who not in known.identities:
+            return signatures.Refusal("unknown-person", f"{who} is nobody that Access knows")
+        return measures.Signer(who, found.acts)
+
+    def _judged(
+        self,
+        trust: trusting.Trust,
+        commit: source.Commit,
+        label: str,
+        files: dict[str, touched.Pair],
+        asked: measures.Asked,
+    ) -> trusting.Trust:
+        """What holds after a commit has changed one object in some files.
+
+        As long as an object is denied, its changes add up: the right to all that differs from what
+        is in force is asked, so that a second change does not wash the first. What somebody changes
+        meanwhile who may is what others' changes are measured by from then on: taking that back is
+        a change as well.
+        """
+        prior = trust.denied.get(label)
+        if prior is not None and not prior.binds and asked.mode == "required":
+            prior = None  # what was only told of is in force
+        standing = prior or trusting.Denial(measures.problem(asked.mode, commit, label, "", None))
+        before = {path: pair[0] for path, pair in files.items()} | standing.before
+        after = standing.after | {path: pair[1] for path, pair in files.items()}
+        counted = before | standing.counted
+        self._touched.fill((*before.values(), *after.values(), *counted.values()))
+        change = self._difference(label, before, after)
+        why = self._refusal(asked, label, change)
+        move = self._move(label, files)
+        problem = standing.problem
+        if why is None and move is not None and move[0] in standing.unanswered:
+            # Who moves it does not answer for what it says: what is denied has a new place.
+            old, new = move
+            problem = msgspec.structs.replace(problem, path=new)
+            if not self._touched.of(label, counted[new]):
+                counted |= {new: counted[old], old: None}
+            if not self._touched.of(label, before[new]):
+                before |= {new: before[old], old: None}
+        elif why is None:
+            counted |= self._answered(label, files.keys(), after)
+        unanswered = {p for p in after if not self._touched.same(label, counted[p], after[p])}
+        mine = [path for path in files if path in unanswered]
+        if why is not None and mine:
+            holding = [path for path in mine if self._touched.of(label, after[path])]
+            problem = measures.problem(asked.mode, commit, label, max(holding or mine), why)
+        denied = {name: one for name, one in trust.denied.items() if name != label}
+        if unanswered:
+            timed = None
+            if prior is None and why is not None and why.until and asked.early is not None:
+                early = msgspec.structs.replace(asked, signer=asked.early, also=None)
+                if self._refusal(early, label, change) is None:
+                    timed = trusting.Timed(commit.id, why.until)
+            denied[label] = trusting.Denial(
+                problem, before, after, tuple(sorted(unanswered)), timed, counted
+            )
+        trust = msgspec.structs.replace(trust, denied=denied)
+        if not unanswered or asked.mode == "warn":
+            self._hold(label, change, after.values())
+            self._place(label, change.after)
+            gone = not any(self._touched.of(label, blob) for blob in after.values())
+            if change.paths or asked.mode == "warn" or not gone:
+                trust = self._renewed(trust, label)
+        elif why is None:
+            trust = self._renewed(trust, label)
+        return trust
+
+    def _answered(
+        self, label: str, files: Iterable[str], after: Mapping[str, str | None]
+    ) -> dict[str, str | None]:
+        """What somebody answers for who changes an object in some files.
+
+        Who writes it answers for where it is not written any more, too.
+        """
+        found = {path: after[path] for path in files}
+        if any(self._touched.of(label, blob) for blob in found.values()):
+            found |= {p: blob for p, blob in after.items() if not self._touched.of(label, blob)}
+        return found
+
+    def again(self, head: str, trust: trusting.Trust, before: walks.Before) -> trusting.Trust:
+        """Judge anew, once, what a clock alone refused that has been set back since.
+
+        It counts if who signed it may by the Access of now too: what was taken from somebody
+        meanwhile stays taken. ``head``: the revision in force, which its commit has to lead to.
+
+        Raises:
+            GitError: a commit can't be read, or git can't verify at all.
+        """
+        denied = dict(trust.denied)
+        self._before, self._holders, self._parents = before, {}, before.parents
+        signed: dict[str, measures.Asked | None] = {}
+        for label, (sha, one) in trust.due(self._clock()).items():
+            if sha not in signed:
+                follows = self._source.descends(head, sha)
+                commit = self._source.commit(sha) if follows else None
+                signed[sha] = self._asked(commit, trust, before.measure) if commit else None
+            denied[label] = msgspec.structs.replace(one, timed=None)
+            asked = signed[sha]
+            if asked is None:
+                continue
+            self._touched.forget()
+            self._touched.fill((*one.before.values(), *one.after.values()))
+            change = self._difference(label, one.before, one.after)
+            if self._refusal(asked, label, change) is None:
+                del denied[label]
+        return msgspec.structs.replace(trust, denied=denied)
+
+    def _hold(self, label: str, change: altered.Change, blobs: Iterable[str | None]) -> None:
+        """Keep whose a job is, from a change that counts on."""
+        specs = altered.jobs_of(change.after)
+        if specs:
+            queues, owners = zip(*specs, strict=True)
+            self._holders[label] = _Holder(queues, owners)
+        elif change.paths and not change.after and self._touched.all_readable(blobs):
+            self._holders[label] = None
+
+    def _place(self, label: str, written: Iterable[documents.Document]) -> None:
+        """Keep which queue a queue is below, from a change that counts on."""
+        parts = [one.part for one in written]
+        name = label.removeprefix("Queue/")
+        for part in parts:
+            if isinstance(part, queue.Queue):
+                self._parents = {**self._parents, name: part.spec.parent}
+
+    def _holder(self, label: str) -> "_Holder | None":
+        """Whose a job is that can't be read where it is written."""
+        if label in self._holders:
+            return self._holders[label]
+        standing = self._before.jobs.get(label.removeprefix("Job/"))
+        return _Holder((standing.queue,), (standing.owner,)) if standing is not None else None
+
+    def _difference(
+        self, label: str, before: Mapping[str, str | None], after: Mapping[str, str | None]
+    ) -> altered.Change:
+        """All that differs of an object."""
+        paths = tuple(
+            p for p in sorted(after) if not self._touched.same(label, before[p], after[p])
+        )
+        sides = (
+            tuple(document for path in paths for document in self._touched.of(label, side[path]))
+            for side in (before, after)
+        )
+        return altered.Change(paths, *sides)
+
+    def _move(self, label: str, files: dict[str, touched.Pair]) -> tuple[str, str] | None:
+        """From where to where, if a commit does nothing else with an object."""
+        left = [path for path, (old, _) in files.items() if self._touched.of(label, old)]
+        come = [path for path, (_, new) in files.items() if self._touched.of(label, new)]
+        if len(left) != 1 or len(come) != 1 or left == come:
+            return None
+        if not self._touched.same(label, files[left[0]][0], files[come[0]][1]):
+            return None
+        return left[0], come[0]
+
+    def _refusal(
+        self, asked: measures.Asked, label: str, change: altered.Change
+    ) -> signatures.Refusal | None:
+        """Why a change of an object does not count; None where it does."""
+        why = self._refusal_by(asked, label, change)
+        if why is not None or asked.also is None:
+            return why
+        why = self._refusal_by(asked.also, label, change)
+        return why and signatures.Refusal(why.rule, f"{why.message}, by the Access in force")
+
+    def _refusal_by(
+        self, asked: measures.Asked, label: str, change: altered.Change
+    ) -> signatures.Refusal | None:
+        """Why it does not count by one measure."""
+        signer = asked.signer
+        if isinstance(signer, signatures.Refusal):
+            return signer
+        if signer.acts == "submitter" and not self._is_submission(label, change):
+            return signatures.Refusal(
+                "not-a-submission",
+                "the controller's key counts for jobs below "
+                f"{self._jobs_folder} and for nothing else; commit it yourself",
+            )
+        decision = self._decision(signer.who, label, change, asked)
+        if decision.allowed:
+            return None
+        return signatures.Refusal("not-allowed", decision.why)
+
+    def _decision(
+        self, who: str, label: str, change: altered.Change, asked: measures.Asked
+    ) -> access.Decision:
+        """Whether somebody may change an object so.
+
+        Where a job can't be read as it was written before, it is still somebody's: the right to
+        its last version that could be read is asked.
+        """
+        if label.startswith("Job/"):
+            before = altered.jobs_of(change.before)
+            pairs = [*before, *altered.jobs_of(change.after)]
+            queues = [queue for queue, _ in pairs]
+            owners = [owner for _, owner in pairs]
+            holder = None if before else self._holder(label)
+            if holder is not None:
+                queues += holder.queues
+                owners += holder.owners
+            return access.of_job(asked.known, who, queues, owners, asked.parents)
+        verb: access.Verb = "drain" if altered.only_drains(change) else "change"
+        return access.of_object(asked.known, who, verb, label)
+
+    @property
+    def _jobs_folder(self) -> str:
+        prefix = f"{self._source.sub_path}/" if self._source.sub_path else ""
+        return f"{prefix}{JOBS_FOLDER}/"
+
+    def _is_submission(self, label: str, change: altered.Change) -> bool:
+        return label.startswith("Job/") and all(
+            path.startswith(self._jobs_folder) for path in change.paths
+        )
+
+
+class _Holder(msgspec.Struct, frozen=True):
+    """In which queues a job is, and whose it is."""
+
+    queues: tuple[str, ...]
+    owners: tuple[str, ...]

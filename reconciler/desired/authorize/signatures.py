@@ -1,0 +1,280 @@
+"""Whose signature a commit bears, by the keys of an Access and by nothing else.
+
+Git verifies, with keys written out for it alone: no keyring, no configuration and no trust of this
+machine has a say. What comes out is the identity whose key it is, or why there is none. When keys
+expire is judged here, against the time that the commit claims and against the time it is.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import source
+from reconciler.model.policy import access
+from reconciler.model.values import times
+
+_SSH_GOOD = re.compile(r'^Good "git" signature for identity-(\d+) with (.*)$', re.MULTILINE)
+_SSH_OTHER = re.compile(r'^Good "git" signature with (.*)$', re.MULTILINE)
+_STATUS = re.compile(r"^\[GNUPG:\] ([A-Z_]+)(.*)$", re.MULTILINE)
+_FINGERPRINT_MAX = 120
+#: How signatures begin that git verifies with keys of an Access; it looks at nothing else of them.
+_SSH = b"-----BEGIN SSH SIGNATURE-----"
+_GPG = (b"-----BEGIN PGP SIGNATURE-----", b"-----BEGIN PGP MESSAGE-----")
+#: The header that bears it, by how long the names of commits are.
+_HEADERS = {40: b"gpgsig", 64: b"gpgsig-sha256"}
+#: How folders of keys are called, and the file in each that its process holds while it lives.
+PREFIX = "muster-keys-"
+LOCK = "held"
+#: A folder without that file is left for so long: its process may be about to make it.
+UNHELD_S = 3600.0
+#: The most folders that are looked at, whether their process lives.
+LEFT_MAX = 10_000
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a commit is nobody's: a stable rule id, and a sentence.
+
+    ``until``: before when, by the controller's clock, it would have been somebody's; None: that
+    clock decided nothing.
+    """
+
+    rule: str
+    message: str
+    until: float | None = None
+
+
+class Verifier:
+    """Verifies commits of one repository. Close it when done."""
+
+    def __init__(self, repository: source.Source) -> None:
+        self._source = repository
+        self._folder, self._lock = _make_folder(repository.state)
+        self._prepared: tuple[access.Access, _Keys] | None = None
+
+    def close(self) -> None:
+        """Forget the keys."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def verify(
+        self, commit: source.Commit, known: access.Access, now: float
+    ) -> access.Identity | Refusal:
+        """Whose signature a commit bears.
+
+        Args:
+            commit: which.
+            known: whose keys count.
+            now: seconds since the epoch.
+
+        Raises:
+            GitError: it can't be read, or git can't be run.
+        """
+        found = self._source.objects.read(commit.id)
+        if found is None:
+            raise gitobjects.GitError(f"{commit.id} is not in {self._source.address}")
+        signature = _signature(found[2], _HEADERS[len(found[0])])
+        if signature is None:
+            return Refusal("unsigned-commit", "it bears no signature")
+        if not signature.startswith((_SSH, *_GPG)):
+            return Refusal("bad-signature", "its signature is none of SSH or of GPG")
+        keys = self._keys(known)
+        done = gitobjects.run(
+            self._source.folder,
+            *("-c", f"gpg.ssh.allowedSignersFile={keys.signers}"),
+            *("-c", "gpg.ssh.program=ssh-keygen", "-c", "gpg.ssh.revocationFile="),
+            *("-c", "gpg.program=gpg", "-c", "gpg.openpgp.program=gpg"),
+            *("-c", "gpg.minTrustLevel=undefined"),
+            *("verify-commit", "--raw", commit.id),
+            extra={"GNUPGHOME": str(keys.home)},
+            good=tuple(range(256)),
+        )
+        said = (done.stdout + done.stderr).decode("utf-8", "replace")
+        if signature.startswith(_SSH):
+            signer = _by_ssh(said, keys, good=done.returncode == 0)
+        else:
+            signer = _by_gpg(said, keys)
+        if isinstance(signer, Refusal):
+            return signer
+        identity, key = signer
+        return _in_time(identity, key, commit, now) or identity
+
+    def _keys(self, known: access.Access) -> "_Keys":
+        if self._prepared is None or self._prepared[0] != known:
+            self._prepared = known, _write(known, self._folder)
+        return self._prepared[1]
+
+
+def _signature(commit: bytes, header: bytes) -> bytes | None:
+    """The first line of the signature that git looks at in a commit; None where it bears none."""
+    head = commit.split(b"\n\n", 1)[0]
+    _, found, rest = head.partition(b"\n%s " % header)
+    return rest.partition(b"\n")[0] if found else None
+
+
+def _make_folder(state: Path | None) -> tuple[Path, int]:
+    """A folder of its own, in the state folder where there is one, and the lock that is held on it.
+
+    Those that killed processes have left go first, in the temporary folder too.
+    """
+    if state is not None:
+        state.mkdir(parents=True, exist_ok=True)
+    for parent in {Path(tempfile.gettempdir()), state or Path(tempfile.gettempdir())}:
+        for number, left in enumerate(parent.glob(f"{PREFIX}*")):
+            if number == LEFT_MAX:
+                break
+            with contextlib.suppress(OSError):
+                _clean(left)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=state))
+    lock = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, lock
+
+
+def _clean(left: Path) -> None:
+    """Remove a folder of this user whose process has ended.
+
+    Raises:
+        OSError: its process lives, or it is not there any more.
+    """
+    status = left.lstat()
+    if left.is_symlink() or not left.is_dir() or status.st_uid != os.geteuid():
+        return
+    try:
+        lock = os.open(left / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        if time.time() - status.st_mtime > UNHELD_S:
+            shutil.rmtree(left, ignore_errors=True)
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(left, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+_Signer = tuple[access.Identity, access.Key]
+
+
+class _Keys(msgspec.Struct, frozen=True):
+    """Keys as git wants them: where, and whose they are."""
+
+    signers: Path
+    home: Path
+    ssh: tuple[_Signer, ...]
+    gpg: dict[str, _Signer]
+
+
+def _write(known: access.Access, folder: Path) -> _Keys:
+    """Write the keys of an Access out."""
+    digest = hashlib.sha256(msgspec.json.encode(known)).hexdigest()[:16]
+    home = folder / digest
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(mode=0o700)
+    # To a clock that is behind, a key that was made just now is no other key.
+    (home / "gpg.conf").write_text("ignore-time-conflict\nignore-valid-from\n", encoding="utf-8")
+    ssh: list[_Signer] = []
+    gpg: dict[str, _Signer] = {}
+    lines = []
+    for identity in known.identities.values():
+        for key in identity.keys:
+            if key.kind == "ssh":
+                lines.append(f'identity-{len(ssh)} namespaces="git" {key.text}\n')
+                ssh.append((identity, key))
+            else:
+                for fingerprint in _import(key.text, home):
+                    gpg.setdefault(fingerprint, (identity, key))
+    signers = home / "allowed_signers"
+    signers.write_text("".join(lines), encoding="utf-8")
+    return _Keys(signers, home, tuple(ssh), gpg)
+
+
+def _import(text: str, home: Path) -> list[str]:
+    """Put a GPG key into a keyring; fingerprints of the primary keys in the text."""
+    arguments = ("gpg", "--batch", "--no-autostart", "--no-tty", "--homedir", str(home))
+    told = _gpg((*arguments, "--with-colons", "--show-keys"), text)
+    _gpg((*arguments, "--import"), text)
+    found, primary = [], False
+    for line in told.splitlines():
+        fields = line.split(":")
+        if fields[0] in {"pub", "sub"}:
+            primary = fields[0] == "pub"
+        elif fields[0] == "fpr" and primary:
+            found.append(fields[9])
+            primary = False
+    return found
+
+
+def _gpg(command: tuple[str, ...], text: str) -> str:
+    return gitobjects.run_program(command, data=text.encode())
+
+
+def _by_ssh(said: str, keys: _Keys, *, good: bool) -> _Signer | Refusal:
+    found = _SSH_GOOD.search(said)
+    if good and found is not None and int(found[1]) < len(keys.ssh):
+        return keys.ssh[int(found[1])]
+    other = _SSH_OTHER.search(said)
+    if other is not None:
+        return _unknown(other[1])
+    if "ssh-keygen" in said and "not found" in said:
+        raise gitobjects.GitError(f"SSH signatures can't be verified: {said.strip()[:200]}")
+    return Refusal("bad-signature", "its signature is not of what it says")
+
+
+def _by_gpg(said: str, keys: _Keys) -> _Signer | Refusal:
+    status = {name: rest.split() for name, rest in _STATUS.findall(said)}
+    if "BADSIG" in status:
+        return Refusal("bad-signature", "its signature is not of what it says")
+    if "REVKEYSIG" in status:
+        return Refusal("revoked-key", "the key that signed it is revoked")
+    if "EXPSIG" in status:  # beside VALIDSIG; `git verify-commit` refuses it as well
+        return Refusal(
+            "expired-signature", "its signature was made to hold until then, and expired"
+        )
+    valid = status.get("VALIDSIG")
+    if "EXPKEYSIG" in status:
+        return Refusal("expired-key", "the key that signed it has expired")
+    if valid:
+        # The last word is the primary key, whichever of its subkeys has signed.
+        signer = keys.gpg.get(valid[-1])
+        return signer or _unknown(f"GPG key {valid[-1]}")
+    if "NO_PUBKEY" in status:
+        return _unknown(f"GPG key {' '.join(status['NO_PUBKEY'])}")
+    if not status:
+        raise gitobjects.GitError(f"GPG signatures can't be verified: {said.strip()[:200]}")
+    return Refusal("bad-signature", "its signature can't be verified")
+
+
+def _unknown(key: str) -> Refusal:
+    return Refusal(
+        "unknown-key",
+        f"it is signed with the {key[:_FINGERPRINT_MAX]}, which is nobody's in the Access before "
+        "it; no commit brings the key that it is signed with",
+    )
+
+
+def _in_time(
+    identity: access.Identity, key: access.Key, commit: source.Commit, now: float
+) -> Refusal | None:
+    """Why a key is too old: by the commit's own claim, or by the clock."""
+    until = key.valid_before
+    if until is None or (commit.at < until and now < until):
+        return None
+    told = f"the key of {identity.email} that signed it was valid until {times.format_time(until)}"
+    if commit.at < until:  # either it was predated, or a clock is wrong: people can tell which
+        told += (
+            f"; the commit says {times.format_time(commit.at)}, the controller's clock "
+            f"{times.format_time(now)}"
+        )
+        return Refusal("expired-key", told, until)
+    return Refusal("expired-key", told)

@@ -1,0 +1,1 @@
+"""Checks across documents: references, feasibility, policies."""

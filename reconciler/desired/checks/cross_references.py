@@ -1,0 +1,429 @@
+"""What can only be judged when several objects are seen together.
+
+Pure functions over normalised objects: names that nothing bears, trees with cycles, guarantees
+that don't add up, jobs that no pool could ever hold. They return faults; who calls them decides
+what a fault refuses.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from reconciler.desired.documents.faults import Fault
+from reconciler.desired.normalise import volumes as storage
+from reconciler.model import desired
+from reconciler.model.observed.devices import INNER_LEVELS
+from reconciler.model.policy import access
+from reconciler.model.values import hostlists, quantities, resources
+from reconciler.model.values import suggestions as nearest
+
+_FORMATS: tuple[Callable[[int], str], ...] = (
+    quantities.format_cpu,
+    quantities.format_memory,
+    quantities.format_gpu,
+)
+
+
+def duplicate(path: str, line: int, note: str = "") -> Fault:
+    """Two objects of one kind have one name; the other one stands at ``path``."""
+    place = f"{path}:{line}" if line else path
+    return Fault(
+        "duplicate-name",
+        f"this name is taken by the object in {place}{note}: rename or remove this one",
+        path=("metadata", "name"),
+        expected="a name that no other object of this kind has",
+    )
+
+
+# --- queues ---------------------------------------------------------------------------------
+
+
+def queue_tree(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault]]:
+    """Unknown parents, cycles, guarantees and limits that don't add up; by queue name."""
+    cyclic = False
+    for queue in queues.values():
+        if queue.parent is None:
+            continue
+        if queue.parent not in queues and queue.parent != "default":
+            cyclic = True
+            yield (
+                queue.name,
+                Fault(
+                    "unknown-parent",
+                    "there is no such queue: add it or name another parent",
+                    ("spec", "parent"),
+                    found=queue.parent,
+                ),
+            )
+        elif (cycle := _ancestors_cycle(queues, queue.name)) is not None:
+            cyclic = True
+            yield (
+                queue.name,
+                Fault(
+                    "parent-cycle",
+                    f"the queue is its own ancestor: {' → '.join(cycle)}",
+                    ("spec", "parent"),
+                    found=queue.parent,
+                ),
+            )
+    if not cyclic:
+        yield from _amounts(queues)
+
+
+def _ancestors_cycle(queues: Mapping[str, desired.Queue], name: str) -> list[str] | None:
+    chain = [name]
+    current = queues[name].parent
+    while current is not None and current in queues and len(chain) <= len(queues):
+        chain.append(current)
+        if current == name:
+            return chain
+        current = queues[current].parent
+    return None
+
+
+def parents_first(queues: Mapping[str, desired.Queue]) -> dict[str, desired.Queue]:
+    """The queues of a tree without cycles, parents before children, else in order of name."""
+
+    def depth(name: str) -> int:
+        parent, steps = queues[name].parent, 0
+        while parent is not None:
+            parent, steps = queues[parent].parent if parent in queues else None, steps + 1
+        return steps
+
+    ordered = sorted(queues, key=lambda name: (depth(name), name))
+    return {name: queues[name] for name in ordered}
+
+
+def _amounts(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault]]:
+    """Children's guarantees within the parent's, and limits not below guarantees."""
+    sums = {name: [0, 0, 0] for name in queues}
+    for queue in reversed(parents_first(queues).values()):
+        own, limit = queue.guaranteed.as_vector(), queue.limit.as_vector()
+        by_pool = queue.guaranteed_by_pool()
+        for index, resource in enumerate(resources.RESOURCE_NAMES):
+            amount, below, cap = own[index], sums[queue.name][index], limit[index]
+            text = _FORMATS[index]
+            if amount is not None and below > amount:
+                yield (
+                    queue.name,
+                    Fault(
+                        "guarantees-exceed-parent",
+                        f"the queues below it are guaranteed more {resource} than it is: "
+                        "raise it or lower theirs",
+                        ("spec", "guaranteed", resource),
+                        found=f"{text(amount)} here, {text(below)} below",
+                    ),
+                )
+            total = max(below, by_pool[index]) if amount is None else amount
+            if cap is not None and cap < total:
+                yield (
+                    queue.name,
+                    Fault(
+                        "limit-below-guaranteed",
+                        f"the limit of {resource} is lower than what is guaranteed",
+                        ("spec", "limit", resource),
+                        found=text(cap),
+                        expected=f"at least {text(total)}",
+                    ),
+                )
+            if queue.parent in sums:
+                sums[queue.parent][index] += total
+
+
+# --- pools ----------------------------------------------------------------------------------
+
+
+def shared_hosts(pools: Mapping[str, desired.Pool], nodes_max: int) -> Iterator[tuple[str, Fault]]:
+    """Hosts that stand in two pools, and more nodes than Muster holds; by pool name."""
+    owner: dict[str, str] = {}
+    for pool in pools.values():
+        field = "hosts" if pool.provisioner == "static" else "count"
+        shared: dict[str, list[str]] = {}
+        for node in pool.nodes:
+            first = owner.setdefault(node, pool.name)
+            if first != pool.name:
+                shared.setdefault(first, []).append(node)
+        for other, nodes in shared.items():
+            yield (
+                pool.name,
+                Fault(
+                    "host-in-two-pools",
+                    f"these nodes stand in NodePool/{other} too: take them out of one of the two",
+                    ("spec", field),
+                    found=hostlists.fold(nodes),
+                ),
+            )
+        if len(owner) > nodes_max:
+            yield (
+                pool.name,
+                Fault("too-many-nodes", f"more than {nodes_max} nodes in all", ("spec", field)),
+            )
+            return
+
+
+def topologies(pools: Mapping[str, desired.Pool]) -> Iterator[tuple[str, Fault]]:
+    """Pools that put the same levels in another order than pools before them; by pool name."""
+    order: list[str] = []
+    for pool in pools.values():
+        merged = desired.merge_levels(order, pool.levels)
+        if merged is None:
+            yield (
+                pool.name,
+                Fault(
+                    "topology-levels",
+                    "other pools have these levels in another order: use one order everywhere",
+                    ("spec", "topology", "levels"),
+                    found=", ".join(pool.levels),
+                    expected=f"an order that goes with {', '.join(order)}",
+                ),
+            )
+        else:
+            order = merged
+
+
+def names(
+    pools: Mapping[str, desired.Pool],
+    queues: Mapping[str, desired.Queue],
+    volumes: Mapping[str, desired.Volume],
+    quotas: Mapping[str, desired.Quota],
+    people: access.Access,
+) -> Iterator[tuple[str, str, Fault]]:
+    """Pools, queues and groups that volumes and quotas name and that are not there; by kind and
+    name."""
+    groups = {group for one in people.identities.values() for group in one.groups}
+    for volume in volumes.values():
+        for index, pool in enumerate(volume.pools):
+            if pool not in pools:
+                yield "Volume", volume.name, unknown("pool", pool, ("spec", "pools", index), pools)
+    for quota in quotas.values():
+        if quota.queue and quota.queue not in queues and quota.queue != "default":
+            place = ("spec", "subject", "queue")
+            yield "Quota", quota.name, unknown("queue", quota.queue, place, queues)
+        if quota.group and quota.group not in groups:
+            yield (
+                "Quota",
+                quota.name,
+                unknown("group", quota.group, ("spec", "subject", "group"), groups),
+            )
+
+
+def unknown(
+    what: str, found: str, place: tuple[str | int, ...], known: Iterable[str], rule: str = ""
+) -> Fault:
+    """Something is named that is not there; ``rule`` where it is not ``unknown-WHAT``."""
+    names = sorted(known)
+    listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
+    return Fault(
+        rule or f"unknown-{what}",
+        f"there is no such {what}: add it or name another",
+        place,
+        found=found,
+        expected=f"one of {listed}{nearest.hint(found, names)}"
+        if names
+        else f"none, as there is no {what}",
+    )
+
+
+# --- jobs -----------------------------------------------------------------------------------
+
+
+def of_job(job: desired.Job, structure: desired.Structure) -> Fault | None:
+    """The queue, volumes, reservation and levels that a job names are there; it is in bounds."""
+    queue = structure.queues.get(job.queue)
+    if queue is None:
+        return unknown("queue", job.queue, ("spec", "queue"), structure.queues)
+    for index, volume in enumerate(job.volumes):
+        if volume not in structure.volumes:
+            return unknown("volume", volume, ("spec", "volumes", index), structure.volumes)
+    ins, outs = ([one.volume for one in copied] for copied in (job.stage.ins, job.stage.outs))
+    for field, staged in (("inputs", ins), ("outputs", outs)):
+        for index, volume in enumerate(staged):
+            if volume not in structure.volumes:
+                at = ("spec", "stage", field, index, "volume")
+                return unknown("volume", volume, at, structure.volumes)
+    if job.reservation and job.reservation not in structure.reservations:
+        place = ("spec", "reservation")
+        return unknown("reservation", job.reservation, place, structure.reservations)
+    if job.storage:
+        fault = storage.of_job(job, structure.volumes)
+        if fault is not None:
+            return fault
+    return _unknown_level(job, structure) or _beyond_queue(job, queue)
+
+
+def _unknown_level(job: desired.Job, structure: desired.Structure) -> Fault | None:
+    wanted = [(level, place) for level, place in _levels_of(job) if level]
+    if not wanted:
+        return None
+    known = {level for pool in structure.pools.values() for level in pool.levels}
+    for level, place in wanted:
+        if level not in known:
+            fault = unknown("level", level, place, known)
+            if level in INNER_LEVELS:
+                message = f"{fault.message}; GPUs of one task that are near: topology.gpus"
+                fault = msgspec.structs.replace(fault, message=message)
+            return fault
+    return None
+
+
+def _levels_of(job: desired.Job) -> Iterator[tuple[str, tuple[str | int, ...]]]:
+    place: tuple[str | int, ...] = ("spec", "topology")
+    yield job.topology.required, (*place, "required")
+    yield job.topology.preferred, (*place, "preferred")
+    for index, group in enumerate(job.groups):
+        if group.topology is not desired.ANYWHERE:
+            single = group.name == "main" and len(job.groups) == 1
+            place = ("spec", "topology") if single else ("spec", "groups", index, "topology")
+            yield group.topology.required, (*place, "required")
+            yield group.topology.preferred, (*place, "preferred")
+            yield group.topology.slice_level, (*place, "slices", "level")
+    for affinity in job.affinities:
+        yield affinity.level, ("spec", "affinity")
+
+
+def _beyond_queue(job: desired.Job, queue: desired.Queue) -> Fault | None:
+    """The job asks for no more than one job of its queue may."""
+    most_s = queue.time_limit_max_s
+    if most_s is not None and (job.time_limit_s is None or job.time_limit_s > most_s):
+        has = "none" if job.time_limit_s is None else quantities.format_duration(job.time_limit_s)
+        return Fault(
+            "beyond-queue",
+            f"jobs of queue {queue.name} have a time limit, and no longer one than this",
+            ("spec", "timeLimit"),
+            found=has,
+            expected=f"at most {quantities.format_duration(most_s)}",
+        )
+    if queue.gpu_milli_max is not None:
+        gpu = sum(group.resources.gpu_milli * group.count for group in job.groups)
+        if gpu > queue.gpu_milli_max:
+            return Fault(
+                "beyond-queue",
+                f"one job of queue {queue.name} takes no more GPUs at once than this",
+                ("spec", "resources", "gpu"),
+                found=quantities.format_gpu(gpu),
+                expected=f"at most {quantities.format_gpu(queue.gpu_milli_max)}",
+            )
+    return None
+
+
+def missing_dependency(
+    name: str, index: int, what: str = "is not there", until: str = "it is"
+) -> Fault:
+    """A job waits for one that is not there: a warning, since it may come."""
+    return Fault(
+        "unknown-dependency",
+        f"the job {name} {what}: this one waits until {until}",
+        ("spec", "dependsOn", index, "job"),
+        found=name,
+        severity="warning",
+    )
+
+
+def missing_pools(names: Sequence[str], known: Collection[str]) -> Fault | None:
+    """Of the pools that a job names none is there: a warning, since one may come."""
+    if not names or any(name in known for name in names):
+        return None
+    fault = unknown("NodePool", names[0], ("spec", "pools", 0), known, "unknown-pool")
+    message = "no NodePool that the job names is there: it waits until one is"
+    return msgspec.structs.replace(fault, message=message, severity="warning")
+
+
+def dependencies(
+    job: desired.Job, find: Callable[[str], desired.Job | None], refused: Callable[[str], bool]
+) -> Iterator[Fault]:
+    """Dependencies on jobs that are not there, and ``perElement`` over arrays that differ."""
+    for index, dependency in enumerate(job.depends_on):
+        other = find(dependency.job)
+        if other is None:
+            told = ("is refused as it stands", "it is accepted") if refused(dependency.job) else ()
+            yield missing_dependency(dependency.job, index, *told)
+        elif dependency.per_element and other.array_count != job.array_count:
+            have = "no array" if other.array_count is None else f"{other.array_count} elements"
+            yield Fault(
+                "per-element",
+                f"perElement needs arrays of equal count, and {dependency.job} has {have}",
+                ("spec", "dependsOn", index, "perElement"),
+                found=f"{job.array_count} elements here",
+            )
+
+
+def dependency_cycles(
+    starts: Iterable[str], edges: Callable[[str], Iterable[str]]
+) -> list[tuple[str, ...]]:
+    """Cycles that can be reached from ``starts``, each one once (Tarjan, without recursion)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    cycles: list[tuple[str, ...]] = []
+    for start in starts:
+        if start in index:
+            continue
+        work = [(start, iter(edges(start)))]
+        index[start] = low[start] = len(index)
+        stack.append(start)
+        on_stack.add(start)
+        while work:
+            name, following = work[-1]
+            for other in following:
+                if other not in index:
+                    index[other] = low[other] = len(index)
+                    stack.append(other)
+                    on_stack.add(other)
+                    work.append((other, iter(edges(other))))
+                    break
+                if other in on_stack:
+                    low[name] = min(low[name], index[other])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[name])
+                if low[name] == index[name]:
+                    members = []
+                    while True:
+                        member = stack.pop()
+                        on_stack.discard(member)
+                        members.append(member)
+                        if member == name:
+                            break
+                    if len(members) > 1:
+                        cycles.append(tuple(reversed(members)))
+    return cycles
+
+
+def cycle(members: tuple[str, ...]) -> Fault:
+    """A job waits for itself through others."""
+    listed = " → ".join(members[:8]) + (" → …" if len(members) > 8 else f" → {members[0]}")
+    return Fault(
+        "dependency-cycle",
+        f"the jobs wait for each other: {listed}; remove one dependency",
+        ("spec", "dependsOn"),
+    )
+
+
+def nobody_signs(known: access.Access, labels: Collection[str]) -> Fault | None:
+    """Signatures are required, and there is nobody whose commit could ever change that again.
+
+    Args:
+        known: who may what.
+        labels: of the ``Cluster`` and the documents of ``Access``.
+    """
+    signing = {one.acts for one in known.identities.values() if one.keys}
+    people = [
+        email
+        for email, one in known.identities.items()
+        if "author" in signing or (one.keys and one.acts == "self")
+    ]
+    if any(
+        access.of_object(known, email, "change", label).allowed
+        for email in people
+        for label in labels
+    ):
+        return None
+    return Fault(
+        "nobody-signs",
+        "every commit would have to be signed, and nobody with a key in Access may change the "
+        "Cluster or Access: no commit could take that back. Commit the keys and roles of people "
+        "who may first",
+        path=("spec", "verification", "mode"),
+    )

@@ -1,0 +1,269 @@
+"""Whether work could ever start: what no node holds, nor all together, what no limit lets in.
+
+All are warnings, since pools and limits change: a job comes in with what stands beside it, and a
+fault with the arithmetic goes out where it will wait in vain.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+from reconciler.desired.checks import cross_references as checks
+from reconciler.desired.checks import gang_feasibility as together
+from reconciler.desired.documents.faults import Fault
+from reconciler.desired.normalise import entitlements as entitling
+from reconciler.desired.normalise import resource_requests as asking
+from reconciler.model import desired
+from reconciler.model.observed.devices import INNER_LEVELS, INNER_WORDS
+from reconciler.model.policy import access
+from reconciler.model.values import quantities, resources
+
+_FORMATS: tuple[Callable[[int], str], ...] = entitling.FORMATS
+
+#: Devices or instances of a task, memory of each, MIG profile, level at which they are near.
+_Devices = tuple[int, int, str, str]
+#: Labels with their values, or pools with why a job can't use them.
+_Pairs = tuple[tuple[str, str], ...]
+
+#: The rules of what is said of work that could not start as things stand.
+RULES = entitling.RULES | {
+    *("never-within-limit", "never-fits", "never-in-reservation", "unknown-pool"),
+}
+#: The most users and queues that are named of whom a reservation is for.
+WHOM_SHOWN = 3
+
+
+def beyond_limits(
+    job: desired.Job, queues: Mapping[str, desired.Queue]
+) -> Iterator[entitling.Beyond]:
+    """The limits that the tasks which start together ask for more than."""
+    least = entitling.least_of(job).as_vector()
+    queue = queues.get(job.queue)
+    for _ in queues:
+        if queue is None:
+            return
+        for index, limit in enumerate(queue.limit.as_vector()):
+            asked = least[index]
+            if limit is not None and asked > limit:
+                text, name = _FORMATS[index], resources.RESOURCE_NAMES[index]
+                fault = Fault(
+                    "never-within-limit",
+                    f"{text(asked)} {name} asked for what starts together, more than the limit of "
+                    f"queue {queue.name}, {text(limit)}: it can't start under this limit",
+                    ("spec", "queue"),
+                    severity="warning",
+                )
+                yield entitling.Beyond(fault, index, limit)
+        queue = queues.get(queue.parent) if queue.parent is not None else None
+
+
+class Fitting:
+    """Says of work whether any pool could ever hold it (of each shape once), and any limit."""
+
+    def __init__(self, structure: desired.Structure) -> None:
+        self._queues = structure.queues
+        self._parents = {name: queue.parent for name, queue in structure.queues.items()}
+        self._reservations = structure.reservations
+        self._entitled = entitling.Entitled(structure)
+        self._has_limits = any(
+            amount is not None
+            for queue in structure.queues.values()
+            for amount in queue.limit.as_vector()
+        )
+        self._pools = structure.pools
+        self._volumes = structure.volumes
+        self._tainted = any(pool.taints for pool in structure.pools.values())
+        self._why = functools.lru_cache(maxsize=4096)(self._judge)
+        self._may = functools.lru_cache(maxsize=4096)(self._usable)
+        self._together = together.Together(structure.pools)
+
+    def warnings(self, job: desired.Job) -> list[Fault]:
+        """Why a job can't start as things stand; none where it may. Of several bounds on what
+        starts together the smallest is told."""
+        alone = self.warning(job)
+        beyond = [*beyond_limits(job, self._queues)] if self._has_limits else []
+        beyond += self._entitled.beyond(job)
+        near = None if alone is not None else self._of_all(job)
+        if near is not None and near.resource is None:
+            alone = _never_fits(near.message)
+        elif near is not None and near.resource is not None:
+            beyond.append(entitling.Beyond(_never_fits(near.message), near.resource, near.amount))
+        quota = self._entitled.beyond_quota(job)
+        found = [alone, *(entitling.smallest(beyond) if beyond else ()), quota, self._kept(job)]
+        return [one for one in found if one is not None]
+
+    def _kept(self, job: desired.Job) -> Fault | None:
+        """That a job may not use the reservation which it names, and is placed as if it named none.
+
+        `muster submit` has written an owner into a job before it comes here.
+        """
+        one = self._reservations.get(job.reservation)
+        if one is None:
+            return None
+        above = [job.queue, *access.ancestors(job.queue, self._parents)]
+        if one.lets_in(job.owner, job.reservation, above):
+            return None
+        whom = [*one.users, *(f"queue {name}" for name in one.queues)]
+        more = f" and {len(whom) - WHOM_SHOWN} more" if len(whom) > WHOM_SHOWN else ""
+        for_whom = (
+            "maintenance, for nobody" if one.maintenance else ", ".join(whom[:WHOM_SHOWN]) + more
+        )
+        who = f"{job.owner} in queue {job.queue}" if job.owner else f"queue {job.queue}"
+        if one.users and not job.owner:
+            who = f"a job without owner in {who}"
+        message = (
+            f"reservation {one.name} is kept for {for_whom}: {who} may not use it, and the job "
+            "is placed as if it named none"
+        )
+        place = ("spec", "reservation")
+        return Fault("never-in-reservation", message, place, severity="warning")
+
+    def warning(self, job: desired.Job) -> Fault | None:
+        """A warning where no pool could hold a task of some group of the job."""
+        missing = checks.missing_pools(job.pools, self._pools)
+        if missing is not None or not self._pools:
+            return missing
+        selector, elsewhere = self._where(job)
+        for group in job.groups:
+            asked = (group.resources, _devices(group), job.pools, selector, elsewhere)
+            if why := self._why(*asked):
+                return _never_fits(f"no pool could ever hold a task of group {group.name}: {why}")
+        return None
+
+    def _where(self, job: desired.Job) -> tuple[_Pairs, _Pairs]:
+        """The labels that nodes must have for a job, and the pools that it can't use."""
+        selector = tuple(job.node_selector.items()) if job.node_selector else ()
+        return selector, self._barred(job) if job.storage or self._tainted else ()
+
+    def _of_all(self, job: desired.Job) -> together.Bound | None:
+        """Why no nodes could hold what starts together, where each task alone has room."""
+        one = job.groups[0].least == 1 and len(job.groups) == 1
+        topologies = (job.topology, *(group.topology for group in job.groups))
+        if not self._pools or (one and all(each is desired.ANYWHERE for each in topologies)):
+            return None
+        selector, elsewhere = self._where(job)
+        groups = tuple(
+            together.Group(
+                group.name,
+                group.least,
+                group.resources,
+                self._may(group.resources, _devices(group), job.pools, selector, elsewhere),
+                group.topology,
+                plain=not group.devices,
+            )
+            for group in job.groups
+        )
+        only = tuple(value for key, value in selector if key == "node")
+        return self._together.beyond(groups, job.topology.required, only)
+
+    def _barred(self, job: desired.Job) -> _Pairs:
+        """Pools that lack a volume or have a taint of which the job minds, with the reason."""
+        found = []
+        for pool in self._pools.values():
+            lacking = [
+                name
+                for name in job.storage
+                if self._volumes[name].pools and pool.name not in self._volumes[name].pools
+            ]
+            minded = [taint for taint in pool.taints if taint.hard and not job.tolerates(taint)]
+            if lacking:
+                found.append((pool.name, f"it has no volume {lacking[0]}"))
+            elif minded:
+                found.append((pool.name, f"it has the taint {minded[0].text()}"))
+        return tuple(found)
+
+    def _judge(
+        self,
+        needs: resources.Resources,
+        devices: _Devices,
+        pools: tuple[str, ...],
+        selector: _Pairs,
+        elsewhere: _Pairs,
+    ) -> str:
+        """Why no pool could hold such a task; empty where one may."""
+        reasons = []
+        for name, reason in self._reasons(needs, devices, pools, selector, elsewhere):
+            if not reason:
+                return ""
+            reasons.append(f"{name}: {reason}")
+        return "; ".join(reasons[:5])
+
+    def _usable(
+        self,
+        needs: resources.Resources,
+        devices: _Devices,
+        pools: tuple[str, ...],
+        selector: _Pairs,
+        elsewhere: _Pairs,
+    ) -> tuple[str, ...]:
+        """The pools that could hold such a task."""
+        found = self._reasons(needs, devices, pools, selector, elsewhere)
+        return tuple(name for name, reason in found if not reason)
+
+    def _reasons(
+        self,
+        needs: resources.Resources,
+        devices: _Devices,
+        pools: tuple[str, ...],
+        selector: _Pairs,
+        elsewhere: _Pairs,
+    ) -> Iterator[tuple[str, str]]:
+        """Of each pool why it could hold no such task, empty where it may."""
+        barred = dict(elsewhere)
+        for pool in self._pools.values():
+            reason = ""
+            if pools and pool.name not in pools:
+                reason = "the job does not name it"
+            elif not all(asking.may_bear(pool, key, value) for key, value in selector):
+                reason = "its labels are not those of nodeSelector"
+            elif pool.name in barred:
+                reason = barred[pool.name]
+            elif not needs.fits_in(pool.promised()):
+                reason = _too_large(needs, pool.promised())
+            elif (lacks := _lacks_devices(pool, needs, devices)) != "":
+                reason = lacks
+            elif not pool.nodes:
+                reason = "it has no nodes"
+            yield pool.name, reason
+
+
+def _never_fits(message: str) -> Fault:
+    return Fault("never-fits", message, ("spec",), severity="warning")
+
+
+def _devices(group: desired.TaskGroup) -> _Devices:
+    return (group.devices, group.gpu_memory_bytes, group.mig_profile, group.inner_required)
+
+
+def _lacks_devices(pool: desired.Pool, needs: resources.Resources, devices: _Devices) -> str:
+    """Why the devices of a node of the pool are of the wrong kind; empty where they are not."""
+    count, memory_bytes, profile, inner = devices
+    if profile:
+        have = sum(number for one in pool.mig for name, number in one.instances if name == profile)
+        return "" if have >= count else f"{count} {profile} asked, {have} there"
+    if memory_bytes and (pool.gpu_memory_bytes or 0) < memory_bytes:
+        asked = quantities.format_memory(memory_bytes)
+        there = quantities.format_memory(pool.gpu_memory_bytes or 0)
+        return f"{asked} of GPU memory asked, {there} there"
+    if not pool.shareable and (memory_bytes or 0 < needs.gpu_milli < 1000):
+        return "its GPUs are not shared"
+    whole = pool.node_resources.gpu_milli - 1000 * len(pool.mig)
+    if needs.gpu_milli > whole:
+        return f"{quantities.format_gpu(needs.gpu_milli)} gpu asked, {whole // 1000} not cut by MIG"
+    domains = {"numa": pool.numa, "nvlink": pool.nvlink}.get(inner, ())
+    if domains and needs.gpu_milli > 1000:
+        most, word = max(map(len, domains)), INNER_WORDS[INNER_LEVELS.index(inner)]
+        if needs.gpu_milli > 1000 * most:
+            asked = quantities.format_gpu(needs.gpu_milli)
+            return f"{asked} gpu of one {word} asked, {most} there"
+    return ""
+
+
+def _too_large(needs: resources.Resources, room: resources.Resources) -> str:
+    pairs = zip(
+        resources.RESOURCE_NAMES, needs.as_vector(), room.as_vector(), _FORMATS, strict=True
+    )
+    return ", ".join(
+        f"{text(need)} {name} asked, {text(have)} there"
+        for name, need, have, text in pairs
+        if need > have
+    )

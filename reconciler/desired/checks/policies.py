@@ -1,0 +1,217 @@
+"""Rules of the repository's own: objects that its policies deny, or warn of, or let off for a time.
+
+A policy is a match, a JSON Schema and a message. Documents come in as they are written with their
+defaults, a job also with what it comes to (``effective``: all tasks of an element together); faults
+go out, one for each policy that an object violates. Schemas refer to nothing outside themselves.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from reconciler.desired.checks import safe_patterns as patterns
+from reconciler.desired.documents import schema_errors as explain
+from reconciler.desired.documents.fault_collector import Faults
+from reconciler.desired.documents.faults import Fault
+from reconciler.desired.documents.yaml_reader import Path
+from reconciler.model import desired
+from reconciler.model.documents import fields
+from reconciler.model.documents import policy_spec as policy
+from reconciler.model.values import times
+from reconciler.model.values.resources import Resources
+
+#: How deep a schema may be.
+DEPTH_MAX = 40
+#: So long before a waiver ends it is said to end.
+ENDING_S = 14 * 86_400.0
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def normalise(name: str, spec: policy.PolicySpec, path: str, faults: Faults) -> desired.Policy:
+    """A policy as the rest of Muster knows it; its schema is one."""
+    _check_schema(spec.schema, faults)
+    waivers = []
+    for index, one in enumerate(spec.waivers):
+        try:
+            expires_at = times.parse_time(one.expires)
+        except ValueError as error:
+            faults.add("bad-time", f"this is no time: {error}", "spec", "waivers", index, "expires")
+            continue
+        waivers.append(desired.Waiver(one.object, one.reason, expires_at))
+    return desired.Policy(
+        name=name,
+        message=spec.message,
+        schema=_encode(spec.schema).decode(),
+        kinds=tuple(spec.match.kinds),
+        queues=tuple(spec.match.queues),
+        labels=spec.match.labels,
+        action=spec.action,
+        owners=tuple(spec.owners),
+        waivers=tuple(waivers),
+        path=path,
+    )
+
+
+def _check_schema(schema: dict[str, Any], faults: Faults) -> None:
+    import jsonschema  # noqa: PLC0415 - it takes long to import, and most clusters have no policy
+
+    try:
+        for reference in _references(schema, DEPTH_MAX):
+            if not reference.startswith("#"):
+                faults.add(
+                    "bad-schema",
+                    "a schema refers to nothing outside itself: put the part under $defs",
+                    *("spec", "schema"),
+                    found=reference,
+                    expected="a reference that begins with #",
+                )
+        jsonschema.Draft202012Validator.check_schema(schema)
+        for wrong in patterns.faults(schema):
+            faults.add("bad-schema", wrong, "spec", "schema")
+    except jsonschema.SchemaError as error:
+        path: Path = ("spec", "schema", *error.absolute_path)
+        faults.add("bad-schema", f"this is no JSON Schema: {error.message}", *path)
+    except RecursionError:
+        faults.add("bad-schema", f"deeper than {DEPTH_MAX} levels", "spec", "schema")
+
+
+def _references(value: Any, depth: int) -> Iterator[str]:
+    if depth <= 0:
+        raise RecursionError
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key in {"$ref", "$dynamicRef"} and isinstance(inner, str):
+                yield inner
+            yield from _references(inner, depth - 1)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _references(inner, depth - 1)
+
+
+def view(part: fields.Part, job: desired.Job | None = None) -> dict[str, Any]:
+    """The object that schemas see: as written, defaults applied, what says nothing left out."""
+    value: dict[str, Any] = _without_none(msgspec.to_builtins(part))
+    if job is not None:
+        value["effective"] = _effective(job)
+    return value
+
+
+def _without_none(value: Any) -> Any:
+    """A value without what says nothing: nulls, and mappings and lists that are empty."""
+    if isinstance(value, dict):
+        inner = {key: _without_none(one) for key, one in value.items()}
+        return {key: one for key, one in inner.items() if one is not None and one not in ({}, [])}
+    if isinstance(value, list):
+        return [_without_none(inner) for inner in value]
+    return value
+
+
+def _effective(job: desired.Job) -> dict[str, Any]:
+    """What one element of a job takes at once, and what defaults of others made of it."""
+    total = sum((g.resources.times(g.count) for g in job.groups), start=Resources())
+    found: dict[str, Any] = {
+        "tasks": sum(group.count for group in job.groups),
+        "elements": job.element_count,
+        "cpu": _whole(total.cpu_milli / 1000),
+        "memory": total.memory_bytes,
+        "gpu": _whole(total.gpu_milli / 1000),
+        "priority": job.priority,
+        "preemptible": job.preemptible,
+    }
+    if job.time_limit_s is not None:
+        found["timeLimitSeconds"] = job.time_limit_s
+    return found
+
+
+def _whole(amount: float) -> float:
+    """What is written without a fraction has none when it is told: 9 GPUs, not 9.0."""
+    return int(amount) if amount.is_integer() else amount
+
+
+class Rules:
+    """The policies of a structure, ready to judge. ``until`` is when a judgement may change."""
+
+    def __init__(self, policies: Mapping[str, desired.Policy]) -> None:
+        self._by_kind: dict[str, list[tuple[desired.Policy, Any]]] = {}
+        for one in policies.values():
+            validator = patterns.validator(msgspec.json.decode(one.schema))
+            for kind in one.kinds:
+                self._by_kind.setdefault(kind, []).append((one, validator))
+        self.until = math.inf
+
+    def faults(
+        self, kind: str, name: str, part: fields.Part, now: float, job: desired.Job | None = None
+    ) -> list[Fault]:
+        """What policies say of one object: errors, and warnings for what is let off."""
+        found: list[Fault] = []
+        seen: dict[str, Any] | None = None
+        for rule, validator in self._by_kind.get(kind, ()):
+            if not _matches(rule, part, job):
+                continue
+            if seen is None:
+                seen = view(part, job)
+            fault = _judge(rule, validator, seen)
+            if fault is not None:
+                found.append(self._waived(rule, fault, f"{kind}/{name}", now))
+        return found
+
+    def _waived(self, rule: desired.Policy, fault: Fault, label: str, now: float) -> Fault:
+        """The fault, or a warning where it is let off."""
+        waiver = max(
+            (one for one in rule.waivers if one.object == label),
+            key=lambda one: one.expires_at,
+            default=None,
+        )
+        if waiver is None:
+            return fault
+        until = times.format_time(waiver.expires_at)
+        if waiver.expires_at <= now:
+            message = f"{fault.message} (its waiver ended {until}: {waiver.reason})"
+            return msgspec.structs.replace(fault, message=message)
+        self.until = min(self.until, waiver.expires_at)
+        message = f"{fault.message} (waived until {until}: {waiver.reason})"
+        return msgspec.structs.replace(fault, message=message, severity="warning")
+
+
+def _matches(rule: desired.Policy, part: fields.Part, job: desired.Job | None) -> bool:
+    if rule.queues and (job is None or job.queue not in rule.queues):
+        return False
+    if not rule.labels:
+        return True
+    metadata: fields.Metadata = part.metadata  # type: ignore[attr-defined]
+    return all(metadata.labels.get(key) == value for key, value in rule.labels.items())
+
+
+def _judge(rule: desired.Policy, validator: Any, value: dict[str, Any]) -> Fault | None:
+    from jsonschema.exceptions import best_match  # noqa: PLC0415 - there is a validator already
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
+    try:
+        if validator.is_valid(value):
+            return None
+        error = best_match(validator.iter_errors(value))
+    except (Unresolvable, RecursionError) as broken:
+        return Fault(
+            f"policy/{rule.name}",
+            f"the policy can't be applied, since its schema leads nowhere ({broken}): correct it",
+        )
+    except patterns.SlowPatternError as slow:
+        severity: Literal["error", "warning"] = "error" if rule.action == "deny" else "warning"
+        return Fault(f"policy/{rule.name}", f"{rule.message} ({slow})", severity=severity)
+    place = tuple(error.absolute_path) if error is not None else ()
+    found = ""
+    if error is not None and place and error.validator not in {"required", "not"}:
+        found = explain.shown(error.instance)
+    if place[:1] == ("effective",):
+        # it is written nowhere, so that the value says which one it is
+        found = f"{'.'.join(map(str, place[1:]))} {found}".strip()
+        place = ("spec",)
+    return Fault(
+        rule=f"policy/{rule.name}",
+        message=rule.message,
+        path=place,
+        found=found,
+        severity="error" if rule.action == "deny" else "warning",
+    )

@@ -1,0 +1,1 @@
+"""Reads YAML into documents, and explains what is wrong with one."""

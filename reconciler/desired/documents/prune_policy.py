@@ -1,0 +1,30 @@
+"""What an object's annotation says of its removal."""
+
+from typing import get_args
+
+from reconciler.desired.documents.fault_collector import Faults
+from reconciler.model import desired
+from reconciler.model.documents import fields
+
+ANNOTATION = "muster/prune"
+_POLICIES: dict[str, desired.Prune] = {one: one for one in get_args(desired.Prune)}
+
+
+def policy(part: fields.Part, faults: Faults) -> desired.Prune | None:
+    """The policy of a document's own annotation, None where it has none or a wrong one."""
+    metadata: fields.Metadata = getattr(part, "metadata")  # noqa: B009 - every kind has it
+    if not metadata.annotations:
+        return None
+    written = metadata.annotations.get(ANNOTATION)
+    if written is None:
+        return None
+    if written not in _POLICIES:
+        faults.add(
+            "bad-prune",
+            "no policy of removal",
+            *("metadata", "annotations", ANNOTATION),
+            found=written,
+            expected="one of " + ", ".join(_POLICIES),
+        )
+        return None
+    return _POLICIES[written]

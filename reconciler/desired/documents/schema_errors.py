@@ -1,0 +1,288 @@
+"""Says why a document was refused, in the words of its schema.
+
+msgspec decides, fast, and stops at the first thing it dislikes. Only what it refused comes here:
+jsonschema walks the whole document against the generated schema, and each error becomes a fault
+that says what was found, what was expected, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from reconciler.desired.documents import field_hints as misplaced
+from reconciler.desired.documents import schema
+from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.desired.documents.faults import Fault
+from reconciler.model.documents import fields
+from reconciler.model.documents import job_spec as job
+from reconciler.model.values import quantities
+
+#: What a pattern means, for those that people meet most.
+_PATTERN_WORDS = {
+    fields.NAME_PATTERN: "at most 63 of a-z, 0-9 and -, no - at either end",
+    quantities.MEMORY_PATTERN: "bytes, or a number with k, M, G, T, P, Ki, Mi, Gi, Ti or Pi",
+}
+#: What the keys of mappings may be.
+_KEY_WORDS = {
+    job.ENVIRONMENT_PATTERN: "A-Z, a-z, 0-9 and _, no digit first",
+    fields.MIG_PATTERN: "a MIG profile such as 1g.10gb",
+}
+
+if TYPE_CHECKING:
+    import jsonschema
+    from jsonschema.exceptions import ValidationError
+
+#: The most faults told of one document.
+FAULTS_MAX = 20
+#: The most fields that are told where another was expected.
+FIELDS_MAX = 8
+_SHOWN_CHARACTERS_MAX = 60
+_STEP = re.compile(r"\.([A-Za-z0-9_]+)|\[(\d+)\]")
+_TYPE_WORDS = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+}
+
+
+def shown(value: Any) -> str:
+    """A value for a message, shortened."""
+    if isinstance(value, bool) or value is None:
+        text = {True: "true", False: "false", None: "null"}[value]
+    elif isinstance(value, dict):
+        text = "a mapping with " + ", ".join(map(str, list(value)[:5])) if value else "{}"
+    elif isinstance(value, list):
+        text = f"a list of {len(value)}" if value else "[]"
+    elif isinstance(value, str):
+        text = f'"{value}"'
+    else:
+        text = f"{value}"
+    if len(text) > _SHOWN_CHARACTERS_MAX:
+        text = text[: _SHOWN_CHARACTERS_MAX - 1] + "…"
+    return text
+
+
+def written(value: Any) -> str:
+    """An example as people would write it in YAML, on one line: ``[python3, train.py]``."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {written(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(written(one) for one in value) + "]"
+    return shown(value)
+
+
+@functools.cache
+def validator(kind: str) -> jsonschema.Draft202012Validator:
+    """The validator of one kind."""
+    import jsonschema  # noqa: PLC0415 - it takes long to import, and most files have no mistake
+
+    return jsonschema.Draft202012Validator(schema.of_kind(kind))
+
+
+def faults(kind: str, value: Any, refusal: str) -> list[Fault]:
+    """Everything that is wrong with ``value``; ``refusal`` is what msgspec said of it."""
+    found: dict[tuple[Any, ...], Fault] = {}
+    for error in validator(kind).iter_errors(value):
+        for fault in _of_error(error, kind):
+            found.setdefault((fault.path, fault.rule, fault.message), fault)
+            if len(found) >= FAULTS_MAX:
+                return list(found.values())
+    if not found:
+        return [_as_refused(refusal)]
+    return list(found.values())
+
+
+def _as_refused(refusal: str) -> Fault:
+    """What msgspec said, with its place, where the schema has nothing against the document."""
+    message, _, place = refusal.partition(" - at `$")
+    steps = _STEP.findall(place)
+    path = tuple(int(index) if index else field for field, index in steps)
+    return Fault("wrong-value", message, path=path)
+
+
+def _of_error(error: ValidationError, kind: str) -> Iterator[Fault]:
+    path = tuple(error.absolute_path)
+    if error.validator == "additionalProperties" and isinstance(error.schema, dict):
+        yield from _unknown_fields(error, kind, path)
+    elif error.validator == "required":
+        yield from _missing_fields(error, path)
+    elif error.validator == "not" and isinstance(error.schema, dict):
+        reason = error.schema.get("x-not-built", "this build does not have it")
+        yield Fault(
+            "not-built", f"not built yet: {reason}; remove the field", path=path, at_key=True
+        )
+    elif error.validator == "propertyNames":
+        yield Fault("wrong-key", "this key is not allowed", path=path, found=shown(error.instance))
+    elif error.validator in {"anyOf", "oneOf"}:
+        yield from _of_choice(error, kind, path)
+    else:
+        yield _wrong_value(error, path)
+
+
+def _of_choice(error: ValidationError, kind: str, path: yamlreader.Path) -> Iterator[Fault]:
+    """Go into the branch that was meant: the one whose type is that of the value."""
+    meant = [
+        inner
+        for inner in error.context or ()
+        if not (inner.validator == "type" and not inner.relative_path)
+    ]
+    if isinstance(error.instance, dict | list) and meant:
+        for inner in meant:
+            yield from _of_error(inner, kind)
+        return
+    cause = str(meant[0].validator) if len(meant) == 1 else ""
+    yield _wrong_value(error, path, cause)
+
+
+def _unknown_fields(error: ValidationError, kind: str, path: yamlreader.Path) -> Iterator[Fault]:
+    properties: dict[str, Any] = error.schema.get("properties", {})  # type: ignore[union-attr]
+    instance: Any = error.instance
+    built = [name for name, inner in properties.items() if "x-not-built" not in inner]
+    for key in instance:
+        if key in properties:
+            continue
+        by_plain = {misplaced.plain(name): name for name in properties}
+        nearest = difflib.get_close_matches(key, properties, n=1, cutoff=0.6)
+        meant = by_plain.get(misplaced.plain(key))
+        place = "" if meant else misplaced.right_place(kind, path, key, _parts(kind))
+        suggestion = meant or place or (nearest[0] if nearest else None)
+        hint = f"; did you mean `{suggestion}`?" if suggestion else ""
+        yield Fault(
+            "unknown-field",
+            f"there is no field `{key}` here{hint}",
+            path=(*path, key),
+            expected=_fields_like("" if place else key, built, kind, path),
+            at_key=True,
+        )
+
+
+def _parts(kind: str) -> dict[str, dict[str, Any]]:
+    """The fields of ``metadata`` and ``spec``, by which part they stand in."""
+    definitions = schema.of_kind(kind)["$defs"]
+    spec = definitions.get(f"{kind}Spec", {})
+    return {
+        "metadata": definitions["Metadata"]["properties"],
+        "spec": spec.get("properties", {}),
+    }
+
+
+def _fields_like(key: str, built: Sequence[str], kind: str, path: yamlreader.Path) -> str:
+    """All fields of a mapping where they are few, else those like a key and how to see the rest."""
+    if len(built) <= FIELDS_MAX:
+        return "one of " + ", ".join(built)
+    near = difflib.get_close_matches(key, built, n=FIELDS_MAX, cutoff=0.5)
+    where = ".".join([kind.lower(), *(step for step in path if isinstance(step, str))])
+    like = f", such as {' or '.join(near)}" if near else ""
+    return f"one of {len(built)} fields{like}: `muster schema {where}` lists them"
+
+
+def _missing_fields(error: ValidationError, path: yamlreader.Path) -> Iterator[Fault]:
+    properties: dict[str, Any] = error.schema.get("properties", {})  # type: ignore[union-attr]
+    required: Any = error.validator_value
+    instance: Any = error.instance
+    for field in required:
+        if field not in instance:
+            expected = _expected(properties.get(field, {}))
+            yield Fault(
+                "missing-field",
+                f"the field `{field}` is missing",
+                path=(*path, field),
+                expected=expected,
+            )
+
+
+def _wrong_value(error: ValidationError, path: yamlreader.Path, cause: str = "") -> Fault:
+    inner: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
+    reason = inner.get("x-not-built-values", {}).get(str(error.instance))
+    if reason:
+        message = f"not built yet: {reason}"
+        found = shown(error.instance)
+        return Fault("not-built", message, path=path, found=found, expected=_expected(inner))
+    types = _types(inner)
+    rule = {"type": "wrong-type", "minimum": "out-of-range", "maximum": "out-of-range"}.get(
+        cause or str(error.validator), "wrong-value"
+    )
+    message = "this value does not fit"
+    if "string" in types and isinstance(error.instance, int | float):
+        message = f"{_what(error.instance)} stands where text is expected: write it in quotes"
+        rule = "wrong-type"
+    elif _is_of_keys(inner):
+        message, rule = "a name in it does not fit", "wrong-key"
+    elif error.validator == "type":
+        message = "this value has the wrong type"
+    elif rule == "out-of-range":
+        message = "this number is out of range"
+    return Fault(rule, message, path=path, found=shown(error.instance), expected=_expected(inner))
+
+
+def _branches(inner: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    branches: list[dict[str, Any]] = inner.get("anyOf", [inner])
+    return branches
+
+
+def _types(inner: dict[str, Any]) -> set[str]:
+    return {branch["type"] for branch in _branches(inner) if "type" in branch}
+
+
+def _expected(inner: dict[str, Any]) -> str:
+    """What a schema asks for, in words, with its example."""
+    if _is_of_keys(inner):
+        return _KEY_WORDS.get(inner["pattern"], f"text matching {inner['pattern']}")
+    words = []
+    branches = list(_branches(inner))
+    spans = [
+        (branch.get("minimum"), branch.get("maximum"))
+        for branch in branches
+        if branch.get("type") == "number"
+    ]
+    for branch in branches:
+        whole = branch.get("type") == "integer"
+        if whole and (branch.get("minimum"), branch.get("maximum")) in spans:
+            continue  # a whole number is a number
+        if "enum" in branch:
+            several = len(branch["enum"]) > 1
+            words.append("one of " * several + ", ".join(map(str, branch["enum"])))
+        elif branch.get("type") in _TYPE_WORDS:
+            low, high = branch.get("minimum"), branch.get("maximum")
+            span = f" from {low} to {high}" if low is not None and high is not None else ""
+            if low is not None and high is None:
+                span = f" of at least {low}"
+            words.append(_TYPE_WORDS[branch["type"]] + span)
+        elif "$ref" in branch:
+            words.append("a mapping")
+    unit = inner.get("x-unit")
+    text = "a duration" if unit == "duration" else " or ".join(dict.fromkeys(words))
+    if "examples" in inner and not any(len(branch.get("enum", "ab")) == 1 for branch in branches):
+        text += f" such as {written(inner['examples'][0])}"
+    elif needed := _needed(inner):
+        text += f" such as {written(needed)}"
+    elif "pattern" in inner:
+        text += f" matching {inner['pattern']}"
+    patterns = [branch.get("pattern") for branch in (inner, *branches)]
+    said = [_PATTERN_WORDS[one] for one in patterns if one in _PATTERN_WORDS]
+    return f"{text}: {said[0]}" if said else text
+
+
+def _is_of_keys(inner: dict[str, Any]) -> bool:
+    """Whether a schema is of keys, which are text in any case."""
+    return "pattern" in inner and not _types(inner)
+
+
+def _needed(inner: dict[str, Any]) -> dict[str, Any]:
+    """Of a mapping the fields that it needs, with their examples."""
+    properties: dict[str, dict[str, Any]] = inner.get("properties", {})
+    examples = {
+        name: properties.get(name, {}).get("examples") for name in inner.get("required", ())
+    }
+    return {name: some[0] for name, some in examples.items() if some}
+
+
+def _what(value: float) -> str:  # a bool is an int is a float, as far as types go
+    return "true or false" if isinstance(value, bool) else "a number"

@@ -1,0 +1,1 @@
+"""Reads commits, trees and objects of the desired repository."""

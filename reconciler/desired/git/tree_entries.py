@@ -1,0 +1,109 @@
+"""Which entries of a commit's tree hold desired state, and what is said of the others.
+
+Path, mode and blob of each come in, as git tells them; out come the YAML files, by path, and those
+that look like one and are not read: links, submodules, names that are no text.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from reconciler.desired.git.git_commands import GitError
+from reconciler.model import desired
+
+_SUFFIXES = (".yaml", ".yml")
+_SYMLINK, _SUBMODULE = "120000", "160000"
+#: Modes of what is never followed.
+LINKS = frozenset({_SYMLINK, _SUBMODULE})
+#: Mode of a folder.
+FOLDER = "040000"
+#: The most entries of a tree that are looked at.
+FILES_MAX = 500_000
+
+#: Path, mode, and blob; None: it is gone.
+Entry = tuple[bytes, str, str | None]
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A file as it stands after a change; ``blob`` None: it is gone."""
+
+    path: str
+    blob: str | None
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What a revision changed: files, and entries that are ignored with a warning.
+
+    ``ignored`` maps paths to the warning, or to None where the cause is gone.
+    """
+
+    files: tuple[Change, ...]
+    ignored: dict[str, desired.Problem | None]
+
+
+def of_tree(output: bytes) -> Iterator[Entry]:
+    """What ``git ls-tree -r -z`` tells, with ``-t`` folders too."""
+    for entry in output.split(b"\0")[:-1]:
+        head, _, path = entry.partition(b"\t")
+        mode, _, blob = head.decode("ascii").split(" ")
+        yield path, mode, blob
+
+
+def sort_out(entries: Iterable[Entry], sub_path: str) -> Changes:
+    """Which of them are read, and what is said of those that are not although they look so.
+
+    Raises:
+        GitError: there are too many.
+    """
+    files: list[Change] = []
+    ignored: dict[str, desired.Problem | None] = {}
+    skipped = len(sub_path) + 1 if sub_path else 0
+    for count, (name, mode, blob) in enumerate(entries):
+        if count >= FILES_MAX:
+            raise GitError(f"more than {FILES_MAX} files below {sub_path or 'the root'}")
+        path = text(name)
+        if path is None:
+            shown = name.decode("utf-8", "backslashreplace")
+            if is_read(shown[skipped:]):
+                ignored[shown] = None if blob is None else _ignored(shown, "name")
+            continue
+        below = path[skipped:]
+        if _is_hidden(below):
+            continue
+        if mode in LINKS:
+            ignored[path] = _ignored(path, "symlink" if mode == _SYMLINK else "submodule")
+            blob = None  # noqa: PLW2901 - what was a file before is none now
+        else:
+            ignored[path] = None
+        if path.endswith(_SUFFIXES):
+            files.append(Change(path, blob))
+    return Changes(tuple(files), ignored)
+
+
+def text(path: bytes) -> str | None:
+    """A path as text; None where it is none, so that two files could not be told apart."""
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _is_hidden(below: str) -> bool:
+    return below.startswith(".") or "/." in below
+
+
+def is_read(below: str) -> bool:
+    """Whether a file, by its path below the folder, can hold desired state."""
+    return below.endswith(_SUFFIXES) and not _is_hidden(below)
+
+
+_WHY_IGNORED = {
+    "symlink": "a symlink is never followed: put the files themselves here or remove it",
+    "submodule": "a submodule is never followed: put the files themselves here or remove it",
+    "name": "its name is not UTF-8, and it is not read: rename it",
+}
+
+
+def _ignored(path: str, what: Literal["symlink", "submodule", "name"]) -> desired.Problem:
+    return desired.Problem(f"ignored-{what}", "warning", path, _WHY_IGNORED[what])

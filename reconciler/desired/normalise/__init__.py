@@ -1,0 +1,1 @@
+"""Turns documents as written into desired state with all defaults."""

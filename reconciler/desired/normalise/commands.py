@@ -1,0 +1,63 @@
+"""Whether what a task is to be started with can be handed to a program at all.
+
+A command, a script and variables come in, as one group of tasks has them; faults go out. What is
+too much would be placed and then fail at its node, try by try.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from reconciler.desired.documents.fault_collector import Faults
+from reconciler.desired.documents.yaml_reader import Path
+from reconciler.model.values import exec_limits as starts
+
+#: The most bytes of a character.
+_CHARACTER_BYTES_MAX = 4
+_SHOWN_MAX = 40
+_STRING = starts.STRING_BYTES_MAX
+
+
+def check(
+    command: Sequence[str] | None,
+    script: str | None,
+    environment: Mapping[str, str],
+    faults: Faults,
+    place: Path,
+) -> None:
+    """Note what is too long by itself, or all together; ``place`` is of the group, or the job."""
+    characters = sum(map(len, command or ())) + sum(map(len, environment.values()))
+    characters += sum(map(len, environment)) + len(script or "")
+    if characters * _CHARACTER_BYTES_MAX < starts.STRING_BYTES_MAX:
+        return
+    if script is not None and (size := len(script.encode())) > starts.SCRIPT_BYTES_MAX:
+        told = "put it into a file, or the image, and start that"
+        where = (*place, "script")
+        _note(faults, where, "the script", told, size=size, most=starts.SCRIPT_BYTES_MAX)
+    total = 0
+    for position, one in enumerate(command or ()):
+        total += (size := len(one.encode())) + 1
+        if size > _STRING:
+            told = "use a script, or put it into a file"
+            _note(faults, (*place, "command", position), "an argument", told, size=size)
+    for name, value in environment.items():
+        total += (size := len(f"{name}={value}".encode())) + 1
+        if size > _STRING:
+            shown = name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}…"
+            where = (*place, "environment", name)
+            _note(faults, where, f"the variable {shown}", "put it into a file", size=size)
+    if total > starts.STRINGS_BYTES_MAX and not faults.found:
+        where = (*place, "environment") if environment else (*place, "command")
+        what = "the command and all variables together"
+        told = "put most of it into a file"
+        _note(faults, where, what, told, size=total, most=starts.STRINGS_BYTES_MAX)
+
+
+def _note(
+    faults: Faults, where: Path, what: str, told: str, *, size: int, most: int = _STRING
+) -> None:
+    faults.add(
+        "too-large",
+        f"{what}: no program can be started with so much: {told}",
+        *where,
+        found=f"{size} bytes",
+        expected=f"at most {most} bytes",
+    )

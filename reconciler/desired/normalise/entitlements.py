@@ -1,0 +1,168 @@
+"""What guarantees, lending and quotas as they are written never let start, whatever ends.
+
+A job comes in with the structure, a warning with the arithmetic goes out. Amounts by pool are left
+to the scheduler: which pool a job goes to isn't written.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from reconciler.desired.documents.faults import Fault
+from reconciler.model import desired
+from reconciler.model.policy import access
+from reconciler.model.rules import guarantees as owed
+from reconciler.model.rules import quota_limits as capped
+from reconciler.model.values import quantities, resources
+
+FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
+#: The rules of what is said of such jobs.
+RULES = frozenset({"never-within-guarantee", "never-within-lending", "never-within-quota"})
+
+#: Of one queue: what work that may not borrow has to fit into, and the most that it could ever
+#: have; None where nothing is a bound.
+Bounds = tuple[tuple[int | None, ...], tuple[int | None, ...]]
+
+
+def least_of(job: desired.Job) -> resources.Resources:
+    """What the tasks of a job take that have to start together."""
+    return sum(
+        (group.resources.times(group.least) for group in job.groups), start=resources.Resources()
+    )
+
+
+class Beyond(msgspec.Struct, frozen=True):
+    """More of a resource is asked for at once than there can be; ``fault`` says so."""
+
+    fault: Fault
+    resource: int
+    bound: int
+
+
+def smallest(found: Iterable[Beyond | None]) -> list[Fault]:
+    """Of several bounds on one resource the smallest, the first of equal ones: who keeps to that
+    keeps to all of them."""
+    least: dict[int, Beyond] = {}
+    for one in found:
+        if one is not None and (one.resource not in least or one.bound < least[one.resource].bound):
+            least[one.resource] = one
+    return [one.fault for one in least.values()]
+
+
+class Entitled:
+    """What one structure lets each of its queues have; worked out when it is first asked for."""
+
+    def __init__(self, structure: desired.Structure) -> None:
+        self._structure = structure
+        self._parents = {name: queue.parent for name, queue in structure.queues.items()}
+        self._bounds: dict[str, Bounds] | None = None
+
+    def bounds(self) -> dict[str, Bounds]:
+        """What bounds each queue by its own guarantee and those of others."""
+        if self._bounds is None:
+            self._bounds = self._found()
+        return self._bounds
+
+    def _found(self) -> dict[str, Bounds]:
+        tree = self._structure.queues
+        above = owed.parents(tree)
+        guaranteed, rationed = owed.guaranteed(tree, above), owed.rationed(tree)
+        somebody = [any(row[resource] for row in guaranteed) for resource in range(3)]
+        most = None
+        if self._structure.pools and any(
+            amount is not None for q in tree.values() for amount in q.lending_limit.as_vector()
+        ):
+            lent = [
+                [own if lends is None else lends for own, lends in zip(row, said, strict=True)]
+                for row, said in zip(
+                    guaranteed, (q.lending_limit.as_vector() for q in tree.values()), strict=True
+                )
+            ]
+            most = owed.Most(
+                owed.paths(above),
+                owed=guaranteed,
+                lent=lent,
+                measured=rationed,
+                whole=self._whole(),
+            )
+        found: dict[str, Bounds] = {}
+        for row, name in enumerate(tree):
+            firm = tuple(
+                guaranteed[row][r] if somebody[r] and rationed[row][r] else None for r in range(3)
+            )
+            found[name] = (firm, tuple(None if most is None else most.of(row, r) for r in range(3)))
+        return found
+
+    def _whole(self) -> tuple[int, ...]:
+        """What all nodes have that there may be."""
+        pools = self._structure.pools.values()
+        nothing = resources.Resources()
+        found = sum((pool.promised().times(len(pool.nodes)) for pool in pools), start=nothing)
+        return found.as_vector()
+
+    def beyond(self, job: desired.Job) -> list[Beyond]:
+        """What guarantees and lending are exceeded by; mostly nothing."""
+        if job.queue not in self._parents:
+            return []
+        asked = least_of(job).as_vector()
+        above = [job.queue, *access.ancestors(job.queue, self._parents)]
+        guarantee = None if job.preemptible else self._beyond_guarantee(asked, above)
+        # of what asks for memory of GPUs nobody knows which part of one that comes to
+        by_memory = any(group.gpu_memory_bytes for group in job.groups)
+        lending = None if by_memory else self._beyond_lending(asked, job.queue)
+        found = (guarantee, lending)
+        return [one for one in found if one is not None]
+
+    def _beyond_guarantee(self, asked: tuple[int, ...], above: list[str]) -> Beyond | None:
+        """Work that may not borrow, and asks for more than is guaranteed to it at all."""
+        bounds = self.bounds()
+        for queue in above:
+            for resource, bound in enumerate(bounds[queue][0] if queue in bounds else ()):
+                if bound is not None and asked[resource] > bound:
+                    text, name = FORMATS[resource], resources.RESOURCE_NAMES[resource]
+                    fault = Fault(
+                        "never-within-guarantee",
+                        f"{text(asked[resource])} {name} asked for what starts together, more than "
+                        f"is guaranteed to queue {queue}, {text(bound)}: work that is not "
+                        "preemptible may not borrow, and can't start",
+                        ("spec", "queue"),
+                        severity="warning",
+                    )
+                    return Beyond(fault, resource, bound)
+        return None
+
+    def _beyond_lending(self, asked: tuple[int, ...], queue: str) -> Beyond | None:
+        """More at once than is guaranteed to its queue and others would ever lend."""
+        firm, most = self.bounds()[queue]
+        for resource, bound in enumerate(most):
+            if bound is not None and asked[resource] > bound:
+                text, name = FORMATS[resource], resources.RESOURCE_NAMES[resource]
+                own = firm[resource] or 0
+                rest = max(0, bound - own)
+                be = "is" if text(rest) == "1" else "are"
+                fault = Fault(
+                    "never-within-lending",
+                    f"{text(asked[resource])} {name} asked for what starts together, more than "
+                    f"queue {queue} can ever have, {text(bound)}: {text(own)} guaranteed to it, "
+                    f"and {text(rest)} that {be} nobody's own or that others lend",
+                    ("spec", "queue"),
+                    severity="warning",
+                )
+                return Beyond(fault, resource, bound)
+        return None
+
+    def beyond_quota(self, job: desired.Job) -> Fault | None:
+        """A quota that is less than one start asks for."""
+        quotas = self._structure.quotas
+        if not quotas or job.queue not in self._parents:
+            return None
+        above = [job.queue, *access.ancestors(job.queue, self._parents)]
+        groups = self._structure.access.groups_of(job.owner)
+        asked = least_of(job).as_vector()
+        for quota in quotas.values():
+            if quota.holds_for(job.owner, groups, above):
+                never = capped.never(quota, job, asked)
+                if never is not None:
+                    rule = "never-within-quota"
+                    return Fault(rule, never.message, ("spec",), severity="warning")
+        return None

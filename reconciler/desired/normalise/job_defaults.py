@@ -1,0 +1,488 @@
+"""A job as written to the job that the rest of Muster works with.
+
+Defaults, the sugar of a single group, priority classes and the cluster's lease are applied here
+and nowhere else; amounts become integers. What comes out depends on the document and on the
+structure in force, so a change of the structure means normalising again. What can't be
+normalised comes out as faults.
+"""
+
+import logging
+
+import msgspec
+
+from reconciler.desired.documents import prune_policy as pruning
+from reconciler.desired.documents.fault_collector import Faults, duration_s
+from reconciler.desired.documents.faults import Fault, defect
+from reconciler.desired.documents.yaml_reader import Path
+from reconciler.desired.normalise import commands as starting
+from reconciler.desired.normalise import entitlements as entitling
+from reconciler.desired.normalise import resource_requests as asking
+from reconciler.desired.normalise import volumes as storage
+from reconciler.model import desired
+from reconciler.model.documents import job_spec as documents
+from reconciler.model.policy import access
+from reconciler.model.state import identifiers
+from reconciler.model.values import times
+
+log = logging.getLogger("muster.desired")
+
+#: The most tasks that start together, and the most tasks of all elements of an array.
+GANG_TASKS_MAX = 10_000
+JOB_TASKS_MAX = 1_000_000
+_NO_RESOURCES = documents.TaskResourcesSpec()
+#: Environment variables that are Muster's to say: what a job writes in them would not be heard.
+RESERVED_PREFIX = "MUSTER_"
+RESERVED_NAMES = frozenset({"CUDA_VISIBLE_DEVICES"})
+RESERVED = {
+    "torchrun": frozenset(
+        {
+            *("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"),
+            *("LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+            *("ROLE_RANK", "ROLE_WORLD_SIZE"),
+        }
+    ),
+    "tensorflow": frozenset({"TF_CONFIG"}),
+    "jax": frozenset(
+        {
+            *("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES"),
+            *("JAX_PROCESS_ID", "JAX_LOCAL_DEVICE_IDS"),
+        }
+    ),
+    "ray": frozenset({"RAY_ADDRESS"}),
+    "slurm": frozenset({"MASTER_ADDR", "MASTER_PORT"}),
+}
+
+
+class PriorityClass(msgspec.Struct, frozen=True):
+    """What a priority class says of the jobs that name it."""
+
+    value: int
+    preemptible: bool = True
+    preempts: bool = True
+
+
+class Basis(msgspec.Struct, frozen=True):
+    """The structure in force, and what jobs take from it beside what ``Structure`` has."""
+
+    structure: desired.Structure
+    priority_classes: dict[str, PriorityClass] = {}
+
+    def queues_otherwise(self, other: "Basis") -> set[str] | None:
+        """The queues whose jobs may come out of both otherwise; None: those of all may."""
+        same = (
+            self.priority_classes == other.priority_classes
+            and self.structure.settings.lease_s == other.structure.settings.lease_s
+            and self.structure.pools == other.structure.pools
+            and self.structure.volumes == other.structure.volumes
+            and self.structure.policies == other.structure.policies
+            and _kept_for(self.structure) == _kept_for(other.structure)
+            and _capping(self.structure) == _capping(other.structure)
+        )
+        if not same:
+            return None
+        mine, others = _bounds_of_jobs(self), _bounds_of_jobs(other)
+        found = {name for name in mine.keys() | others.keys() if mine.get(name) != others.get(name)}
+        return found and found.union(*(_below(found, one) for one in (self, other)))
+
+
+def _kept_for(structure: desired.Structure) -> dict[str, tuple[object, ...]]:
+    """Whom reservations are for, by name."""
+    return {
+        name: (one.users, one.queues, one.maintenance)
+        for name, one in structure.reservations.items()
+    }
+
+
+def _capping(structure: desired.Structure) -> tuple[object, ...]:
+    """Quotas, with who is in the groups that some of them hold for."""
+    quotas = structure.quotas
+    by_group = any(quota.group for quota in quotas.values())
+    return (quotas, structure.access.identities if by_group else None)
+
+
+def _bounds_of_jobs(basis: Basis) -> dict[str, tuple[object, ...]]:
+    """What queues say of their jobs, and what says that one of them could never start."""
+    bounds = entitling.Entitled(basis.structure).bounds()
+    return {
+        queue.name: (
+            *(queue.default_time_limit_s, queue.time_limit_max_s, queue.gpu_milli_max),
+            *(queue.limit, queue.parent, bounds[queue.name]),
+        )
+        for queue in basis.structure.queues.values()
+    }
+
+
+def _below(queues: set[str], basis: Basis) -> set[str]:
+    """Those that are below some queues."""
+    parents = {name: queue.parent for name, queue in basis.structure.queues.items()}
+    return {name for name in parents if not queues.isdisjoint(access.ancestors(name, parents))}
+
+
+EMPTY = Basis(desired.Structure(queues={"default": desired.Queue("default")}))
+
+
+def job(
+    document: documents.Job, digest: str, basis: Basis, path: str
+) -> tuple[desired.Job | None, list[Fault]]:
+    """The job, or what is wrong with it; never raises for what is written in it."""
+    try:
+        return _job(document, digest, basis, path)
+    except Exception as error:  # one job is refused, not the whole revision
+        log.exception("a defect kept %s in %s from being judged", document.metadata.name, path)
+        return None, [defect(error)]
+
+
+def _job(
+    document: documents.Job, digest: str, basis: Basis, path: str
+) -> tuple[desired.Job | None, list[Fault]]:
+    name, spec = document.metadata.name, document.spec
+    faults = Faults()
+    priority, preemptible, preempts = _priority(spec, basis, faults)
+    groups = _groups(spec, basis, faults)
+    if spec.environment or spec.groups or spec.secrets:
+        _check_environment(spec, faults)
+    if spec.depends_on:
+        _check_dependencies(name, spec, faults)
+    made = desired.Job(
+        name=name,
+        run=spec.run,
+        hash=digest,
+        queue=spec.queue,
+        groups=groups,
+        owner=spec.owner or "",
+        labels=document.metadata.labels,
+        suspend=spec.suspend,
+        suspend_reason=" ".join((spec.suspend_reason or "").split()),
+        priority=priority,
+        preemptible=preemptible,
+        preempts=preempts,
+        working_directory=spec.working_directory,
+        framework=spec.framework,
+        runtime=spec.runtime,
+        image=spec.image or "",
+        image_timeout_s=_span(spec.image_timeout, "imageTimeout", faults),
+        secrets=tuple([(s.name, s.environment or "") for s in spec.secrets]),
+        array_count=None if spec.array is None else spec.array.count,
+        parallelism=None if spec.array is None else spec.array.parallelism,
+        depends_on=tuple(
+            [desired.Dependency(d.job, d.condition, d.per_element) for d in spec.depends_on]
+        ),
+        pools=tuple(spec.pools),
+        node_selector=spec.node_selector,
+        time_limit_s=_time_limit(spec, basis, faults),
+        deadline=_deadline(spec.deadline, faults),
+        retries=_retries(spec.retries, faults),
+        checkpoint=_checkpoint(spec.checkpoint, name, spec.run, faults),
+        grace_s=_span(spec.termination_grace, "terminationGrace", faults),
+        lease_s=_lease(spec, basis, faults),
+        path=path,
+        prune=pruning.policy(document, faults),
+        tolerations=tuple([desired.Toleration(t.key, t.value) for t in spec.tolerations]),
+        topology=asking.of_job(spec, faults),
+        placement=spec.placement,
+        exclusive=spec.exclusive,
+        volumes=tuple(spec.volumes),
+        stage=_NO_STAGE if spec.stage is None else storage.stage(spec.stage, faults),
+        reservation=spec.reservation or "",
+    )
+    _check_image(spec, faults)
+    if spec.affinity is not None:
+        made = asking.with_affinity(made, spec.affinity, faults)
+    _check_size(made, faults)
+    if not faults.found:
+        asking.check_total(made, spec, faults)
+    return (None, faults.found) if faults.found else (made, faults.found)
+
+
+_NO_STAGE = desired.Stage()
+_WRITTEN_RETRIES = documents.RetriesSpec()
+_DEFAULT_RETRIES = desired.Retries(
+    _WRITTEN_RETRIES.limit,
+    duration_s(_WRITTEN_RETRIES.backoff),
+    duration_s(_WRITTEN_RETRIES.max_backoff),
+)
+
+
+def _priority(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[int, bool, bool]:
+    priority = desired.DEFAULT_PRIORITY if spec.priority is None else spec.priority
+    preemptible = preempts = True
+    if spec.priority_class is not None:
+        known = basis.priority_classes.get(spec.priority_class)
+        if spec.priority is not None:
+            faults.add(
+                "exclusive-fields",
+                "priority and priorityClass exclude each other: remove one of them",
+                "spec",
+                "priority",
+            )
+        if known is None:
+            faults.add(
+                "unknown-priority-class",
+                "there is no such PriorityClass: add it or name another",
+                "spec",
+                "priorityClass",
+                found=spec.priority_class,
+                expected="one of " + ", ".join(basis.priority_classes)
+                if basis.priority_classes
+                else "none, as there is no PriorityClass",
+            )
+        else:
+            priority, preemptible, preempts = known.value, known.preemptible, known.preempts
+    if spec.preemptible is not None:
+        preemptible = spec.preemptible
+    return priority, preemptible, preempts
+
+
+def _time_limit(spec: documents.JobSpec, basis: Basis, faults: Faults) -> int | None:
+    if spec.time_limit is not None:
+        return faults.duration(spec.time_limit, "spec", "timeLimit")
+    queue = basis.structure.queues.get(spec.queue)
+    return queue.default_time_limit_s if queue else None
+
+
+def _groups(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[desired.TaskGroup, ...]:
+    if not spec.groups:
+        made = _group("main", None, spec, basis, faults=faults, place=("spec",))
+        return () if made is None else (made,)
+    groups: dict[str, desired.TaskGroup] = {}
+    for index, group in enumerate(spec.groups):
+        if group.name in groups:
+            faults.add(
+                "duplicate-group",
+                "two groups have this name: rename one",
+                "spec",
+                "groups",
+                index,
+                "name",
+                found=group.name,
+            )
+        made = _group(
+            group.name, group, spec, basis, faults=faults, place=("spec", "groups", index)
+        )
+        if made is not None:
+            groups[group.name] = made
+    if not faults.found:
+        asking.check_near_gpus(spec, groups.values(), faults)
+    return tuple(groups.values())
+
+
+def _group(
+    name: str,
+    group: documents.TaskGroupSpec | None,
+    spec: documents.JobSpec,
+    basis: Basis,
+    *,
+    faults: Faults,
+    place: Path,
+) -> desired.TaskGroup | None:
+    needs, command, script = spec.resources, spec.command, spec.script
+    environment = spec.environment
+    if group is not None:
+        needs = needs if group.resources is None else group.resources
+        if group.command is not None or group.script is not None:
+            command, script = group.command, group.script
+        if group.environment:
+            environment = {**environment, **group.environment}
+    if (command is None) == (script is None):
+        faults.add(
+            "command-or-script",
+            "write either a command or a script"
+            if command is None
+            else "command and script exclude each other: remove one of them",
+            *place,
+            *(() if command is None else ("script",)),
+            expected="exactly one of command and script",
+        )
+    elif command is not None and not command:
+        faults.add("empty-command", "the command is empty", *place, "command")
+    starting.check(command, script, environment, faults, place)
+    where = place if group is not None and group.resources is not None else ("spec",)
+    asked = asking.resources(needs or _NO_RESOURCES, spec, basis.structure, faults, where)
+    count, minimum = asking.size(group, spec, faults, place)
+    if asked is None:
+        return None
+    required = preferred = ""
+    if spec.topology is not None or (group is not None and group.topology is not None):
+        required, preferred = asking.near_gpus(group, spec, asked, faults, place)
+    return desired.TaskGroup(
+        name=name,
+        count=count,
+        resources=asked.amounts,
+        command=tuple(command or ()),
+        script=script,
+        environment=environment,
+        minimum=minimum,
+        devices=asked.devices,
+        gpu_memory_bytes=asked.gpu_memory_bytes,
+        mig_profile=asked.mig_profile,
+        topology=asking.of_group(group, spec, faults, place),
+        inner_required=required,
+        inner_preferred=preferred,
+    )
+
+
+def _check_environment(spec: documents.JobSpec, faults: Faults) -> None:
+    places: list[tuple[Path, dict[str, str]]] = [(("spec", "environment"), spec.environment)]
+    for index, group in enumerate(spec.groups):
+        places.append((("spec", "groups", index, "environment"), group.environment))
+    for index, secret in enumerate(spec.secrets):
+        if secret.environment is not None:
+            name = secret.environment
+            places.append((("spec", "secrets", index), {name: ""}))
+            if name in spec.environment or any(name in g.environment for g in spec.groups):
+                faults.add(
+                    "secret-and-variable",
+                    f"{name} is a secret and a variable: keep one of the two",
+                    "spec", "secrets", index, "environment",
+                )  # fmt: skip
+    for place, environment in places:
+        for name in environment:
+            if (
+                name.startswith(RESERVED_PREFIX)
+                or name in RESERVED_NAMES
+                or name in RESERVED.get(spec.framework, ())
+                or (spec.framework == "slurm" and name.startswith("SLURM_"))
+            ):
+                faults.add(
+                    "reserved-environment",
+                    f"{name} is set by Muster for every task: use another name",
+                    *place,
+                    name,
+                )
+
+
+def _check_image(spec: documents.JobSpec, faults: Faults) -> None:
+    """An image and something to run it go together."""
+    image = (spec.image or "").strip()
+    if spec.runtime != "process" and (not image or image.startswith("-")):
+        faults.add(
+            "image-missing",
+            f"runtime {spec.runtime} needs an image: name one",
+            "spec",
+            "image",
+            found=repr(spec.image or ""),
+        )
+    elif spec.runtime != "process" and (" " in image or not image.isprintable()):
+        faults.add(
+            "bad-image",
+            "the name of an image is one word, without options",
+            "spec",
+            "image",
+            found=repr(spec.image),
+        )
+    if spec.runtime != "process" and spec.framework == "mpi":
+        faults.add(
+            "mpi-in-containers",
+            "MPI starts from the node, not from a container, as yet: use runtime process",
+            "spec",
+            "framework",
+        )
+    if spec.runtime == "process" and spec.image is not None:
+        faults.add(
+            "image-without-runtime",
+            "plain processes have no image: say runtime podman or apptainer, or remove it",
+            "spec",
+            "image",
+            found=repr(spec.image),
+        )
+
+
+def _check_dependencies(name: str, spec: documents.JobSpec, faults: Faults) -> None:
+    for index, dependency in enumerate(spec.depends_on):
+        place: Path = ("spec", "dependsOn", index)
+        if dependency.job == name:
+            faults.add(
+                "depends-on-itself",
+                "the job waits for itself: remove the dependency",
+                *place,
+                "job",
+                found=name,
+            )
+        if dependency.per_element and spec.array is None:
+            faults.add(
+                "per-element",
+                "perElement needs an array here and in the other job",
+                *place,
+                "perElement",
+                found="no array here",
+            )
+
+
+def _span(written: str | int | None, field: str, faults: Faults) -> int | None:
+    return None if written is None else faults.duration(written, "spec", field)
+
+
+def _retries(spec: documents.RetriesSpec, faults: Faults) -> desired.Retries:
+    if spec is _WRITTEN_RETRIES:
+        return _DEFAULT_RETRIES
+    return desired.Retries(
+        spec.limit,
+        faults.duration(spec.backoff, "spec", "retries", "backoff"),
+        faults.duration(spec.max_backoff, "spec", "retries", "maxBackoff"),
+    )
+
+
+def _deadline(written: str | None, faults: Faults) -> float | None:
+    if written is None:
+        return None
+    try:
+        return times.parse_time(written)
+    except ValueError as error:
+        why = f": {error}" if "offset" in str(error) else ""
+        faults.add(
+            "bad-time",
+            f"this is no time{why}",
+            "spec",
+            "deadline",
+            found=written,
+            expected=f"a time such as {times.EXAMPLE}",
+        )
+        return None
+
+
+def _checkpoint(
+    spec: documents.CheckpointSpec | None, name: str, run: int, faults: Faults
+) -> desired.Checkpoint | None:
+    if spec is None:
+        return None
+    return desired.Checkpoint(
+        spec.signal,
+        faults.duration(spec.grace, "spec", "checkpoint", "grace"),
+        spec.path or identifiers.default_checkpoint_path(name, run),
+        spec.pattern or "",
+        spec.marker or "",
+        faults.duration(spec.settle, "spec", "checkpoint", "settle"),
+        None if spec.every is None else faults.duration(spec.every, "spec", "checkpoint", "every"),
+    )
+
+
+def _lease(spec: documents.JobSpec, basis: Basis, faults: Faults) -> int | None:
+    if spec.lease == "none":
+        return None
+    if spec.lease is not None:
+        return faults.duration(spec.lease, "spec", "lease")
+    if spec.retries.limit > 0 or spec.checkpoint is not None:
+        return basis.structure.settings.lease_s
+    return None
+
+
+def _check_size(made: desired.Job, faults: Faults) -> None:
+    tasks = sum([group.count for group in made.groups])
+    if tasks > GANG_TASKS_MAX:
+        faults.add(
+            "too-many-tasks",
+            "too many tasks start together: make it an array or several jobs",
+            "spec",
+            "groups" if len(made.groups) > 1 else "count",
+            found=f"{tasks} tasks",
+            expected=f"at most {GANG_TASKS_MAX}",
+        )
+    elif tasks * made.element_count > JOB_TASKS_MAX:
+        faults.add(
+            "too-many-tasks",
+            "too many tasks in all elements: split the job",
+            "spec",
+            "array",
+            found=f"{tasks} tasks in each of {made.element_count} elements",
+            expected=f"at most {JOB_TASKS_MAX} tasks",
+        )

@@ -1,0 +1,469 @@
+"""A node pool as written to the pool that the rest of Muster works with."""
+
+from collections.abc import Container, Mapping
+from typing import Any, Literal
+
+from reconciler.desired.documents.fault_collector import Faults
+from reconciler.desired.normalise import resource_requests as asking
+from reconciler.model import desired
+from reconciler.model.documents import health_spec as health
+from reconciler.model.documents import nodepool_spec as nodepool
+from reconciler.model.documents.drift_spec import DriftKind
+from reconciler.model.observed import health_checks as checks
+from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.values import hostlists, quantities, resources
+
+
+def pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool:
+    """A pool with its nodes by name."""
+    nodes = _nodes(name, spec, faults)
+    gpus = spec.nodes.gpus
+    labels = dict(spec.labels)
+    if gpus is not None and gpus.model:
+        labels = {"gpu-model": gpus.model, **labels}
+    memory = None
+    if gpus is not None and gpus.memory is not None:
+        memory = faults.amount("memory", gpus.memory, "spec", "nodes", "gpus", "memory")
+    levels, domains = _topology(spec, frozenset(nodes), faults)
+    return desired.Pool(
+        name=name,
+        nodes=nodes,
+        node_resources=resources.Resources(
+            faults.amount("cpu", spec.nodes.cpu, "spec", "nodes", "cpu"),
+            faults.amount("memory", spec.nodes.memory, "spec", "nodes", "memory"),
+            0 if gpus is None else gpus.count * 1000,
+        ),
+        provisioner=spec.provisioner,
+        gpu_model="" if gpus is None else gpus.model,
+        gpu_memory_bytes=memory,
+        labels=labels,
+        observe_only=spec.mode == "observe",
+        allow_root=spec.allow_root,
+        drains=_drains(spec, frozenset(nodes), faults),
+        grace_s=faults.duration(spec.termination_grace, "spec", "terminationGrace"),
+        taints=tuple(
+            desired.Taint(one.key, one.value, one.effect == "NoSchedule") for one in spec.taints
+        ),
+        levels=levels,
+        domains=domains,
+        sharing=spec.sharing,
+        mig=_mig(spec, faults),
+        mig_take_over=gpus is not None and gpus.mig_take_over,
+        overcommit=(float(spec.overcommit.cpu), float(spec.overcommit.memory)),
+        gpu_driver=spec.nodes.driver,
+        drift=drift_policy(spec.drift.policy, faults, of_pool=True),
+        **_health(spec, faults),
+        provisioning=_provisioning(spec, faults),
+        leaving=_leaving(spec.drain, faults),
+        numa=_near(spec, "numa", faults),
+        nvlink=_near(spec, "nvlink", faults),
+    )
+
+
+def counted(
+    added: desired.Pool, before: resources.Resources, faults: Faults
+) -> resources.Resources:
+    """What all nodes have with those of one more pool; a fault where nothing could count it.
+
+    ``before``: what those of the other pools have.
+    """
+    total = before + added.promised().times(len(added.nodes))
+    fields = (("nodes", "cpu"), ("nodes", "memory"), ("nodes", "gpus", "count"))
+    each = zip(total.as_vector(), resources.RESOURCE_NAMES, fields, strict=True)
+    for amount, name, field in each:
+        if amount > quantities.LARGEST_TOTAL:
+            faults.add(
+                "out-of-range",
+                f"with this pool all nodes together have more {name} than can be counted, "
+                "overcommit included: say what one node has, or declare fewer",
+                *("spec", *field),
+                found=f"{amount} in all",
+                expected="at most 2^61",
+            )
+    return total
+
+
+def _leaving(said: nodepool.DrainSpec, faults: Faults) -> desired.Leaving | None:
+    """How nodes leave service; None where it is as if nothing were said."""
+    grace_s = None
+    if said.grace is not None:
+        grace_s = faults.duration(said.grace, "spec", "drain", "grace")
+    found = desired.Leaving(said.wait_for, grace_s)
+    return None if found == desired.Leaving() else found
+
+
+def _health(spec: nodepool.NodePoolSpec, faults: Faults) -> dict[str, Any]:
+    """Checks, and what is done when one fails."""
+    said, place = spec.health, ("spec", "health")
+    if said is None:
+        if spec.nodes.mounts:
+            faults.add(
+                "mounts-without-health",
+                "mounts are looked at by health checks only: add `health: {}` to spec",
+                *("spec", "nodes", "mounts"),
+            )
+        return {}
+    names = [one.name for one in said.commands]
+    for index, one in enumerate(said.commands):
+        if one.name in checks.BUILT_IN or names.index(one.name) != index:
+            message = "another check has this name: choose another one"
+            faults.add(
+                "duplicate-check", message, *place, "commands", index, "name", found=one.name
+            )
+    hole, flaps = said.black_hole, said.flapping
+    return {
+        "checks": _plan(spec, said, faults),
+        "remedies": _remedies(spec, said, {*checks.BUILT_IN, *names} - set(said.off), faults),
+        "remedies_at_once": said.remedies_at_once,
+        "black_hole": None
+        if hole is None
+        else desired.BlackHole(
+            hole.owners,
+            faults.duration(hole.quick, *place, "blackHole", "quick"),
+            faults.duration(hole.window, *place, "blackHole", "window"),
+            faults.duration(hole.out, *place, "blackHole", "out"),
+        ),
+        "flapping": desired.Flapping(
+            flaps.failures,
+            faults.duration(flaps.window, *place, "flapping", "window"),
+            faults.duration(flaps.out, *place, "flapping", "out"),
+            faults.duration(flaps.out_max, *place, "flapping", "outMax"),
+        ),
+    }
+
+
+def _remedies(
+    spec: nodepool.NodePoolSpec, said: health.HealthSpec, known: set[str], faults: Faults
+) -> dict[str, desired.Healing]:
+    found: dict[str, desired.Healing] = {}
+    for index, remedy in enumerate(said.remedies):
+        where = ("spec", "health", "remedies", index)
+        if remedy.check not in known or remedy.check in found:
+            faults.add(
+                "remedy-of-no-check",
+                "each remedy is of one check that is made, and of another than the others",
+                *(*where, "check"),
+                found=remedy.check,
+                expected=f"one of {', '.join(sorted(known))}",
+            )
+        if bool(remedy.command) is not (remedy.action == "run-command"):
+            message = "`command` belongs to `action: run-command`, and to no other"
+            faults.add("remedy-command", message, *where, "command")
+        if remedy.action == "replace" and not _is_provisioned(spec):
+            message = "only a node that a provisioner makes can be replaced: this pool has none"
+            faults.add("remedy-without-provisioner", message, *where, "action", found="replace")
+        if remedy.action == "reboot" and spec.provisioner == "virtual":
+            message = "virtual nodes share a machine, which would end all of them by booting"
+            faults.add("remedy-of-the-machine", message, *where, "action", found="reboot")
+        timeout_s = faults.duration(remedy.timeout, *where, "timeout")
+        found[remedy.check] = desired.Healing(remedy.action, tuple(remedy.command), timeout_s)
+    return found
+
+
+def _plan(spec: nodepool.NodePoolSpec, said: health.HealthSpec, faults: Faults) -> checks.Plan:
+    place = ("spec", "health")
+    interval_s = faults.duration(said.interval, *place, "interval")
+    if not interval_s:
+        faults.add("health-interval", "nodes look once a second at the most", *place, "interval")
+    return checks.Plan(
+        interval_s=float(interval_s),
+        off=tuple(said.off),
+        gpus=0 if spec.nodes.gpus is None else spec.nodes.gpus.count,
+        mounts=tuple(spec.nodes.mounts),
+        gpu_temperature_celsius=float(said.gpu_temperature),
+        disk_free_ratio=float(said.disk_free),
+        inodes_free_ratio=float(said.inodes_free),
+        stuck_processes=said.stuck_processes,
+        commands=tuple(
+            checks.Command(
+                one.name,
+                tuple(one.command),
+                float(faults.duration(one.timeout, *place, "commands", index, "timeout")),
+            )
+            for index, one in enumerate(said.commands)
+        ),
+        before=_gates("beforeJob", said.before_job, said, faults),
+        after=_gates("afterJob", said.after_job, said, faults),
+    )
+
+
+def _gates(
+    field: str, names: list[str], said: health.HealthSpec, faults: Faults
+) -> tuple[str, ...]:
+    """Names of checks that are made before or after a job."""
+    known = {*checks.BUILT_IN, *(one.name for one in said.commands)} - set(said.off)
+    for index, name in enumerate(names):
+        if name not in known:
+            faults.add(
+                "gate-of-no-check",
+                "only checks that are made can be made before or after a job",
+                *("spec", "health", field, index),
+                found=name,
+                expected=f"one of {', '.join(sorted(known))}",
+            )
+    return tuple(dict.fromkeys(names))
+
+
+def drift_policy(
+    policy: Mapping[DriftKind, drift.Action], faults: Faults, *, of_pool: bool = False
+) -> dict[str, drift.Action]:
+    """What is done about each kind of drift; a fault where that can't be done, or not here."""
+    for kind, action in policy.items():
+        known = drift.KINDS[kind]
+        place = ("spec", "drift", "policy", kind)
+        if of_pool and not known.pooled:
+            message = "this is of no pool: move it to spec.drift.policy of the Cluster"
+            faults.add("drift-kind", message, *place)
+        elif action not in known.actions:
+            faults.add(
+                "drift-action",
+                f"nothing remedies {kind}"
+                if action == "remediate"
+                else f"{known.remedy}, whatever a policy says",
+                *place,
+                found=action,
+                expected=f"one of {', '.join(known.actions)}",
+            )
+    return {str(kind): action for kind, action in policy.items()}
+
+
+def _topology(
+    spec: nodepool.NodePoolSpec, nodes: frozenset[str], faults: Faults
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    if spec.topology is None:
+        return (), {}
+    levels = tuple(spec.topology.levels)
+    if not levels or len(set(levels)) < len(levels):
+        faults.add(
+            "topology-levels",
+            "levels are one or more different names, the widest first",
+            "spec",
+            "topology",
+            "levels",
+        )
+    domains: dict[str, tuple[str, ...]] = {}
+    for index, domain in enumerate(spec.topology.domains):
+        place: tuple[str | int, ...] = ("spec", "topology", "domains", index)
+        if len(domain.path) != len(levels):
+            faults.add(
+                "topology-path",
+                "path has one name for each of levels",
+                *place,
+                "path",
+                found=f"{len(domain.path)} names",
+                expected=f"{len(levels)}: {', '.join(levels)}",
+            )
+        hosts = expand(domain.hosts, faults, *place, "hosts")
+        refuse_strangers(hosts, nodes, faults, *place, "hosts")
+        twice = [host for host in hosts if host in domains]
+        if twice:
+            faults.add(
+                "host-in-two-domains",
+                "these nodes stand in another domain already: take them out of one; "
+                "what is within a node can't be a level",
+                *place,
+                "hosts",
+                found=hostlists.fold(twice),
+            )
+        domains.update(dict.fromkeys(hosts, tuple(domain.path)))
+    return levels, domains
+
+
+def _mig(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[desired.MigLayout, ...]:
+    gpus = spec.nodes.gpus
+    if gpus is None or not gpus.mig:
+        return ()
+    found: dict[int, desired.MigLayout] = {}
+    for index, layout in enumerate(gpus.mig):
+        place: tuple[str | int, ...] = ("spec", "nodes", "gpus", "mig", index)
+        slices = sum(
+            asking.mig_slices(profile) * count for profile, count in layout.instances.items()
+        )
+        if not 0 < slices <= asking.MIG_SLICES:
+            faults.add(
+                "mig-layout",
+                "the instances of a device take from one to seven slices",
+                *place,
+                "instances",
+                found=f"{slices} slices",
+            )
+        instances = tuple(sorted(layout.instances.items()))
+        for device in layout.devices:
+            if device >= gpus.count or device in found:
+                faults.add(
+                    "mig-device",
+                    "each device is named once, by its index from 0",
+                    *place,
+                    "devices",
+                    found=str(device),
+                    expected=f"an index below {gpus.count} that no other layout has",
+                )
+            found[device] = desired.MigLayout(device, instances)
+    return tuple(layout for _, layout in sorted(found.items()))
+
+
+def _near(
+    spec: nodepool.NodePoolSpec, level: Literal["numa", "nvlink"], faults: Faults
+) -> tuple[tuple[int, ...], ...]:
+    """The devices of each domain within a node."""
+    gpus = spec.nodes.gpus
+    domains = [] if gpus is None else gpus.numa if level == "numa" else gpus.nvlink
+    seen: set[int] = set()
+    for index, members in enumerate(domains):
+        place: tuple[str | int, ...] = ("spec", "nodes", "gpus", level, index)
+        if not members:
+            faults.add("empty-domain", "name the GPUs of it, or remove it", *place)
+        for device in members:
+            if gpus is None or device >= gpus.count or device in seen:
+                count = 0 if gpus is None else gpus.count
+                faults.add(
+                    "device-of-domain",
+                    "each device is in one of them at the most, by its index from 0",
+                    *place,
+                    found=str(device),
+                    expected=f"an index below {count} that no other has",
+                )
+            seen.add(device)
+    return tuple(tuple(sorted(members)) for members in domains)
+
+
+def _nodes(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[str, ...]:
+    kind = spec.provisioner
+    scales = spec.min is not None or spec.max is not None
+    wanted, others = ("count", ["hosts"]) if kind != "static" else ("hosts", ["count"])
+    if kind == "static" or spec.count is not None:
+        others += ["min", "max"]
+    for other in others:
+        if getattr(spec, other) is not None:
+            fix = f"remove `{other}`"
+            if kind != "static" and other != "hosts":
+                fix = "write `count`, or `min` and `max`"
+            faults.add(
+                "exclusive-fields",
+                f"a pool with `provisioner: {kind}` has `{wanted}`: {fix}",
+                "spec",
+                other,
+            )
+    if getattr(spec, wanted) is None and (kind == "static" or not scales):
+        faults.add(
+            "missing-field",
+            f"a pool with `provisioner: {kind}` needs `{wanted}`"
+            + ("" if kind == "static" else ", or `min` and `max`"),
+            "spec",
+            wanted,
+        )
+        return ()
+    if kind == "static":
+        return tuple(expand(spec.hosts or "", faults, "spec", "hosts"))
+    return tuple(f"{name}-{index}" for index in range(_bounds(spec, faults)[1]))
+
+
+def _bounds(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[int, int]:
+    """The least and most nodes of a pool whose nodes are numbered."""
+    if spec.count is not None or spec.max is None:
+        if spec.count is None and spec.min is not None:
+            faults.add("missing-field", "`min` needs `max` beside it", "spec", "max")
+        return spec.count or 0, spec.count or 0
+    least = spec.min or 0
+    if least > spec.max:
+        faults.add(
+            "min-above-max",
+            "the least can't be more than the most",
+            "spec",
+            "min",
+            found=str(least),
+            expected=f"at most {spec.max}",
+        )
+    return min(least, spec.max), spec.max
+
+
+def _is_provisioned(spec: nodepool.NodePoolSpec) -> bool:
+    """Whether a provisioner makes the nodes of the pool, and destroys them."""
+    scales = spec.min is not None or spec.max is not None
+    return spec.provisioner != "static" and (scales or spec.provisioner == "exec")
+
+
+def _provisioning(spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Provisioning | None:
+    """How nodes come and go; None where they do not."""
+    given = spec.provision
+    if not _is_provisioned(spec):
+        if given != nodepool.ProvisionSpec():
+            faults.add(
+                "exclusive-fields",
+                "it is for pools with `provisioner: exec`, or with `min` and `max`: remove it",
+                "spec",
+                "provision",
+            )
+        return None
+    if (given.script is None) is (spec.provisioner == "exec"):
+        faults.add(
+            "missing-field" if given.script is None else "exclusive-fields",
+            "`provisioner: exec` needs the name of a script, and no other has one",
+            *("spec", "provision", "script"),
+        )
+    if given.settings and spec.provisioner != "exec":
+        faults.add(
+            "exclusive-fields",
+            "settings are for scripts, and this pool has none: remove them",
+            *("spec", "provision", "settings"),
+        )
+    least, most = _bounds(spec, Faults())
+
+    def seconds(text: str | int, field: str) -> int:
+        return faults.duration(text, "spec", "provision", field)
+
+    return desired.Provisioning(
+        minimum=least,
+        maximum=most,
+        script=given.script or "",
+        settings=dict(given.settings),
+        delay_s=seconds(given.delay, "delay"),
+        idle_s=seconds(given.idle_time, "idleTime"),
+        cooldown_s=seconds(given.cooldown, "cooldown"),
+        create_timeout_s=seconds(given.create_timeout, "createTimeout"),
+        script_timeout_s=seconds(given.script_timeout, "scriptTimeout"),
+        retries=given.retries,
+        orphans=given.orphans,
+    )
+
+
+def expand(text: str, faults: Faults, *path: str | int) -> list[str]:
+    """The names of a host list; none and a fault where it can't be read."""
+    try:
+        return hostlists.expand(text)
+    except hostlists.HostListError as error:
+        faults.add(
+            "bad-host-list", str(error), *path, expected="a host list such as gpu[001-128,130]"
+        )
+        return []
+
+
+def _drains(
+    spec: nodepool.NodePoolSpec, nodes: frozenset[str], faults: Faults
+) -> dict[str, desired.Drain]:
+    drains: dict[str, desired.Drain] = {}
+    for index, override in enumerate(spec.overrides):
+        hosts = expand(override.hosts, faults, "spec", "overrides", index, "hosts")
+        refuse_strangers(hosts, nodes, faults, "spec", "overrides", index, "hosts")
+        if override.drain or override.gone:
+            drain = desired.Drain(override.reason, override.owner, gone=override.gone)
+            drains.update(dict.fromkeys(hosts, drain))
+    return drains
+
+
+def refuse_strangers(
+    hosts: list[str],
+    nodes: Container[str],
+    faults: Faults,
+    *place: str | int,
+    of: str = "not of this pool",
+) -> None:
+    """A fault where hosts are named that are none of ``nodes``; ``of``: what they are then."""
+    strangers = [host for host in hosts if host not in nodes]
+    if strangers:
+        faults.add(
+            "unknown-host",
+            f"these nodes are {of}: correct the names or remove them",
+            *place,
+            found=hostlists.fold(strangers),
+        )

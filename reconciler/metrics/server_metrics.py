@@ -1,0 +1,66 @@
+"""What the server process counts of its own answers, and the part of the page that tells it.
+
+Handlers are counted by the pattern of their path, never by what stood in it, and statuses by
+their class, so that no client can make series.
+"""
+
+import time
+from collections import Counter
+from typing import NamedTuple
+
+from reconciler.metrics import exposition as pages
+from reconciler.metrics.counters import DURATION_BUCKETS, Histogram
+
+#: The most handlers that are told apart; there are fewer.
+HANDLERS_MAX = 64
+METHODS = ("GET", "POST", "PUT", "DELETE")
+OTHER = "(other)"
+
+
+class AuditLook(NamedTuple):
+    """What came of going along the audit log, and when that was, in seconds since the epoch.
+
+    ``intact`` None: it has not been gone along to its end yet; ``at`` is then since when that is
+    tried, or when it was done before the last start.
+    """
+
+    intact: bool | None
+    at: float
+
+
+class Answers:
+    """Counts requests by handler, method and status class.
+
+    ``audit`` is the last look at the audit log, None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.audit: AuditLook | None = None
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._durations: dict[str, Histogram] = {}
+
+    def count(self, handler: str, method: str, status: int, took_s: float) -> None:
+        """Count an answer. ``handler`` is the pattern of its path."""
+        if handler not in self._durations and len(self._durations) >= HANDLERS_MAX - 1:
+            handler = OTHER
+        method = method if method in METHODS else OTHER
+        kind = f"{status // 100}xx" if 100 <= status <= 599 else OTHER
+        self._counts[handler, method, kind] += 1
+        self._durations.setdefault(handler, Histogram(DURATION_BUCKETS)).observe(took_s)
+
+    def render(self, *, open_sessions: int, other_sessions: int) -> bytes:
+        """The server's part of the cluster's page."""
+        page = pages.Text("server")
+        for labels, count in sorted(self._counts.items()):
+            page.put("muster_api_requests_total", count, *labels)
+        for handler, durations in sorted(self._durations.items()):
+            page.put_histogram("muster_api_request_duration_seconds", durations, handler)
+        page.put("muster_api_sessions", open_sessions, "open")
+        page.put("muster_api_sessions", other_sessions, "waiting")
+        if self.audit is not None:
+            if self.audit.intact is not None:
+                page.put("muster_audit_intact", int(self.audit.intact))
+            page.put("muster_audit_verified_timestamp_seconds", self.audit.at)
+        page.put("muster_api_process_cpu_seconds_total", time.process_time())
+        page.put("muster_api_process_resident_memory_bytes", pages.resident_bytes())
+        return page.render()

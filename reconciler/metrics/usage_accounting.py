@@ -1,0 +1,281 @@
+"""Meters what is used, waited for and shared, cycle by cycle, for reports over months.
+
+Outcomes go in before the memory takes them over, roll-ups come out with each commit. Attempts are
+charged when they are concluded, each once; shares of queues are integrated between cycles, since
+nothing changes without one. How busy the GPUs of an attempt were is summed up from what its node
+tells; a controller that starts anew knows nothing of before, and says for how long it has measured.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+
+from reconciler.metrics.counters import ClusterState, Counters
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state import usage_rollups as rollups
+from reconciler.model.state.states import AttemptState, EndReason
+
+#: Of a longer silence nobody knows what the GPUs did.
+GAP_S_MAX = 120.0
+#: How often it is looked who starves where cycles follow each other closely: with many thousands of
+#: different reasons that takes longer than a cycle may.
+LOOK_EVERY_S = 10.0
+#: The longest attempt that is split into hours; older ones are charged from there.
+SPAN_S_MAX = 400 * rollups.DAY_S
+
+
+class Meter:
+    """What is metered and not yet taken.
+
+    ``counters`` has followed all cycles but the one that is metered: who starved until then.
+    """
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._usage: dict[rollups.UsageKey, rollups.Usage] = {}
+        self._waits: dict[rollups.WaitKey, rollups.Wait] = {}
+        self._shares: dict[rollups.ShareKey, rollups.Share] = {}
+        self._pool_shares: dict[rollups.PoolShareKey, rollups.PoolShare] = {}
+        self._queues: tuple[outcome.QueueUsage, ...] = ()
+        self._shared_at: float | None = None
+        #: What queues lacked when it was last looked, and when that was.
+        self._lacked: Mapping[str, int] = {}
+        self._looked_at: float | None = None
+        self._heard_at: dict[str, float] = {}
+        #: Attempt to GPU-seconds that were measured, and in which kernels ran.
+        self._busy: dict[str, tuple[float, float]] = {}
+
+    def reported(
+        self,
+        node: str,
+        ratios: Mapping[int, float],
+        at: float,
+        attempts: Iterable[records.AttemptRecord],
+    ) -> None:
+        """A node tells how busy its GPUs are, by number."""
+        since = at - self._heard_at.get(node, at)
+        self._heard_at[node] = at
+        if not 0 < since <= GAP_S_MAX:
+            return
+        for attempt in attempts:
+            if attempt.state is not AttemptState.RUNNING or not attempt.devices:
+                continue
+            share = attempt.share_milli / 1000
+            seen = [ratios[device] for device in attempt.devices if device in ratios]
+            measured, busy = self._busy.get(attempt.id, (0.0, 0.0))
+            self._busy[attempt.id] = (
+                measured + share * since * len(seen),
+                busy + share * since * sum(min(1.0, max(0.0, ratio)) for ratio in seen),
+            )
+
+    def cycle(self, decided: outcome.Outcome, memory: ClusterState) -> None:
+        """Meter an outcome; ``memory`` is as before it."""
+        self._share(decided, memory)
+        for attempt in decided.attempts:
+            if attempt.concluded:
+                self._charge(attempt, memory, decided.now)
+        started = [job for job in decided.jobs if _starts(job, memory.jobs.get(job.name))]
+        first_tasks = _first_tasks(started, decided, memory) if started else {}
+        for job in started:
+            self._wait(job, _place(first_tasks.get(job.key), memory))
+        for name in decided.left_nodes:
+            self._heard_at.pop(name, None)
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        """Where the block raises nothing was metered or taken in it: it is tried again."""
+        sums = self._usage.copy(), self._waits.copy(), self._shares.copy()
+        pool_shares = self._pool_shares.copy()
+        queues, shared_at = self._queues, self._shared_at
+        lacked, looked_at = self._lacked, self._looked_at
+        heard_at, busy = self._heard_at.copy(), self._busy.copy()
+        try:
+            yield
+        except BaseException:
+            self._usage, self._waits, self._shares = sums
+            self._pool_shares = pool_shares
+            self._queues, self._shared_at = queues, shared_at
+            self._lacked, self._looked_at = lacked, looked_at
+            self._heard_at, self._busy = heard_at, busy
+            raise
+
+    def take(self) -> rollups.Rollup:
+        """What has come together since the last time."""
+        taken = rollups.Rollup(self._usage, self._waits, self._shares, self._pool_shares)
+        self._usage, self._waits, self._shares, self._pool_shares = {}, {}, {}, {}
+        return taken
+
+    def _share(self, decided: outcome.Outcome, memory: ClusterState) -> None:
+        since = self._shared_at if self._shared_at is not None else decided.now
+        spans = rollups.by_hour(max(since, decided.now - rollups.DAY_S), decided.now)
+        lacks = self._lacks(memory, decided.now) if spans else {}
+        for hour, span_s in spans:
+            for queue in self._queues:
+                self._share_of(queue, hour, span_s, lacks.get(queue.name, 0))
+                for pool in queue.pools:
+                    self._pool_share_of(queue.name, pool, hour, span_s)
+        self._shared_at = max(since, decided.now)
+        if decided.queues is not None:
+            self._queues = decided.queues
+
+    def _lacks(self, memory: ClusterState, now: float) -> Mapping[str, int]:
+        """Milli-GPUs that queues lack of their guarantee and could use; 0 where it isn't named."""
+        if not any(_may_lack(queue) for queue in self._queues):
+            return {}
+        if self._looked_at is None or not 0 <= now - self._looked_at < LOOK_EVERY_S:
+            starved = self._counters.starved(memory, now)
+            self._lacked = {name: lack[2] for name, lack in starved.items()}
+            self._looked_at = now
+        return self._lacked
+
+    def _share_of(self, queue: outcome.QueueUsage, hour: int, span_s: float, lacks: int) -> None:
+        key = rollups.ShareKey(hour, queue.name)
+        before = self._shares.get(key, rollups.Share())
+        has, wants = queue.allocated[2], queue.demand[2]
+        due = queue.guaranteed[2] or 0
+        fair = queue.fair_share[2] or 0
+        self._shares[key] = rollups.Share(
+            before.guaranteed_gpu_s + due * span_s / 1000,
+            before.fair_gpu_s + fair * span_s / 1000,
+            before.allocated_gpu_s + has * span_s / 1000,
+            before.demand_gpu_s + wants * span_s / 1000,
+            before.starved_gpu_s + lacks * span_s / 1000,
+        )
+
+    def _pool_share_of(self, queue: str, pool: outcome.PoolUsage, hour: int, span_s: float) -> None:
+        due, fair = pool.guaranteed[2] or 0, pool.fair_share[2] or 0
+        has, wants = pool.allocated[2], pool.demand[2]
+        if not (due or fair or has or wants):
+            return
+        key = rollups.PoolShareKey(hour, queue, pool.pool)
+        before = self._pool_shares.get(key, rollups.PoolShare())
+        self._pool_shares[key] = rollups.PoolShare(
+            before.guaranteed_gpu_s + due * span_s / 1000,
+            before.fair_gpu_s + fair * span_s / 1000,
+            before.allocated_gpu_s + has * span_s / 1000,
+            before.demand_gpu_s + wants * span_s / 1000,
+        )
+
+    def _wait(self, job: records.JobRecord, place: tuple[str, str]) -> None:
+        started_at = job.submitted_at if job.started_at is None else job.started_at
+        wait_s = max(0.0, started_at - job.submitted_at)
+        key = rollups.WaitKey(
+            int(started_at // rollups.DAY_S),
+            job.spec.queue,
+            job.spec.owner,
+            *place,
+            rollups.bucket_of(wait_s),
+        )
+        before = self._waits.get(key, rollups.Wait())
+        self._waits[key] = rollups.Wait(before.jobs + 1, before.wait_s + wait_s)
+
+    def _charge(self, attempt: records.AttemptRecord, memory: ClusterState, now: float) -> None:
+        measured = self._busy.pop(attempt.id, (0.0, 0.0))
+        job = memory.jobs.get(attempt.job)
+        spec = job.spec if job is not None and job.key == attempt.job_key else None
+        for key, usage in usage_of(attempt, spec, memory.nodes.get(attempt.node), now, measured):
+            self._usage[key] = self._usage.get(key, rollups.Usage()) + usage
+
+
+def _starts(job: records.JobRecord, before: records.JobRecord | None) -> bool:
+    """Whether a run is told to have started for the first time; ``before``: what was known."""
+    known = before is not None and before.key == job.key and before.started_at is not None
+    return job.started_at is not None and not known
+
+
+def _first_tasks(
+    jobs: Iterable[records.JobRecord], decided: outcome.Outcome, memory: ClusterState
+) -> dict[str, records.AttemptRecord]:
+    """Of each run the first of its tasks that has started, by the run's key.
+
+    Most of a gang may have started cycles before the last one did, with which the run counts as
+    started: so all that is remembered is gone through, once a cycle in which something starts.
+    """
+    orders = {job.key: {group.name: n for n, group in enumerate(job.spec.groups)} for job in jobs}
+    renewed = {attempt.id: attempt for attempt in decided.attempts}
+    found: dict[str, tuple[tuple[int, ...], records.AttemptRecord]] = {}
+    for attempt in itertools.chain(memory.attempts.values(), renewed.values()):
+        order = orders.get(attempt.job_key)
+        if order is None:
+            continue
+        now = renewed.get(attempt.id, attempt)
+        rank = (now.element, order.get(now.group, len(order)), now.index, -now.try_number)
+        if now.started_at is not None and (
+            now.job_key not in found or rank < found[now.job_key][0]
+        ):
+            found[now.job_key] = (rank, now)
+    return {key: attempt for key, (_, attempt) in found.items()}
+
+
+def _place(attempt: records.AttemptRecord | None, memory: ClusterState) -> tuple[str, str]:
+    """The pool and the model of the GPUs of an attempt."""
+    if attempt is None:
+        return rollups.UNKNOWN, rollups.UNKNOWN
+    node = memory.nodes.get(attempt.node)
+    return _pool(attempt, node), _model(attempt, node)
+
+
+def _may_lack(queue: outcome.QueueUsage) -> bool:
+    """Whether it asks for more than it has while it has less than its guarantee."""
+    return queue.allocated[2] < min(queue.guaranteed[2] or 0, queue.demand[2])
+
+
+def usage_of(
+    attempt: records.AttemptRecord,
+    spec: desired.Job | None,
+    node: records.NodeRecord | None,
+    now: float,
+    measured: tuple[float, float] = (0.0, 0.0),
+) -> list[tuple[rollups.UsageKey, rollups.Usage]]:
+    """What an attempt used up to its end, or to ``now``, by the hour."""
+    ended = now if attempt.ended_at is None else attempt.ended_at
+    began = max(attempt.assigned_at, ended - SPAN_S_MAX)
+    span_s = max(0.0, ended - began)
+    parts = rollups.by_hour(began, ended) or [(int(ended // rollups.HOUR_S), 0.0)]
+    gpus, cpus = attempt.resources.gpu_milli / 1000, attempt.resources.cpu_milli / 1000
+    limit_s = spec.time_limit_s if spec is not None else None
+    asked_s = gpus * (span_s if limit_s is None else limit_s)
+    over = attempt.state is AttemptState.ENDED
+    well = attempt.end_reason is EndReason.EXITED and attempt.exit_code == 0
+    found = []
+    for position, (hour, part_s) in enumerate(parts):
+        part = part_s / span_s if span_s else 1.0
+        key = rollups.UsageKey(
+            hour,
+            spec.queue if spec is not None else "",
+            spec.owner if spec is not None else "",
+            _pool(attempt, node),
+            _model(attempt, node),
+        )
+        usage = rollups.Usage(
+            attempts=int(over and position == len(parts) - 1),
+            asked_gpu_s=asked_s * part,
+            gpu_s=gpus * part_s,
+            failed_gpu_s=gpus * part_s if over and not well else 0.0,
+            measured_gpu_s=measured[0] * part,
+            busy_gpu_s=measured[1] * part,
+            cpu_s=cpus * part_s,
+            used_cpu_s=attempt.cpu_s * part,
+        )
+        found.append((key, usage))
+    return found
+
+
+def _pool(attempt: records.AttemptRecord, node: records.NodeRecord | None) -> str:
+    """The pool in which an attempt was placed: its node may be in none, or in another, by now."""
+    return attempt.pool or (node.pool if node is not None else "")
+
+
+def _model(attempt: records.AttemptRecord, node: records.NodeRecord | None) -> str:
+    """The model of the GPUs that an attempt has, in whole or in part."""
+    if node is None or not attempt.resources.gpu_milli:
+        return ""
+    gpus = node.inventory.gpus
+    if attempt.mig_profile:
+        # which device its instances are on, its node alone knows
+        cut = [g.model for g in gpus if any(m.profile == attempt.mig_profile for m in g.mig)]
+        models = {*cut} or {gpu.model for gpu in gpus}
+        return models.pop() if len(models) == 1 else ""
+    named = {gpu.index: gpu.model for gpu in gpus}
+    return next((named[device] for device in attempt.devices if device in named), "")

@@ -1,0 +1,71 @@
+"""``Reservation``: nodes kept for some jobs, or for nobody, in a window of time."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from reconciler.model.documents.fields import AmountsSpec, Duration, Metadata, Name, Part, doc
+from reconciler.model.documents.job_spec import Timestamp
+
+
+class ReservationSpec(Part, frozen=True):
+    """Which nodes, when, and for whom."""
+
+    hosts: Annotated[
+        Annotated[str, msgspec.Meta(min_length=1)] | None,
+        doc("The nodes, as a host list.", example="gpu[001-004]"),
+    ] = None
+    pools: Annotated[list[Name], doc("All nodes of these pools.", example=["h200"])] = []
+    amounts: Annotated[
+        AmountsSpec,
+        doc(
+            "How much of them is kept: as many whole nodes as have all of it together; left out: "
+            "all of them.",
+            example={"gpu": 16},
+        ),
+    ] = AmountsSpec()
+    start: Annotated[
+        Timestamp | None,
+        doc("When it begins (RFC 3339).", example="2027-01-31T06:00:00Z"),
+    ] = None
+    end: Annotated[
+        Timestamp | None, doc("When it ends (RFC 3339).", example="2027-01-31T18:00:00Z")
+    ] = None
+    schedule: Annotated[
+        Annotated[str, msgspec.Meta(max_length=200)] | None,
+        doc(
+            "When it begins each time, instead of `start`: minute, hour, day of month, month, day "
+            "of week as in cron, in UTC.",
+            example="0 6 * * 1",
+        ),
+    ] = None
+    duration: Annotated[
+        Duration | None,
+        doc("How long it lasts each time, instead of `end`.", example="12h", unit="duration"),
+    ] = None
+    users: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1)]],
+        doc(
+            "Owners whose jobs may use it. Any job may that names it in `reservation`, unless "
+            "users or queues are said here.",
+            example=["alice@example.org"],
+        ),
+    ] = []
+    queues: Annotated[list[Name], doc("Queues whose jobs may use it.", example=["course"])] = []
+    maintenance: Annotated[
+        bool, doc("Whether nothing runs there then, whoever asks.", example=True)
+    ] = False
+
+
+class Reservation(Part, frozen=True, tag_field="kind", tag="Reservation"):
+    """Nodes kept for a window of time."""
+
+    api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]
+    metadata: Annotated[Metadata, doc("Name and labels.", example={"name": "firmware"})]
+    spec: Annotated[
+        ReservationSpec,
+        doc(
+            "What is desired.",
+            example={"pools": ["h200"], "schedule": "0 6 * * 1", "duration": "12h"},
+        ),
+    ]

@@ -1,0 +1,51 @@
+"""A page in Prometheus' text format as it grows, of series that are in the table and no others."""
+
+import math
+from collections.abc import Iterable
+
+from reconciler.model.metrics import metric_table as table
+
+
+class Text:
+    """Series in the order of the table, samples in the order put."""
+
+    def __init__(self, page: table.Page) -> None:
+        self._samples: dict[str, list[str]] = {
+            name: [] for name, series in table.TABLE.items() if series.page == page
+        }
+
+    def put(self, name: str, value: float, *values: str) -> None:
+        """A sample, with the values of the series' labels in order."""
+        shown = labels(zip(table.TABLE[name].labels, values, strict=True))
+        self._samples[name].append(f"{name}{shown} {number(value)}")
+
+    def put_lines(self, name: str, lines: Iterable[str]) -> None:
+        """Samples of a series that are written already, such as those of a histogram."""
+        self._samples[name] += lines
+
+    def render(self) -> bytes:
+        """The page in Prometheus' text format."""
+        lines = []
+        for name, samples in self._samples.items():
+            if samples:
+                series = table.TABLE[name]
+                lines += [f"# HELP {name} {series.help}", f"# TYPE {name} {series.kind}", *samples]
+        return ("\n".join(lines) + "\n").encode()
+
+
+def labels(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names and values of labels as they stand behind a series' name; nothing for none."""
+    parts = []
+    for name, value in pairs:
+        safe = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+        parts.append(f'{name}="{safe}"')
+    return "{" + ",".join(parts) + "}" if parts else ""
+
+
+def number(value: float) -> str:
+    """A value as the format writes it."""
+    if value == math.inf:
+        return "+Inf"
+    if not math.isfinite(value):
+        return "-Inf" if value < 0 else "NaN"
+    return str(int(value)) if value == int(value) else repr(float(value))

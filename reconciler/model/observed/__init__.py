@@ -1,0 +1,1 @@
+"""What nodes and tasks report."""

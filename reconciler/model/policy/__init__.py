@@ -1,0 +1,1 @@
+"""Values of policy: access rules and kinds of drift."""

@@ -1,0 +1,1 @@
+"""Rules that several parts apply in the same way."""

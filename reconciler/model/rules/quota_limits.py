@@ -1,0 +1,84 @@
+"""What a quota says of one start that asks for more than all of it: no end of work helps there.
+
+A job with what one start of it takes comes in, the reason with its arithmetic goes out. The gate of
+the core asks when work waits, and whoever judges documents before.
+"""
+
+from collections.abc import Sequence
+
+from reconciler.model import desired
+from reconciler.model.state.pending_reasons import CAN_NOT_START, Reason, ReasonCode
+from reconciler.model.values import quantities
+
+_FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
+_UNITS = ("CPUs", "of memory", "GPUs")
+HOUR_S = 3600.0
+
+
+def amount_of(index: int, amount: int) -> str:
+    """An amount of a resource with its unit: ``1 GPU``, ``8 GPUs``, ``16Gi of memory``."""
+    unit = _UNITS[index]
+    if index != 1 and amount == 1000:
+        unit = unit.removesuffix("s")
+    return f"{_FORMATS[index](amount)} {unit}"
+
+
+def reserved_s(spec: desired.Job, quota: desired.Quota) -> float:
+    """How long a start is charged at the most: its time limit, else the budget's whole window."""
+    limit_s = quota.window_s if spec.time_limit_s is None else spec.time_limit_s
+    return float(min(limit_s, quota.window_s))
+
+
+def never(quota: desired.Quota, spec: desired.Job, each: Sequence[int]) -> Reason | None:
+    """What a cap says of one start that asks for more than all of it."""
+    whom, name, over = whom_of(quota), quota.name, ReasonCode.OVER_LIMIT
+    if quota.pending == 0:
+        message = f"Quota {name} considers no job of {whom}: {CAN_NOT_START} it"
+        return Reason(over, message, unblocks=f"a higher spec.jobs.pending of Quota {quota.name}")
+    if quota.running == 0:
+        message = f"Quota {name} lets no job of {whom} run: {CAN_NOT_START} it"
+        return Reason(over, message, unblocks=f"a higher spec.jobs.running of Quota {quota.name}")
+    for index, cap in enumerate(quota.resources.as_vector()):
+        if cap is not None and each[index] > cap:
+            return Reason(
+                over,
+                f"Quota {name} limits {whom} to {amount_of(index, cap)}, and one start asks "
+                f"{amount_of(index, each[index])}: {CAN_NOT_START} it",
+                unblocks=f"less is asked for, or a higher spec.resources of Quota {quota.name}",
+            )
+    asked_s = each[2] / 1000 * reserved_s(spec, quota)
+    if quota.budget_gpu_s is not None and asked_s > quota.budget_gpu_s * (1 + 1e-9):
+        shorter, charged = charged_for(spec)
+        return Reason(
+            ReasonCode.OVER_BUDGET,
+            f"Quota {name} gives {whom} {hours_text(quota.budget_gpu_s)} in "
+            f"{quantities.format_duration(quota.window_s)}, and one start asks {hours_of(asked_s)} "
+            f"(GPUs times {charged}): more than all of it, {CAN_NOT_START} it",
+            unblocks=f"{shorter}, fewer GPUs, or a higher spec.budget.gpuHours of Quota {name}",
+        )
+    return None
+
+
+def charged_for(spec: desired.Job) -> tuple[str, str]:
+    """What makes a start cost less of a budget, and what it is charged for."""
+    if spec.time_limit_s is None:
+        return "a timeLimit", "the whole window, as it has no timeLimit"
+    return "a shorter timeLimit", "time limit"
+
+
+def hours_of(gpu_s: float) -> str:
+    """GPU-seconds as GPU-hours."""
+    return quantities.format_hours(gpu_s / HOUR_S)
+
+
+def hours_text(gpu_s: float) -> str:
+    """The same with their unit: ``1 GPU-hour``, ``2.5 GPU-hours``."""
+    hours = hours_of(gpu_s)
+    return f"{hours} GPU-hour{'' if hours == '1' else 's'}"
+
+
+def whom_of(quota: desired.Quota) -> str:
+    """Whom a quota holds for."""
+    if quota.user:
+        return quota.user
+    return f"group {quota.group}" if quota.group else f"queue {quota.queue}"

@@ -1,0 +1,1 @@
+"""Records that the store keeps: jobs, attempts, nodes, events, reasons."""

@@ -1,0 +1,1 @@
+"""Values: quantities, times, host lists, names."""

@@ -1,0 +1,136 @@
+"""Takes what is over age out of the audit log, so that the log says so and still verifies.
+
+Whole files leave, the oldest first, one a call. Before one is taken away it is verified, for what
+was tampered with is evidence and stays; then a line that names its last number and hash is added to
+the chain; only then the file goes. Killed at any step, the log verifies, and the next call goes on.
+The file that grows always stays, and with it the newest entry about a revision.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from reconciler.model.values import quantities, times
+from reconciler.operations.audit import audit_entries as auditing
+from reconciler.operations.audit import audit_log as auditlog
+
+#: A file holds so large a part of the time that lines are kept, where it is not full before.
+PARTS = 10
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """A file that was put aside: its ends, and when the newest of its lines was written."""
+
+    first: auditlog.Line
+    last: auditlog.Line
+    newest_at: float
+
+
+def part_s(keep_s: float | None) -> float | None:
+    """After how many seconds a file is put aside; None: by its size alone."""
+    return None if keep_s is None else keep_s / PARTS
+
+
+def drop(log: auditlog.Log, *, keep_s: int, now: float, revision: str) -> auditlog.Line | None:
+    """Take the oldest file away if all that is in it is older than ``keep_s``.
+
+    Args:
+        log: the one process that appends to it calls this.
+        keep_s: how long lines are kept, in seconds.
+        now: seconds since the epoch.
+        revision: whose ``Cluster`` says so.
+
+    Returns:
+        The line that tells of it; None: there was nothing to take away.
+
+    Raises:
+        OSError: a file can't be read, written or taken away.
+        ValueError: the file was tampered with, and stays.
+    """
+    parts = log.parts()
+    if not parts or next(auditlog.lines_backwards(log.path), None) is None:
+        return None
+    oldest, before = parts[0], now - keep_s
+    if auditlog.newest_of(oldest).entry.at > before:
+        return None
+    part = _verified(oldest, parts[1] if len(parts) > 1 else log.path)
+    if part.newest_at > before:
+        return None
+    told = next(log.newest_first(only_dropped=True), None)
+    if told is None or _names(told) != (part.last.number, part.last.hash):
+        told = log.append(_entry(log, part, keep_s=keep_s, now=now, revision=revision))
+    oldest.unlink()
+    auditlog.sync_folder(log.path.parent)
+    return told
+
+
+def _verified(path: Path, following: Path) -> _Part:
+    """A file that is whole and to which the next one belongs.
+
+    Raises:
+        ValueError: it is not.
+    """
+    first = auditlog.oldest_of(path)
+    last, newest_at = first, first.entry.at
+    walk = auditlog.Walk(first.number)
+    with path.open("rb") as file:
+        for text in file:
+            line = walk.step(text)
+            if line is None:
+                break
+            last, newest_at = line, max(newest_at, line.entry.at)
+    wrong = walk.verdict().wrong
+    beyond = auditlog.oldest_of(following)
+    if not wrong and (beyond.number, beyond.previous) != (last.number + 1, last.hash):
+        wrong = f"line {beyond.number} of {following.name} does not follow line {last.number}"
+    if wrong:
+        raise ValueError(
+            f"{path.name} stays although it is over age, since it was tampered with: {wrong}; look "
+            "at it with `muster audit verify`, and move it away by hand when it was looked into"
+        )
+    return _Part(first, last, newest_at)
+
+
+def _entry(
+    log: auditlog.Log, part: _Part, *, keep_s: int, now: float, revision: str
+) -> auditing.Entry:
+    """What tells that a file is gone."""
+    first, last = part.first, part.last
+    which = f"lines {first.number} to {last.number}"
+    if first.number == last.number:
+        which = f"line {last.number}"
+    dropped = auditing.Dropped(
+        begins=_begins(log, first),
+        first=first.number,
+        last=last.number,
+        hash=last.hash,
+        newest_at=part.newest_at,
+        keep_s=keep_s,
+    )
+    return auditing.Entry(
+        at=now,
+        revision=revision,
+        result="Dropped",
+        message=(
+            f"{which} of this log, the newest of {times.format_time(part.newest_at)}, dropped: "
+            f"`retention.audit` is {quantities.format_duration(keep_s)}"
+        ),
+        dropped=dropped,
+    )
+
+
+def _begins(log: auditlog.Log, first: auditlog.Line) -> int:
+    """From which line on the log is accounted for, where ``first`` is the oldest that is there."""
+    if first.number == 1:
+        return 1
+    for line in log.newest_first(only_dropped=True):
+        told = line.entry.dropped
+        if told is not msgspec.UNSET and _names(line) == (first.number - 1, first.previous):
+            return told.begins
+    return first.number
+
+
+def _names(line: auditlog.Line) -> tuple[int, str] | None:
+    """The last line that a line says was dropped."""
+    told = line.entry.dropped
+    return None if told is msgspec.UNSET else (told.last, told.hash)

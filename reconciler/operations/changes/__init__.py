@@ -1,0 +1,1 @@
+"""Changes that users make to desired state."""

@@ -1,0 +1,168 @@
+"""What a person asks to be changed, what comes of it, and how a refusal says so.
+
+Nouns alone: ``changing`` carries changes out, ``submitting`` those that are jobs in a clone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from reconciler.changes import requests
+from reconciler.changes.clone import working_clone as clones
+from reconciler.operations.changes import remote_changes as submission
+
+Verb = submission.ChangeVerb
+_Asked = TypeVar("_Asked")
+
+DONE = {
+    "cancel": "removed from the repository",
+    "hold": "held",
+    "release": "released",
+    "rerun": "runs once more",
+    "prune": "its file removed from the repository",
+    "drain": "drained",
+    "undrain": "back in service",
+    "approve": "approved",
+    "suspend": "suspended",
+    "resume": "resumed",
+}
+#: The word with which what was done is told, by what was asked for.
+WORDS = {**DONE, "submit": "submitted"}
+
+
+class ChangeError(Exception):
+    """A change was not made; says why.
+
+    Attributes:
+        refused: whether safety, policy or access said no.
+        problems: what is wrong with what was written, one text each.
+        unreachable: whether it was git that did not take it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        refused: bool = False,
+        problems: tuple[str, ...] = (),
+        unreachable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.unreachable = unreachable
+        self.refused = refused
+        self.problems = problems
+
+
+class Submit(msgspec.Struct, frozen=True):
+    """Jobs as YAML text; ``owner`` of those that say none, where it is known; its file, if any."""
+
+    text: str
+    owner: str | None = None
+    place: str = ""
+
+
+class Act(msgspec.Struct, frozen=True):
+    """Something to be done to a job or queue that is there, or to a held change (its digest)."""
+
+    verb: Verb
+    name: str
+    reason: str = ""
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """Nodes to be taken out of service, or put back into it: one commit for all of a pool."""
+
+    verb: Literal["drain", "undrain"]
+    nodes: tuple[str, ...]
+    reason: str = ""
+
+
+Change = Submit | Act | Drain
+UNCHANGED = "it is so already"
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What was done; ``pushed``: the commit was made in a clone, and pushed.
+
+    ``withheld``: why the commit does not apply by itself; empty where nothing is known of that.
+    ``refused``: it is so by a refusal, and not since the controller can't read git for now.
+    """
+
+    name: str
+    message: str
+    commit: str | None = None
+    pushed: bool = False
+    warnings: tuple[str, ...] = ()
+    withheld: str = ""
+    refused: bool = False
+
+
+def each(changes: Sequence[_Asked], carry: Callable[[_Asked], list[Done]]) -> list[Done]:
+    """Carry out changes one by one.
+
+    Raises:
+        ChangeError: one can't be made; says it of each.
+    """
+    done, errors = [], []
+    for change in changes:
+        try:
+            done += carry(change)
+        except ChangeError as error:
+            errors.append(error)
+            if error.unreachable:
+                break
+    if errors:
+        raise _of_several(errors, len(changes))
+    return done
+
+
+def _of_several(errors: list[ChangeError], count: int) -> ChangeError:
+    """One error of those of several changes, of which none was made."""
+    first = errors[0]
+    if count == 1:
+        return first
+    others = [text for one in errors[1:] for text in (str(one), *one.problems)]
+    told = "" if "nothing was " in str(first) else "nothing was changed: "
+    return ChangeError(
+        f"{told}{first}",
+        refused=any(one.refused for one in errors),
+        problems=(*first.problems, *others),
+        unreachable=first.unreachable,
+    )
+
+
+#: Where a commit is that was pushed nowhere: so far as the clone can tell, and where the
+#: controller is seen to have read it.
+LOCAL = "; committed in this clone, which pushes nowhere"
+READ_HERE = "; committed in this clone, which the controller reads"
+
+
+def said(name: str, outcome: clones.Outcome, message: str, already: str = UNCHANGED) -> Done:
+    """What is said of a change that was made in a clone; ``already``: where it was so before."""
+    if outcome.status == "unchanged":
+        is_approval = outcome.commit is not None and not outcome.path
+        told = requests.approved_already(outcome.commit or "") if is_approval else already
+        return Done(name, told, outcome.commit)
+    if outcome.status == "rehearsed":
+        return Done(name, message)
+    told = message + (LOCAL if outcome.status == "local" else "")
+    return Done(name, told, outcome.commit, pushed=outcome.status == "pushed")
+
+
+def is_there(one: Done) -> bool:
+    """Whether the very same was there before, so that nothing was done."""
+    there = one.message in {UNCHANGED, requests.IS_HELD, requests.IS_THERE}
+    return there or requests.is_approved_already(one.message)
+
+
+def placed(message: str, commit: str, told: Mapping[str, Any] | None) -> str:
+    """What is said of a change, once the controller is seen to have read the commit in the clone.
+
+    Args:
+        message: as ``said`` has it.
+        commit: the last one that was made.
+        told: what the controller says of its repository; None: nothing.
+    """
+    is_read = told is not None and told.get("attemptedRevision") == commit
+    return message.replace(LOCAL, READ_HERE) if is_read else message

@@ -1,0 +1,137 @@
+"""From the words of a command line to the YAML of a job, as a person would have written it."""
+
+import difflib
+import re
+
+import msgspec
+
+from reconciler.changes import yaml_edit as edit
+from reconciler.model.documents import fields
+
+#: How a problem of what was sent begins.
+_SENT = re.compile(r"submission:(?P<line>\d+)(?=:)")
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9-]+")
+
+
+class JobOptions(msgspec.Struct, frozen=True):
+    """What ``submit`` and ``run`` may be told about a job; None: left out of the document."""
+
+    name: str
+    command: tuple[str, ...]
+    queue: str | None = None
+    gpus: float | None = None
+    cpus: str | None = None
+    memory: str | None = None
+    count: int | None = None
+    least: int | None = None
+    most: int | None = None
+    placement: str | None = None
+    priority_class: str | None = None
+    time_limit: str | None = None
+    array: int | None = None
+    parallelism: int | None = None
+    framework: str | None = None
+    working_directory: str | None = None
+    environment: dict[str, str] = {}
+
+
+def job_document(options: JobOptions) -> dict[str, object]:
+    """The document, in the order in which people write fields."""
+    resources = {
+        key: value
+        for key, value in (
+            ("cpu", options.cpus),
+            ("memory", options.memory),
+            ("gpu", _whole(options.gpus)),
+        )
+        if value is not None
+    }
+    spec: dict[str, object] = {}
+    written = {
+        "queue": options.queue,
+        "priorityClass": options.priority_class,
+        "timeLimit": options.time_limit,
+        "count": options.count,
+        "min": options.least,
+        "max": options.most,
+        "framework": options.framework,
+        "placement": options.placement,
+        "resources": resources or None,
+        "workingDirectory": options.working_directory,
+        "environment": options.environment or None,
+    }
+    spec.update({key: value for key, value in written.items() if value is not None})
+    if options.array is not None:
+        array = {"count": options.array}
+        if options.parallelism is not None:
+            array["parallelism"] = options.parallelism
+        spec["array"] = array
+    spec["command"] = list(options.command)
+    return {
+        "apiVersion": fields.API_VERSION,
+        "kind": "Job",
+        "metadata": {"name": options.name},
+        "spec": spec,
+    }
+
+
+def _whole(amount: float | None) -> float | int | None:
+    """A whole number as people write it."""
+    return int(amount) if amount is not None and amount.is_integer() else amount
+
+
+def job_text(options: JobOptions) -> str:
+    """The document as YAML."""
+    return msgspec.yaml.encode(job_document(options)).decode()
+
+
+def owned(text: str, owner: str) -> str:
+    """A text of jobs in which those that say no owner have one; else as it was written.
+
+    What is no document of a job, or can't be edited, stays as it is: who checks the text says why.
+    """
+    try:
+        for document in edit.documents(text):
+            if not isinstance(document, dict) or document.get("kind") != "Job":
+                continue
+            name = (document.get("metadata") or {}).get("name")
+            written = (document.get("spec") or {}).get("owner")
+            if isinstance(name, str) and written in (None, ""):  # both say nobody
+                text = edit.set_fields(text, "Job", name, ((("spec", "owner"), owner),))
+    except (edit.EditError, AttributeError):
+        return text
+    return text
+
+
+def placed(problem: str, asked: str, sent: str, place: str) -> str:
+    """A problem of a text that was sent, with the file and line where somebody wrote it.
+
+    Args:
+        problem: as told, with ``submission:LINE:COLUMN`` before it.
+        asked: the text as it was written. sent: with what was added to it.
+        place: its file; empty: none.
+    """
+    found = _SENT.match(problem)
+    if found is None or not place:
+        return problem
+    line = int(found["line"])
+    behind = line - len(sent.splitlines())
+    if behind > 0:  # what should have come there is missing
+        return f"{place}:{len(asked.splitlines()) + behind}{problem[found.end() :]}"
+    before = 0
+    same = difflib.SequenceMatcher(None, asked.splitlines(), sent.splitlines(), autojunk=False)
+    for here, there, count in same.get_matching_blocks():
+        if there < line <= there + count:
+            return f"{place}:{line - there + here}{problem[found.end() :]}"
+        if there < line:
+            before = here + count
+    if line == 0:
+        return f"{place}{problem[found.end() :]}"
+    # It is in what was added: told of the line behind which that comes, without the column.
+    return f"{place}:{max(1, before)}:{problem[found.end() + 1 :].partition(':')[2]}"
+
+
+def name_from(words: str, suffix: str) -> str:
+    """A job name made of ``words`` (a program's name, say) and a ``suffix`` that tells it apart."""
+    stem = _NOT_IN_NAMES.sub("-", words.lower()).strip("-") or "job"
+    return f"{stem[: 62 - len(suffix)].rstrip('-')}-{suffix}"

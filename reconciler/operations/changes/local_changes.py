@@ -1,0 +1,393 @@
+"""Changes that a person asks for at a command line: made in their clone, or by the controller.
+
+In a clone of the desired repository a change is a commit of the person's own, pushed. Without one
+it is sent to the controller, which commits in the person's name. Both end in git.
+"""
+
+import contextlib
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reconciler.changes import requests
+from reconciler.changes import yaml_edit as edit
+from reconciler.changes.clone import working_clone as clones
+from reconciler.model.rules import review_findings as judgement
+from reconciler.model.state import states
+from reconciler.operations.changes import change_requests as asked
+from reconciler.operations.changes import held_changes as withheld
+from reconciler.operations.changes import node_drain as draining
+from reconciler.operations.changes import previous_runs as ranbefore
+from reconciler.operations.changes import pusher, targets
+from reconciler.operations.changes import remote_changes as submission
+from reconciler.operations.changes import submission as submitting
+from reconciler.operations.changes import suspension as suspending
+from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import endpoints
+from reconciler.operations.plan import revisions
+from reconciler.operations.validate import object_folders as places
+
+Verb = asked.Verb
+ChangeError = asked.ChangeError
+Submit = asked.Submit
+Act = asked.Act
+Drain = asked.Drain
+Change = asked.Change
+Done = asked.Done
+DONE = asked.DONE
+UNCHANGED = asked.UNCHANGED
+is_there = asked.is_there
+
+#: Verbs that change structure, which is held and refused by itself.
+STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
+#: How long a controller may take to say how a job stands before a clone goes on without it.
+LOOK_S = 3.0
+
+
+#: Where changes are made.
+Target = targets.Target
+is_digest = pusher.is_digest
+
+
+def find_target(
+    *, clone: Path | None, server: str | None, token_file: str | None, here: Path
+) -> Target:
+    """The clone that is named, the one around ``here``, or the controller.
+
+    Raises:
+        ChangeError: there is neither.
+    """
+    try:
+        return targets.find(clone=clone, server=server, token_file=token_file, here=here)
+    except (clones.CloneError, endpoints.EndpointError) as error:
+        raise ChangeError(str(error)) from error
+
+
+def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> list[Done]:
+    """Make changes, in order; all of them are pushed, in one go, when this returns.
+
+    Several are of one kind, and acts of one verb and for one reason. All are looked up and checked
+    before the first is made, so that what is wrong with any is told of each; where one can't be
+    made nevertheless, none is.
+
+    ``dry_run``: everything is looked up and checked, and nothing is made.
+
+    Raises:
+        ChangeError: one was refused, and none was made.
+    """
+    been: dict[str, ranbefore.Run] = {}
+    if not dry_run and (to.clone is None or to.standing is not None):
+        been = ranbefore.ended(ranbefore.names_of(changes), to.endpoint)
+    if to.clone is not None:
+        return _judged(changes, _at_clone(changes, to.clone, to, dry_run=dry_run), to, been)
+    if to.endpoint is None:
+        raise ChangeError("no place to make the change")
+    try:
+        with clients.Client(to.endpoint) as api:
+            done = _at_controller(changes, api, dry_run=dry_run)
+    except clients.ApiError as error:
+        if error.status != 404 or len(changes) > 1:
+            raise _of_api(error) from error
+        return [_left(changes[0], to.endpoint, error)]
+    except endpoints.EndpointError as error:
+        raise ChangeError(str(error)) from error
+    return _judged(changes, done, to, been)
+
+
+def _judged(
+    changes: Sequence[Change], done: list[Done], to: Target, been: Mapping[str, ranbefore.Run]
+) -> list[Done]:
+    """What was done, with why it does not apply by itself where the controller says so.
+
+    ``been``: runs that had ended before of what is submitted.
+    """
+    if not any(one.commit for one in done):
+        return done
+    verbs = {_verb(change) for change in changes}
+    told = to.standing if to.standing is not None else places.standing(to.endpoint)
+    branch = to.clone.pushes_to if to.clone else ""
+    made = next(one.commit for one in reversed(done) if one.commit)
+    learned = told
+    if told and not withheld.elsewhere(told, branch):
+        learned = places.learned(to.endpoint, to.clone, made, told)
+    is_read = learned is not told or (told or {}).get("attemptedRevision") == made
+    over = ranbefore.warnings(been, to.endpoint) if is_read else {}
+
+    def judged(one: Done) -> Done:
+        more = (over[one.name],) if one.commit and one.name in over else ()
+        message = asked.placed(one.message, made, learned)
+        one = msgspec.structs.replace(one, message=message, warnings=one.warnings + more)
+        if verbs == {"approve"}:  # it is what lets a change apply, whatever else is held
+            return _if_approved(one, learned if is_read else None)
+        why = withheld.elsewhere(told, branch)
+        why = why or withheld.revision(told, one.commit) or withheld.emptied(told)
+        if not why and is_read and not verbs & STRUCTURAL:
+            why = withheld.job(learned, one.name)
+        if not why and verbs & STRUCTURAL:
+            why = withheld.structure(learned)
+        if not why or not one.commit:
+            return one
+        message = one.message
+        for verb in verbs & asked.WORDS.keys():
+            message = message.replace(asked.WORDS[verb], f"{verb} not applied yet", 1)
+        refused = told is not None and told.get("sync") != "Unknown"
+        return msgspec.structs.replace(one, message=message, withheld=why, refused=refused)
+
+    return [judged(one) for one in done]
+
+
+def _if_approved(one: Done, learned: dict[str, Any] | None) -> Done:
+    """An approval, with why it does not count where it has been read and the change is held on."""
+    why = withheld.approval(learned, one.name)
+    if not why or not one.commit:
+        return one
+    message = one.message.replace(asked.WORDS["approve"], "approval does not count", 1)
+    return msgspec.structs.replace(one, message=message, withheld=why, refused=True)
+
+
+def standing_of(commit: str, server: str | None, token_file: str | None) -> Done:
+    """A commit that was pushed by other means, with why it does not apply by itself."""
+    told = None
+    with contextlib.suppress(endpoints.EndpointError):
+        told = places.standing(endpoints.find(server, token_file, Path.cwd()))
+    why = withheld.revision(told, commit)
+    refused = bool(why) and told is not None and told.get("sync") != "Unknown"
+    return Done("", "", commit, withheld=why, refused=refused)
+
+
+def _verb(change: Change) -> str:
+    return "submit" if isinstance(change, Submit) else change.verb
+
+
+def _of_api(error: clients.ApiError) -> ChangeError:
+    return ChangeError(
+        str(error),
+        refused=error.refused,
+        problems=error.problems,
+        unreachable=error.status == 503,
+    )
+
+
+def _at_controller(changes: Sequence[Change], api: clients.Client, *, dry_run: bool) -> list[Done]:
+    """One request for all; of texts each is tried by itself before, to be told its own lines."""
+    texts = [one for one in changes if isinstance(one, Submit)]
+    if not texts:
+        return _act_at(changes, api, dry_run=dry_run)
+
+    def sent(change: Submit, path: str, told: str) -> list[Done]:
+        try:
+            return _post(change.text, change.owner, path, told, api)
+        except ChangeError as error:
+            error.problems = submitting.placed(change, change.text, error.problems)
+            raise
+
+    def tried(change: Submit) -> list[Done]:
+        # a path of its own: a controller that can't rehearse must not take it for a submission
+        return sent(change, "/v1/dry-runs", "would be submitted")
+
+    if dry_run or len(texts) > 1:
+        found = asked.each(texts, tried)
+        if dry_run:
+            return found
+    if len(texts) == 1:
+        return sent(texts[0], "/v1/jobs", "submitted")
+    whole = "---\n".join(f"{one.text.rstrip()}\n" for one in texts)
+    return _post(whole, texts[0].owner, "/v1/jobs", "submitted", api)
+
+
+def _post(text: str, owner: str | None, path: str, told: str, api: clients.Client) -> list[Done]:
+    """What the controller answers to a text of jobs.
+
+    Jobs that name no owner get it there: whom the token stands for, and ``owner`` where that is
+    no person.
+    """
+    query = {"owner": owner} if owner else {}
+    try:
+        answer = api.post(path, content=text.encode(), kind="application/yaml", query=query)
+    except clients.ApiError as error:
+        raise _of_api(error) from error
+    return [_done(item, told) for item in answer["items"]]
+
+
+def _act_at(changes: Sequence[Change], api: clients.Client, *, dry_run: bool) -> list[Done]:
+    """What the controller answers to a verb with its subjects."""
+    acts = [one for one in changes if not isinstance(one, Submit)]
+    ((verb, reason),) = {(one.verb, one.reason) for one in acts}
+    names = [
+        name for one in acts for name in (one.nodes if isinstance(one, Drain) else (one.name,))
+    ]
+    body: dict[str, Any] = {"verb": verb, "names": names, "reason": reason}
+    if dry_run:
+        body["dry_run"] = True
+    answer = api.post("/v1/changes", body)
+    return [_done(item, _told(verb, dry_run=dry_run)) for item in answer["items"]]
+
+
+def _done(item: dict[str, Any], message: str) -> Done:
+    warnings = tuple(map(str, item.get("warnings") or ()))  # older controllers tell none
+    return Done(
+        str(item["name"]), str(item["message"]) or message, item["commit"], warnings=warnings
+    )
+
+
+def _at_clone(
+    changes: Sequence[Change], clone: clones.Clone, target: Target, *, dry_run: bool
+) -> list[Done]:
+    """All in one push; what was committed is undone where one can't be."""
+
+    def carry(change: Change, *, dry: bool = False) -> list[Done]:
+        return _in_clone(change, clone, target, dry_run=dry)
+
+    if dry_run or len(changes) > 1:
+        found = asked.each(changes, functools.partial(carry, dry=True))
+        if dry_run:
+            return found
+    try:
+        with clone.together() as push:
+            done = asked.each(changes, carry)
+    except clones.CloneError as error:
+        raise ChangeError(str(error), unreachable=error.unreachable) from error
+    told = {done[0].name: push.told} if done else {}  # once, however many they are
+    return [
+        msgspec.structs.replace(
+            one, commit=push.now(one.commit), warnings=one.warnings + told.get(one.name, ())
+        )
+        for one in done
+    ]
+
+
+def _in_clone(change: Change, clone: clones.Clone, target: Target, *, dry_run: bool) -> list[Done]:
+    endpoint = target.endpoint
+    try:
+        if isinstance(change, Submit):
+            standing = target.standing
+            return submitting.submit(change, clone, dry_run=dry_run, standing=standing)
+        if isinstance(change, Drain):
+            return _drain(change, clone, dry_run=dry_run)
+        if change.verb == "hold" and endpoint is not None:
+            _require_unfinished(change.name, clone, endpoint)
+        told = _told(change.verb, dry_run=dry_run)
+        held_at = _held_at(change.name, target.standing)
+        outcome = _act(change, clone, held_at=held_at, dry_run=dry_run)
+        already = requests.IS_HELD if change.verb == "hold" else asked.UNCHANGED
+        return [asked.said(change.name, outcome, told, already)]
+    except submission.InvalidError as error:
+        problems = tuple(problem.text() for problem in error.problems)
+        told = str(error)
+        if isinstance(change, Submit):
+            problems = submitting.placed(change, submitting.owned(change), problems)
+            told = f"{change.place}: {told}" if change.place and not problems else told
+        refused = judgement.by_policy(problem.rule for problem in error.problems)
+        raise ChangeError(told, refused=refused, problems=problems) from error
+    except requests.ConflictError as error:
+        raise ChangeError(str(error)) from error
+    except clones.MissingError as error:
+        return [_left(change, endpoint, error)]
+    except (clones.CloneError, edit.EditError, revisions.RevisionError) as error:
+        unreachable = isinstance(error, clones.CloneError) and error.unreachable
+        raise ChangeError(str(error), unreachable=unreachable) from error
+
+
+def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exception) -> Done:
+    """What is said of a change of a job whose document has left, though it is known.
+
+    To cancel it has come true already.
+
+    Raises:
+        ChangeError: of all else, with what is known of the job.
+    """
+    known = None
+    if isinstance(change, Act) and endpoint is not None:
+        try:
+            with clients.Client(endpoint, timeout_s=LOOK_S) as api:
+                known = api.get(f"/v1/jobs/{change.name}")["job"]
+        except (clients.ApiError, endpoints.EndpointError):
+            known = None  # a clone can be worked in without a controller
+    if known is None or not known["removed"] or not isinstance(change, Act):
+        raise ChangeError(str(missing)) from missing
+    if change.verb == "cancel":
+        return Done(change.name, f"its document has left already; it is {known['state']}")
+    shown = f"`git log -p -- {known['path']}` shows it, and it" if known["path"] else "it"
+    raise ChangeError(
+        f"{change.name} is {known['state']}, and its document has left the repository: "
+        f"{shown} runs once more where it comes back under another name or with spec.run: "
+        f"{known['run'] + 1}"
+    ) from missing
+
+
+def _told(verb: Verb, *, dry_run: bool) -> str:
+    """What is said of a verb that succeeded."""
+    if not dry_run:
+        return DONE[verb]
+    return "would run once more" if verb == "rerun" else f"would be {DONE[verb]}"
+
+
+def _require_unfinished(name: str, clone: clones.Clone, endpoint: endpoints.Endpoint) -> None:
+    """Raise ChangeError where the run that the document asks for has ended, as far as is known."""
+    run = pusher.run_of(clone.document("Job", name))
+    try:
+        with clients.Client(endpoint, timeout_s=LOOK_S) as api:
+            known = api.get(f"/v1/jobs/{name}")["job"]
+    except (clients.ApiError, endpoints.EndpointError):
+        return  # a clone can be worked in without a controller
+    if known["run"] == run and known["state"] in states.FINISHED_JOB_STATES:
+        last = pusher.LastRun(run, known["state"])
+        raise ChangeError(f"{name}: {pusher.finished(last)}")
+
+
+def _held_at(digest: str, told: Mapping[str, Any] | None) -> str:
+    """The revision with which a controller says that a change is held; empty where it says none."""
+    told = told or {}
+    is_held = any(one.get("digest") == digest for one in told.get("held") or ())
+    return str(told.get("attemptedRevision") or "") if is_held else ""
+
+
+def _act(change: Act, clone: clones.Clone, *, held_at: str = "", dry_run: bool) -> clones.Outcome:
+    because = f": {change.reason}" if change.reason else ""
+    name = change.name
+    if change.verb == "approve":
+        pusher.require_digest(name)
+        subject = requests.approval_subject(name, change.reason)
+        return clone.approve(subject, name, held_at=held_at, dry_run=dry_run)
+    if change.verb == "cancel":
+        message = f"Cancel Job/{name}{because}"
+        try:
+            return clone.remove("Job", name, message=message, dry_run=dry_run)
+        except clones.MissingError:
+            if left := clone.left_behind(f"Cancel Job/{name}"):
+                return _pushed_again(clone, left, dry_run=dry_run)
+            raise
+    if change.verb in ("suspend", "resume"):
+        return suspending.put(clone, name, change.reason, verb=change.verb, dry_run=dry_run)
+    fields: requests.Fields = pusher.RELEASE_FIELDS
+    if change.verb == "rerun":
+        if left := clone.left_behind(f"Rerun Job/{name}"):
+            return _pushed_again(clone, left, dry_run=dry_run)
+        fields = ((("spec", "run"), pusher.run_of(clone.document("Job", name)) + 1),)
+    elif change.verb == "hold":
+        fields = pusher.hold_fields(clone.document("Job", name), change.reason)
+    message = f"{change.verb.capitalize()} Job/{name}{because}"
+    return clone.set_fields("Job", name, fields, message=message, dry_run=dry_run)
+
+
+def _pushed_again(clone: clones.Clone, path: str, *, dry_run: bool) -> clones.Outcome:
+    """What the same command has committed before, and could not push, is pushed now."""
+    earlier = clone.not_pushed(path)
+    if dry_run or earlier is None:
+        return clones.Outcome("rehearsed", path)
+    return clone.push_again(earlier, path)
+
+
+def _drain(change: Drain, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
+    """Drain and undrain: the overrides of the pools that declare the nodes."""
+    because = f": {change.reason}" if change.reason else ""
+    told, done = _told(change.verb, dry_run=dry_run), []
+    for one in draining.overrides(change.verb, change.nodes, change.reason, clone):
+        fields: requests.Fields = ((("spec", "overrides"), one.overrides or edit.REMOVED),)
+        message = f"{draining.subject(change.verb, one.nodes)}{because}"
+        outcome = clone.set_fields("NodePool", one.pool, fields, message=message, dry_run=dry_run)
+        done += [asked.said(node, outcome, told) for node in one.nodes]
+    return done

@@ -1,0 +1,105 @@
+"""The overrides of pools that take nodes out of service, as they are to stand in a clone.
+
+Names of nodes come in, and the files of the clone; out comes what each pool's document is to say.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from reconciler.changes import requests
+from reconciler.changes.clone import working_clone as clones
+from reconciler.desired.apply import validate
+from reconciler.model.values import hostlists
+from reconciler.model.values import suggestions as nearest
+from reconciler.operations.changes import pusher
+
+Verb = Literal["drain", "undrain"]
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """A pool, its nodes that are meant, and all of its overrides afterwards."""
+
+    pool: str
+    nodes: list[str]
+    overrides: list[dict[str, Any]]
+
+
+def subject(verb: Verb, nodes: Sequence[str]) -> str:
+    """How the message of the commit begins."""
+    return f"{verb.capitalize()} {hostlists.fold(nodes)}"
+
+
+def overrides(verb: Verb, nodes: Sequence[str], reason: str, clone: clones.Clone) -> list[Drained]:
+    """What becomes of the pools that declare some nodes.
+
+    Raises:
+        ConflictError: a node is in no pool or not drained, or there is no reason for a drain.
+        CloneError, EditError: the clone can't be read.
+    """
+    if verb == "drain" and not reason:
+        what = hostlists.fold(nodes)
+        raise requests.ConflictError(f"draining {what} needs a --reason, for who comes after")
+    by_pool: dict[str, list[str]] = {}
+    for node, pool in _pools_of(nodes, clone).items():
+        by_pool.setdefault(pool, []).append(node)
+    return [
+        Drained(pool, of, _of_pool(verb, pool, of, reason, clone)) for pool, of in by_pool.items()
+    ]
+
+
+def _pools_of(nodes: Sequence[str], clone: clones.Clone) -> dict[str, str]:
+    """The pool of each node, in order; raises where one is in none.
+
+    A mistake in a file refuses all structure, and says nothing of pools that stand in others.
+    """
+    files = clone.structural_files()  # as they are committed
+    found = validate.check(files)
+    pools = found.structure.pool_of_node()
+    errors = [problem for problem in found.status.problems if problem.severity == "error"]
+    if not pools and errors:
+        wrong = {problem.path for problem in errors}
+        whole = {path: data for path, data in files.items() if path not in wrong}
+        pools = validate.check(whole).structure.pool_of_node()
+    if not pools and errors:
+        raise requests.ConflictError(
+            f"no pool in {clone.state} can be read, so nothing is known of "
+            f"{hostlists.fold(nodes)}; mend this first: {errors[0].text()}"
+        )
+    for node in nodes:
+        if node not in pools:
+            hint = nearest.hint(node, pools)
+            raise requests.ConflictError(f"no pool in {clone.state} declares a node {node}{hint}")
+    return {node: pools[node] for node in nodes}
+
+
+def _of_pool(
+    verb: Verb, pool: str, nodes: Sequence[str], reason: str, clone: clones.Clone
+) -> list[dict[str, Any]]:
+    """The overrides of a pool with those nodes drained, or no longer drained."""
+    before = [dict(entry) for entry in pusher.overrides_of(clone.document("NodePool", pool))]
+    if verb == "drain":
+        added = {"hosts": hostlists.fold(nodes), "reason": reason}
+        is_so = any(pusher.drains_alike(entry, added) for entry in before)
+        return before if is_so else [*before, added]
+    try:
+        after = [left for entry in before if (left := _without(entry, nodes))]
+        drained = {one for entry in before for one in hostlists.expand(str(entry.get("hosts", "")))}
+    except hostlists.HostListError as error:
+        raise requests.ConflictError(f"an override of pool {pool}: {error}") from None
+    idle = [node for node in nodes if node not in drained]
+    if idle and clone.left_behind(subject("undrain", nodes)):
+        return before  # it is done, and not pushed
+    if idle:
+        raise requests.ConflictError(f"no override of pool {pool} drains {hostlists.fold(idle)}")
+    return after
+
+
+def _without(entry: dict[str, Any], nodes: Sequence[str]) -> dict[str, Any] | None:
+    """An override without some nodes; None when nothing is left of it."""
+    hosts = hostlists.expand(str(entry.get("hosts", "")))
+    left = [host for host in hosts if host not in nodes]
+    if left == hosts:
+        return entry
+    return {**entry, "hosts": hostlists.fold(left)} if left else None

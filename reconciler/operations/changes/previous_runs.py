@@ -1,0 +1,63 @@
+"""Tells who submits a job anew, as it was when its run ended, that nothing starts.
+
+A run happens once: a document that comes back with the same run and the same work is that run. Only
+the controller knows, and only once it has read the commit: so it is asked before and after.
+"""
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+
+from reconciler.changes import yaml_edit as edit
+from reconciler.model.state import states
+from reconciler.operations.changes import change_requests as asked
+from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import endpoints
+
+#: The most names of one submission that are asked after; of more none is.
+NAMES_MAX = 50
+#: How long a controller may take to say how one job stands.
+LOOK_S = 3.0
+#: What tells a run from another of its job: its number, when it was submitted, how it ended.
+Run = tuple[int, str, str]
+
+
+def names_of(changes: Sequence[asked.Change]) -> list[str]:
+    """Names of jobs that are submitted, as far as they can be read."""
+    names: dict[str, None] = {}
+    for change in changes:
+        if isinstance(change, asked.Submit):
+            with contextlib.suppress(edit.EditError, KeyError, TypeError):
+                written = [one["metadata"]["name"] for one in edit.documents(change.text) if one]
+                names |= dict.fromkeys(one for one in written if isinstance(one, str))
+    return list(names)
+
+
+def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[str, Run]:
+    """Runs that have ended of jobs of these names, as far as a controller says."""
+    found: dict[str, Run] = {}
+    if endpoint is None or not names or len(names) > NAMES_MAX:
+        return found
+    try:
+        with clients.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
+            for name in names:
+                try:
+                    job = api.get(f"/v1/jobs/{name}")["job"]
+                except clients.ApiError as error:
+                    if error.status == 404:
+                        continue
+                    raise
+                if job["state"] in states.FINISHED_JOB_STATES:
+                    found[name] = (job["run"], job["submitted"], job["state"])
+    except (clients.ApiError, endpoints.EndpointError):
+        return {}  # who can't be asked warns of nothing
+    return found
+
+
+def warnings(before: Mapping[str, Run], endpoint: endpoints.Endpoint | None) -> dict[str, str]:
+    """By name, what to say of those that stand as ``before`` though their commit has been read."""
+    return {
+        name: f"run {run[0]} of it is {run[2]} already, and a run happens once: nothing starts; "
+        f"`muster rerun {name}` starts another"
+        for name, run in ended(before, endpoint).items()
+        if run == before[name]
+    }

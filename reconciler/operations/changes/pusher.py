@@ -1,0 +1,488 @@
+"""Turns what people ask for into requests to the repository's writer, and its answers back.
+
+Submitting adds a document, cancelling takes it out, holding sets ``spec.suspend``, rerunning
+raises ``spec.run``, draining adds to the overrides of the node's pool. What depends on what stands
+in the repository (run numbers, lists) is worked out by the writer from the very revision that the
+commit is made upon, again each time that somebody else was faster.
+"""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from reconciler.changes import requests
+from reconciler.changes import yaml_edit as edit
+from reconciler.changes.writer import commit_writer as writer
+from reconciler.core.safety import digests
+from reconciler.desired.documents import object_changes as altered
+from reconciler.desired.documents import schema_errors as explain
+from reconciler.desired.git import source
+from reconciler.model.documents import job_spec as job_documents
+from reconciler.model.values import hostlists
+from reconciler.model.values import suggestions as nearest
+from reconciler.operations.changes import remote_changes as submission
+from reconciler.operations.changes import suspension as suspending
+from reconciler.operations.changes.remote_changes import Result, SubmittedDocument
+
+_LOG = logging.getLogger(__name__)
+
+#: Gives pool name to the names of its nodes, as they are in force.
+PoolNames = Callable[[], Mapping[str, Sequence[str]]]
+
+
+class LastRun(msgspec.Struct, frozen=True):
+    """The newest run of a job that the controller knows: its number, and its end if it has one."""
+
+    run: int
+    finished_as: str = ""
+
+
+#: Gives a job's name to its newest run, None where none is known.
+LastRuns = Callable[[str], LastRun | None]
+#: Gives a digest to the revision with which that change is still held; empty where none is known.
+HeldAt = Callable[[str], str]
+#: Tells why a change may not be made, by the documents that it acts upon; empty: it may. It is
+#: asked for at each push, so that what it goes by is what holds then.
+Judge = Callable[[SubmittedDocument, altered.Documents], str]
+_Document = Mapping[str, Any]
+
+
+class _Asked(NamedTuple):
+    """A request to the writer, and which changes of its group it makes."""
+
+    request: requests.Request
+    positions: tuple[int, ...]
+
+
+def _allow(_change: SubmittedDocument, _documents: altered.Documents) -> str:
+    return ""
+
+
+class GitPusher:
+    """Pushes to one branch. One thread at a time; ``submission.Batcher`` sees to that.
+
+    Args:
+        repository: where to push.
+        pools: called when a node's pool has to be known.
+        last_runs: called when it has to be known whether a job can still be held.
+        held_at: called when a held change is approved.
+        judge: called at each push, for what judges its changes; without it all may do all.
+        signing_key: file with the SSH key that signs the commits; None: they are not signed.
+    """
+
+    def __init__(
+        self,
+        repository: source.Source,
+        pools: PoolNames,
+        last_runs: LastRuns = lambda _: None,
+        held_at: HeldAt = lambda _: "",
+        judge: Callable[[], Judge] = lambda: _allow,
+        *,
+        signing_key: Path | None = None,
+    ) -> None:
+        self._writer = writer.Writer(repository, signing_key=signing_key)
+        self._pools = pools
+        self._last_runs = last_runs
+        self._held_at = held_at
+        self._judge = judge
+
+    def close(self) -> None:
+        """End git's processes."""
+        self._writer.close()
+
+    def push(self, groups: Sequence[Sequence[SubmittedDocument]]) -> list[list[Result]]:
+        """One result for each change, in order; of each group all are pushed or none."""
+        results: list[list[Result]] = [[] for _ in groups]
+        judge = self._judge()
+        for dry_run in (False, True):
+            asked: list[tuple[int, list[_Asked]]] = []
+            for position, group in enumerate(groups):
+                if any(change.dry_run is not dry_run for change in group):
+                    continue
+                made, results[position] = self._requests(group, judge)
+                if made:
+                    asked.append((position, made))
+            wanted = [
+                made[0].request
+                if len(made) == 1
+                else requests.Together(tuple(one.request for one in made))
+                for _, made in asked
+            ]
+            answers = iter(self._writer.write(wanted, now=int(time.time()), dry_run=dry_run))
+            for position, made in asked:
+                group = groups[position]
+                told = {
+                    place: _result(group[place], answer)
+                    for one, answer in zip(made, itertools.islice(answers, len(made)), strict=True)
+                    for place in one.positions
+                }
+                results[position] = [told[place] for place in range(len(group))]
+        return results
+
+    def _requests(
+        self, group: Sequence[SubmittedDocument], judge: Judge
+    ) -> tuple[list[_Asked], list[Result]]:
+        """What to ask the writer for; nothing, and what to tell, where that can't be for one."""
+        made: list[_Asked] = []
+        bad: dict[int, Result] = {}
+        for positions in self._together(group):
+            found = self._understood([group[position] for position in positions], judge)
+            if isinstance(found, Result):
+                bad |= dict.fromkeys(positions, found)
+            else:
+                made.append(_Asked(found, positions))
+        if not bad:
+            return made, []
+        return [], [
+            msgspec.structs.replace(bad[position], name=change.name)
+            if position in bad
+            else submission.withdrawn(change.name)
+            for position, change in enumerate(group)
+        ]
+
+    def _together(self, group: Sequence[SubmittedDocument]) -> Iterable[tuple[int, ...]]:
+        """The places of the changes of a request that are made as one: nodes of one pool are.
+
+        A hall of nodes becomes one override in one edit of its pool, as a person would write it.
+        """
+        found: dict[tuple[object, ...], list[int]] = {}
+        pool_of: dict[str, str] | None = None
+        for position, change in enumerate(group):
+            key: tuple[object, ...] = (position,)
+            if change.verb in {"drain", "undrain"}:
+                pool_of = self._pool_of_nodes() if pool_of is None else pool_of
+                if change.name in pool_of:
+                    key = (change.verb, pool_of[change.name], change.identity, change.reason)
+            found.setdefault(key, []).append(position)
+        return map(tuple, found.values())
+
+    def _understood(
+        self, changes: Sequence[SubmittedDocument], judge: Judge
+    ) -> requests.Request | Result:
+        """What is asked of the writer, or why nothing: no change costs the others theirs.
+
+        Args:
+            changes: those that are made as one: several only of nodes of one pool.
+            judge: asked about each of them by itself, under the name that was asked for.
+        """
+        change = changes[0]
+
+        def permit(found: altered.Documents) -> str:
+            if change.verb == "prune":
+                self._require_over(change.name, found)
+            try:
+                return next((why for one in changes if (why := judge(one, found))), "")
+            except submission.UnavailableError as error:
+                raise requests.UndecidedError(str(error)) from error
+
+        try:
+            if change.verb in {"drain", "undrain"}:
+                asked = self._draining_request(change, [one.name for one in changes])
+            else:
+                asked = self._request(change)
+            return msgspec.structs.replace(asked, permit=permit)
+        except requests.MissingError as error:
+            return Result(change.name, 404, str(error))
+        except requests.ConflictError as error:
+            return Result(change.name, 400, str(error))
+        except submission.UnavailableError as error:
+            return Result(change.name, 503, str(error))
+        except Exception:
+            _LOG.exception("a change of %s can't be understood", change.name)
+            told = "an unexpected error before it was made; the controller's log has it"
+            return Result(change.name, 500, told)
+
+    def _request(self, change: SubmittedDocument) -> requests.Request:
+        author = person(change.identity)
+        name, reason, below = change.name, change.reason, change.below
+        subject = f"{change.verb.capitalize()} Job/{name}"
+        if change.verb == "submit":
+            return requests.AddJob(change.text, name, author)
+        if change.verb == "approve":
+            require_digest(name)
+            return requests.Approve(name, author, reason, self._held_at(name))
+        if change.verb == "cancel":
+            return requests.RemoveObject("Job", name, author, reason, subject, below, "all")
+        if change.verb == "prune":
+            self._ended_run(name)
+            # what is written twice and differs is somebody's who has not seen yet that it is not in
+            # force: it stays, and so does the other, whose end keeps it from starting
+            return requests.RemoveObject("Job", name, author, reason, subject, below, "alike")
+        if change.verb in {"suspend", "resume"}:
+            kind, found = suspending.parse(name)
+            fields = suspending.fields(change.verb)
+            subject = f"{change.verb.capitalize()} {kind}/{found}".rstrip("/")
+            return requests.EditObject(kind, found, fields, author, reason, subject)
+        holding = change.verb == "hold"
+        revise = self._holding(name, reason) if holding else _SIMPLE[change.verb]
+        return requests.ReviseObject("Job", name, revise, author, reason, subject, below)
+
+    def _draining_request(
+        self, change: SubmittedDocument, nodes: Sequence[str]
+    ) -> requests.Request:
+        """Drain or undrain nodes of one pool; a name is that of one node, and no list of them.
+
+        Raises:
+            MissingError: no pool declares the first.
+        """
+        pool = self._pool_of(nodes[0])
+        hosts = hostlists.fold(nodes)
+        drains = change.verb == "drain"
+        revise = _draining(change, hosts) if drains else _undraining(nodes)
+        subject = f"{change.verb.capitalize()} {hosts} of NodePool/{pool}"
+        author, reason = person(change.identity), change.reason
+        return requests.ReviseObject("NodePool", pool, revise, author, reason, subject)
+
+    def _ended_run(self, name: str) -> LastRun:
+        """The newest known run of a job, which has ended.
+
+        Raises:
+            ConflictError: it has not, or there is none.
+        """
+        last = self._last_runs(name)
+        if last is None or not last.finished_as:
+            raise requests.ConflictError(f"job {name} has not ended: its file stays")
+        return last
+
+    def _require_over(self, name: str, found: altered.Documents) -> None:
+        """Refuse to take out what asks for another run than that which has ended.
+
+        Raises:
+            ConflictError: it does: somebody wants it to run, and nobody has read that yet.
+        """
+        last = self._ended_run(name)
+        for document in found:
+            part = document.part
+            if not isinstance(part, job_documents.Job):
+                raise requests.ConflictError(f"{document.label} has a mistake")
+            if part.spec.run != last.run:
+                told = f"it asks for run {part.spec.run}, and run {last.run} is what has ended"
+                raise requests.ConflictError(told)
+
+    def _pool_of_nodes(self) -> dict[str, str]:
+        """The pool of each node; empty where that can't be told, and each is asked about alone."""
+        try:
+            pools = self._pools()
+        except Exception:  # which each of them meets again, and tells
+            return {}
+        return {node: pool for pool, names in pools.items() for node in names}
+
+    def _pool_of(self, node: str) -> str:
+        pools = self._pools()
+        for pool, names in pools.items():
+            if node in names:
+                return pool
+        hint = nearest.hint(node, (name for names in pools.values() for name in names))
+        raise requests.MissingError(f"no pool declares a node {node}{hint}")
+
+    def _holding(self, name: str, reason: str) -> Callable[[_Document], requests.Fields]:
+        def revise(document: _Document) -> requests.Fields:
+            last = self._last_runs(name)
+            if last is not None and last.finished_as and last.run == run_of(document):
+                raise requests.ConflictError(finished(last))
+            return hold_fields(document, reason)
+
+        return revise
+
+
+def finished(last: LastRun) -> str:
+    """Why a run can't be held."""
+    return (
+        f"run {last.run} of it is {last.finished_as} already, and can't be held; "
+        "`muster rerun` starts another"
+    )
+
+
+def _spec(document: _Document) -> Mapping[str, Any]:
+    """The spec of a document as somebody wrote it, which may be anything.
+
+    Raises:
+        ConflictError: it is no mapping.
+    """
+    spec = document.get("spec")
+    if spec is None:
+        return {}
+    if not isinstance(spec, Mapping):
+        raise requests.ConflictError(_wrong(document, "spec", spec, "a mapping"))
+    return spec
+
+
+def _wrong(document: _Document, field: str, found: Any, expected: str) -> str:
+    """That a field has to be mended before anything can be made of it."""
+    label = f"{document['kind']}/{document['metadata']['name']}"
+    shown = explain.shown(found)
+    return f"{field} of {label}: found {shown}, expected {expected}: mend the document first"
+
+
+def run_of(document: _Document) -> int:
+    """The run that a document asks for.
+
+    Raises:
+        ConflictError: it says something else than a whole number there.
+    """
+    run = _spec(document).get("run")
+    if run is None:
+        return 1
+    if isinstance(run, bool) or not isinstance(run, int):
+        raise requests.ConflictError(_wrong(document, "spec.run", run, "a whole number"))
+    return run
+
+
+def _rerunning(document: _Document) -> requests.Fields:
+    return ((("spec", "run"), run_of(document) + 1),)
+
+
+def hold_fields(document: _Document, reason: str) -> requests.Fields:
+    """What is set in the document of a job that is held, with why where that is said.
+
+    Nothing where it is held already, and no other reason is given: the first one's stays.
+    """
+    spec = document.get("spec")
+    if not reason and isinstance(spec, Mapping) and spec.get("suspend") is True:
+        return ()
+    return (
+        (("spec", "suspend"), True),
+        (("spec", "suspendReason"), reason or edit.REMOVED),
+    )
+
+
+#: What leaves the document of a job that is released.
+RELEASE_FIELDS: requests.Fields = (
+    (("spec", "suspend"), edit.REMOVED),
+    (("spec", "suspendReason"), edit.REMOVED),
+)
+
+
+def _releasing(_document: _Document) -> requests.Fields:
+    return RELEASE_FIELDS
+
+
+_SIMPLE = {"rerun": _rerunning, "release": _releasing}
+
+
+def overrides_of(document: _Document) -> list[Mapping[str, Any]]:
+    """The overrides of a pool as they are written.
+
+    Raises:
+        ConflictError: they are no list of mappings.
+    """
+    found = _spec(document).get("overrides") or []
+    if not isinstance(found, list) or not all(isinstance(entry, Mapping) for entry in found):
+        expected = "a list of mappings"
+        raise requests.ConflictError(_wrong(document, "spec.overrides", found, expected))
+    return found
+
+
+def drains_alike(entry: Mapping[str, Any], added: Mapping[str, Any]) -> bool:
+    """Whether an override drains the very nodes of another for the same reason."""
+    wanted = ("hosts", "reason")
+    return entry.get("drain") is not False and all(entry.get(of) == added[of] for of in wanted)
+
+
+def _draining(change: SubmittedDocument, hosts: str) -> Callable[[_Document], requests.Fields]:
+    """Add an override behind those that are there."""
+    if not change.reason:
+        raise requests.ConflictError(f"draining {hosts} needs a reason, for who comes after")
+    added = {"hosts": hosts, "reason": change.reason, "owner": change.identity}
+
+    def revise(document: _Document) -> requests.Fields:
+        overrides = overrides_of(document)
+        if any(drains_alike(entry, added) for entry in overrides):
+            return ()
+        return ((("spec", "overrides", len(overrides)), added),)
+
+    return revise
+
+
+def _undraining(nodes: Sequence[str]) -> Callable[[_Document], requests.Fields]:
+    """Take nodes out of every override that drains one of them."""
+    wanted = set(nodes)
+
+    def revise(document: _Document) -> requests.Fields:
+        made: list[tuple[tuple[str | int, ...], Any]] = []
+        drained: set[str] = set()
+        overrides = overrides_of(document)
+        for position in reversed(range(len(overrides))):
+            entry = overrides[position]
+            path = ("spec", "overrides", position)
+            try:
+                hosts = hostlists.expand(str(entry.get("hosts", "")))
+            except hostlists.HostListError as error:
+                raise requests.ConflictError(str(error)) from None
+            if wanted.isdisjoint(hosts) or entry.get("drain") is False:
+                continue
+            drained |= wanted.intersection(hosts)
+            left = [host for host in hosts if host not in wanted]
+            if left:
+                made.append(((*path, "hosts"), hostlists.fold(left)))
+            else:
+                made.append((path, edit.REMOVED))
+        if idle := [node for node in nodes if node not in drained]:
+            name = document["metadata"]["name"]
+            what = f"node{'s' if len(idle) > 1 else ''} {hostlists.fold(idle)}"
+            raise requests.MissingError(
+                f"no override of pool {name} drains {what} in git (`muster overrides` lists "
+                "drains that are not in git)"
+            )
+        return tuple(made)
+
+    return revise
+
+
+def is_digest(text: str) -> bool:
+    """Whether a text is a digest that a held change can have."""
+    return digests.parse_digest(text) is not None
+
+
+def require_digest(text: str) -> None:
+    """Raise ConflictError where a text is no digest of a change."""
+    if not is_digest(text):
+        raise requests.ConflictError(
+            f"{text!r} is no digest of a change; `muster status` tells what is held, with the "
+            "command that approves it"
+        )
+
+
+def person(identity: str) -> requests.Person:
+    """Whom a commit names as author."""
+    name, at, _ = identity.partition("@")
+    return requests.Person(name, identity if at else f"{identity}@localhost")
+
+
+_STATUS = {
+    "failed": 503,
+    "missing": 404,
+    "conflict": 409,
+    "elsewhere": 403,
+    "forbidden": 403,
+    "undecided": 503,
+    "refused": 400,
+    "defect": 500,
+    "withdrawn": submission.WITHDRAWN,
+}
+
+
+def _result(change: SubmittedDocument, answer: requests.Result) -> Result:
+    """The writer's answer as the asker sees it."""
+    status = _STATUS.get(answer.status)
+    if answer.status == "missing" and change.verb == "prune":
+        return Result(change.name, 200, "its file has left already")
+    if answer.status in {"conflict", "elsewhere"} and change.verb == "prune":
+        return Result(change.name, 200, f"its file stays: {answer.message}")
+    if answer.status == "forbidden" and change.verb == "prune":
+        return Result(change.name, 403, f"its file stays: {answer.message}")
+    if answer.status == "failed":
+        return Result(change.name, 503, f"git can't be reached: {answer.message}")
+    if answer.status == "refused" and change.verb == "submit":
+        status = 409  # the document itself was checked before
+    if status is not None:
+        return Result(change.name, status, answer.message)
+    if answer.status != "unchanged":
+        return Result(change.name, 200, "", answer.commit)
+    message = requests.IS_HELD if change.verb == "hold" else answer.message
+    return Result(change.name, 200, message, answer.commit)

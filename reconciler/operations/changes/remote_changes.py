@@ -1,0 +1,342 @@
+"""Changes of desired state that people ask the controller for: checked, gathered, pushed.
+
+A document is checked before anything is promised. What passes within a few milliseconds of each
+other becomes one commit, made in a thread, so that hundreds of people (or one script) submitting
+at once cost one push. A submission is answered when it is pushed.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+import msgspec
+
+from reconciler.desired.checks import submission_checks as submitted
+from reconciler.desired.documents import document_reader as documents
+from reconciler.model import desired
+from reconciler.model.documents import job_spec as job
+from reconciler.operations.changes import job_document as authoring
+
+_LOG = logging.getLogger(__name__)
+
+ChangeVerb = Literal[
+    "cancel",
+    "hold",
+    "release",
+    "rerun",
+    "prune",
+    "drain",
+    "undrain",
+    "approve",
+    "suspend",
+    "resume",
+]
+Verb = Literal["submit"] | ChangeVerb
+
+#: How long the first change of a commit waits for others.
+GATHER_S = 0.03
+#: How many changes are gathered into one commit; it has more where more go together.
+COMMIT_MAX = 500
+#: The status of what was not done since another that goes together with it was refused.
+WITHDRAWN = 424
+#: The most changes that wait; further ones are refused until a commit is made.
+WAITING_MAX = 10_000
+#: The most documents of one request.
+DOCUMENTS_MAX = 5_000
+_SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+
+
+class SubmittedDocument(msgspec.Struct, frozen=True):
+    """A change that somebody asks for: a document, or a verb with its subject.
+
+    Attributes:
+        identity: who asked, as the token says; the commit's author.
+        name: of the job, or of the node for ``drain`` and ``undrain``.
+        text: the document, for ``submit``.
+        reason: why, for the commit's message.
+        dry_run: only tell what would become of it.
+        below: only files there may be changed, since elsewhere it would count for nothing.
+        queue, owner: of the job, for ``submit``, as its document says them.
+        above: who asks is above the rules of Access, as an administrator's token is.
+        warnings: what is wrong with the document and doesn't keep it out, a sentence each.
+    """
+
+    verb: Verb
+    identity: str
+    name: str
+    text: str = ""
+    reason: str = ""
+    dry_run: bool = False
+    warnings: tuple[str, ...] = ()
+    below: str = ""
+    queue: str = ""
+    owner: str = ""
+    above: bool = False
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What became of a change.
+
+    ``status`` is as in HTTP: 200 pushed (or there already), 400 invalid, 403 not allowed, 404 no
+    such subject, 409 another document of that name is there, 424 (``WITHDRAWN``) another that goes
+    together with it was refused, 503 git can't be reached.
+    """
+
+    name: str
+    status: int
+    message: str = ""
+    commit: str | None = None
+    problems: tuple[desired.Problem, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def withdrawn(name: str) -> Result:
+    """What becomes of a change that can be made, and goes together with one that can't."""
+    return Result(name, WITHDRAWN, "not done, since another that goes together with it is refused")
+
+
+class Submitter(Protocol):
+    """Turns changes into pushed commits."""
+
+    async def submit(
+        self, documents: list[SubmittedDocument], *, together: bool = False
+    ) -> list[Result]:
+        """One result for each change, in order.
+
+        Args:
+            documents: the changes.
+            together: all of them are made, in one push, or none.
+        """
+        ...
+
+    async def run(self) -> None:
+        """Do the work, until cancelled."""
+        ...
+
+
+class Pusher(Protocol):
+    """Makes one commit of some changes and pushes it; runs in a thread, one call at a time."""
+
+    def push(self, groups: Sequence[Sequence[SubmittedDocument]]) -> list[list[Result]]:
+        """One result for each change, in order; of each group all are pushed or none."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+class UnavailableError(Exception):
+    """What a change depends on can't be read now; it was not made."""
+
+
+class InvalidError(ValueError):
+    """What was sent holds no jobs that could run; nothing of it was submitted."""
+
+    def __init__(self, message: str, problems: tuple[desired.Problem, ...] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems
+
+
+def wrong_anywhere(text: str) -> tuple[str, ...]:
+    """What is wrong with jobs in a YAML text whatever cluster they are for; one text a problem.
+
+    What they name may be there.
+    """
+    data = text.encode()
+    judge = submitted.Judge(desired.Structure())
+    found = judge.problems("submission", data, documents.read(data), 0.0, "")
+    return tuple(
+        one.text()
+        for one in found
+        if one.severity == "error" and not one.rule.startswith("unknown-")
+    )
+
+
+def read(
+    text: str,
+    identity: str,
+    judge: submitted.Judge | None = None,
+    now: float = 0.0,
+    owner: str = "",
+    *,
+    known: submitted.Known | None = None,
+    basis: str = "",
+) -> list[SubmittedDocument]:
+    """The jobs in a YAML or JSON text, checked each by itself.
+
+    Args:
+        text: one or several documents.
+        identity: who asks.
+        judge: of the structure in force, to check them against; None: not known here.
+        now: seconds since the epoch, for waivers of policies.
+        owner: of those that name none; empty: they stay without.
+        known: tells of names those that are jobs', for what depends on them; None: nobody can tell.
+        basis: what to say where a name is unknown, of a judge that goes by no newest structure.
+
+    Raises:
+        InvalidError: anything is wrong with any of them, or there is none.
+    """
+    data = text.encode()
+    file = documents.read(data)
+    if judge is None:
+        problems = documents.problems("submission", data, file)
+    else:
+        problems = judge.problems("submission", data, file, now, owner, known=known)
+    errors = tuple(problem for problem in problems if problem.severity == "error")
+    if errors:
+        many = f"{len(errors)} problem{'s' if len(errors) > 1 else ''}"
+        is_unknown = any(problem.rule.startswith("unknown-") for problem in errors)
+        more = f"; {basis}" if basis and is_unknown else ""
+        raise InvalidError(f"{many}; nothing was submitted{more}", errors)
+    found: list[SubmittedDocument] = []
+    for piece, one in _pieces(text, file):
+        if not isinstance(one.part, job.Job):
+            raise InvalidError(
+                f"{one.label or 'a document'} is no Job; other kinds are changed by commits "
+                "to the repository"
+            )
+        whose, written = one.part.spec.owner or "", piece
+        if owner and not whose:
+            whose, written = owner, authoring.owned(piece, owner)
+            if written == piece:  # it would be nobody's, and count under no quota of a person
+                raise InvalidError(
+                    f"{one.label}: its owner can't be written into it, as its text can't be "
+                    f"edited: write `owner: {owner}` under spec:, and leave out directives (%) "
+                    "and lines of `...`"
+                )
+        found.append(
+            SubmittedDocument(
+                "submit",
+                identity,
+                one.name,
+                written,
+                warnings=tuple(each.message for each in problems if each.object == one.label),
+                queue=one.part.spec.queue,
+                owner=whose,
+            )
+        )
+    if not found:
+        raise InvalidError("there is no document in it; send one or several jobs as YAML or JSON")
+    if len(found) > DOCUMENTS_MAX:
+        raise InvalidError(f"{len(found)} documents at once; at most {DOCUMENTS_MAX}")
+    names = [one.name for one in found]
+    twice = sorted({name for name in names if names.count(name) > 1}) if _repeats(names) else []
+    if twice:
+        raise InvalidError(f"job {twice[0]} is there twice; names are unique")
+    return found
+
+
+def _pieces(text: str, file: documents.File) -> Iterator[tuple[str, documents.Document]]:
+    """The text of each document by itself, with what stands in it.
+
+    Raises:
+        InvalidError: two can't be told apart, as YAML has other ends of lines as well.
+    """
+    starts = [match.start() for match in _SEPARATOR.finditer(text)]
+    if not starts and len(file.documents) == 1:
+        yield text.lstrip("\r\n"), file.documents[0]
+        return
+    bounds = [0, *(start for start in starts if start > 0), len(text)]
+    for start, end in itertools.pairwise(bounds):
+        piece = _SEPARATOR.sub("", text[start:end], count=1).lstrip("\r\n")
+        inside = documents.read(piece.encode()).documents
+        if len(inside) > 1:  # each would be committed with the others in its file
+            raise InvalidError(
+                f"{inside[1].label or 'a document'} is not told apart from the one before it: end "
+                "lines with a line feed, and begin each document with a line of its own: ---"
+            )
+        for one in inside:
+            yield piece, one
+
+
+def _repeats(names: list[str]) -> bool:
+    return len(set(names)) < len(names)
+
+
+class _Asked(NamedTuple):
+    """Changes that go together, and who waits for what becomes of them."""
+
+    changes: list[SubmittedDocument]
+    future: asyncio.Future[list[Result]]
+
+
+class Batcher:
+    """A ``Submitter`` that gathers changes into commits. ``run`` has to be running."""
+
+    def __init__(self, pusher: Pusher) -> None:
+        self._pusher = pusher
+        self._waiting: deque[_Asked] = deque()
+        self._count = 0
+        self._some = asyncio.Event()
+
+    async def submit(
+        self, documents: list[SubmittedDocument], *, together: bool = False
+    ) -> list[Result]:
+        """One result for each change, in order, when all are pushed or refused."""
+        if self._count + len(documents) > WAITING_MAX:
+            told = f"{self._count} changes wait to be pushed already; come again"
+            return [Result(one.name, 503, told) for one in documents]
+        if not documents:
+            return []
+        loop = asyncio.get_running_loop()
+        groups = [documents] if together else [[one] for one in documents]
+        asked = [_Asked(group, loop.create_future()) for group in groups]
+        self._waiting += asked
+        self._count += len(documents)
+        self._some.set()
+        found = await asyncio.gather(*(one.future for one in asked))
+        return [result for results in found for result in results]
+
+    async def run(self) -> None:
+        """Make commits until cancelled; what waits then is refused."""
+        try:
+            while True:
+                await self._some.wait()
+                if self._count < COMMIT_MAX:
+                    await asyncio.sleep(GATHER_S)
+                await self._push(self._batch())
+        finally:
+            for one in self._waiting:
+                one.future.cancel()
+            self._waiting.clear()
+            self._count = 0
+            self._pusher.close()
+
+    def _batch(self) -> list[_Asked]:
+        """What is pushed next: as much as fits, and one group at the least."""
+        batch: list[_Asked] = []
+        size = 0
+        while self._waiting and (not batch or size + len(self._waiting[0].changes) <= COMMIT_MAX):
+            batch.append(self._waiting.popleft())
+            size += len(batch[-1].changes)
+        self._count -= size
+        if not self._waiting:
+            self._some.clear()
+        return batch
+
+    async def _push(self, batch: list[_Asked]) -> None:
+        groups = [one.changes for one in batch]
+        try:
+            results = await asyncio.to_thread(self._pusher.push, groups)
+        except UnavailableError as error:
+            results = _all(groups, 503, str(error))
+        except Exception:
+            _LOG.exception("%d changes could not be pushed", sum(map(len, groups)))
+            told = "an unexpected error while pushing; the controller's log has it"
+            results = _all(groups, 500, told)
+        for one, found in zip(batch, results, strict=True):
+            with contextlib.suppress(asyncio.InvalidStateError):
+                one.future.set_result(found)
+
+
+def _all(
+    groups: Sequence[Sequence[SubmittedDocument]], status: int, told: str
+) -> list[list[Result]]:
+    """The same for each change."""
+    return [[Result(change.name, status, told) for change in group] for group in groups]

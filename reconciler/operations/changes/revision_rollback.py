@@ -1,0 +1,280 @@
+"""Going back to an earlier revision: one commit on top that makes the structure what it was.
+
+History is not rewritten: what was good before is committed again, and reviewed, verified and held
+like any other change. Jobs stay as they are unless they are asked for, since a run happens once.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from reconciler.changes import push_result as pushing
+from reconciler.changes.clone import clone_lock as turns
+from reconciler.changes.clone import ignored_files as hidden
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.operations.plan import diff as differences
+from reconciler.operations.plan import revisions
+from reconciler.operations.validate import introduced as broughtby
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+class RollbackError(Exception):
+    """It can't be made; says why."""
+
+
+class Rollback(msgspec.Struct, frozen=True):
+    """A commit that is made and not in any branch yet, and what it changes.
+
+    Attributes:
+        commit: it. head: the commit on top of which it is, and ``onto`` the branch that was there.
+        found: what changes, all that is pushed with it. problems: what would be wrong then.
+        along: commits that are not pushed yet and go along, each with its subject, newest first.
+        unread: files that stay as they are: they can't be read, and what they held then is nothing.
+        drains: nodes that somebody drained since, and that take work again, each with the reason.
+    """
+
+    commit: str
+    head: str
+    onto: str
+    found: revisions.Comparison
+    problems: tuple[str, ...] = ()
+    along: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    drains: tuple[str, ...] = ()
+
+    @property
+    def changes(self) -> tuple[differences.Change, ...]:
+        """The objects that differ, removals first."""
+        return self.found.changes
+
+
+def prepare(
+    clone: Path,
+    sub_path: str,
+    revision: str,
+    *,
+    jobs: bool = False,
+    reason: str = "",
+    live: revisions.InForce | None = None,
+) -> Rollback | None:
+    """Make the commit that goes back to ``revision``; None where nothing differs.
+
+    Args:
+        clone: a work tree without changes.
+        sub_path: where in the repository desired state begins.
+        revision: to which to go back.
+        jobs: whether jobs go back too.
+        reason: for the commit's message.
+        live: what a controller has in force, where that is known.
+
+    Raises:
+        RollbackError: it can't be made.
+    """
+    try:
+        if gitobjects.run(clone, "status", "--porcelain", "--untracked-files=no").stdout:
+            raise RollbackError(f"{clone} has changes that are not committed: commit or undo them")
+        head, onto = _commit_of(clone, "HEAD"), _checked_out(clone)
+        target = _commit_of(clone, revision)
+        paths, unread = _paths(clone, sub_path, head, target, jobs=jobs)
+        if not paths:
+            return None
+        commit = _make(clone, head, target, paths, reason)
+        base, along = _not_pushed(clone, head)
+    except gitobjects.GitError as error:
+        raise RollbackError(str(error)) from error
+    try:
+        found = revisions.compare(clone, sub_path, head, commit, live=live)
+        whole = revisions.compare(clone, sub_path, base, commit, live=live) if along else found
+    except revisions.RevisionError as error:
+        raise RollbackError(str(error)) from error
+    before = {broughtby.identity(p) for p in found.base.status.problems}
+    touched = {f"{one.kind}/{one.name}" for one in found.changes}
+    problems = [
+        p.text()
+        for p in found.head.status.problems
+        if p.severity == "error"
+        and broughtby.identity(p) not in before
+        # Jobs in force stay as they are, whatever an older policy would say of them.
+        and (not p.object.startswith("Job/") or p.object in touched)
+    ]
+    drains = tuple(_ended_drains(found))
+    return Rollback(commit, head, onto, whole, tuple(problems), along, tuple(unread), drains)
+
+
+def _ended_drains(found: revisions.Comparison) -> Iterator[str]:
+    """Nodes that are drained before and not after, where they are still there."""
+    after = found.head.structure.pools
+    for name, pool in sorted(found.base.structure.pools.items()):
+        other = after.get(name)
+        for node, drain in sorted(pool.drains.items()):
+            if other is not None and node in other.nodes and node not in other.drains:
+                yield f"{node} ({drain.reason})" if drain.reason else node
+
+
+def _not_pushed(clone: Path, head: str) -> tuple[str, tuple[str, ...]]:
+    """The last commit that is pushed, and those behind it; ``head`` where nowhere is pushed to."""
+    upstream = ("rev-parse", "--verify", "--quiet", "HEAD@{upstream}")
+    pushed = gitobjects.run(clone, *upstream, good=(0, 1, 128)).stdout.decode().strip()
+    common = gitobjects.run(clone, "merge-base", pushed or head, head, good=(0, 1)).stdout
+    base = common.decode().strip() or head
+    listed = gitobjects.run(clone, "log", "--format=%h %s", f"{base}..{head}").stdout
+    return base, tuple(listed.decode("utf-8", "replace").splitlines())
+
+
+def publish(clone: Path, made: Rollback, branch: str = "") -> bool:
+    """Put a prepared commit into the branch that is checked out, or into a new one; push it.
+
+    Returns:
+        Whether it was pushed; False where the branch follows no remote one.
+
+    Raises:
+        RollbackError: somebody was faster, or git refuses.
+    """
+    try:
+        with turns.taken(gitobjects.git_folder(clone)):
+            return _published(clone, made, branch)
+    except gitobjects.GitError as error:
+        raise RollbackError(str(error)) from error
+
+
+def _published(clone: Path, made: Rollback, branch: str) -> bool:
+    if branch:
+        gitobjects.run(clone, "branch", "--", branch, made.commit)
+        remote, name = "origin", branch
+    elif _checked_out(clone) != made.onto:
+        raise RollbackError(
+            f"{made.onto or 'no branch'} was checked out in {clone} when this was prepared, and "
+            "is no longer: nothing was changed; look again"
+        )
+    else:
+        in_the_way = hidden.added(clone, made.head, made.commit)
+        if in_the_way:
+            raise RollbackError(
+                f"something that is not committed stands in {clone} in place of "
+                f"{hidden.named(in_the_way)}: commit it or move it away; nothing was changed"
+            )
+        turns.git(clone, "merge", "--quiet", "--ff-only", "--no-overwrite-ignore", made.commit)
+        upstream = gitobjects.run(
+            clone, "rev-parse", "--abbrev-ref", "HEAD@{upstream}", good=(0, 128)
+        )
+        remote, _, name = upstream.stdout.decode().strip().partition("/")
+    if not remote or not name or not gitobjects.run(clone, "remote").stdout.strip():
+        return False
+    why = pushing.push(clone, remote, made.commit, f"refs/heads/{name}")
+    if why:
+        raise RollbackError(
+            f"it is committed here and not pushed, since somebody else pushed: {why}; "
+            "`git pull --rebase`, look again, and `git push`"
+        )
+    return True
+
+
+def _checked_out(clone: Path) -> str:
+    """The branch; empty: there is none."""
+    said = gitobjects.run(clone, "symbolic-ref", "--quiet", "--short", "HEAD", good=(0, 1))
+    return said.stdout.decode().strip()
+
+
+def _commit_of(clone: Path, revision: str) -> str:
+    found = (
+        gitobjects.run(
+            clone,
+            "rev-parse",
+            "--verify",
+            "--quiet",
+            "--end-of-options",
+            f"{revision}^{{commit}}",
+            good=(0, 1, 128),
+        )
+        .stdout.decode()
+        .strip()
+    )
+    if not found:
+        raise RollbackError(f"{revision} is no revision of {clone}")
+    return found
+
+
+def _paths(
+    clone: Path, sub_path: str, head: str, target: str, *, jobs: bool
+) -> tuple[list[str], list[str]]:
+    """The files that have to be as they were, and those of which nobody can tell what they are."""
+    arguments = ["diff", "--name-only", "--no-renames", "-z", head, target]
+    if sub_path:
+        arguments += ["--", f"{sub_path}/"]
+    listed = os.fsdecode(gitobjects.run(clone, *arguments).stdout).split("\0")
+    found, unread = [], []
+    for path in listed:
+        if not path.endswith(_SUFFIXES):
+            continue
+        sides = _read(clone, head, path), _read(clone, target, path)
+        kinds = {document.kind for side in sides if side for document in side.documents}
+        if not jobs and not kinds and any(side and side.opaque for side in sides):
+            unread.append(path)  # a new job with a slip in it may be all that it holds
+            continue
+        if not jobs and "Job" in kinds and len(kinds) > 1:
+            raise RollbackError(
+                f"{path} holds jobs and other objects: go back with --jobs, or edit it by hand"
+            )
+        if jobs or "Job" not in kinds:
+            found.append(path)
+    return found, unread
+
+
+def _read(clone: Path, commit: str, path: str) -> documents.File | None:
+    """What a file holds in a commit; None where it is not there."""
+    shown = gitobjects.run(clone, "show", f"{commit}:{path}", good=(0, 128))
+    return None if shown.returncode else documents.read(shown.stdout)
+
+
+def _make(clone: Path, head: str, target: str, paths: list[str], reason: str) -> str:
+    """The commit, made beside the index and the work tree."""
+    with tempfile.TemporaryDirectory(prefix="muster-") as folder:
+        index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+        gitobjects.run(clone, "read-tree", head, extra=index)
+        for path in paths:
+            listed = gitobjects.run(clone, "ls-tree", "-z", target, "--", path).stdout
+            entry = os.fsdecode(listed).split("\0")[0]
+            if entry:
+                mode, _, rest = entry.partition(" ")
+                blob = rest.partition(" ")[2].partition("\t")[0]
+                gitobjects.run(
+                    clone,
+                    "update-index",
+                    "--add",
+                    "--cacheinfo",
+                    f"{mode},{blob},{path}",
+                    extra=index,
+                )
+            else:
+                gitobjects.run(clone, "update-index", "--force-remove", "--", path, extra=index)
+        tree = gitobjects.run(clone, "write-tree", extra=index).stdout.decode().strip()
+    signed = (
+        gitobjects.run(clone, "config", "--type=bool", "--default=false", "--get", "commit.gpgsign")
+        .stdout.decode()
+        .strip()
+    )
+    subject = f"Roll back to {target[:12]}" + (f": {reason}" if reason else "")
+    sign = ["-S"] if signed == "true" else []
+    made = gitobjects.run(clone, "commit-tree", *sign, "-p", head, "-m", subject, tree)
+    return made.stdout.decode().strip()
+
+
+def here(folder: Path) -> Path:
+    """The clone around a folder.
+
+    Raises:
+        RollbackError: there is none.
+    """
+    with contextlib.suppress(gitobjects.GitError, OSError):
+        found = gitobjects.run(folder, "rev-parse", "--show-toplevel").stdout.decode().rstrip("\n")
+        if found:
+            return Path(found)
+    raise RollbackError(
+        f"{os.fspath(folder)} is in no clone: stand in one, or name it with --clone"
+    )

@@ -1,0 +1,130 @@
+"""Jobs submitted in a clone: a commit for each, or one for the file in which they stand there."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from reconciler.changes import yaml_edit as edit
+from reconciler.changes.clone import working_clone as clones
+from reconciler.desired.checks import submission_checks as submitted
+from reconciler.desired.documents import document_reader as documents
+from reconciler.operations.changes import change_requests as asked
+from reconciler.operations.changes import job_document as authoring
+from reconciler.operations.changes import remote_changes as submission
+from reconciler.operations.changes import targets
+
+Json = Any
+
+#: The most jobs that the subject of a commit names.
+NAMES_MAX = 3
+
+
+def submit(
+    change: asked.Submit,
+    clone: clones.Clone,
+    *,
+    dry_run: bool,
+    standing: Mapping[str, Any] | None = None,
+) -> list[asked.Done]:
+    """A commit for each job of a text that is not there as it is written in it.
+
+    A file of the clone that holds the text, and that is not committed so, is committed itself.
+    ``standing``: what the controller says of what is in force.
+
+    Raises:
+        ChangeError, CloneError, InvalidError: it can't be done.
+    """
+    structure, unchecked = targets.structure_of(clone, standing)
+    judge = None if structure is None else submitted.Judge(structure)
+
+    def known(names: Sequence[str]) -> list[str]:
+        return [name for name in names if clone.find("Job", name) is not None]
+
+    basis = "; ".join(unchecked)
+    jobs = submission.read(owned(change), "", judge, time.time(), known=known, basis=basis)
+    told = "would be submitted" if dry_run else "submitted"
+    in_hand = clone.in_hand(Path(change.place)) if change.place else None
+    if in_hand is not None:
+        whole = _submit_file(change, in_hand, jobs, clone, dry_run=dry_run)
+        return [_said(one, whole, told, unchecked) for one in jobs]
+    written = {one["metadata"]["name"]: one for one in edit.documents(change.text) if one}
+
+    def put(one: submission.SubmittedDocument) -> list[asked.Done]:
+        try:
+            path = _stands(one, written[one.name], clone)
+            earlier = clone.not_pushed(path) if path and not dry_run else None
+            if path and earlier is None:
+                return [asked.Done(one.name, asked.UNCHANGED, warnings=one.warnings)]
+            message = f"Submit Job/{one.name}"
+            outcome = (
+                clone.add_job(one.text, one.name, message=message, dry_run=dry_run)
+                if earlier is None
+                else clone.push_again(earlier, path)
+            )
+        except clones.CloneError as error:
+            raise asked.ChangeError(str(error), unreachable=error.unreachable) from error
+        return [_said(one, outcome, told, unchecked)]
+
+    return asked.each(jobs, put)
+
+
+def _said(
+    job: submission.SubmittedDocument, outcome: clones.Outcome, told: str, more: tuple[str, ...]
+) -> asked.Done:
+    done = asked.said(job.name, outcome, told)
+    return msgspec.structs.replace(done, warnings=(*job.warnings, *more))
+
+
+def _submit_file(
+    change: asked.Submit,
+    path: str,
+    jobs: list[submission.SubmittedDocument],
+    clone: clones.Clone,
+    *,
+    dry_run: bool,
+) -> clones.Outcome:
+    """Commit a file of the clone as somebody has written it there."""
+    for one in jobs:
+        present = clone.find("Job", one.name)
+        if present not in (None, path):
+            raise asked.ChangeError(f"another job of the name {one.name} stands in {present}")
+    before = clone.committed(path)
+    kept = {f"Job/{one.name}" for one in jobs}
+    lost = [one.label for one in documents.read(before or b"").documents if one.label not in kept]
+    if lost:
+        raise asked.ChangeError(
+            f"{path} as it is committed holds {lost[0]} as well, which a submission takes from "
+            "nobody: commit the file by hand, or put it back"
+        )
+    names = [f"Job/{one.name}" for one in jobs]
+    shown = ", ".join(names[:NAMES_MAX]) + (" and more" if len(names) > NAMES_MAX else "")
+    text = owned(change) if before is None else change.text
+    return clone.commit_file(path, text, f"Submit {shown}", read=change.text, dry_run=dry_run)
+
+
+def owned(change: asked.Submit) -> str:
+    """The text that is committed: with an owner, where one is known."""
+    return authoring.owned(change.text, change.owner) if change.owner else change.text
+
+
+def _stands(job: submission.SubmittedDocument, written: Json, clone: clones.Clone) -> str:
+    """The file in which a job stands in the clone, committed, as written or with its owner.
+
+    Empty where it stands nowhere so.
+    """
+    path = clone.find("Job", job.name)
+    if path is None:
+        return ""
+    there = edit.documents(clone.text(path) or "")
+    if written not in there and edit.documents(job.text)[0] not in there:
+        return ""
+    clone.require_committed(path)
+    return path
+
+
+def placed(change: asked.Submit, read: str, problems: Sequence[str]) -> tuple[str, ...]:
+    """What is wrong with a text, as it was ``read``, at the lines of the file somebody wrote."""
+    return tuple(authoring.placed(one, change.text, read, change.place) for one in problems)

@@ -1,0 +1,63 @@
+"""Suspending and resuming: ``spec.suspend`` of the cluster or a queue, in a clone or a controller.
+
+Jobs are held and released instead, which is the same field of theirs.
+"""
+
+from typing import Literal
+
+from reconciler.changes import requests
+from reconciler.changes import yaml_edit as edit
+from reconciler.changes.clone import working_clone as clones
+
+Verb = Literal["suspend", "resume"]
+_KINDS = {"cluster": "Cluster", "queue": "Queue"}
+JOB = "job/"
+
+
+def parse(subject: str) -> tuple[str, str]:
+    """Kind and name of ``cluster``, or ``queue/NAME``; the name of the cluster is empty.
+
+    Raises:
+        ConflictError: it is neither.
+    """
+    word, _, name = subject.partition("/")
+    kind = _KINDS.get(word.lower())
+    if kind is None or (kind == "Queue") is not bool(name):
+        raise requests.ConflictError(f"{subject} is none of cluster, queue/NAME, job/NAME")
+    return kind, name
+
+
+def canonical(subject: str) -> str:
+    """The one way to write a subject: ``cluster`` or ``queue/NAME``, as overrides have it.
+
+    Raises:
+        ConflictError: it is neither.
+    """
+    kind, name = parse(subject)
+    return f"{kind.lower()}/{name}" if name else kind.lower()
+
+
+def fields(verb: str) -> requests.Fields:
+    """What is to stand in the document."""
+    return ((("spec", "suspend"), True if verb == "suspend" else edit.REMOVED),)
+
+
+def put(
+    clone: clones.Clone, subject: str, reason: str, *, verb: Verb, dry_run: bool = False
+) -> clones.Outcome:
+    """Commit that something is suspended or not, and push.
+
+    Raises:
+        ConflictError: there is no such thing.
+        CloneError, EditError: git refuses, or the document can't be changed.
+    """
+    kind, name = parse(subject)
+    if not name:
+        names = clone.names(kind)
+        if not names:
+            raise requests.ConflictError(
+                f"there is no Cluster in {clone.state}: write one, with `suspend: true`"
+            )
+        name = names[0]
+    message = f"{verb.capitalize()} {kind}/{name}" + (f": {reason}" if reason else "")
+    return clone.set_fields(kind, name, fields(verb), message=message, dry_run=dry_run)

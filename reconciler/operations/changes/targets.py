@@ -1,0 +1,134 @@
+"""Where a change is made: in the clone that somebody names or stands in, or at the controller."""
+
+import contextlib
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from reconciler.changes.clone import working_clone as clones
+from reconciler.desired.apply import validate
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.model import desired
+from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import endpoints
+from reconciler.operations.validate import object_folders as places
+
+
+class Target:
+    """Where changes are made: a clone, or a controller.
+
+    Beside a clone the endpoint, where there is one, is asked how jobs stand and what of the
+    repository is read, and no more; ``standing`` is what it said of that (``/v1/sync``).
+    """
+
+    def __init__(
+        self,
+        *,
+        clone: clones.Clone | None = None,
+        endpoint: endpoints.Endpoint | None = None,
+        standing: dict[str, Any] | None = None,
+    ) -> None:
+        self.clone = clone
+        self.endpoint = endpoint
+        self.standing = standing
+
+    def describe(self) -> str:
+        """The place, in words: whose folder, or which controller."""
+        if self.clone is not None:
+            return f"clone {self.clone.root}"
+        return f"controller {self.endpoint.url}" if self.endpoint else "nowhere"
+
+    @property
+    def way(self) -> str:
+        """Which way a change went, behind its commit."""
+        return "by the controller" if self.clone is None else f"in {self.clone.root.name}/"
+
+
+def find(*, clone: Path | None, server: str | None, token_file: str | None, here: Path) -> Target:
+    """The clone that is named, the one around ``here``, or the controller.
+
+    Where a ``server`` is named the clone around ``here`` is taken as long as it is one of what
+    that controller reads. Where that can't be told, it may be another cluster's.
+
+    Raises:
+        CloneError: there is no clone where one is named, or it can't be told what of it is meant.
+        EndpointError: there is no controller either, or the one named does not say what it reads.
+    """
+    server = server or None  # of an empty variable
+    if clone is not None or _is_desired_clone(here):
+        endpoint = None
+        with contextlib.suppress(endpoints.EndpointError):
+            endpoint = endpoints.find(server, token_file, here)
+        if clone is not None or endpoint is None or _has_identity(here):
+            if clone is None and server is not None and endpoint is not None:
+                told: dict[str, Any] | None = _told(endpoint, here)
+                if not places.is_read(here, told or {}):
+                    return Target(endpoint=endpoint)
+            else:
+                told = places.standing(endpoint)
+            found = places.clone_of(clone or here, endpoint, told)
+            return Target(clone=found, endpoint=endpoint, standing=told)
+        return Target(endpoint=endpoint)  # who has no name in git has one at the controller
+    return Target(endpoint=endpoints.find(server, token_file, here))
+
+
+def _told(endpoint: endpoints.Endpoint, here: Path) -> dict[str, Any]:
+    """What a controller that is named says of its repository.
+
+    Raises:
+        EndpointError: it says nothing, so that it can't be told whether the clone around ``here``
+            is one of that repository.
+    """
+    try:
+        return places.asked(endpoint)
+    except (clients.ApiError, endpoints.EndpointError) as error:
+        raise endpoints.EndpointError(
+            f"nothing was changed: it can't be told whether the clone around {here} is one of what "
+            f"the controller at {endpoint.url} reads ({error}); where it is, name it with --clone "
+            f"{shlex.quote(str(here))}, and else try again once that controller tells it"
+        ) from error
+
+
+def structure_of(
+    clone: clones.Clone, standing: Mapping[str, Any] | None = None
+) -> tuple[desired.Structure | None, tuple[str, ...]]:
+    """What is committed in a clone beside jobs, and a warning where that is wrong.
+
+    Then it is what is in force instead, as far as ``standing`` tells the revision and the clone has
+    it; else None.
+    """
+    found = validate.check(clone.structural_files())
+    wrong = [one for one in found.status.problems if one.severity == "error"]
+    if not wrong:
+        return found.structure, ()
+    kept = (standing or {}).get("structureRevision")
+    if kept:
+        files = clone.structural_files_at(kept)
+        earlier = validate.check(files)
+        if files and not any(one.severity == "error" for one in earlier.status.problems):
+            told = f"it was checked by what is in force, of {kept[:12]}: {wrong[0].text()}"
+            return earlier.structure, (told,)
+    told = f"its queue and what else it names could not be checked: {wrong[0].text()}"
+    return None, (told,)
+
+
+def _is_desired_clone(here: Path) -> bool:
+    """Whether ``here`` is in a work tree whose files, as committed, are desired state."""
+    try:
+        top = gitobjects.run(here, "rev-parse", "--show-toplevel").stdout.decode().rstrip("\n")
+        found = gitobjects.run(
+            Path(top), "grep", "--quiet", "--fixed-strings", "apiVersion: muster/v1", "HEAD"
+        )
+    except (gitobjects.GitError, OSError):
+        return False
+    return found.returncode == 0
+
+
+def _has_identity(here: Path) -> bool:
+    """Whether git knows in whose name a commit would be."""
+    try:
+        gitobjects.run(here, "var", "GIT_AUTHOR_IDENT")
+    except (gitobjects.GitError, OSError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The client of the controller's API."""

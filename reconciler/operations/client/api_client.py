@@ -1,0 +1,338 @@
+"""The users' API as functions: what the command line knows of a running controller.
+
+Answers come back as plain values in the shapes of INTERFACES; a refusal comes back as an
+``ApiError`` with the controller's own words. It stands on ``http.client``: most commands send one
+or two requests, and a larger client takes longer to import than they take. The controller is asked
+directly: proxies of the environment are not used.
+"""
+
+import http.client
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from reconciler.model import desired
+from reconciler.model.rules import review_findings as judgement
+from reconciler.operations.client import endpoints
+
+Json = Any
+
+#: The least time that an answer may take, unless a caller has less: news are waited for up to a
+#: minute.
+ANSWER_S_MIN = 90.0
+#: How long a stream may take to begin.
+BEGIN_S = 30.0
+#: The most bytes of a stream handed on at once.
+PIECE_BYTES = 2**16
+#: A larger answer is none of a controller's.
+ANSWER_BYTES_MAX = 2**30
+#: What may stand in a path as it is; whatever else a name holds is escaped.
+_SAFE = "/:@!$&'()*+,;=~%"
+
+
+class ApiError(Exception):
+    """The controller said no, or could not be asked.
+
+    Attributes:
+        status: HTTP status, 0 where there was no answer.
+        problems: what is wrong with what was sent, one text each.
+        rules: the rules by which it is wrong, one for each of these.
+        unreachable: whether there was no controller, or it left in the middle of its answer.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        status: int = 0,
+        problems: tuple[str, ...] = (),
+        *,
+        rules: tuple[str, ...] = (),
+        unreachable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problems = problems
+        self.rules = rules
+        self.unreachable = unreachable
+
+    @property
+    def refused(self) -> bool:
+        """Whether safety, policy or access said no (exit code 3)."""
+        return self.status in (401, 403) or judgement.by_policy(self.rules)
+
+
+class Client:
+    """A connection to one controller; one of its own for each thread that asks."""
+
+    def __init__(
+        self,
+        endpoint: endpoints.Endpoint,
+        timeout_s: float = 30.0,
+        *,
+        answer_s: float = ANSWER_S_MIN,
+    ) -> None:
+        self._endpoint = endpoint
+        self._headers = _bearer(endpoint.token())
+        self.url = endpoint.url
+        self._connect_s, self._answer_s = timeout_s, max(answer_s, timeout_s)
+        self._kept = threading.local()
+        self._all: list[http.client.HTTPConnection] = []
+        if wrong := endpoints.wrong_with_url(endpoint.url):
+            raise ApiError(wrong)
+        self._parts = urlsplit(endpoint.url)
+        self._port = self._parts.port
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for one in self._all:
+            one.close()
+        self._all.clear()
+
+    def get(self, path: str, **query: str | float | None) -> Json:
+        """The JSON of a GET.
+
+        Raises:
+            ApiError: anything but success.
+        """
+        parameters = {key: str(value) for key, value in query.items() if value is not None}
+        return self._json(path, self._send("GET", _target(path, parameters)))
+
+    def data(self, path: str, meanwhile: Callable[[], object] | None = None) -> bytes:
+        """The body of a GET as it is.
+
+        Args:
+            path: what is asked for.
+            meanwhile: what to do while the controller makes it; has to raise no ``OSError``, which
+                would be taken for one of the connection.
+
+        Raises:
+            ApiError: anything but success.
+        """
+        return self._send("GET", path, meanwhile=meanwhile)
+
+    def post(
+        self,
+        path: str,
+        body: Json = None,
+        *,
+        content: bytes | None = None,
+        kind: str = "",
+        query: Mapping[str, str] | None = None,
+    ) -> Json:
+        """The JSON of a POST of JSON, or of ``content`` of the media type ``kind``.
+
+        Raises:
+            ApiError: anything but success.
+        """
+        if content is None:
+            content = b"" if body is None else msgspec.json.encode(body)
+            kind = "" if body is None else "application/json"
+        headers = {"Content-Type": kind} if kind else {}
+        return self._json(path, self._send("POST", _target(path, query or {}), content, headers))
+
+    def delete(self, path: str) -> Json:
+        """The JSON of a DELETE.
+
+        Raises:
+            ApiError: anything but success.
+        """
+        return self._json(path, self._send("DELETE", _target(path, {})))
+
+    def stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        """The body of a GET, piece by piece as it arrives, over a connection of its own.
+
+        Raises:
+            ApiError: anything but success.
+        """
+        connection = self._connection(BEGIN_S)
+        try:
+            answer = self._ask(connection, "GET", _target(path, query), None, {})
+            if answer.status == 401 and self._has_another_token():
+                connection.close()
+                answer = self._ask(connection, "GET", _target(path, query), None, {})
+            if not _is_success(answer):
+                raise self._error(path, answer, self._content(answer))
+            if connection.sock is not None:
+                connection.sock.settimeout(None)
+            while piece := answer.read1(PIECE_BYTES):
+                yield piece
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+
+    def items(self, path: str, **query: str | float | None) -> list[Json]:
+        """All items of a list, however many pages it has."""
+        found: list[Json] = []
+        after: str | None = None
+        for _ in range(10_000):
+            page = self.get(path, after=after, **query)
+            found.extend(page["items"])
+            after = page.get("next")
+            if not after:
+                break
+        return found
+
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        host = self._parts.hostname or ""
+        if self._parts.scheme == "https":
+            return http.client.HTTPSConnection(host, self._port, timeout=timeout_s)
+        return http.client.HTTPConnection(host, self._port, timeout=timeout_s)
+
+    def _ready(self) -> http.client.HTTPConnection:
+        """This thread's connection, another one where the controller has closed it meanwhile."""
+        kept: http.client.HTTPConnection | None = getattr(self._kept, "connection", None)
+        if kept is None:
+            kept = self._kept.connection = self._connection(self._connect_s)
+            self._all.append(kept)
+        if kept.sock is not None and _is_readable(kept.sock):
+            kept.close()
+        if kept.sock is None:
+            kept.timeout = self._connect_s
+            kept.connect()
+        opened: socket.socket = kept.sock
+        opened.settimeout(self._answer_s)
+        return kept
+
+    def _begin_anew(self) -> None:
+        kept: http.client.HTTPConnection | None = getattr(self._kept, "connection", None)
+        if kept is not None:
+            kept.close()
+
+    def _ask(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        *,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> http.client.HTTPResponse:
+        """Send a request and read the head of its answer."""
+        try:
+            prefix = self._parts.path.rstrip("/")
+            connection.request(method, prefix + target, body, {**self._headers, **headers})
+        except (ValueError, UnicodeError):  # the message would show what is in the file
+            raise ApiError("the token holds what no HTTP header can; is the file right?") from None
+        if meanwhile is not None:
+            meanwhile()
+        return connection.getresponse()
+
+    def _send(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        meanwhile: Callable[[], object] | None = None,
+    ) -> bytes:
+        try:
+            connection = self._ready()
+            answer = self._ask(connection, method, target, body, headers or {}, meanwhile=meanwhile)
+            content = self._content(answer)
+            if answer.status == 401 and self._has_another_token():
+                answer = self._ask(self._ready(), method, target, body, headers or {})
+                content = self._content(answer)
+        except BaseException as error:
+            self._begin_anew()  # an exchange that was cut off leaves its connection of no use
+            if isinstance(error, (OSError, http.client.HTTPException)):
+                raise self._unreachable(error) from error
+            raise
+        if not _is_success(answer):
+            raise self._error(target, answer, content)
+        return content
+
+    def _has_another_token(self) -> bool:
+        """Whether the file holds another token by now: `muster up` makes one at each start."""
+        try:
+            found = _bearer(self._endpoint.token())
+        except endpoints.EndpointError:
+            return False
+        self._headers, before = found, self._headers
+        return found != before
+
+    def _content(self, answer: http.client.HTTPResponse) -> bytes:
+        told = answer.length  # of a body whose length is told only a whole read sees a cut end
+        if told is None or told > ANSWER_BYTES_MAX:
+            content = answer.read(ANSWER_BYTES_MAX + 1)
+            if len(content) > ANSWER_BYTES_MAX:
+                raise ApiError(f"{self.url}: an answer of more than {ANSWER_BYTES_MAX} bytes")
+            return content
+        return answer.read()
+
+    def _unreachable(self, error: Exception) -> ApiError:
+        if isinstance(error, http.client.IncompleteRead | http.client.RemoteDisconnected):
+            told = "it left in the middle of its answer"
+        else:
+            plain = error.strerror if isinstance(error, OSError) else None  # without its number
+            told = plain or str(error) or type(error).__name__
+        return ApiError(
+            f"the controller at {self.url} can't be reached ({told}); is it running?",
+            unreachable=True,
+        )
+
+    def _json(self, path: str, content: bytes) -> Json:
+        try:
+            return msgspec.json.decode(content)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ApiError(
+                f"{self.url}{path}: the answer is no JSON; is this a Muster controller?"
+            ) from error
+
+    def _error(self, path: str, answer: http.client.HTTPResponse, content: bytes) -> ApiError:
+        if answer.status < 400:
+            where = answer.headers.get("Location", "elsewhere")
+            return ApiError(
+                f"{self.url}{path}: {answer.status}, which sends to {where}: that is no answer of "
+                "a controller; is a proxy between that asks for a login?",
+                answer.status,
+            )
+        try:
+            told = msgspec.json.decode(content)["error"]
+            problems = tuple(desired.Problem(**one) for one in told.get("problems", ()))
+            message = str(told["message"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return ApiError(f"{self.url}{path}: {answer.status} {answer.reason}", answer.status)
+        if answer.status == 401:
+            message += "; --token-file or MUSTER_TOKEN_FILE names the file that holds yours"
+        return ApiError(
+            message,
+            answer.status,
+            tuple(problem.text() for problem in problems),
+            rules=tuple(problem.rule for problem in problems),
+        )
+
+
+def _target(path: str, query: Mapping[str, str]) -> str:
+    """Path and query as they stand in a request."""
+    escaped = quote(path, safe=_SAFE)
+    return f"{escaped}?{urlencode(query, quote_via=quote)}" if query else escaped
+
+
+def _bearer(token: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _is_success(answer: http.client.HTTPResponse) -> bool:
+    """Whether what was asked was done; a redirection, which is not followed, is no success."""
+    return 200 <= answer.status < 300
+
+
+def _is_readable(of: socket.socket) -> bool:
+    """Whether an idle connection has something to read: its end."""
+    poller = select.poll()
+    poller.register(of, select.POLLIN)
+    return bool(poller.poll(0))

@@ -1,0 +1,161 @@
+"""Which controller a command talks to, and with which token.
+
+In order: what the command line says, ``MUSTER_SERVER`` and ``MUSTER_TOKEN_FILE`` (an empty one is
+as good as none), then the file ``.muster/endpoint.json`` of this folder or the nearest one above
+it, which ``muster up`` writes. Whoever writes such a file hears a token, so that one is taken only
+where ``muster up`` of this user, or of root, may have left it: not from a folder that others write
+to, not out of a repository, and for a controller of this machine.
+"""
+
+import os
+import re
+import stat
+import subprocess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from reconciler.desired.git import git_commands as gitobjects
+
+ENDPOINT_FILE = Path(".muster") / "endpoint.json"
+#: Addresses of loopback, written so that no two readers take them for different hosts.
+_LOCAL = re.compile(r"https?://(?:127(?:\.[0-9]{1,3}){3}|localhost|\[::1\])(?::[0-9]{1,5})?/?")
+
+
+class EndpointError(Exception):
+    """There is no controller to talk to, or its token can't be used; says what to do."""
+
+
+def wrong_with_url(url: str) -> str:
+    """Why no controller can be at a URL, whatever runs where; empty where one can."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # which is read only now
+    except ValueError as error:
+        return f"the controller's URL {url!r}: {error}"
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        return f"the controller's URL: found {url!r}, expected one such as http://127.0.0.1:7420"
+    return ""
+
+
+class Endpoint(msgspec.Struct, frozen=True, rename="camel"):
+    """A controller's address and the file that holds the user's token."""
+
+    url: str
+    token_file: str | None = None
+
+    def token(self) -> str | None:
+        """The token.
+
+        Raises:
+            EndpointError: the file can't be read, is empty, or others may read it.
+        """
+        return None if self.token_file is None else read_token(Path(self.token_file))
+
+
+_DECODE = msgspec.json.Decoder(Endpoint).decode
+
+
+def read_token(path: Path) -> str:
+    """The only line of a token file that nobody but its owner may read."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise EndpointError(f"token file {path}: it is a folder; expected a file with a token")
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise EndpointError(
+                f"token file {path}: others may read it (mode {stat.S_IMODE(mode):04o}); "
+                f"run: chmod 600 {path}"
+            )
+        token = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise EndpointError(f"token file {path}: {error.strerror}") from error
+    if not token:
+        raise EndpointError(f"token file {path}: it is empty; expected one line with a token")
+    return token
+
+
+def write(folder: Path, endpoint: Endpoint) -> None:
+    """Leave the endpoint where commands started in ``folder`` or below find it."""
+    path = folder / ENDPOINT_FILE
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o711)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(endpoint)) + b"\n")
+    path.chmod(0o644)
+
+
+def find(server: str | None, token_file: str | None, start: Path) -> Endpoint:
+    """The endpoint to use.
+
+    Raises:
+        EndpointError: none is named anywhere.
+    """
+    server = server or os.environ.get("MUSTER_SERVER")
+    token_file = token_file or os.environ.get("MUSTER_TOKEN_FILE") or None
+    if server:
+        return Endpoint(url=server.rstrip("/"), token_file=token_file)
+    start = start.resolve()
+    for folder in (start, *start.parents):
+        path = folder / ENDPOINT_FILE
+        if path.is_file():
+            found = _read(path)
+            return Endpoint(url=found.url, token_file=token_file or found.token_file)
+    raise EndpointError(
+        "no controller is known here: run `muster up` in this folder, name one with --server, "
+        "or set MUSTER_SERVER"
+    )
+
+
+def _read(path: Path) -> Endpoint:
+    """What an endpoint file says, if it is one that can be believed."""
+    try:
+        why = _strange(path)
+        found = _DECODE(path.read_bytes())
+    except (msgspec.MsgspecError, OSError) as error:
+        raise EndpointError(f"{path}: {error}; remove it or run `muster up`") from error
+    if not why and not _LOCAL.fullmatch(found.url):
+        why = f"it names {found.url}, and `muster up` listens on this machine only"
+    if not why and found.token_file and Path(found.token_file).parent != path.parent:
+        why = f"it names the token file {found.token_file}, which is not beside it"
+    if why:
+        raise EndpointError(
+            f"{path} is not followed: {why}. Whoever wrote it would get your token; remove it, or "
+            "name the controller with --server or MUSTER_SERVER"
+        )
+    return found
+
+
+def _strange(path: Path) -> str:
+    """Why somebody else may have written an endpoint file; empty where nobody has.
+
+    Raises:
+        OSError: it can't be looked at.
+    """
+    own = {os.geteuid(), 0}
+    if os.geteuid() == 0 and os.environ.get("SUDO_UID", "").isdecimal():
+        own.add(int(os.environ["SUDO_UID"]))
+    for one in (path.parent, path):
+        found = one.lstat()
+        if stat.S_ISLNK(found.st_mode):
+            return f"{one} is a link"
+        if found.st_uid not in own:
+            return f"{one} belongs to another user (uid {found.st_uid})"
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"others may write {one} (mode {stat.S_IMODE(found.st_mode):04o})"
+    return "a git repository brings it" if _is_tracked(path) else ""
+
+
+def _is_tracked(path: Path) -> bool:
+    """Whether a file came out of a git repository."""
+    if not any((folder / ".git").exists() for folder in path.parents):
+        return False
+    done = subprocess.run(
+        ["git", "ls-files", "--error-unmatch", "--", path.name],
+        cwd=path.parent,
+        env=gitobjects.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    return done.returncode == 0

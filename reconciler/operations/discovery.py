@@ -1,0 +1,146 @@
+"""From nodes that are there to pools that declare them: how a site begins with Muster.
+
+Nodes as the API shows them come in; groups of alike ones go out as documents, with their names
+folded to host lists and with amounts that every node of the group has. What is written is observed
+only, so that committing it changes nothing on the machines.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from reconciler.model.state.states import NodeState
+from reconciler.model.values import hostlists, quantities
+
+Json = Any
+
+#: Memory of alike machines differs by what firmware and kernel keep for themselves.
+MEMORY_TOLERANCE = 0.05
+_GIB = 2**30
+_NAME_CHARACTERS_MAX = 40
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What matters of one node. ``gpu_memory_bytes`` is the least of its devices."""
+
+    name: str
+    cpus: int
+    memory_bytes: int
+    gpus: int = 0
+    gpu_model: str = ""
+    gpu_memory_bytes: int = 0
+    labels: dict[str, str] = {}
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """Nodes that are alike, under a name that says what they have."""
+
+    name: str
+    nodes: tuple[Found, ...]
+
+
+def seen(items: Iterable[Json], *, declared: bool) -> list[Found]:
+    """The nodes of ``GET /v1/nodes`` that have told what they have, and have not left since;
+    ``declared``: of pools, too."""
+    found = []
+    for item in items:
+        if (item["pool"] and not declared) or not item["capacity"]["cpu"]:
+            continue
+        if item["state"] == NodeState.GONE:
+            continue
+        gpus = item["gpus"]
+        models = sorted({gpu["model"] for gpu in gpus})
+        found.append(
+            Found(
+                name=item["name"],
+                cpus=int(item["capacity"]["cpu"]),
+                memory_bytes=int(item["capacity"]["memory"]),
+                gpus=int(item["capacity"]["gpu"]),
+                gpu_model=models[0] if len(models) == 1 else "",
+                gpu_memory_bytes=min((int(gpu["memory"]) for gpu in gpus), default=0),
+                labels=dict(item["labels"]),
+            )
+        )
+    return found
+
+
+def pools(nodes: Iterable[Found], taken: Iterable[str] = ()) -> list[Pool]:
+    """Alike nodes together: as many CPUs and GPUs of one make, and about as much memory.
+
+    ``taken``: names of pools that there are, which new ones can't have.
+    """
+    names = set(taken)
+    kinds: dict[tuple[int, str, int, int], list[Found]] = {}
+    for node in nodes:
+        key = (node.gpus, node.gpu_model, node.gpu_memory_bytes // _GIB, node.cpus)
+        kinds.setdefault(key, []).append(node)
+    groups: list[list[Found]] = []
+    for _, alike in sorted(kinds.items(), reverse=True):
+        least = 0.0
+        for node in sorted(alike, key=lambda one: (one.memory_bytes, one.name)):
+            if not least or node.memory_bytes > least * (1 + MEMORY_TOLERANCE):
+                groups.append([])
+                least = node.memory_bytes
+            groups[-1].append(node)
+    made: list[Pool] = []
+    for group in groups:
+        ordered = tuple(sorted(group, key=lambda one: one.name))
+        made.append(Pool(_name(ordered[0], names), ordered))
+        names.add(made[-1].name)
+    return made
+
+
+def _name(like: Found, taken: set[str]) -> str:
+    """A name such as ``h200-8`` or ``cpu-64``, with a number behind it where it is taken."""
+    model = re.sub(r"^nvidia\s+", "", like.gpu_model.casefold())
+    word = re.sub(r"[^a-z0-9]+", "-", model).strip("-")[:_NAME_CHARACTERS_MAX].strip("-")
+    base = f"{word or 'gpu'}-{like.gpus}" if like.gpus else f"cpu-{like.cpus}"
+    name, number = base, 2
+    while name in taken:
+        name, number = f"{base}-{number}", number + 1
+    return name
+
+
+def document(pool: Pool, *, observe: bool = True) -> dict[str, Json]:
+    """The NodePool that declares what every node of a group has."""
+    first = pool.nodes[0]
+    nodes: dict[str, Json] = {
+        "cpu": first.cpus,
+        "memory": _floor(min(node.memory_bytes for node in pool.nodes)),
+    }
+    if first.gpus:
+        nodes["gpus"] = {"count": first.gpus}
+        if first.gpu_model:
+            nodes["gpus"]["model"] = first.gpu_model
+        memory = min(node.gpu_memory_bytes for node in pool.nodes)
+        if memory:
+            nodes["gpus"]["memory"] = _floor(memory)
+    spec: dict[str, Json] = {"hosts": hostlists.fold(node.name for node in pool.nodes)}
+    if observe:
+        spec["mode"] = "observe"
+    spec["nodes"] = nodes
+    common = dict(first.labels)
+    for node in pool.nodes[1:]:
+        common = {key: value for key, value in common.items() if node.labels.get(key) == value}
+    if common:
+        spec["labels"] = dict(sorted(common.items()))
+    return {
+        "apiVersion": "muster/v1",
+        "kind": "NodePool",
+        "metadata": {"name": pool.name},
+        "spec": spec,
+    }
+
+
+def _floor(amount: int) -> str:
+    """An amount in whole GiB, or in MiB where there is less than one."""
+    unit = _GIB if amount >= _GIB else 2**20
+    return quantities.format_memory(max(unit, amount - amount % unit))
+
+
+def text(made: Sequence[Pool], *, observe: bool = True) -> str:
+    """The documents as YAML."""
+    parts = [msgspec.yaml.encode(document(pool, observe=observe)).decode() for pool in made]
+    return "---\n".join(parts)

@@ -1,0 +1,1 @@
+"""Past decisions: replay and explanation."""

@@ -1,0 +1,157 @@
+"""Past decisions, decided again from the store alone, and compared with what was recorded.
+
+A moment or the number of a cycle leads to a journal entry, the entry to the nearest snapshot of
+its leader; from there every call of ``reconcile`` is made again until the one that is asked for.
+Between two snapshots there are ``journal.SNAPSHOT_CALLS`` calls: no replay has more to do.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from reconciler.core import cycle_journal as journal
+from reconciler.model.values import times
+from reconciler.store import Reader
+from reconciler.store import journal_entries as journals
+
+
+class ReplayError(Exception):
+    """There is nothing to replay there; says why, and how far back the journal reaches."""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """One call of ``reconcile``.
+
+    ``step`` counts the calls of one commit from 0: those that led to nothing worth a commit are
+    committed with the next one that did. ``muster`` is the version that decided then.
+    """
+
+    epoch: int
+    cycle: int
+    step: int
+    muster: str
+    call: journal.Cycle
+
+
+def replay(reader: Reader, *, cycle: int | None = None, at: float | None = None) -> Replayed:
+    """The last call of a cycle, or the last one at or before a moment, with what came of it.
+
+    Args:
+        reader: the store.
+        cycle: number of a commit; of two leaders' cycles of one number the newer leader's.
+        at: seconds since the epoch.
+
+    Raises:
+        ReplayError: there is no such cycle, or it can't be replayed.
+        StoreError: the store can't be read.
+    """
+    if cycle is not None:
+        entry = journals.entry(reader, cycle)
+        if entry is None:
+            raise ReplayError(f"the journal holds no cycle {cycle}{_reach(reader)}")
+        step = None
+    elif at is not None:
+        entry, step = _entry_at(reader, at)
+    else:
+        raise ValueError("either cycle or at")
+    found = None
+    for replayed in _through(reader, entry):
+        found = replayed
+        if replayed.cycle == entry.cycle and replayed.step == step:
+            break
+    if found is None or found.cycle != entry.cycle:
+        raise ReplayError(_missing(entry.cycle))
+    return found
+
+
+def replay_all(reader: Reader) -> Iterator[Replayed]:
+    """Every call that the journal holds and that can be replayed, in order.
+
+    The ``observed`` of a call is that of the call until the next one is asked for.
+
+    Raises:
+        ReplayError: an entry is missing between two others.
+        StoreError: the store can't be read.
+    """
+    places = journals.snapshots(reader)
+    for number, (epoch, cycle) in enumerate(places):
+        following = places[number + 1] if number + 1 < len(places) else None
+        last = following[1] - 1 if following is not None and following[0] == epoch else None
+        yield from _calls(reader, journals.Place(epoch, cycle), last)
+
+
+def _entry_at(reader: Reader, at: float) -> tuple[journals.Entry, int | None]:
+    """The entry and the step of the last call at or before a moment; None: its last step."""
+    across = journals.entry_across(reader, at)
+    if across is not None and across.replayable:
+        inputs = _inputs(across)
+        before = [step for step, one in enumerate(inputs) if one.now <= at]
+        if before:
+            return across, before[-1]
+    through = journals.entry_through(reader, at)
+    if through is None:
+        raise ReplayError(
+            f"{times.format_time(at)} is before everything that the journal holds{_reach(reader)}"
+        )
+    return through, None
+
+
+def _through(reader: Reader, entry: journals.Entry) -> Iterator[Replayed]:
+    """The calls from the nearest snapshot to the end of an entry."""
+    which = f"cycle {entry.cycle}, of {times.format_time(entry.at)},"
+    if not entry.replayable:
+        raise ReplayError(
+            f"{which} is from before this could be replayed: an earlier version of Muster "
+            f"journalled it without the desired state{_reach(reader)}"
+        )
+    start = journals.snapshot_place(reader, entry)
+    if start is None:
+        raise ReplayError(
+            f"{which} can't be replayed: the snapshot that it starts from was not kept"
+            f"{_reach(reader)}"
+        )
+    yield from _calls(reader, start, entry.cycle)
+
+
+def _calls(reader: Reader, start: journals.Place, last: int | None) -> Iterator[Replayed]:
+    """The calls from a snapshot through a cycle, or through all that its leader journalled."""
+    body = journals.snapshot(reader, start)
+    if body is None:
+        raise ReplayError(_missing(start.cycle))
+    try:
+        replaying = journal.Replay(body)
+    except msgspec.DecodeError as error:
+        raise ReplayError(
+            f"the snapshot of cycle {start.cycle} can't be read by this version of Muster ({error})"
+        ) from None
+    expected = start.cycle
+    for entry in journals.entries(reader, start.epoch, start.cycle, last):
+        if entry.cycle != expected:
+            raise ReplayError(_missing(expected))
+        expected += 1
+        for step, call in enumerate(replaying.through(_inputs(entry))):
+            yield Replayed(start.epoch, entry.cycle, step, replaying.muster, call)
+
+
+def _inputs(entry: journals.Entry) -> tuple[journal.Input, ...]:
+    try:
+        return journal.unpack_inputs(entry.body)
+    except msgspec.DecodeError as error:
+        raise ReplayError(
+            f"the journal of cycle {entry.cycle} can't be read by this version of Muster ({error})"
+        ) from None
+
+
+def _missing(cycle: int) -> str:
+    return f"the journal of cycle {cycle} is missing: what follows it can't be replayed"
+
+
+def _reach(reader: Reader) -> str:
+    """How far back a replay can go, as the end of a sentence."""
+    oldest = journals.oldest(reader)
+    if oldest is None:
+        return "; it holds nothing that can be replayed"
+    return (
+        f"; the oldest that can be replayed is cycle {oldest.cycle}, of "
+        f"{times.format_time(oldest.at)}"
+    )

@@ -1,0 +1,315 @@
+"""Why a job was as it was at a moment in the past: the cycle of that moment, decided again.
+
+The answer has the shape of the live one, out of the records as they stood after that cycle. A
+replay may take as long as its cycles took, and it is computing throughout: whoever serves others
+meanwhile runs this module as a process of its own, which prints the answer as JSON.
+"""
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from reconciler.core import cycle_journal as journal
+from reconciler.core import observed_state as memories
+from reconciler.core.nodes import health
+from reconciler.model import desired
+from reconciler.model.rules import quota_limits as capped
+from reconciler.model.state import outcome, records
+from reconciler.model.state.pending_reasons import ReasonCode, in_vain
+from reconciler.model.state.states import AttemptState, JobState
+from reconciler.model.values import quantities, times
+from reconciler.model.values.resources import Resources
+from reconciler.operations.history import cycle_replay as replaying
+from reconciler.operations.views import job_views as views
+from reconciler.operations.views import json_format as viewforms
+from reconciler.operations.views import view_types as viewtypes
+from reconciler.store import Reader, StoreError
+
+#: Exit codes of the process; what is printed is an ``Explained`` or a sentence that says why not.
+DONE, NOTHING_THERE, UNREADABLE = 0, 4, 5
+
+
+#: Reasons for which other work could have been evicted.
+_OF_ROOM = frozenset({ReasonCode.INSUFFICIENT_RESOURCES.value, ReasonCode.FRAGMENTED.value})
+_FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
+Usage = outcome.QueueUsage
+
+#: A look at the past does not take the processor from the present.
+NICENESS = 10
+
+
+class UnknownJobError(Exception):
+    """There was no job of that name then."""
+
+
+class Replayed(viewforms.View, frozen=True):
+    """Which cycle an answer about the past is taken from.
+
+    ``asked`` is the moment that was asked for, ``decided`` that of the cycle. ``revision`` is the
+    one whose jobs were in force, ``structureRevision`` that of all else. ``disagreements`` names
+    the parts of the cycle's outcome that came out otherwise than they were recorded.
+    """
+
+    asked: str
+    decided: str
+    cycle: int
+    epoch: int
+    revision: str | None
+    structure_revision: str | None
+    muster: str
+    disagreements: list[str]
+
+
+class Borrower(viewforms.View, frozen=True):
+    """A queue that holds more than is guaranteed to it; ``over`` says how much more."""
+
+    name: str
+    over: viewtypes.AmountsView
+
+
+class SilentNode(viewforms.View, frozen=True):
+    """A node that has tasks of the job and that nobody hears of.
+
+    ``lastHeard`` is null where it was never heard of; ``givenUp`` is when its tasks are started
+    elsewhere at the earliest, null where none of them has a lease; ``endless`` counts those that
+    have none.
+    """
+
+    node: str
+    pool: str
+    last_heard: str | None
+    tasks: int
+    given_up: str | None
+    endless: int
+
+
+class Explained(viewforms.View, frozen=True):
+    """A job at a moment, with its queue then and what had happened until then."""
+
+    job: viewtypes.JobView
+    queue: viewtypes.QueueView | None
+    events: list[viewtypes.EventView]
+    replayed: Replayed
+    borrowers: list[Borrower] = []
+    not_reclaimed: str = ""
+    silent: list[SilentNode] = []
+
+
+def not_reclaimed(spec: desired.Job, view: viewtypes.JobView, queues: Sequence[Usage]) -> str:
+    """Why no other queue gives back what it borrowed so that a job has room; empty: not for this.
+
+    A queue takes from others as far as its fair share goes, and with the job it would be above it.
+    """
+    own = next((one for one in queues if one.name == spec.queue), None)
+    if own is None or not view.reasons or view.reasons[0].code not in _OF_ROOM:
+        return ""
+    if not borrowers(queues, spec.queue):
+        return ""
+    least = (one.resources.times(one.least) for one in spec.groups)
+    asked = sum(least, start=Resources()).as_vector()
+    for resource in (2, 0, 1):  # GPUs first
+        due, has, more = own.fair_share[resource], own.allocated[resource], asked[resource]
+        if due is not None and more and has + more > due:
+            text, much = _FORMATS[resource], capped.amount_of(resource, more)
+            return (
+                f"No queue gives work back for it: with {much} more queue {own.name} "
+                f"would have {text(has + more)}, over its fair share of {text(due)}."
+            )
+    return ""
+
+
+def borrowers(queues: Sequence[outcome.QueueUsage], own: str, most: int = 5) -> list[Borrower]:
+    """The queues without children that hold the most over their guarantees, first by GPUs.
+
+    ``own`` is left out: what a queue has over its own guarantee it took from none of the others.
+    CPUs and memory count where some are guaranteed to a queue: else nobody rations them.
+    """
+    parents = {queue.parent for queue in queues}
+    over = []
+    for queue in queues:
+        if queue.name in parents or queue.name == own:
+            continue
+        held, (cpu_due, memory_due, gpu_due) = queue.allocated, queue.guaranteed
+        dues = (
+            held[0] if cpu_due is None else cpu_due,
+            held[1] if memory_due is None else memory_due,
+            gpu_due or 0,
+        )
+        cpu, _, gpu = more = [max(0, has - due) for has, due in zip(held, dues, strict=True)]
+        if gpu or cpu:
+            over.append((-gpu, -cpu, queue.name, more))
+    return [Borrower(name, views.vector(more)) for _, _, name, more in sorted(over)[:most]]
+
+
+def silent(
+    attempts: Iterable[records.AttemptRecord], nodes: Mapping[str, records.NodeRecord]
+) -> list[SilentNode]:
+    """The nodes of a job's attempts that are not heard of, by name."""
+    found: dict[str, list[records.AttemptRecord]] = {}
+    for attempt in attempts:
+        node = nodes.get(attempt.node)
+        if node is not None and attempt.state is AttemptState.UNKNOWN:
+            found.setdefault(node.name, []).append(attempt)
+    return [_silent(nodes[name], found[name]) for name in sorted(found)]
+
+
+def _silent(node: records.NodeRecord, attempts: Sequence[records.AttemptRecord]) -> SilentNode:
+    heard_at = health.last_contact(node)
+    ends = [health.given_up_at(attempt, heard_at) for attempt in attempts]
+    known = [end for end in ends if end is not None]
+    return SilentNode(
+        node=node.name,
+        pool=node.pool,
+        last_heard=times.format_time(heard_at) if heard_at else None,
+        tasks=len(attempts),
+        given_up=times.format_time(max(known)) if known else None,
+        endless=len(ends) - len(known),
+    )
+
+
+def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained:
+    """A job as it was after the last cycle at or before ``at``.
+
+    Args:
+        reader: the store.
+        name: of the job.
+        at: seconds since the epoch.
+        limit: the most events.
+
+    Raises:
+        ReplayError: no cycle of that time can be replayed.
+        UnknownJobError: there was no such job.
+        StoreError: the store can't be read.
+    """
+    found = replaying.replay(reader, at=at)
+    call = found.call
+    after = memories.Memory.as_of(call.observed)
+    after.absorb(call.result)
+    status = call.wanted.status
+    found_job = _job(reader, name, after, call)
+    if found_job is None:
+        raise UnknownJobError(
+            f"job {name} was not known at {times.format_time(at)} (cycle {found.cycle}, of "
+            f"{times.format_time(call.now)}, revision {status.jobs_revision or 'none'})"
+        )
+    shown, spec = found_job
+    queues = {usage.name: usage for usage in call.told.queues}
+    queue = queues.get(shown.queue)
+    happened = reader.events(job=name, until=call.now, limit=limit)
+    return Explained(
+        job=shown,
+        queue=None if queue is None else views.queue_view(queue),
+        events=[views.event_view(event) for event in happened],
+        borrowers=borrowers(call.told.queues, shown.queue) if shown.reasons else [],
+        not_reclaimed=not_reclaimed(spec, shown, call.told.queues) if spec else "",
+        silent=silent((one for one in after.attempts.values() if one.job == name), after.nodes),
+        replayed=Replayed(
+            asked=times.format_time(at),
+            decided=times.format_time(call.now),
+            cycle=found.cycle,
+            epoch=found.epoch,
+            revision=status.jobs_revision,
+            structure_revision=status.structure_revision,
+            muster=found.muster,
+            disagreements=list(call.disagreements),
+        ),
+    )
+
+
+def _job(
+    reader: Reader, name: str, then: memories.Memory, call: journal.Cycle
+) -> tuple[viewtypes.JobView, desired.Job | None] | None:
+    """The job as the records have it, as git had it where it could never run, or as it ended."""
+    wanted, now = call.wanted, call.now
+    record = then.jobs.get(name)
+    if record is None and name in wanted.refused:
+        checked_at = wanted.status.checked_at or now
+        return views.refused_view(name, wanted.refused[name], checked_at), None
+    if record is None:
+        # it may have left the memory before, and come again since; its end is its end
+        record = reader.job(name, ended_by=now)
+        if record is None:
+            return None
+    tries = _attempts(reader, record, then, now)
+    view = views.job_view(
+        record,
+        attempts=tries,
+        running=sum(one.state is AttemptState.RUNNING for one in tries),
+        reasons=then.reasons.get(record.reason_key, ()),
+        place=_place(record, then),
+        expected=call.told.expected.get(name),
+    )
+    return view, record.spec
+
+
+def _attempts(
+    reader: Reader, job: records.JobRecord, then: memories.Memory, now: float
+) -> list[records.AttemptRecord]:
+    """The attempts of that moment: those under way as they were, those concluded as they are."""
+    under_way = [attempt for attempt in then.attempts.values() if attempt.job_key == job.key]
+    known = {attempt.id for attempt in under_way}
+    concluded = [
+        attempt
+        for attempt in reader.attempts(job.name, job.spec.run, limit=views.ATTEMPTS_IN_JOB)
+        if attempt.job_key == job.key
+        and attempt.id not in known
+        and attempt.state is AttemptState.ENDED
+        and attempt.ended_at is not None
+        and attempt.ended_at <= now
+    ]
+    found = under_way + concluded
+    found.sort(key=lambda a: (a.element, a.try_number, a.group, a.index))
+    return found[: views.ATTEMPTS_IN_JOB]
+
+
+def _place(job: records.JobRecord, then: memories.Memory) -> int | None:
+    """The place in the queue, in the order of ``Reader.places``."""
+    if job.state is not JobState.PENDING or _in_vain(job, then):
+        return None
+
+    def order(of: records.JobRecord) -> tuple[int, int, str]:
+        return (-of.spec.priority, of.order, of.name)
+
+    mine = order(job)
+    return 1 + sum(
+        one.state is JobState.PENDING
+        and one.spec.queue == job.spec.queue
+        and order(one) < mine
+        and not _in_vain(one, then)
+        for one in (then.jobs[name] for name in then.active)
+    )
+
+
+def _in_vain(job: records.JobRecord, then: memories.Memory) -> bool:
+    return in_vain(then.reasons.get(job.reason_key, ()))
+
+
+def main() -> int:
+    """``python -m reconciler.operations.history.past_reasons --store URL --job NAME --at
+    SECONDS``."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--store", required=True)
+    options.add_argument("--job", required=True)
+    options.add_argument("--at", required=True, type=float)
+    options.add_argument("--limit", type=int, default=100)
+    given = options.parse_args()
+    os.nice(NICENESS)
+    try:
+        with contextlib.closing(Reader.open(given.store)) as reader:
+            told = explain(reader, given.job, given.at, given.limit)
+    except (replaying.ReplayError, UnknownJobError) as error:
+        sys.stdout.write(str(error))
+        return NOTHING_THERE
+    except StoreError as error:
+        sys.stdout.write(str(error))
+        return UNREADABLE
+    sys.stdout.write(msgspec.json.encode(told).decode())
+    return DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

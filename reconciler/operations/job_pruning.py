@@ -1,0 +1,73 @@
+"""Which files of jobs that ended long ago may leave the repository.
+
+A repository that people submit to grows by a file a job. What has ended stays in history and
+reports without its file; what another job that stays waits for, or waited for, keeps its file, so
+that no document ever names a job that is not there.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from reconciler.model.state import records, states
+from reconciler.model.values import times
+
+Json = Any
+#: The most jobs of one request, which is one commit.
+COMMIT_MAX = 500
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """Names of jobs whose files may go, and of old ones that stay, each with who depends on it."""
+
+    names: list[str]
+    kept: dict[str, str]
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """A job as far as it matters here. ``ended_at`` is None unless it is over."""
+
+    name: str
+    ended_at: float | None
+    removed: bool
+    depends_on: tuple[str, ...]
+
+
+def of_item(item: Json) -> Seen:
+    """A job as the API shows it."""
+    over = item["state"] in states.FINISHED_JOB_STATES and item["ended"] is not None
+    ended_at = times.parse_time(item["ended"]) if over else None
+    return Seen(item["name"], ended_at, item["removed"], tuple(item["dependsOn"]))
+
+
+def of_record(record: records.JobRecord) -> Seen:
+    """A job as the store has it."""
+    ended_at = record.ended_at if record.finished else None
+    return Seen(
+        record.name, ended_at, record.removed, tuple(one.job for one in record.spec.depends_on)
+    )
+
+
+def choose(jobs: Iterable[Seen], before: float) -> Chosen:
+    """Jobs that ended before a moment and that nothing that stays depends on.
+
+    Args:
+        jobs: all of them.
+        before: seconds since the epoch.
+    """
+    old: dict[str, Seen] = {}
+    staying: list[Seen] = []
+    for job in jobs:
+        if job.ended_at is not None and not job.removed and job.ended_at < before:
+            old[job.name] = job
+        elif not job.removed:  # what is in the repository no more asks for nothing there
+            staying.append(job)
+    kept: dict[str, str] = {}
+    while staying:
+        job = staying.pop()
+        for name in job.depends_on:
+            if name in old and name not in kept:
+                kept[name] = job.name
+                staying.append(old[name])
+    return Chosen(sorted(old.keys() - kept.keys()), dict(sorted(kept.items())))

@@ -1,0 +1,469 @@
+"""A whole cluster on this machine: a controller and the virtual nodes that its pools ask for.
+
+``muster up`` and ``muster demo`` are this and nothing more. Tokens, sockets, store and the nodes'
+folders stand below one state folder; stopping ends every process that was started.
+"""
+
+import fcntl
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agents import virtual
+from agents.host import processes
+from agents.isolation import network_namespaces as networks
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.model import desired
+from reconciler.model.values import quantities
+from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import endpoints
+from reconciler.operations.local import local_controller as localcontroller
+from reconciler.operations.local import local_nodes as localnodes
+from reconciler.operations.local import log_files as logfiles
+
+#: How long a controller may take until it answers.
+READY_S_MAX = 60.0
+#: How often the processes are looked after, and how often the pools in force.
+LOOK_S = 0.5
+FOLLOW_POOLS_S = 2.0
+#: Held by the cluster of a folder, in its state folder.
+LOCK = "up.lock"
+#: After how long it is told why a controller that answers isn't ready.
+TELL_AFTER_S = 3.0
+
+
+class ClusterError(Exception):
+    """The cluster could not be started; says what to look at."""
+
+
+class StoppedError(Exception):
+    """Somebody had it stopped before it was up."""
+
+
+def never() -> bool:
+    """Nobody stops it."""
+    return False
+
+
+def unsaid(_: str) -> None:
+    """Nobody is told."""
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def parse_address(listen: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``.
+
+    Raises:
+        ClusterError: it is no such address.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
+        raise ClusterError(
+            f"--listen: found {listen!r}, expected HOST:PORT with a port from 1 to 65535, such as "
+            "127.0.0.1:7420"
+        )
+    return host.strip("[]"), int(port)
+
+
+def _require_free(place: tuple[str, int], listen: str) -> None:
+    """Raise ClusterError where nobody could listen there now."""
+    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            probe.listen(1)
+    except OSError as error:
+        raise ClusterError(
+            f"nothing can listen on {listen}: {error.strerror or error}; end what is there, or "
+            f"choose another address, such as --listen 127.0.0.1:{free_port()}"
+        ) from None
+
+
+def require_repository(address: str) -> None:
+    """Raise ClusterError where a path of this machine is no repository; of others git will say."""
+    if not Path(address).exists():
+        if ":" in address:
+            return
+        raise ClusterError(f"there is no folder {address}: name your repository with --repo")
+    if Path(address).is_file():
+        return  # a bundle
+    try:
+        gitobjects.git_folder(Path(address))
+    except gitobjects.GitError as error:
+        try:
+            found = gitobjects.run(Path(address), "rev-parse", "--show-toplevel").stdout
+        except gitobjects.GitError:
+            found = b""
+        top = found.decode(errors="replace").strip()
+        if top and Path(top) != Path(address).resolve():
+            raise ClusterError(
+                f"{address} is a folder inside the repository {top}: run it there, or name it "
+                f"with --repo {top}; --path names a folder of it"
+            ) from None
+        why = "" if "not a git repository" in str(error) else f" ({error})"
+        raise ClusterError(
+            f"{address} is no git repository{why}: `muster init FOLDER` makes one to begin with, "
+            "and --repo names one that is elsewhere"
+        ) from None
+
+
+class LocalCluster:
+    """A controller and virtual nodes over one repository.
+
+    Args:
+        folder: the commands of this folder and those below it find the cluster; its state is in
+            ``folder/.muster``.
+        repository: path or URL. branch, sub_path: what of it is in force.
+        listen: address and port of the API.
+        identity: who the user's token stands for.
+        provisioners: folder of scripts that pools with ``provisioner: exec`` may name.
+        nodes: how many virtual nodes, whatever the pools say; None: as many as they say.
+        isolate: give each node a network, a host name and cores of its own, where that can be.
+        accept_revision: a revision to take although it does not follow the one in force.
+        secrets: folder with secrets of jobs, as agents have it. notify_secrets: with keys and
+            tokens of notifications, as the controller has it; None: in the state folder.
+        log_format: form of the logs of the controller and the agents.
+        controller_module: what is run as the controller.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        repository: str,
+        branch: str,
+        sub_path: str = "",
+        listen: str = "127.0.0.1:7420",
+        identity: str = "local",
+        nodes: int | None = None,
+        signing_key: Path | None = None,
+        provisioners: Path | None = None,
+        isolation: str = "auto",
+        isolate: bool = False,
+        accept_revision: str | None = None,
+        secrets: Path | None = None,
+        notify_secrets: Path | None = None,
+        log_format: str = "readable",
+        controller_module: str = localcontroller.MODULE,
+    ) -> None:
+        self.signing_key = signing_key
+        self.provisioners = provisioners
+        self.accept_revision = accept_revision
+        self.secrets = secrets
+        self.notify_secrets = notify_secrets
+        self.log_format = log_format
+        self.folder = folder.resolve()
+        self.state = self.folder / ".muster"
+        self.repository = repository
+        self.branch = branch
+        self.sub_path = sub_path
+        self.listen = listen
+        self.identity = identity
+        self.node_count = nodes
+        self.isolation = isolation
+        self.nodes: virtual.VirtualNodes | None = None
+        #: The network of the nodes; None: they share that of the machine, and why where it was
+        #: asked for.
+        self.not_isolated = ""
+        self.network = networks.Network(self.state) if isolate else None
+        self._controller = localcontroller.ControllerProcess(
+            self.state,
+            ("--repo", repository, "--branch", branch, "--path", sub_path, "--listen", listen),
+            controller_module,
+        )
+        self._api: clients.Client | None = None
+        self._following: localnodes.PoolNodes | None = None
+        #: Why what the repository says is not in force, as told last.
+        self._obstacle = ""
+        #: Held while this cluster is the one of its folder.
+        self._lock: int | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return f"http://{self.listen}"
+
+    @property
+    def endpoint(self) -> endpoints.Endpoint:
+        """How a user reaches it."""
+        return endpoints.Endpoint(url=self.url, token_file=str(self.state / "token"))
+
+    def claim(self) -> None:
+        """Take the folder, where repository and address are such that a cluster can be started.
+
+        Raises:
+            ClusterError: they are not, or the folder has a cluster that is up; nothing is left.
+        """
+        require_repository(self.repository)
+        place = parse_address(self.listen)
+        self.state.mkdir(parents=True, exist_ok=True, mode=0o711)
+        ignored = self.state / ".gitignore"
+        if not ignored.exists():  # the folder is often a clone's, and holds tokens
+            ignored.write_text("*\n", encoding="utf-8")
+        self._take_folder()
+        try:
+            _require_free(place, self.listen)
+        except ClusterError:
+            self.stop()
+            raise
+
+    def start(
+        self, stopped: Callable[[], bool] = never, say: Callable[[str], None] = unsaid
+    ) -> None:
+        """Start the controller, wait until it answers, start the nodes.
+
+        Args:
+            stopped: whether to give up; asked while it waits. say: is told what keeps it waiting.
+
+        Raises:
+            ClusterError: it does not come up, or the folder has a cluster that is up.
+            StoppedError: it was stopped before.
+        """
+        if self._lock is None:
+            self.claim()
+        self._write_tokens()
+        self._begin_network()
+        self.start_controller()
+        endpoints.write(self.folder, self.endpoint)
+        self.wait_ready(stopped, say)
+        self.nodes = virtual.VirtualNodes(
+            self.url,
+            self.state / "nodes",
+            token_file=self.state / "node-token",
+            shared=self.state / "shared",
+            isolation=self.isolation,
+            options=(
+                *("--log-format", self.log_format),
+                *(("--secrets", str(self.secrets)) if self.secrets else ()),
+            ),
+        )
+        self._following = localnodes.PoolNodes(self.nodes, self.network, self.node_count)
+        try:
+            self.follow_pools()
+        except clients.ApiError:
+            raise ClusterError(
+                f"what answers at {self.url} is not the controller that was started, but another "
+                "one, which does not know its token: end that one, or choose another address "
+                "with --listen"
+            ) from None
+
+    def _begin_network(self) -> None:
+        if self.network is None:
+            return
+        self.not_isolated = networks.problem()
+        if not self.not_isolated:
+            try:
+                self.network.begin()
+            except networks.NetworkError as problem:
+                self.not_isolated = str(problem)
+        if self.not_isolated:
+            self.network = None
+
+    def _take_folder(self) -> None:
+        """One cluster a folder: a second one would take tokens and endpoint from the first."""
+        lock = os.open(self.state / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise ClusterError(
+                f"a cluster is up in {self.folder} already: `muster status` there tells of it; "
+                "end that one first, or start this one in another folder"
+            ) from None
+        self._lock = lock
+
+    def is_up(self) -> bool:
+        """Whether a cluster, this one or another, is up in the folder."""
+        return processes.is_locked(str(self.state / LOCK))
+
+    def start_controller(self) -> None:
+        """Start the controller process alone."""
+        self._controller.start(
+            {
+                "--signing-key": self.signing_key,
+                "--provisioners": self.provisioners,
+                "--accept-revision": self.accept_revision,
+                "--notify-secrets": self.notify_secrets,
+                "--log-format": self.log_format,
+            }
+        )
+
+    def kill_controller(self) -> None:
+        """End the controller as a crash would."""
+        self._controller.kill()
+
+    @property
+    def controller_alive(self) -> bool:
+        """Whether the controller process runs."""
+        return self._controller.is_alive
+
+    @property
+    def controller_exit_code(self) -> int | None:
+        """How the controller process ended; None while it runs or was never started."""
+        return self._controller.exit_code
+
+    def wait_ready(
+        self, stopped: Callable[[], bool] = never, say: Callable[[str], None] = unsaid
+    ) -> None:
+        """Wait until the controller has a revision and answers.
+
+        Args:
+            stopped: whether to give up. say: is told what keeps it waiting.
+
+        Raises:
+            ClusterError: it has ended, or does not answer in time.
+            StoppedError: it was stopped before.
+        """
+        ends_at = time.monotonic() + READY_S_MAX
+        tell_at = time.monotonic() + TELL_AFTER_S
+        while time.monotonic() < ends_at:
+            if stopped():
+                raise StoppedError
+            if not self.controller_alive:
+                raise ClusterError(f"the controller has ended: {self._controller.last_words()}")
+            with clients.Client(self.endpoint) as api:
+                try:
+                    api.get("/readyz")
+                except clients.ApiError:
+                    time.sleep(0.05)
+                else:
+                    return
+                if time.monotonic() > tell_at:
+                    tell_at = time.monotonic() + FOLLOW_POOLS_S
+                    self._tell_obstacle(api, say)
+        why = self._obstacle or self._controller.last_words()
+        raise ClusterError(f"the controller is not ready after {READY_S_MAX:.0f} s: {why}")
+
+    def _tell_obstacle(self, api: clients.Client, say: Callable[[str], None]) -> None:
+        """Say why not all is in force yet, once for each reason."""
+        try:
+            told = obstacle(api.get("/v1/sync")["sync"])
+        except clients.ApiError:
+            return
+        if told and told != self._obstacle:
+            say(f"not all of what git says is in force: {told}")
+        self._obstacle = told
+
+    def shortfall(self) -> str:
+        """What to say where not as many nodes are declared as were asked for; else nothing."""
+        if self._following is not None and (told := self._following.left_out()):
+            return told
+        declared = len(self.nodes.names()) if self.nodes is not None else 0
+        if self.node_count is None or declared >= self.node_count:
+            return ""
+        asked = quantities.counted(self.node_count, "node", one="was", many="were")
+        return (
+            f"{asked} asked for, and the virtual pools declare {declared}: "
+            "raise `count` of a pool and commit"
+        )
+
+    def follow_pools(self) -> list[str]:
+        """Start and stop nodes as the virtual pools in force say; tells what was done."""
+        if self._following is None:
+            return []
+        if self._api is None:
+            self._api = clients.Client(self.endpoint)
+        try:
+            return self._following.follow(self._api)
+        except networks.NetworkError as problem:
+            raise ClusterError(f"a node can't be isolated: {problem}") from None
+
+    def _all_ready(self) -> str:
+        """``4 nodes take work`` once all that were started do; empty before."""
+        wanted = set(self.nodes.names()) if self.nodes is not None else set()
+        items = self._api.get("/v1/nodes")["items"] if self._api is not None else []
+        ready = wanted & {item["name"] for item in items if item["state"] == "Ready"}
+        if not ready or ready != wanted:
+            return ""
+        return quantities.counted(len(ready), "node", one="takes work", many="take work")
+
+    def keep(self, stopped: Callable[[], bool], say: Callable[[str], None]) -> None:
+        """Keep everything alive until ``stopped``.
+
+        Raises:
+            ClusterError: the controller has ended, and does not come up again.
+            StoppedError: it was stopped while that was tried.
+        """
+        follow_at, told, unheard = 0.0, self.nodes is None, ""
+        while not stopped():
+            time.sleep(LOOK_S)
+            if not self.controller_alive:
+                say(f"the controller has ended, starting it again: {self._controller.last_words()}")
+                self.start_controller()
+                self.wait_ready(stopped, say)
+            if self.nodes is not None:
+                for name in self.nodes.poll():
+                    say(f"the agent of {name} had ended and was started again")
+            if time.monotonic() < follow_at:
+                continue
+            follow_at = time.monotonic() + FOLLOW_POOLS_S
+            logfiles.bound(self.state / "controller.log")
+            try:
+                for line in self.follow_pools():
+                    say(line)
+                if not told and (ready := self._all_ready()):
+                    told = True
+                    say(f"ready: {ready}")
+                if not told and self._api is not None:
+                    self._tell_obstacle(self._api, say)
+            except clients.ApiError as error:
+                if str(error) != unheard:
+                    say(f"{error} (its log: {self._controller.last_words()})")
+                unheard = str(error)
+            else:
+                if unheard:
+                    say("the controller answers again")
+                unheard = ""
+
+    def stop(self) -> None:
+        """End controller, nodes and tasks; no process of the cluster is left.
+
+        The controller first, so that it places nothing anew on nodes that are about to stop: of
+        tasks that are ended here it hears from its nodes when the cluster is up again.
+        """
+        if self._api is not None:
+            self._api.close()
+            self._api = None
+        self._controller.stop()
+        if self.nodes is not None:
+            self.nodes.stop_all()
+        if self.network is not None:
+            self.network.end()
+        if self._lock is not None:
+            (self.folder / endpoints.ENDPOINT_FILE).unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
+
+    def _write_tokens(self) -> None:
+        user, node = secrets.token_hex(24), secrets.token_hex(24)
+        for name, text in (
+            ("token", f"{user}\n"),
+            ("node-token", f"{node}\n"),
+            ("tokens", f"{user} {self.identity} admin\n{node} * node\n"),
+        ):
+            path = self.state / name
+            path.unlink(missing_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as output:
+                output.write(text)
+
+
+def obstacle(sync: dict[str, Any]) -> str:
+    """Why what a repository says is not in force, of ``/v1/sync``; empty: it is."""
+    if sync["sync"] == "Synced":
+        return ""
+    held = [str(one["message"]) for one in sync.get("held") or []]
+    wrong = [desired.Problem(**one).text() for one in sync.get("problems") or []]
+    return next(iter([*held, *filter(None, [str(sync.get("message") or "")]), *wrong]), "")

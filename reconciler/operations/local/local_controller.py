@@ -1,0 +1,109 @@
+"""The controller process of a cluster on this machine: started, ended, and how it ended.
+
+It writes its log into the state folder and dies with this process. Whoever looks after it learns
+from here whether it runs and, where it has ended, what it said last.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from agents.logs import rotation as turning
+
+MODULE = "reconciler.controller.process"
+#: How long the controller may take to leave before it is killed.
+STOP_S_MAX = 15.0
+#: The longest reason that is told of a controller that has ended.
+_WORDS_MAX = 400
+
+
+class ControllerProcess:
+    """A controller that can be started again and again with the same options.
+
+    Args:
+        state: the folder of its store, its tokens and its log.
+        options: of ``muster controller``, without those that the folder gives.
+        module: what is run; another than the controller's may give it another core.
+    """
+
+    def __init__(self, state: Path, options: Sequence[str], module: str = MODULE) -> None:
+        self._log = state / "controller.log"
+        self._command = [
+            *(sys.executable, "-m", module),
+            *("--state", str(state), *options),
+            *("--token-file", str(state / "tokens"), "--allow-root"),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+        #: Where in its log the controller that was started last begins.
+        self._log_begins = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the process ended; None while it runs or was never started."""
+        return None if self._process is None else self._process.poll()
+
+    def start(self, if_given: Mapping[str, str | Path | None]) -> None:
+        """Start the process; ``if_given``: more options, left out where the value is None."""
+        command = [*self._command, "--die-with-parent", str(os.getpid())]
+        for option, value in if_given.items():
+            command += [] if value is None else [option, str(value)]
+        with os.fdopen(turning.append_private(self._log), "ab") as output:
+            self._log_begins = output.seek(0, os.SEEK_END)
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """Ask it to leave, and end it where it does not."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def last_words(self) -> str:
+        """How it ended, and why: what it said last that was no mere information.
+
+        Who is killed says nothing of it: what stands last in its log is told, and not as a cause.
+        """
+        try:
+            size = self._log.stat().st_size
+            with self._log.open("rb") as log:  # one that was cut meanwhile: from its beginning
+                log.seek(self._log_begins if self._log_begins <= size else 0)
+                lines = log.read().decode(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        code = self.exit_code
+        how = f"killed by signal {-code}" if code and code < 0 else f"status {code}" if code else ""
+        written = [line for line in lines if line.strip()]
+        if code and code < 0:
+            last = written[-1][:_WORDS_MAX] if written else ""
+            return f"{how}; its last line was: {last}" if last else how
+        said = [line for line in written if not _is_information(line)]
+        last = said[-1][:_WORDS_MAX] if said else ""
+        return ": ".join(filter(None, (how, last))) or f"see {self._log}"
+
+
+def _is_information(line: str) -> bool:
+    """Whether a line of the controller's log is no warning and no error."""
+    return any(f" {level} " in line or f'"level":"{level}"' in line for level in ("INFO", "DEBUG"))

@@ -1,0 +1,75 @@
+"""A repository to begin with: files of a small cluster, and one commit of them.
+
+Who is told why it could not be made, as where git does not know who commits, can mend that and say
+the same again: what was made till then is gone.
+"""
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from reconciler import package_data as resources
+from reconciler.desired.git import git_commands as gitobjects
+
+_COMMANDS = (
+    ("git", "init", "--quiet", "--initial-branch", "main"),
+    ("git", "add", "--all"),
+    ("git", "commit", "--quiet", "--message", "Start a cluster with Muster"),
+)
+#: What tells git of a repository's objects that they lie elsewhere: a hook of a server has them.
+_OBJECTS_ELSEWHERE = ("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES")
+
+
+class StarterError(Exception):
+    """It can't be made, and nothing of it is left."""
+
+
+def begin(folder: Path) -> None:
+    """Make the repository in a folder that is not there, or empty.
+
+    Raises:
+        StarterError: something is there, it can't be written, or git refuses.
+    """
+    try:
+        _begin(folder)
+    except (OSError, shutil.Error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise StarterError(f"{folder}: {why}") from error
+
+
+def _begin(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise StarterError(f"{folder} is there and not empty; name a new folder")
+    with _whole(folder):
+        shutil.copytree(resources.starter(), folder, dirs_exist_ok=True)
+        (folder / ".gitignore").write_text(".muster/\n", encoding="utf-8")
+        own = gitobjects.environment()
+        for name in _OBJECTS_ELSEWHERE:
+            own.pop(name, None)
+        for command in _COMMANDS:
+            done = subprocess.run(
+                command, cwd=folder, env=own, capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                told = done.stderr.strip() or done.stdout.strip()
+                raise StarterError(f"`{' '.join(command)}` failed: {told}")
+
+
+@contextlib.contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """Leave what there was as it was where not all can be done: the folder, and those above it."""
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        with contextlib.suppress(OSError):  # somebody else has put something there, or took it away
+            for one in made:
+                one.rmdir()
+        raise

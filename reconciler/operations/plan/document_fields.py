@@ -1,0 +1,473 @@
+"""Normalised objects in the words and units of documents, for people who read a difference.
+
+The model says ``limit.gpu_milli = 4000``; whoever wrote the document wrote ``limit.gpu: 4``. An
+object comes in, its fields come out by the dotted path that a document has them under, as texts in
+the units that documents are written in. Nothing that is a default on both sides is told apart from
+what is written: that is what makes two revisions comparable.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from reconciler.model import desired
+from reconciler.model.observed import health_checks as checks
+from reconciler.model.observed import storage as staging
+from reconciler.model.policy import access
+from reconciler.model.values import hostlists, quantities, times
+from reconciler.model.values.resources import Resources
+
+Texts = dict[str, str]
+
+
+class Told(NamedTuple):
+    """The text of a field, and how it comes to be there.
+
+    ``written``: somebody wrote it. ``default``: it is what holds where nobody does. ``there``: it
+    is no field with a value, but something in which fields may stand.
+    """
+
+    text: str
+    how: Literal["written", "default", "there"]
+
+
+_HOUR_S = 3600.0
+#: So many numbers that follow each other are a range.
+RANGE_MIN = 3
+#: The most fields of an object that comes or goes that are told.
+SUMMARY_FIELDS_MAX = 24
+
+
+def _hours(value: float) -> str:
+    return f"{value / _HOUR_S:g}"
+
+
+def _hosts(names: tuple[str, ...]) -> str:
+    return hostlists.fold(names)
+
+
+def _domains(of: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Hosts by the path of their domain, which is how a document says it."""
+    members: dict[str, list[str]] = {}
+    for host, path in of.items():
+        members.setdefault("/".join(path), []).append(host)
+    return {path: hostlists.fold(hosts) for path, hosts in members.items()}
+
+
+def _drains(of: Mapping[str, desired.Drain]) -> dict[str, dict[str, str]]:
+    """Overrides by the hosts that they are for."""
+    alike: dict[desired.Drain, list[str]] = {}
+    for host, drain in of.items():
+        alike.setdefault(drain, []).append(host)
+    return {
+        hostlists.fold(hosts): {
+            "drain": "true",
+            "reason": drain.reason,
+            **({"owner": drain.owner} if drain.owner else {}),
+            **({"gone": "true"} if drain.gone else {}),
+        }
+        for drain, hosts in alike.items()
+    }
+
+
+def _schedule(fields: tuple[tuple[int, ...] | None, ...]) -> str:
+    """The five fields of a cron line, with ranges where three or more follow each other."""
+    return " ".join("*" if one is None else ",".join(_ranges(one)) for one in fields)
+
+
+def _ranges(numbers: tuple[int, ...]) -> Iterator[str]:
+    at = 0
+    while at < len(numbers):
+        end = at
+        while end + 1 < len(numbers) and numbers[end + 1] == numbers[end] + 1:
+            end += 1
+        if end - at < RANGE_MIN - 1:
+            end = at
+        yield str(numbers[at]) if end == at else f"{numbers[at]}-{numbers[end]}"
+        at = end + 1
+
+
+def _windows(windows: tuple[desired.SyncWindow, ...]) -> str:
+    """One a line, as a document has an item of the list."""
+    return "\n".join(
+        f"{{kind: {'allow' if one.allow else 'deny'}, "
+        f'schedule: "{_schedule(one.schedule)}", '
+        f"duration: {quantities.format_duration(one.duration_s)}}}"
+        for one in windows
+    )
+
+
+def _keys(of: tuple[access.Key, ...]) -> dict[str, dict[str, str]]:
+    """Each by its place, named by its kind as a document names it."""
+    found: dict[str, dict[str, str]] = {}
+    for index, key in enumerate(of):
+        found[str(index)] = {key.kind: key.text}
+        if key.valid_before is not None:
+            found[str(index)]["validBefore"] = times.format_time(key.valid_before)
+    return found
+
+
+def _of_node(has: Resources) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "cpu": quantities.format_cpu(has.cpu_milli),
+        "memory": quantities.format_memory(has.memory_bytes),
+    }
+    return (
+        {**shown, "gpus": {"count": quantities.format_gpu(has.gpu_milli)}}
+        if has.gpu_milli
+        else shown
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Documents have whole seconds, the model here and there as a number with a fraction."""
+    return quantities.format_duration(int(seconds))
+
+
+def _unless_zero(show: Callable[[Any], str]) -> Callable[[Any], str | None]:
+    """How a number is shown of which 0 says that nobody wrote it: not at all."""
+    return lambda value: show(value) if value else None
+
+
+def _labels(pairs: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in pairs)
+
+
+def _instances(pairs: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(f"{count} x {profile}" for profile, count in pairs)
+
+
+def _members(domains: tuple[tuple[int, ...], ...]) -> str:
+    return ", ".join(f"[{', '.join(map(str, members))}]" for members in domains)
+
+
+def _overcommit(pair: tuple[float, float]) -> dict[str, str]:
+    return {"cpu": f"{pair[0]:g}", "memory": f"{pair[1]:g}"}
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _choice(yes: str, no: str) -> Callable[[bool], str]:
+    return lambda value: yes if value else no
+
+
+Show = Callable[[Any], Any]
+
+#: (type, field) to the path in the document and how the value is shown there; None: as it is. A
+#: path that begins with a slash is one from the object's ``spec`` on, wherever the field stands.
+RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
+    (access.Identity, "keys"): ("keys", _keys),
+    (access.Role, "rules"): ("allow", None),
+    (desired.Pool, "nodes"): ("hosts", _hosts),
+    (desired.Pool, "node_resources"): ("nodes", _of_node),
+    (desired.Pool, "gpu_model"): ("nodes.gpus.model", None),
+    (desired.Pool, "gpu_memory_bytes"): ("nodes.gpus.memory", quantities.format_memory),
+    (desired.Pool, "observe_only"): ("mode", _choice("observe", "manage")),
+    (desired.Pool, "drains"): ("overrides", _drains),
+    (desired.Pool, "grace_s"): ("terminationGrace", quantities.format_duration),
+    (desired.Pool, "levels"): ("topology.levels", None),
+    (desired.Pool, "domains"): ("topology.domains", _domains),
+    (desired.Pool, "mig"): ("nodes.gpus.mig", None),
+    (desired.Pool, "mig_take_over"): ("nodes.gpus.migTakeOver", None),
+    (desired.Pool, "numa"): ("nodes.gpus.numa", _members),
+    (desired.Pool, "nvlink"): ("nodes.gpus.nvlink", _members),
+    (desired.Pool, "overcommit"): ("overcommit", _overcommit),
+    (desired.Pool, "leaving"): ("drain", None),
+    (desired.Pool, "checks"): ("health", None),
+    (desired.Pool, "remedies"): ("health.remedies", None),
+    (desired.Pool, "gpu_driver"): ("nodes.driver", None),
+    (desired.Healing, "verb"): ("action", None),
+    (desired.Pool, "remedies_at_once"): ("health.remediesAtOnce", None),
+    (desired.Pool, "black_hole"): ("health.blackHole", None),
+    (desired.Pool, "flapping"): ("health.flapping", None),
+    (checks.Plan, "mounts"): ("/nodes.mounts", None),
+    (checks.Plan, "before"): ("beforeJob", None),
+    (checks.Plan, "after"): ("afterJob", None),
+    (checks.Plan, "gpu_temperature_celsius"): ("gpuTemperature", None),
+    (checks.Plan, "disk_free_ratio"): ("diskFree", _ratio),
+    (checks.Plan, "inodes_free_ratio"): ("inodesFree", _ratio),
+    (desired.Pool, "provisioning"): ("provision", None),
+    (desired.Provisioning, "minimum"): ("/min", None),
+    (desired.Provisioning, "maximum"): ("/max", None),
+    (desired.Provisioning, "idle_s"): ("idleTime", quantities.format_duration),
+    (desired.MigLayout, "device"): ("devices", None),
+    (desired.MigLayout, "instances"): ("instances", _instances),
+    (desired.Taint, "hard"): ("effect", _choice("NoSchedule", "PreferNoSchedule")),
+    (desired.Queue, "strict"): ("ordering", _choice("strict", "best-effort")),
+    (desired.Queue, "min_runtime_s"): ("preemption.minRuntime", quantities.format_duration),
+    (desired.Queue, "default_time_limit_s"): ("defaults.timeLimit", quantities.format_duration),
+    (desired.Queue, "time_limit_max_s"): ("maxima.timeLimit", quantities.format_duration),
+    (desired.Queue, "gpu_milli_max"): ("maxima.gpu", quantities.format_gpu),
+    (desired.Quota, "user"): ("subject.user", None),
+    (desired.Quota, "group"): ("subject.group", None),
+    (desired.Quota, "queue"): ("subject.queue", None),
+    (desired.Quota, "pool"): ("subject.pool", None),
+    (desired.Quota, "running"): ("jobs.running", None),
+    (desired.Quota, "pending"): ("jobs.pending", None),
+    (desired.Quota, "budget_gpu_s"): ("budget.gpuHours", _hours),
+    (desired.Quota, "window_s"): ("budget.window", quantities.format_duration),
+    (desired.Quota, "ends"): ("budget.onExhausted", _choice("end", "wait")),
+    (desired.Reservation, "nodes"): ("hosts", _hosts),
+    (desired.Reservation, "starts_at"): ("start", _unless_zero(times.format_time)),
+    (desired.Reservation, "ends_at"): ("end", _unless_zero(times.format_time)),
+    (desired.Reservation, "schedule"): ("schedule", _schedule),
+    (desired.Reservation, "duration_s"): ("duration", _unless_zero(quantities.format_duration)),
+    (desired.Scheduling, "usage_half_life_s"): ("fairness.halfLife", quantities.format_duration),
+    (desired.Scheduling, "usage_window_s"): ("fairness.window", quantities.format_duration),
+    (desired.Scheduling, "usage_strength"): ("fairness.strength", None),
+    (desired.Scheduling, "learned_quantile"): ("learnedRunTimes.quantile", None),
+    (desired.Scheduling, "overdue_after"): ("overdueAfter", None),
+    (desired.Scheduling, "min_runtime_s"): ("minRuntime", quantities.format_duration),
+    (desired.Scheduling, "stale_gang_s"): ("staleGangGrace", quantities.format_duration),
+    (desired.Settings, "safety"): ("sync", None),
+    (desired.Safety, "windows"): ("windows", _windows),
+    (desired.Safety, "gpu_share"): ("limits.gpuShare", None),
+    (desired.Safety, "gpus"): ("limits.gpus", None),
+    (desired.Safety, "gpu_floor"): ("limits.gpuFloor", None),
+    (desired.Safety, "queues"): ("limits.queues", None),
+    (desired.Safety, "jobs"): ("limits.jobs", None),
+    (desired.Safety, "job_share"): ("limits.jobShare", None),
+    (desired.Safety, "job_floor"): ("limits.jobFloor", None),
+    (desired.Safety, "gpu_hours"): ("limits.gpuHours", None),
+    (desired.Settings, "retain_events_s"): ("retention.events", quantities.format_duration),
+    (desired.Settings, "retain_journal_s"): ("retention.journal", quantities.format_duration),
+    (desired.Settings, "retain_finished_jobs_s"): (
+        "retention.finishedJobs",
+        quantities.format_duration,
+    ),
+    (desired.Settings, "retain_finished_jobs_max"): ("retention.finishedJobsMax", None),
+    (desired.Settings, "retain_history_s"): ("retention.history", quantities.format_duration),
+    (desired.Settings, "retain_gone_nodes_s"): ("retention.goneNodes", quantities.format_duration),
+    (desired.Settings, "retain_audit_s"): ("retention.audit", quantities.format_duration),
+    (desired.Waiver, "expires_at"): ("expires", times.format_time),
+    (desired.Volume, "objects"): ("s3", None),
+    (staging.ObjectStore, "access_key"): ("accessKeySecret", None),
+    (staging.ObjectStore, "secret_key"): ("secretKeySecret", None),
+    (staging.ObjectStore, "ca_certificate"): ("caCertificate", None),
+    (desired.Stage, "ins"): ("inputs", None),
+    (desired.Stage, "outs"): ("outputs", None),
+    (desired.Job, "preempts"): ("priorityClass", _choice("may evict others", "evicts nobody")),
+    (desired.Job, "array_count"): ("array.count", None),
+    (desired.Job, "parallelism"): ("array.parallelism", None),
+    (desired.Job, "deadline"): ("deadline", times.format_time),
+    (desired.Job, "grace_s"): ("terminationGrace", quantities.format_duration),
+    (desired.Job, "node_preferences"): ("affinity.nodes", None),
+    (desired.Job, "affinities"): ("affinity.jobs", None),
+    (desired.NodePreference, "labels"): ("labels", _labels),
+    (desired.JobAffinity, "labels"): ("jobs", _labels),
+    (desired.TaskGroup, "minimum"): ("min", None),
+    (desired.TaskGroup, "devices"): ("resources.devices", None),
+    (desired.TaskGroup, "gpu_memory_bytes"): ("resources.gpuMemory", quantities.format_memory),
+    (desired.TaskGroup, "mig_profile"): ("resources.mig.profile", None),
+    (desired.TaskGroup, "inner_required"): ("topology.gpus.required", None),
+    (desired.TaskGroup, "inner_preferred"): ("topology.gpus.preferred", None),
+    (desired.Topology, "slice_size"): ("slices.size", None),
+    (desired.Topology, "slice_level"): ("slices.level", None),
+    (Resources, "gpu_milli"): ("gpu", quantities.format_gpu),
+    (desired.Amounts, "gpu_milli"): ("gpu", quantities.format_gpu),
+}
+#: How a number is shown whose name ends so; the ending is no part of the name in a document.
+_UNITS: dict[str, Show] = {
+    "_milli": quantities.format_cpu,
+    "_bytes": quantities.format_memory,
+    "_s": _duration,
+}
+#: What follows from another field that is told by itself.
+_DERIVED = frozenset({(checks.Plan, "gpus")})
+#: What is no field of a document.
+_NOT_SHOWN = frozenset({"name", "path", "hash"})
+#: Empty values: the same as a field that is not there.
+_NOTHING: tuple[Any, ...] = (None, "", (), {})
+
+
+def camel(name: str) -> str:
+    """A field's name as documents have it."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def fields(of: Any) -> Texts:
+    """The fields of a normalised object by dotted path, each as a text; empty ones left out."""
+    return {path: one.text for path, one in told(of).items() if one.how != "there"}
+
+
+def told(of: Any) -> dict[str, Told]:
+    """The same with how each comes to be there, and with what fields stand in."""
+    if not isinstance(of, msgspec.Struct):
+        return {"value": Told(text(of), "written")}
+    found = dict(_flat("", of, "written"))
+    if isinstance(of, desired.Job) and len(of.groups) == 1:
+        start = f"groups.{of.groups[0].name}"
+        found = {
+            path.removeprefix(f"{start}."): one for path, one in found.items() if path != start
+        }
+    if isinstance(of, desired.Pool) and of.provisioner != "static":
+        del found["hosts"]  # names of virtual and made nodes follow from how many there are
+        if of.provisioning is None:
+            found["count"] = Told(str(len(of.nodes)), "written")
+    return found
+
+
+def _flat(
+    path: str, value: Any, how: Literal["written", "default"], known_by: str = ""
+) -> Iterator[tuple[str, Told]]:
+    """All that stands in a value; ``known_by``: the field that its path says already."""
+    if value in _NOTHING:
+        return
+    if isinstance(value, msgspec.Struct):
+        if path and how == "written":
+            yield path, Told("{}", "there")
+        for field in msgspec.structs.fields(value):
+            if field.name in {*_NOT_SHOWN, known_by} or (type(value), field.name) in _DERIVED:
+                continue
+            one = getattr(value, field.name)
+            inner, shown = _field(type(value), field.name, one)
+            yield from _flat(_join(path, inner), shown, _how(field, one))
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _flat(_join(path, str(key)), one, how)
+    elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
+        for name, known, one in _items(value):
+            yield from _flat(_join(path, name), one, how, known)
+    else:
+        yield path, Told(text(value), how)
+
+
+def _how(field: msgspec.structs.FieldInfo, value: Any) -> Literal["written", "default"]:
+    """Whether a value is the one that holds where nobody writes another."""
+    default = field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    return "default" if default is not msgspec.NODEFAULT and bool(value == default) else "written"
+
+
+def _items(of: tuple[Any, ...]) -> Iterator[tuple[str, str, Any]]:
+    """Items of a list, each with what it is known by, and the field that says so.
+
+    Where several are known by the same, or one by nothing, it is their place in the list.
+    """
+    named = [_key(one) for one in of]
+    often = Counter(named)
+    for index, (one, (name, field)) in enumerate(zip(of, named, strict=True)):
+        if not field:
+            yield str(index), "", one
+        elif often[name, field] > 1:
+            yield f"{name}.{index}", field, one
+        else:
+            yield name, field, one
+
+
+def _key(item: Any) -> tuple[str, str]:
+    """What an item of a list is known by, and the field that says so; empty for nothing."""
+    for field in ("name", "job", "key", "device", "object"):
+        found = getattr(item, field, None)
+        if found not in _NOTHING:
+            return str(found), field
+    return "", ""
+
+
+def _field(kind: type, name: str, value: Any) -> tuple[str, Any]:
+    """The path of a field in a document, and its value as shown there."""
+    known = RENAMED.get((kind, name))
+    if known is not None:
+        path, show = known
+        return path, value if show is None or value in _NOTHING else show(value)
+    for ending, show in _UNITS.items():
+        if name.endswith(ending):
+            return camel(name.removesuffix(ending)), None if value is None else show(value)
+    return camel(name), value
+
+
+def _join(path: str, name: str) -> str:
+    if name.startswith("/"):
+        return name[1:]
+    return f"{path}.{name}" if path else name
+
+
+def text(value: Any) -> str:
+    """A single value as a document would have it, on one line unless it has several."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_item(one) for one in value) + "]"
+    return str(value)
+
+
+def _item(value: Any) -> str:
+    """An item of a list: quoted where a reader could not tell where it ends."""
+    shown = text(value)
+    return f'"{shown}"' if any(c in shown for c in ' ,[]"') or not shown else shown
+
+
+def gpus(milli: int) -> str:
+    """``1 GPU``, ``8 GPUs``, ``0.5 GPUs``."""
+    return f"{quantities.format_gpu(milli)} GPU{'' if milli == 1000 else 's'}"
+
+
+def amounts(of: Resources) -> str:
+    """``1 GPU, 500m CPU, 32Mi``: what is there of each."""
+    parts = [gpus(of.gpu_milli)] if of.gpu_milli else []
+    if of.cpu_milli:
+        parts.append(f"{quantities.format_cpu(of.cpu_milli)} CPU")
+    if of.memory_bytes:
+        parts.append(quantities.format_memory(of.memory_bytes))
+    return ", ".join(parts)
+
+
+def summary(of: Any) -> str:
+    """One line on an object that comes or goes; empty where its name says it all."""
+    if isinstance(of, desired.Job):
+        return _job_summary(of)
+    if isinstance(of, desired.Pool):
+        total = of.node_resources.times(len(of.nodes))
+        nodes = "1 node" if len(of.nodes) == 1 else f"{len(of.nodes)} nodes"
+        return f"{nodes} ({_hosts(of.nodes)}): {amounts(total)}"
+    if isinstance(of, desired.Queue):
+        parts = [f"below {of.parent}"] if of.parent else []
+        for word, found in (("guaranteed", of.guaranteed), ("limit", of.limit)):
+            if found.gpu_milli is not None:
+                parts.append(f"{word} {gpus(found.gpu_milli)}")
+        return ", ".join(parts)
+    if isinstance(of, msgspec.Struct):
+        return _fields_summary(fields(of))
+    return text(of)
+
+
+def _fields_summary(said: Mapping[str, str]) -> str:
+    """What an object says, on one line. What is not told is counted: a waiver or a rule of access
+    that comes last is what somebody who reads a plan has to know of."""
+    lines = [f"{path}: {value}" for path, value in said.items() if "\n" not in value]
+    shown = lines[:SUMMARY_FIELDS_MAX]
+    more = len(said) - len(shown)
+    if more:
+        shown.append(f"and {more} more field{'s' if more > 1 else ''}")
+    return ", ".join(shown)
+
+
+def _tasks(group: desired.TaskGroup) -> str:
+    """``4``; of an elastic group ``1 to 4``."""
+    return str(group.count) if group.least >= group.count else f"{group.least} to {group.count}"
+
+
+def _job_summary(job: desired.Job) -> str:
+    groups = [
+        f"{_tasks(group)} x ({amounts(group.resources)})"
+        if group.count > 1
+        else amounts(group.resources)
+        for group in job.groups
+    ]
+    what = " + ".join(groups)
+    if job.array_count is not None:
+        what = f"{job.array_count} x [{what}]"
+    limit = "no time limit"
+    if job.time_limit_s is not None:
+        limit = f"up to {quantities.format_duration(job.time_limit_s)}"
+    return f"{what} in {job.queue}, priority {job.priority}, {limit}"

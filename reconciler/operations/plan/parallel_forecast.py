@@ -1,0 +1,55 @@
+"""Both futures of a plan at once, each in a process of its own where that is quicker.
+
+The two have nothing in common but what they start from. A forked child has all of that without
+copying it, decides one of them, and sends back what came of it; the parent decides the other
+meanwhile. Where a fork is unsafe or of no use both are decided here, and the answer is the same.
+"""
+
+import msgspec
+
+from reconciler.desired.git import forked_worker as forked
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.simulation.forecast import cluster_forecast as forecasts
+from reconciler.simulation.forecast import forecast_diff as shifts
+
+#: From how many jobs on a second process is worth its start.
+JOBS_MIN = 500
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(forecasts.Future).decode
+
+
+def forecast(
+    base: desired.Desired,
+    head: desired.Desired,
+    observed: records.Observed,
+    now: float,
+    horizon_s: float = forecasts.HORIZON_S,
+) -> shifts.Forecast:
+    """As ``shifts.forecast``.
+
+    Raises:
+        SimulationError: controller and nodes find no rest.
+    """
+    nodes = frozenset(base.structure.pool_of_node())
+
+    def future(wanted: desired.Desired) -> forecasts.Future:
+        return forecasts.future(wanted, observed, now, base_nodes=nodes, horizon_s=horizon_s)
+
+    child = forked.begin(lambda: _encode(future(base))) if _is_worth_it(observed) else None
+    try:
+        after = future(head)
+    except BaseException:
+        if child is not None:
+            child.leave()
+        raise
+    told = child.result() if child is not None else None
+    before = _decode(told) if told is not None else future(base)
+    return shifts.compare(
+        base, head, observed, now, before=before, after=after, horizon_s=horizon_s
+    )
+
+
+def _is_worth_it(observed: records.Observed) -> bool:
+    """Whether there is work for two, a processor for each, and no thread that a fork would lose."""
+    return len(observed.jobs) >= JOBS_MIN and forked.processors() > 1

@@ -1,0 +1,492 @@
+"""A plan as text for a terminal: what goes first, then impact, forecast, findings, verdict.
+
+Lines come out with the name of a style each; who prints them decides about colours. Nothing is
+wider than ``WIDTH`` but names and values that are, and nothing is cut: a plan is read to the end.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from reconciler.model.values import paragraphs
+from reconciler.operations.plan import plan_types as planviews
+from reconciler.operations.plan.plan_types import Plan
+
+WIDTH = 80
+#: Jobs told one by one; what is more is counted.
+JOBS_MAX = 20
+MARKS = {"remove": "-", "change": "~", "add": "+"}
+STYLES = {"remove": "red", "change": "yellow", "add": "green"}
+_COLOURS = {"refused": "red", "held": "magenta", "changes": "yellow", "none": "green"}
+_PARTS = {"structure": "the structure", "removal": "the removal of jobs"}
+_HOW = {
+    "cancelled": "is cancelled",
+    "replaced": "is replaced by another run",
+    "held": "is held",
+    "timed-out": "is over its new time limit",
+    "evicted": "is evicted",
+    "drained": "goes on there until it ends; nothing new starts",
+}
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line; ``style`` is empty for plain text."""
+
+    text: str
+    style: str = ""
+
+
+def lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
+    """The whole plan; ``moments`` writes the times in a sentence as their reader wants them."""
+    yield from head(plan)
+    if plan.held:
+        yield Line("")
+        yield from held_lines(plan, moments)
+    if plan.waiting:
+        yield Line("")
+        yield from waiting_lines(plan, moments)
+    if plan.changes:
+        yield Line("")
+        for change in plan.changes:
+            yield from change_lines(change)
+        yield from _section("Impact", impact_lines(plan))
+        yield from _section(_forecast_title(plan), forecast_lines(plan, moments))
+    if plan.findings:
+        yield from _section("Findings", finding_lines(plan))
+    yield Line("")
+    yield from (
+        Line(part, _COLOURS[plan.verdict]) for part in paragraphs.wrapped(verdict(plan), WIDTH)
+    )
+    yield Line(f"digest {plan.digest[:23]}")
+
+
+def _section(title: str, inner: Iterator[Line]) -> Iterator[Line]:
+    yield Line("")
+    yield Line(title, "bold")
+    yield from inner
+
+
+def head(plan: Plan) -> Iterator[Line]:
+    """Which revisions, and against which cluster."""
+    merged = ", as merged; as a force push it would be held" if plan.merged else ""
+    onto = plan.head[:12] or "a commit on top"  # one that is yet to be made has no name
+    yield Line(f"{plan.base[:12]} -> {onto}{merged}")
+    if plan.apart:
+        yield from (Line(part, "yellow") for part in paragraphs.wrapped(pushed(plan), WIDTH))
+    if plan.snapshot is not None:
+        old = duration(plan.snapshot.age_s)
+        yield from (
+            Line(part)
+            for part in paragraphs.wrapped(
+                f"against the cluster as of {old} ago, where {in_force(plan.snapshot)} in force",
+                WIDTH,
+            )
+        )
+
+
+def pushed(plan: Plan) -> str:
+    """What becomes of a revision that does not follow the first, and is not merged with it."""
+    if plan.apart == "unrelated":
+        return (
+            f"{plan.head[:12]} has no commit in common with {plan.base[:12]}, as far as this clone "
+            "goes: it can't be merged, and as a force push it would be held"
+        )
+    return (
+        f"{plan.head[:12]} is behind {plan.base[:12]}: as a force push it would be held; `muster "
+        "rollback` makes a commit that goes back"
+    )
+
+
+def in_force(of: planviews.SnapshotView) -> str:
+    """What is in force, with its verb; where the newest is held or refused, what of which."""
+    jobs, structure = ((one or "none")[:12] for one in (of.revision, of.structure_revision))
+    if jobs == structure:
+        return f"{jobs} is"
+    if of.structure_revision is None:
+        return f"no structure, and the jobs of {jobs}, are"
+    return f"the structure of {structure} and the jobs of {jobs} are"
+
+
+def verdict(plan: Plan) -> str:
+    """One sentence."""
+    counted = (
+        f"{plan.count('add')} to add, {plan.count('change')} to change, "
+        f"{plan.count('remove')} to remove"
+    )
+    if plan.verdict == "refused":
+        return f"Refused: {refused(plan)}. Of the rest: {counted}."
+    if plan.verdict == "none":
+        return "No changes."
+    if plan.verdict == "held":
+        parts = " and ".join(_PARTS[part] for part in dict.fromkeys(h.part for h in plan.held))
+        return f"Held after the merge: {parts}. Plan: {counted}."
+    kept = old_refused(plan)
+    return f"Plan: {counted}." + (f" {kept}" if kept else "")
+
+
+def refused(plan: Plan) -> str:
+    """What of a revision does not apply."""
+    errors = [one for one in plan.findings if one.severity == "error" and one.is_new]
+    count = f"{len(errors)} error{'' if len(errors) == 1 else 's'}"
+    if plan.structure_refused:
+        if not errors:
+            count = "its errors stood before"
+        return f"none of its structure applies, that in force stays ({count})"
+    jobs = sorted({one.object for one in errors if one.touched and one.object})
+    names = ", ".join(jobs[:3]) + (" …" if len(jobs) > 3 else "")
+    verb = "does not apply" if len(jobs) == 1 else "do not apply"
+    return f"{names} {verb} ({count})" if names else count
+
+
+def old_refused(plan: Plan) -> str:
+    """What is said of objects that the change does not write and would refuse today."""
+    labels = {
+        one.object
+        for one in plan.findings
+        if one.severity == "error" and one.is_new and not one.touched
+    }
+    if not labels:
+        return ""
+    if len(labels) == 1:
+        return f"{min(labels)} goes on as it is, and would be refused if it were written now."
+    return f"{len(labels)} objects go on as they are, and would be refused if written now."
+
+
+def held_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
+    """What will wait after the merge, by which limit, and what approves it."""
+    for one in plan.held:
+        yield from (
+            Line(part, _COLOURS["held"])
+            for part in _reasons(f"HELD after the merge: {_PARTS[one.part]}", one, moments)
+        )
+        if one.until:
+            yield Line(f"  it is looked at again at {moments(one.until)}")
+        if one.command:
+            yield Line("  exactly this change is approved, once it is merged, by")
+            yield Line(f"      {one.command}")
+            yield Line("  or by this line at the end of the message of the merge:")
+            yield Line(f"      Muster-Approve: {one.digest}")
+            if plan.snapshot is None:
+                known = "by who may not see it" if plan.not_allowed else "without a controller"
+                yield from _paragraph(
+                    f"{known} running work is not counted: if the merge is still held, "
+                    "`muster status` names the digest that covers it"
+                )
+        else:
+            yield Line("  no approval lets it apply")
+
+
+def waiting_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
+    """What waits already, which the revision changes nothing of."""
+    for one in plan.waiting:
+        start = f"Held before, and not by this change: {_PARTS[one.part]}"
+        yield from (Line(part) for part in _reasons(start, one, moments))
+        if one.command:
+            yield Line(f"  it waits for {one.command}")
+
+
+def _reasons(start: str, of: planviews.HeldView, moments: Callable[[str], str]) -> Iterator[str]:
+    """Why something is held: one reason in the same sentence, of several each on its own line."""
+    if len(of.reasons) > 1:
+        yield from paragraphs.wrapped(f"{start}, for {len(of.reasons)} reasons:", WIDTH)
+        for reason in of.reasons:
+            yield from paragraphs.wrapped(moments(reason), WIDTH, "  - ", "    ")
+        return
+    reason, _, _ = moments(of.message).partition("; `muster approve ")
+    yield from paragraphs.wrapped(f"{start}: {reason}", WIDTH)
+
+
+# --- objects --------------------------------------------------------------------------------
+
+
+def change_lines(change: planviews.ChangeView) -> Iterator[Line]:
+    """One object with its fields."""
+    style = STYLES[change.operation]
+    label = f"{change.kind}/{change.name}" if change.name else change.kind
+    yield Line(f"{MARKS[change.operation]} {label}", style)
+    if change.summary:
+        for text in paragraphs.wrapped(change.summary, WIDTH - 4):
+            yield Line(f"    {text}")
+    width = min(28, max((len(path) for path in change.fields), default=0))
+    for path, (before, after) in change.fields.items():
+        yield from field_lines(path, before, after, width)
+    for text in paragraphs.wrapped(change.note, WIDTH - 4) if change.note else ():
+        yield Line(f"    {text}", "yellow")
+
+
+def field_lines(path: str, before: str | None, after: str | None, width: int) -> Iterator[Line]:
+    """One field: on one line where it fits, a text of several lines as a difference."""
+    if "\n" in (before or "") or "\n" in (after or ""):
+        yield Line(f"    {path}")
+        for text in text_difference(before or "", after or ""):
+            style = {"-": "red", "+": "green"}.get(text[:1], "")
+            yield Line(f"      {text}", style)
+        return
+    old, new = before or "none", after or "none"
+    line = f"    {path:<{width}}  {old} -> {new}"
+    if len(line) <= WIDTH:
+        yield Line(line)
+        return
+    yield Line(f"    {path}")
+    yield Line(f"      - {old}", "red")
+    yield Line(f"      + {new}", "green")
+
+
+def text_difference(before: str, after: str) -> list[str]:
+    """What differs between two texts of several lines, with two lines around it."""
+    found = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2)
+    return [line for line in found if not line.startswith(("---", "+++"))]
+
+
+# --- impact ---------------------------------------------------------------------------------
+
+
+def impact_lines(plan: Plan) -> Iterator[Line]:
+    """GPUs, guarantees and limits, running work."""
+    impact = plan.impact
+    told = False
+    if impact.gpus_leaving or impact.gpus_entering or impact.gpus_before != impact.gpus_after:
+        told = True
+        yield _pair("GPUs in service", f"{impact.gpus_before} -> {impact.gpus_after}")
+        if impact.nodes_leaving:
+            yield _pair("leaving", f"{gpus(impact.gpus_leaving)}: {impact.nodes_leaving}")
+        if impact.nodes_entering:
+            yield _pair("entering", f"{gpus(impact.gpus_entering)}: {impact.nodes_entering}")
+    for amount in impact.amounts:
+        told = True
+        old, new = amount.before or "none", amount.after or "none"
+        yield _pair(amount.object, f"{amount.field} {old} -> {new}")
+    for above in impact.above:
+        told = True
+        yield from _wrapped(f"Queue/{above.queue}", above_text(above))
+    for job in impact.jobs[:JOBS_MAX]:
+        told = True
+        yield from _wrapped(job.job, ended_text(job))
+    yield from _more(len(impact.jobs))
+    for eviction in plan.forecast.evictions[:JOBS_MAX] if plan.forecast else ():
+        if eviction.reason not in {"Cancelled", "Suspended"}:
+            told = True
+            yield from _wrapped(job_name(eviction), eviction_text(eviction))
+    if plan.forecast is not None:
+        yield from _more(len(plan.forecast.evictions))
+    if plan.snapshot is None:
+        why = "without a controller"
+        if plan.not_allowed:
+            why = f"here: {plan.not_allowed}"
+        yield from _paragraph(f"what it does to running work is not known {why}")
+    elif plan.forecast is None:
+        start = "" if told else "no GPU, guarantee or limit is touched, and no job ended; "
+        yield from _paragraph(f"{start}who is preempted is not known without a forecast")
+    elif not told:
+        yield Line("  none: no GPU, guarantee, limit or running job is touched")
+
+
+def above_text(of: planviews.AboveView) -> str:
+    """A queue in which more runs than it may from now on."""
+    jobs = "1 job holds" if of.jobs == 1 else f"{of.jobs} jobs hold"
+    where = f" in pool {of.pool}" if of.pool else ""
+    fate = "they go on, nothing new starts until less is in use, and it is told as drift"
+    if of.remedied:
+        fate = (
+            "what may be evicted leaves, the newest first, until no more is in use "
+            "(drift queue-over-limit: remediate)"
+        )
+    return f"{jobs} {of.used} {of.resource}{where}, above the new limit {of.limit}: {fate}"
+
+
+def ended_text(job: planviews.EndedView) -> str:
+    """What becomes of running work."""
+    lost = f", losing {hours(job.gpu_hours_lost)}" if job.gpu_hours_lost else ""
+    how = _HOW.get(job.how, job.how)
+    if job.how == "drained" and job.leaves_in_s is not None:
+        how = f"may go on there for {duration(job.leaves_in_s)}, then starts elsewhere"
+    elif job.how == "timed-out" and job.leaves_in_s is not None:
+        how = f"is ended by its new time limit in {duration(job.leaves_in_s)}"
+    elif job.how == "evicted":
+        how = "leaves and starts elsewhere"
+    return f"{how}: {gpus(job.gpus)} on {job.nodes}{lost}"
+
+
+def eviction_text(of: planviews.EvictionView) -> str:
+    """Who is evicted, for whom, and until when."""
+    what = "is preempted" if of.reason == "Preempted" else f"leaves ({of.reason})"
+    whom = f" for {of.by.partition('[')[0]}" if of.by else ""
+    when = " at once" if of.in_s < 2 else f" in {duration(of.in_s)}"
+    lost = "; loses nothing, it saves when told" if of.checkpoints else ""
+    if of.gpu_hours_lost and of.checkpoints:
+        lost = f"; loses at most {hours(of.gpu_hours_lost)}, since its newest checkpoint"
+    elif of.gpu_hours_lost:
+        lost = f"; loses {hours(of.gpu_hours_lost)}"
+    back = "; not back within the forecast"
+    if of.back_in_s is not None:
+        back = f"; back {duration(max(0.0, of.back_in_s - of.in_s))} later"
+    return f"{what}{whom}{when}{lost}{back}"
+
+
+def job_name(of: planviews.EvictionView) -> str:
+    """``sweep[3]``; the plain name outside arrays."""
+    return of.job if of.element is None else f"{of.job}[{of.element}]"
+
+
+# --- forecast -------------------------------------------------------------------------------
+
+
+def _forecast_title(plan: Plan) -> str:
+    if plan.forecast is None:
+        return "Forecast"
+    return f"Forecast for {duration(plan.forecast.horizon_s)}, if nothing else is submitted"
+
+
+def forecast_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
+    """Which jobs start when, and what that means for queues."""
+    found = plan.forecast
+    if found is None:
+        yield from _paragraph(f"none: {plan.no_forecast}")
+        return
+    new = [shift for shift in found.shifts if shift.is_new]
+    others = [shift for shift in found.shifts if not shift.is_new]
+    for shift in new[:JOBS_MAX]:
+        yield from _wrapped(shift.job, moments(new_text(shift, found.decided_s)))
+    yield from _more(len(new))
+    for shift in others[:JOBS_MAX]:
+        yield from _wrapped(shift.job, moments(shift_text(shift, found.decided_s)))
+    yield from _more(len(others))
+    for queue in found.queues:
+        yield from _wrapped(f"queue {queue.queue}", queue_text(queue))
+    if not found.shifts and not found.queues:
+        yield Line("  nothing starts sooner or later, and nobody is preempted")
+    for text in caveats(found):
+        yield from _paragraph(text)
+
+
+def new_text(shift: planviews.ShiftView, decided_s: float) -> str:
+    """When a new job starts."""
+    if shift.after_s is None:
+        return f"new: does not start ({shift.reason or 'within ' + duration(decided_s)})"
+    about = "about " if shift.estimated else ""
+    return (
+        "new: starts at once"
+        if shift.after_s < 2
+        else (f"new: starts in {about}{duration(shift.after_s)}")
+    )
+
+
+def shift_text(shift: planviews.ShiftView, decided_s: float) -> str:
+    """How much sooner or later a job starts."""
+    about = "about " if shift.estimated else ""
+    if shift.after_s is None:
+        why = f" ({shift.reason})" if shift.reason else ""
+        return (
+            f"no longer starts in {duration(shift.before_s or 0.0)}, nor within "
+            f"{duration(decided_s)}{why}"
+        )
+    if shift.before_s is None or shift.later_s is None:
+        return f"starts in {about}{duration(shift.after_s)}, and would not otherwise"
+    word = "later" if shift.later_s > 0 else "sooner"
+    return (
+        f"starts {about}{duration(abs(shift.later_s))} {word}: "
+        f"in {duration(shift.before_s)} -> in {duration(shift.after_s)}"
+    )
+
+
+def queue_text(of: planviews.QueueShiftView) -> str:
+    """A queue in one sentence."""
+    parts = [
+        f"{count} {word}"
+        for count, word in (
+            (of.later, "later"),
+            (of.sooner, "sooner"),
+            (of.stuck, "no longer start"),
+            (of.freed, "start that would not"),
+        )
+        if count
+    ]
+    text = f"{of.waiting} wait"
+    if parts:
+        text += ": " + ", ".join(parts)
+    if of.later or of.sooner:
+        word = "longer" if of.later_s > 0 else "shorter"
+        text += f"; {duration(abs(of.later_s))} {word} on average"
+    if of.preempted:
+        text += f"; {of.preempted} running preempted"
+    return text
+
+
+def caveats(found: planviews.ForecastView) -> Iterator[str]:
+    """What the forecast does not know."""
+    if found.decided_s < found.horizon_s:
+        yield (
+            f"Decided cycle by cycle for {duration(found.decided_s)} ({found.cycles} cycles); "
+            "what comes later is the scheduler's estimate."
+        )
+    if found.endless:
+        one = found.endless == 1
+        yield (
+            f"{found.endless} running {'job has' if one else 'jobs have'} no time limit and no "
+            f"earlier runs to go by: {'it is' if one else 'they are'} taken never to end."
+        )
+
+
+# --- findings -------------------------------------------------------------------------------
+
+
+def finding_lines(plan: Plan) -> Iterator[Line]:
+    """Findings with their place; what was there before is said to have been."""
+    for one in plan.findings:
+        style = "" if not one.is_new else "red" if one.severity == "error" else "yellow"
+        before = "" if one.is_new else " (as before)"
+        place = f"{one.path}:{one.line}" if one.line else one.path
+        yield Line(f"  {one.severity} {one.rule}{before}: {place}", style)
+        subject = ": ".join(part for part in (one.object, one.field) if part)
+        yield from _paragraph(f"{subject}: {one.message}" if subject else one.message, 6)
+        if one.waiver:
+            yield from _paragraph(one.waiver, 6)
+
+
+# --- helpers --------------------------------------------------------------------------------
+
+
+def _pair(name: str, text: str) -> Line:
+    return Line(f"  {name:<18} {text}")
+
+
+def _wrapped(name: str, text: str) -> Iterator[Line]:
+    if len(name) > 18:
+        yield Line(f"  {name}")
+        name = ""
+    for number, part in enumerate(paragraphs.wrapped(text, WIDTH - 21) or [""]):
+        yield _pair(name if not number else "", part)
+
+
+def _paragraph(text: str, indent: int = 2) -> Iterator[Line]:
+    for part in paragraphs.wrapped(text, WIDTH - indent):
+        yield Line(" " * indent + part)
+
+
+def _more(count: int) -> Iterator[Line]:
+    if count > JOBS_MAX:
+        yield Line(f"  ... and {count - JOBS_MAX} more; -o json has all")
+
+
+def duration(span_s: float) -> str:
+    """A span as people say it: ``0.4s``, ``59s``, ``4m10s``, ``3h02m``, ``2d4h``."""
+    whole = round(span_s)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s" if whole % 60 else f"{whole // 60}m"
+    if whole < 48 * 3600:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m" if whole % 3600 else f"{whole // 3600}h"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600}h"
+
+
+def gpus(count: float) -> str:
+    """So many GPUs, in words."""
+    return f"{count:g} GPU{'' if count == 1 else 's'}"
+
+
+def hours(gpu_hours: float) -> str:
+    """GPU-hours, with as many digits as tell something."""
+    text = f"{gpu_hours:.2g}" if gpu_hours < 10 else f"{gpu_hours:,.0f}"
+    return f"{text} GPU-hour{'' if text == '1' else 's'}"

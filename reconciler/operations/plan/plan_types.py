@@ -1,0 +1,271 @@
+"""The shape of a plan: what JSON has, and what text and comments are made of.
+
+Nothing is worked out here: ``planning`` makes these values, ``plantext`` and ``plancomment`` show
+them, the server sends them.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from reconciler.model.rules import redaction as quoting
+from reconciler.operations.views import json_format as viewforms
+
+Verdict = Literal["none", "changes", "held", "refused"]
+#: Why what is shown is no merge, although the second revision does not follow the first.
+Apart = Literal["", "unrelated", "behind"]
+
+
+class ChangeView(viewforms.View, frozen=True):
+    """One object that differs; ``fields`` maps dotted paths to (before, after).
+
+    ``note``: why what the fields say is not what happens at once; empty: it is.
+    """
+
+    operation: str
+    kind: str
+    name: str
+    path: str
+    summary: str
+    fields: dict[str, tuple[str | None, str | None]]
+    note: str = ""
+
+
+class AmountView(viewforms.View, frozen=True):
+    """A guarantee or limit that changes, in the words of documents; null: nothing is said."""
+
+    object: str
+    field: str
+    before: str | None
+    after: str | None
+
+
+class EndedView(viewforms.View, frozen=True):
+    """Running work that the change itself touches. ``how`` is a word of ``impact.How``.
+
+    ``leavesIn_s``: of what is drained, after how long it is told to leave, and of what has a new
+    time limit, when that ends it; null: never, or at once.
+    """
+
+    job: str
+    queue: str
+    owner: str
+    how: str
+    gpus: float
+    gpu_hours_lost: float
+    nodes: str
+    leaves_in_s: float | None
+
+
+class AboveView(viewforms.View, frozen=True):
+    """A queue in which more is running than its new limit allows.
+
+    ``limit`` and ``used`` in the words of documents; ``pool``: of a limit there, else empty.
+    ``remedied``: what may be evicted leaves, as policy has such drift made right; else all goes on.
+    """
+
+    queue: str
+    resource: str
+    limit: str
+    used: str
+    jobs: int
+    pool: str = ""
+    remedied: bool = False
+
+
+class ImpactView(viewforms.View, frozen=True):
+    """The change in the cluster's own units. ``approval`` is what approving it names."""
+
+    gpus_before: int
+    gpus_after: int
+    gpus_leaving: int
+    gpus_entering: int
+    nodes_leaving: str
+    nodes_entering: str
+    amounts: list[AmountView]
+    queues_removed: list[str]
+    queues_added: list[str]
+    above: list[AboveView]
+    jobs: list[EndedView]
+    jobs_ended: int
+    gpu_hours_lost: float
+    approval: str
+
+
+class HeldView(viewforms.View, frozen=True):
+    """A part of a change that waits, after the merge or already, and what lets it apply.
+
+    ``jobs``: those whose removal it is. ``message`` has figure and limit; ``digest`` is empty where
+    nobody can approve it. ``until``: when it is looked at again by itself. ``reasons``: each why by
+    itself.
+    """
+
+    part: str
+    rules: list[str]
+    jobs: list[str]
+    message: str
+    digest: str
+    command: str
+    until: str | None
+    reasons: list[str] = []
+
+
+class EvictionView(viewforms.View, frozen=True):
+    """An element that has to leave because of the change, for whom, and until when."""
+
+    job: str
+    element: int | None
+    queue: str
+    reason: str
+    by: str
+    at: str
+    in_s: float
+    gpu_hours_lost: float
+    checkpoints: bool
+    back_in_s: float | None
+
+
+class ShiftView(viewforms.View, frozen=True):
+    """A job that starts otherwise; seconds from the snapshot on, null: not within the horizon."""
+
+    job: str
+    queue: str
+    is_new: bool
+    before_s: float | None
+    after_s: float | None
+    later_s: float | None
+    estimated: bool
+    reason: str
+
+
+class QueueShiftView(viewforms.View, frozen=True):
+    """What becomes of the jobs that wait in a queue."""
+
+    queue: str
+    waiting: int
+    sooner: int
+    later: int
+    stuck: int
+    freed: int
+    later_s: float
+    preempted: int
+
+
+class ForecastView(viewforms.View, frozen=True):
+    """Both futures beside each other."""
+
+    horizon_s: float
+    decided_s: float
+    shifts: list[ShiftView]
+    evictions: list[EvictionView]
+    spared: list[EvictionView]
+    queues: list[QueueShiftView]
+    endless: int
+    cycles: int
+
+
+class FindingView(viewforms.View, frozen=True):
+    """Something that speaks against the revision. ``isNew``: it was not there before;
+    ``touched``: the change itself wrote it, so that it does not count.
+
+    ``waiver``: who may let it pass, and how; empty where nobody may. ``found``: what stands there,
+    which ``message`` says too; empty where that says it otherwise, or it is not to be shown.
+    """
+
+    rule: str
+    severity: str
+    path: str
+    line: int
+    column: int
+    object: str
+    field: str
+    message: str
+    is_new: bool
+    touched: bool
+    waiver: str
+    found: str = ""
+
+
+class SnapshotView(viewforms.View, frozen=True):
+    """The cluster that it was planned against.
+
+    ``revision`` is that of the jobs in force. ``structureRevision`` is another where the structure
+    of that one is held or refused.
+    """
+
+    at: str
+    age_s: float
+    revision: str | None
+    digest: str
+    structure_revision: str | None = None
+
+
+class Plan(viewforms.View, frozen=True):
+    """Everything that a reviewer has to know of a revision.
+
+    ``verdict`` is ``refused`` where something that it writes does not apply, ``held`` where safety
+    makes a part of it wait for approval or for its time. ``waiting`` is held already and goes on
+    so, whatever becomes of the revision; it is none of its changes. ``structure_refused``: none of
+    its structure applies. ``forecast`` is null where there is none, and ``no_forecast`` says why.
+    ``not_allowed``: why the controller that is there tells nothing of running work to who asks.
+    """
+
+    verdict: Verdict
+    held: list[HeldView]
+    waiting: list[HeldView]
+    structure_refused: bool
+    base: str
+    head: str
+    merged: bool
+    changes: list[ChangeView]
+    impact: ImpactView
+    forecast: ForecastView | None
+    no_forecast: str
+    findings: list[FindingView]
+    snapshot: SnapshotView | None
+    digest: str
+    apart: Apart = ""
+    not_allowed: str = ""
+
+    def count(self, operation: str) -> int:
+        """How many objects are added, changed or removed."""
+        return sum(change.operation == operation for change in self.changes)
+
+
+HIDDEN = "(not shown)"
+
+
+def without_settings(plan: Plan) -> Plan:
+    """A plan for who may not know what everybody's jobs run: that it changes, and not to what."""
+
+    def shown(pair: tuple[str | None, str | None]) -> tuple[str | None, str | None]:
+        before, after = (None if side is None else HIDDEN for side in pair)
+        return before, after
+
+    changes = [
+        msgspec.structs.replace(
+            one,
+            fields={
+                path: shown(pair) if quoting.is_setting(path) else pair
+                for path, pair in one.fields.items()
+            },
+        )
+        if one.kind == "Job"
+        else one
+        for one in plan.changes
+    ]
+    findings = [_unquoted(one) for one in plan.findings]
+    return msgspec.structs.replace(plan, changes=changes, findings=findings)
+
+
+def _unquoted(finding: FindingView) -> FindingView:
+    """The finding without what was found where not everybody may see that."""
+    if not finding.found or quoting.may_quote(finding.object, finding.field):
+        return finding
+    message = finding.message.replace(said_found(finding.found), "", 1)
+    return msgspec.structs.replace(finding, message=message, found="")
+
+
+def said_found(found: str) -> str:
+    """How a message says what was found."""
+    return f"; found {found}"

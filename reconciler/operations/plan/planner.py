@@ -1,0 +1,481 @@
+"""What a revision would do before it is merged: one value that text, JSON and comments are made of.
+
+Two revisions, and what a live controller knows, come in. Out come the objects that change, what
+that does to GPUs, guarantees and running work, what both futures look like, what is wrong with the
+revision, and a digest of all that. Without a controller there is no forecast, and the plan says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from reconciler.core.safety import impact as impacts
+from reconciler.core.safety import sync_limits as safety
+from reconciler.desired.apply import sync_holds as holding
+from reconciler.model import desired
+from reconciler.model.state import records, states
+from reconciler.model.values import hostlists
+from reconciler.model.values.times import format_time
+from reconciler.operations.plan import cluster_snapshot as snapshots
+from reconciler.operations.plan import diff as differences
+from reconciler.operations.plan import document_fields as wording
+from reconciler.operations.plan import plan_types as planviews
+from reconciler.operations.plan import revisions
+from reconciler.operations.validate import introduced as broughtby
+
+if TYPE_CHECKING:
+    from reconciler.simulation.forecast import cluster_forecast as forecasts
+    from reconciler.simulation.forecast import forecast_diff as shifts
+
+#: How far is looked ahead where nobody says how far.
+HORIZON_S = 24 * 3600.0
+
+
+def plan(
+    found: revisions.Comparison,
+    snapshot: snapshots.Snapshot | None,
+    now: float,
+    *,
+    no_snapshot: str = "",
+    horizon_s: float = HORIZON_S,
+    forecast: bool = True,
+    not_allowed: str = "",
+) -> planviews.Plan:
+    """Put everything together.
+
+    Args:
+        found: both revisions.
+        snapshot: what a controller knows.
+        now: seconds since the epoch.
+        no_snapshot: why there is no snapshot.
+        horizon_s: how far is looked ahead.
+        forecast: whether to look ahead at all.
+        not_allowed: why a controller that is there tells nothing of running work.
+    """
+    observed = snapshot.live.observed if snapshot else records.Observed()
+    at = snapshot.live.at if snapshot else now
+    before = snapshot.live.held if snapshot else {}
+    # as git has them: so the controller judges, and so its digests come out
+    found, held, waiting = _apart(found, _held(found, observed, at, before), before)
+    base, head = found.base, found.head
+    ahead: planviews.ForecastView | None = None
+    reason = no_snapshot if snapshot is None else ""
+    if not forecast:
+        reason = "it was not asked for (--no-forecast)"
+    elif not found.changes:
+        reason = reason or "nothing changes"
+    elif snapshot is not None:
+        ahead, reason = _ahead(found, snapshot, horizon_s)
+    findings = _findings(found)
+    refused = any(one.severity == "error" and one.is_new and one.touched for one in findings)
+    verdict: planviews.Verdict = "changes" if found.changes else "none"
+    if refused or found.structure_refused:
+        verdict = "refused"
+    elif held:
+        verdict = "held"
+    return planviews.Plan(
+        verdict=verdict,
+        held=held,
+        waiting=waiting,
+        structure_refused=found.structure_refused,
+        base=found.base_commit,
+        head=found.head_commit,
+        merged=found.merged,
+        apart=found.apart,
+        changes=[change_view(one, _note(one, found, snapshot)) for one in found.changes],
+        impact=_impact_view(impacts.find(base, head, observed, at), base, head, observed),
+        forecast=ahead,
+        no_forecast=reason,
+        findings=findings,
+        snapshot=None if snapshot is None else _snapshot_view(snapshot, now),
+        digest=_digest(found, snapshot),
+        not_allowed=not_allowed,
+    )
+
+
+def _ahead(
+    found: revisions.Comparison, snapshot: snapshots.Snapshot, horizon_s: float
+) -> tuple[planviews.ForecastView | None, str]:
+    """Both futures beside each other; None, and why, where there is no end to one of them."""
+    from reconciler.operations.plan import parallel_forecast as futures  # noqa: PLC0415 - the scheduler, for this alone
+    from reconciler.simulation.engine.event_queue import SimulationError  # noqa: PLC0415
+
+    observed, at = snapshot.live.observed, snapshot.live.at
+    pools = {pool.name: pool for pool in snapshot.live.pools}
+    base, head = _as_run(found.base, pools), _as_run(found.head, pools)
+    try:
+        both = futures.forecast(base, head, observed, at, horizon_s)
+    except SimulationError as error:
+        return None, f"the simulation found no end: {error}"
+    return _forecast_view(both, observed, at), ""
+
+
+def _digest(found: revisions.Comparison, snapshot: snapshots.Snapshot | None) -> str:
+    """Names this plan: the revisions, the snapshot and the changes."""
+    parts = (
+        found.base_commit,
+        found.head_commit,
+        snapshot.digest if snapshot else "",
+        found.changes,
+    )
+    return "sha256:" + hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def _as_run(wanted: desired.Desired, pools: Mapping[str, desired.Pool]) -> desired.Desired:
+    """The state with what the controller's own options add to its pools."""
+    structure = wanted.structure
+    changed = {
+        name: msgspec.structs.replace(
+            pool, allow_root=pool.allow_root or (name in pools and pools[name].allow_root)
+        )
+        for name, pool in structure.pools.items()
+    }
+    return msgspec.structs.replace(
+        wanted, structure=msgspec.structs.replace(structure, pools=changed)
+    )
+
+
+def _apart(
+    found: revisions.Comparison, held: list[planviews.HeldView], before: Mapping[str, str]
+) -> tuple[revisions.Comparison, list[planviews.HeldView], list[planviews.HeldView]]:
+    """What the revision itself changes and has held, and what was held before it and goes on so.
+
+    What goes on waiting stays in force, with or without the revision, and is none of its changes.
+
+    Args:
+        found: both revisions, the second with all that was held before it.
+        held: what of that will be held.
+        before: jobs whose removal is held already.
+    """
+
+    def goes_on(one: planviews.HeldView) -> bool:
+        if one.part == "structure":
+            return found.while_held is not None
+        return before.keys() >= set(one.jobs)
+
+    waiting = [] if found.is_base else [one for one in held if goes_on(one)]
+    if not waiting:
+        return found, held, []
+    head = found.head
+    if found.while_held is not None and any(one.part == "structure" for one in waiting):
+        head = found.while_held
+    jobs = found.base.jobs
+    staying = {name: jobs[name] for one in waiting for name in one.jobs}
+    head = msgspec.structs.replace(head, jobs={**head.jobs, **staying})
+    own = [one for one in held if one not in waiting]
+    changes = found.changes_to(head)
+    return msgspec.structs.replace(found, head=head, changes=changes), own, waiting
+
+
+def _held(
+    found: revisions.Comparison,
+    observed: records.Observed,
+    at: float,
+    before: Mapping[str, str],
+) -> list[planviews.HeldView]:
+    """What waits after the merge: judged as the controller will, by the limits in force.
+
+    ``before``: jobs whose removal is held already, with what names it.
+    """
+    base, head = found.base, found.head
+    holds = holding.Holds(dict(before))
+    removed = [name for name in base.jobs if name not in head.jobs and name not in head.refused]
+    if not removed and base.structure == head.structure:
+        return []
+    holds.judge(
+        safety.Safety(lambda: observed, lambda: at),
+        before=base,
+        after=head,
+        removed=removed,
+        approvals=frozenset(found.approvals),
+    )
+    rules = {
+        "structure": [one.rule for one in holds.structure_problems],
+        "removal": [one.rule for one in holds.problems],
+    }
+    return [
+        planviews.HeldView(
+            part=one.part,
+            rules=rules[one.part],
+            message=one.message.removeprefix("held: "),
+            jobs=list(one.jobs),
+            digest=one.digest,
+            command=f"muster approve {one.digest}" if one.digest else "",
+            until=_looked_at(one),
+            reasons=list(one.reasons),
+        )
+        for one in holds.shown
+    ]
+
+
+def _looked_at(one: desired.Held) -> str | None:
+    """When what is held is looked at again; None also where that would be in vain."""
+    if one.until is None or any(safety.NO_TIME in reason for reason in one.reasons):
+        return None
+    return format_time(one.until)
+
+
+# --- views ----------------------------------------------------------------------------------
+
+
+def change_view(of: differences.Change, note: str = "") -> planviews.ChangeView:
+    """One object that differs, as plans show it."""
+    return planviews.ChangeView(
+        of.operation, of.kind, of.name, of.path, of.summary, of.fields, note
+    )
+
+
+def _note(
+    change: differences.Change, found: revisions.Comparison, snapshot: snapshots.Snapshot | None
+) -> str:
+    """Why a change of an object is more, or less, than it looks; empty where it is not."""
+    if change.kind != "Job" or found.runs_known:
+        return _ignored(change, found.base, found.head, snapshot)
+    if change.operation == "remove" and change.name not in found.base.jobs:
+        return (
+            "a run of it that was admitted before is cancelled; whether there is one, only a "
+            "controller knows that has this base in force"
+        )
+    if change.operation == "add" and change.name in found.base.refused:
+        return (
+            "its document was refused as it stood: a run of it that was admitted before goes on, "
+            "and whether there is one, only a controller knows that has this base in force"
+        )
+    return _ignored(change, found.base, found.head, snapshot)
+
+
+def _ignored(
+    change: differences.Change,
+    base: desired.Desired,
+    head: desired.Desired,
+    snapshot: snapshots.Snapshot | None,
+) -> str:
+    """Why a change of what a job executes has no effect on its run; empty where it has."""
+    if (change.operation, change.kind) != ("change", "Job"):
+        return ""
+    old, new = base.jobs.get(change.name), head.jobs.get(change.name)
+    if old is None or new is None or old.key == new.key:
+        return ""
+    run = f"run {new.run}"
+    if snapshot is None:
+        is_ignored, alive = old.run == new.run, f"if {run} of it is alive, it"
+    else:
+        record = snapshot.live.observed.jobs.get(change.name)
+        is_ignored = (
+            record is not None
+            and not (record.finished or record.removed)
+            and (record.spec.run, record.key == new.key) == (new.run, False)
+        )
+        alive = f"{run} of it is alive and"
+    if not is_ignored:
+        return ""
+    return (
+        f"{alive} goes on as it was: what it executes is another only once that has ended; raise "
+        "spec.run to replace it now"
+    )
+
+
+def _snapshot_view(of: snapshots.Snapshot, now: float) -> planviews.SnapshotView:
+    live = of.live
+    return planviews.SnapshotView(
+        format_time(live.at),
+        round(snapshots.age_s(live, now), 1),
+        live.revision,
+        of.digest,
+        live.structure_revision,
+    )
+
+
+_AMOUNTS = {"cpu": "cpu_milli", "memory": "memory_bytes", "gpu": "gpu_milli"}
+
+
+def _impact_view(
+    of: impacts.Impact,
+    base: desired.Desired,
+    head: desired.Desired,
+    observed: records.Observed,
+) -> planviews.ImpactView:
+    return planviews.ImpactView(
+        gpus_before=of.total.gpus_before,
+        gpus_after=of.total.gpus_after,
+        gpus_leaving=of.total.gpus_leaving,
+        gpus_entering=of.total.gpus_entering,
+        nodes_leaving=hostlists.fold(of.total.nodes_leaving),
+        nodes_entering=hostlists.fold(of.total.nodes_entering),
+        amounts=[_amount_view(one) for one in of.amounts],
+        queues_removed=list(of.queues_removed),
+        queues_added=list(of.queues_added),
+        above=list(_above(base.structure, head.structure, observed)),
+        jobs=[
+            planviews.EndedView(
+                one.job,
+                one.queue,
+                one.owner,
+                one.how,
+                one.gpus,
+                round(one.gpu_hours_lost, 4),
+                hostlists.fold(one.nodes),
+                one.leaves_in_s,
+            )
+            for one in of.jobs
+        ],
+        jobs_ended=of.jobs_ended(),
+        gpu_hours_lost=round(of.gpu_hours_lost(), 4),
+        approval=of.digest,
+    )
+
+
+def _above(
+    before: desired.Structure, after: desired.Structure, observed: records.Observed
+) -> Iterator[planviews.AboveView]:
+    """Queues that hold more than a limit that is lowered, with those below them."""
+    for above in impacts.above_limits(before, after, observed):
+        yield planviews.AboveView(
+            above.queue,
+            above.resource,
+            _amount(above.resource, above.limit) or "0",
+            _amount(above.resource, above.used) or "0",
+            above.jobs,
+            above.pool,
+            above.remedied,
+        )
+
+
+def _amount(resource: str, amount: int | None) -> str | None:
+    if amount is None:
+        return None
+    single = desired.Amounts(**{_AMOUNTS[resource]: amount})
+    return wording.fields(single)[resource]
+
+
+def _amount_view(of: impacts.AmountChange) -> planviews.AmountView:
+    before, after = _amount(of.resource, of.before), _amount(of.resource, of.after)
+    return planviews.AmountView(of.object, f"{of.field}.{of.resource}", before, after)
+
+
+def _forecast_view(
+    of: shifts.Forecast, observed: records.Observed, at: float
+) -> planviews.ForecastView:
+    def since(moment: float | None) -> float | None:
+        return None if moment is None else round(moment - at, 1)
+
+    return planviews.ForecastView(
+        horizon_s=of.until - of.at,
+        decided_s=round(of.decided_until - of.at, 1),
+        shifts=[
+            planviews.ShiftView(
+                job=one.job,
+                queue=one.queue,
+                is_new=one.is_new,
+                before_s=since(one.before),
+                after_s=since(one.after),
+                later_s=None if one.later_s is None else round(one.later_s, 1),
+                estimated=one.estimated,
+                reason=one.reason,
+            )
+            for one in of.shifts
+        ],
+        evictions=[_eviction_view(one, observed, at) for one in of.evictions],
+        spared=[_eviction_view(one, observed, at) for one in of.spared],
+        queues=[
+            planviews.QueueShiftView(**{name: getattr(one, name) for name in one.__struct_fields__})
+            for one in of.queues
+        ],
+        endless=of.endless,
+        cycles=of.cycles,
+    )
+
+
+def _eviction_view(
+    of: forecasts.Eviction, observed: records.Observed, at: float
+) -> planviews.EvictionView:
+    record = observed.jobs.get(of.job)
+    spec = record.spec if record is not None else None
+    return planviews.EvictionView(
+        job=of.job,
+        element=of.element if spec is not None and spec.array_count is not None else None,
+        queue="" if spec is None else spec.queue,
+        reason=of.reason,
+        by=of.by,
+        at=format_time(of.at),
+        in_s=round(of.at - at, 1),
+        gpu_hours_lost=round(of.lost_gpu_s / 3600, 4),
+        checkpoints=spec is not None and spec.checkpoint is not None,
+        back_in_s=None if of.back_at is None else round(of.back_at - at, 1),
+    )
+
+
+def _findings(found: revisions.Comparison) -> list[planviews.FindingView]:
+    """What is wrong with the head, what is new first."""
+    before = {broughtby.identity(one) for one in found.base.status.problems}
+    rules = found.base.structure.policies | found.head.structure.policies
+    shown = [
+        _finding_view(
+            one,
+            rules,
+            is_new=broughtby.identity(one) not in before,
+            touched=not one.path or one.path in found.paths,
+        )
+        for one in found.head.status.problems
+    ]
+    shown.sort(key=lambda one: (not one.is_new, one.severity, one.path, one.line, one.rule))
+    return shown
+
+
+def _waiver(of: desired.Problem, rules: Mapping[str, desired.Policy]) -> str:
+    """Who may let a violation of a policy pass, and how; empty for what nobody may."""
+    rule = rules.get(of.rule.removeprefix("policy/")) if of.rule.startswith("policy/") else None
+    if rule is None or of.severity != "error":
+        return ""
+    asked = " or ".join(rule.owners) or "who may change it"
+    return (
+        f"to let it off, ask {asked}: add to spec.waivers of {rule.path} "
+        f"{{object: {of.object}, reason: …, expires: …}}"
+    )
+
+
+def _finding_view(
+    of: desired.Problem, rules: Mapping[str, desired.Policy], *, is_new: bool, touched: bool
+) -> planviews.FindingView:
+    message = of.message
+    if of.found:
+        message += planviews.said_found(of.found)
+    if of.expected:
+        message += f"; expected {of.expected}"
+    return planviews.FindingView(
+        rule=of.rule,
+        severity=of.severity,
+        path=of.path,
+        line=of.line,
+        column=of.column,
+        object=of.object,
+        field=of.field,
+        message=message,
+        is_new=is_new,
+        touched=touched,
+        waiver=_waiver(of, rules),
+        found=of.found,
+    )
+
+
+def in_force(snapshot: snapshots.Snapshot | None) -> revisions.InForce | None:
+    """What a revision is compared with; None where nobody knows what is in force."""
+    live = snapshot.live if snapshot is not None else None
+    if live is None or live.revision is None:
+        return None
+    jobs = live.observed.jobs
+    return revisions.InForce(
+        live.revision,
+        live.structure_revision,
+        staying={name: jobs[name].spec for name in live.held if name in jobs},
+        jobs={name: one.spec for name, one in jobs.items() if not one.removed},
+        begun={
+            name: one.key
+            for name, one in jobs.items()
+            if one.state not in states.WAITING_JOB_STATES
+        },
+    )

@@ -1,0 +1,428 @@
+"""Two revisions beside each other: reading desired state that is not in force, to compare it.
+
+They go through the same loader as the controller's, beside each other through shared objects.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from reconciler.desired.apply import jobs_in_force as jobsinforce
+from reconciler.desired.apply import loader
+from reconciler.desired.apply import parallel_reader as reading
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.git import source
+from reconciler.model import desired
+from reconciler.model.rules import review_findings as judgement
+from reconciler.model.values import suggestions as nearest
+from reconciler.operations import scratch_repository as scratch
+from reconciler.operations.plan import diff as differences
+from reconciler.operations.plan import plan_types as planviews
+
+#: The most names of branches that a wrong one is compared with.
+_NAMES_MAX = 1000
+
+#: A folder or revision can't be read; says why.
+RevisionError = scratch.RevisionError
+
+
+class InForce(msgspec.Struct, frozen=True):
+    """What a controller has in force, where that is not one revision as a whole.
+
+    Attributes:
+        revision: that its jobs are of.
+        structure: that its structure is of, where that of ``revision`` is held or refused.
+        staying: jobs in force whose documents have left, since their removal is held; by name.
+        jobs: jobs in force, by name, as they run; None where nobody tells. Those may be among them
+            whose documents have left.
+        begun: of jobs, those whose newest run has begun or ended, with its key.
+    """
+
+    revision: str
+    structure: str | None = None
+    staying: Mapping[str, desired.Job] = {}
+    jobs: Mapping[str, desired.Job] | None = None
+    begun: Mapping[str, str] = {}
+
+    def has_begun(self, names: Collection[str]) -> Mapping[str, str]:
+        """Those of some jobs whose newest run has begun or ended, with its key."""
+        return {name: self.begun[name] for name in names if name in self.begun}
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Two revisions beside each other, the second as it would stand after the first.
+
+    Attributes:
+        base_commit, head_commit: full ids; the base is the revision that its structure is of.
+        merged: ``head`` does not follow ``base``, so that what is shown is the merge of both.
+        apart: why there is no such merge, although it does not; empty: there is, or it does.
+        changes: objects that differ, removals first.
+        paths: files that differ.
+        structure_refused: the structure of the second does not apply, and that of the first did
+            or the second changes some of it.
+        approvals: digests that commits from the first to the second approve, as far as they count.
+        is_base: what is looked at is the revision that it is compared with, of which something is
+            held or refused.
+        while_held: the second as it stands while the structure is held that was held before it;
+            None where nothing was, or the second changes some structure itself.
+        runs_known: jobs that were admitted earlier are in the first, whatever is wrong with their
+            documents.
+    """
+
+    base: desired.Desired
+    head: desired.Desired
+    base_commit: str
+    head_commit: str
+    changes: tuple[differences.Change, ...]
+    merged: bool = False
+    apart: planviews.Apart = ""
+    paths: frozenset[str] = frozenset()
+    structure_refused: bool = False
+    approvals: tuple[str, ...] = ()
+    is_base: bool = False
+    while_held: desired.Desired | None = None
+    runs_known: bool = False
+
+    def changes_to(self, head: desired.Desired) -> tuple[differences.Change, ...]:
+        """What differs from the first to another state than the second."""
+        return differences.between(self.base, head, runs_known=self.runs_known)
+
+
+def compare(
+    repository: Path,
+    sub_path: str,
+    base: str,
+    head: str,
+    *,
+    before: Sequence[str] = (),
+    live: InForce | None = None,
+    read: reading.Read | None = None,
+) -> Comparison:
+    """What changes from ``base`` to ``head``, or to the merge of both where they have parted.
+
+    For such a merge, which nobody has signed yet, the commits of ``head`` answer.
+
+    Args:
+        repository: a clone, or a bare repository.
+        sub_path: the folder of it that is read.
+        base, head: anything that names a commit.
+        before: revisions that were in force before ``base``, the oldest first: where the structure
+            of ``base`` was refused, theirs is in force. Those that are not there are left out.
+        live: what a controller has in force. Where ``base`` is its newest revision, or follows it,
+            what that one left held is held at ``base``: with what is in force is compared. A
+            structure whose revision is not there is left out.
+        read: what blobs of them are known to hold already.
+
+    Raises:
+        RevisionError: the repository or a revision can't be read, or the two can't be merged.
+    """
+    folder = Path(scratch.git_folder(repository))
+    known = _at(folder, base, live)
+    kept = scratch.known_commit(folder, known.structure) if known and known.structure else None
+    of_runs = _Known(
+        jobs=known.jobs if known is not None else None,
+        begun=jobsinforce.nothing_begun if live is None else live.has_begun,
+        read={} if read is None else read,
+    )
+    if kept is not None and kept != _commit_of(folder, base):
+        found = _from_in_force(folder, sub_path, kept, (base, head), of_runs)
+    else:
+        earlier = (live.structure,) if live is not None and live.structure else before
+        found = _between(folder, sub_path, (base, head), earlier, of_runs)
+    return _with_staying(found, known.staying) if known is not None else found
+
+
+def _at(folder: Path, base: str, live: InForce | None) -> InForce | None:
+    """What is in force, if that is what ``base`` stands on."""
+    newest = scratch.known_commit(folder, live.revision) if live is not None else None
+    if newest is None:
+        return None
+    first = _commit_of(folder, base)
+    return live if first == newest or scratch.is_ancestor(folder, newest, first) else None
+
+
+def _with_staying(found: Comparison, staying: Mapping[str, desired.Job]) -> Comparison:
+    """The comparison with jobs before it that are in force and written nowhere."""
+    if not staying.keys() - found.base.jobs.keys():
+        return found
+    base = msgspec.structs.replace(found.base, jobs={**staying, **found.base.jobs})
+    found = msgspec.structs.replace(found, base=base)
+    return msgspec.structs.replace(found, changes=found.changes_to(found.head))
+
+
+class _Known(NamedTuple):
+    """What is known before two revisions are read: the jobs in force at the first, None where
+    nobody knows, whose runs have begun, and what blobs hold."""
+
+    jobs: Mapping[str, desired.Job] | None
+    begun: jobsinforce.Begun
+    read: reading.Read
+
+    def loader(self, copy: source.Source, gate: judgement.Gate | None = None) -> loader.Loader:
+        """A loader that knows it too."""
+        return loader.Loader(copy, gate=gate, read=self.read, begun=self.begun)
+
+
+class _Pair(msgspec.Struct, frozen=True):
+    """Two revisions in a repository of their own, which nobody sees.
+
+    ``goal`` is what the second comes to: the merge of both where they have parted.
+    """
+
+    repository: Path
+    first: str
+    last: str
+    merge: str | None
+    sub_path: str
+
+    @property
+    def goal(self) -> str:
+        return self.merge or self.last
+
+    def _apart(self) -> planviews.Apart:
+        if self.merge is not None or self.first == self.last:
+            return ""
+        if scratch.is_ancestor(self.repository, self.first, self.last):
+            return ""
+        behind = scratch.is_ancestor(self.repository, self.last, self.first)
+        return "behind" if behind else "unrelated"
+
+    def source(self) -> source.Source:
+        return source.Source(str(self.repository), branch="main", sub_path=self.sub_path)
+
+    def load(self, loading: loader.Loader, commit: str, *after: str) -> desired.Desired:
+        """What a loader makes of a commit; those that came before it need not lead to it."""
+        scratch.git(self.repository, "update-ref", "refs/heads/main", commit)
+        if not all(
+            scratch.is_ancestor(self.repository, one, commit) for one in after if one != commit
+        ):
+            loading.accept(commit)  # what follows is judged as the controller would
+        return loading.load()
+
+    def compared(
+        self,
+        old: desired.Desired,
+        new: desired.Desired,
+        start: str,
+        *,
+        refused: bool,
+        runs_known: bool,
+    ) -> Comparison:
+        """Both beside each other; ``start``: the revision that the first structure is of."""
+        listed = scratch.git(
+            self.repository, "diff", "--name-only", "--no-renames", "-z", start, self.goal
+        )
+        return Comparison(
+            base=old,
+            head=new,
+            base_commit=start,
+            head_commit=self.last,
+            changes=differences.between(old, new, runs_known=runs_known),
+            merged=self.merge is not None,
+            apart=self._apart(),
+            paths=frozenset(listed.split("\0")),
+            structure_refused=refused,
+            is_base=self.goal == self.first,
+            runs_known=runs_known,
+        )
+
+
+@contextmanager
+def _pair(folder: Path, sub_path: str, base: str, head: str) -> Iterator[_Pair]:
+    with scratch.repository() as repository:
+        scratch.share_objects(repository, folder)
+        first, last = (_commit_of(folder, revision) for revision in (base, head))
+        merge = scratch.merge(repository, first, last)
+        yield _Pair(repository, first, last, merge, sub_path)
+
+
+def _between(
+    folder: Path,
+    sub_path: str,
+    both: tuple[str, str],
+    before: Sequence[str],
+    runs: _Known,
+) -> Comparison:
+    """What changes from one to the other, both as the repository has them."""
+    with _pair(folder, sub_path, *both) as pair:
+        known = (scratch.known_commit(folder, one) for one in before)
+        order = [*(one for one in known if one and one != pair.first), pair.first, pair.goal]
+        copy = pair.source()
+        loading = runs.loader(copy)
+        loading.admit(runs.jobs or {})
+        if pair.merge is not None:
+            loading.judge_by(pair.merge, pair.last)
+        try:
+            states = [
+                pair.load(loading, commit, *order[:position])
+                for position, commit in enumerate(order)
+            ]
+            old, new = states[-2:]
+            refused = _is_refused(new, pair.goal) and (
+                not _is_refused(old, pair.first) or _touches_structure(copy, pair.first, pair.goal)
+            )
+            is_known = runs.jobs is not None
+            found = pair.compared(old, new, pair.first, refused=refused, runs_known=is_known)
+        finally:
+            loading.close()
+    return msgspec.structs.replace(found, approvals=loading.approved)
+
+
+def _from_in_force(
+    folder: Path,
+    sub_path: str,
+    kept: str,
+    both: tuple[str, str],
+    runs: _Known,
+) -> Comparison:
+    """What changes to the second from the structure of ``kept`` with the jobs of the first."""
+    with _pair(folder, sub_path, *both) as pair:
+        first, goal = pair.first, pair.goal
+        copy = pair.source()
+        stays = _StructureStays()
+        as_is = runs.loader(copy, stays)
+        free = runs.loader(pair.source())
+        if pair.merge is not None:
+            for one in (as_is, free):
+                one.judge_by(pair.merge, pair.last)
+        try:
+            applied = pair.load(as_is, kept, kept)
+            stays.is_wanted = True
+            as_is.admit(runs.jobs or {})
+            old = pair.load(as_is, first, kept)
+            pair.load(free, kept, kept)
+            free.admit(runs.jobs or {})
+            before = pair.load(free, first, kept)
+            approved = free.approved
+            new = pair.load(free, goal, kept)
+            refused = _is_refused(new, goal) and (
+                goal == first
+                or not _is_refused(old, first)
+                or bool(old.status.held)
+                or _touches_structure(copy, first, goal)
+            )
+            while_held: desired.Desired | None = None
+            if goal == first:  # what is wrong with it is news to what is in force
+                old = msgspec.structs.replace(old, status=applied.status)
+            elif old.structure != before.structure == new.structure:
+                while_held = _without_hold(pair.load(as_is, goal, kept))
+            is_known = runs.jobs is not None
+            found = pair.compared(old, new, kept, refused=refused, runs_known=is_known)
+        finally:
+            as_is.close()
+            free.close()
+    return msgspec.structs.replace(
+        found,
+        approvals=tuple(dict.fromkeys((*approved, *free.approved))),
+        while_held=while_held,
+    )
+
+
+def _without_hold(state: desired.Desired) -> desired.Desired:
+    """The state without what is said of a hold that somebody else judges and words."""
+    rest = tuple(one for one in state.status.problems if one.rule not in judgement.RULES)
+    status = msgspec.structs.replace(state.status, problems=rest, held=())
+    return msgspec.structs.replace(state, status=status)
+
+
+class _StructureStays:
+    """Holds whatever a revision changes of the structure, from when that ``is_wanted``."""
+
+    def __init__(self) -> None:
+        self.is_wanted = False
+
+    def judge(
+        self, before: desired.Desired, after: desired.Desired, approvals: frozenset[str]
+    ) -> judgement.Judgement:
+        """Hold the structure where it differs, and let everything else apply."""
+        del approvals
+        if not self.is_wanted or before.structure == after.structure:
+            return judgement.Judgement()
+        finding = judgement.Finding("structure", "over-limit", "it is not in force")
+        return judgement.Judgement((finding,))
+
+
+def _is_refused(state: desired.Desired, commit: str) -> bool:
+    """Whether the structure in force is that of an earlier revision."""
+    return state.status.structure_revision != commit
+
+
+def _touches_structure(copy: source.Source, before: str, after: str) -> bool:
+    """Whether files differ that hold, or may hold, other objects than jobs."""
+    differing = copy.differences(before, after)
+    ids = {blob for _, *both in differing for blob in both if blob is not None}
+    files = map(documents.read, copy.blobs(ids))
+    return any(file.opaque or any(documents.structural(file)) for file in files)
+
+
+def _commit_of(folder: Path, revision: str) -> str:
+    found = scratch.known_commit(folder, revision)
+    if found is None:
+        names = scratch.git(folder, "for-each-ref", "--format=%(refname:short)").splitlines()
+        known = [name for name in names if name][:_NAMES_MAX]
+        raise RevisionError(
+            f"there is no revision {revision} in {folder}{nearest.hint(revision, known)}; name a "
+            "branch, a tag or a commit that is fetched"
+        )
+    return found
+
+
+def has_commit(repository: Path, revision: str) -> bool:
+    """Whether a repository has a commit."""
+    return scratch.known_commit(Path(scratch.git_folder(repository)), revision) is not None
+
+
+def uncommitted(repository: Path, sub_path: str) -> list[str]:
+    """Files of desired state in a clone with changes that no commit has; none of a bare repository.
+
+    Args:
+        repository: any folder of the clone.
+        sub_path: the folder of it that is read.
+    """
+    below = f"{sub_path.strip('/')}/" if sub_path.strip("/") else ""
+    places = [f":(top,glob){below}**/*.{ending}" for ending in ("yaml", "yml")]
+    try:
+        told = scratch.git_in(
+            repository,
+            "status",
+            "--porcelain",
+            "-z",
+            "--no-renames",
+            "--untracked-files=all",
+            "--",
+            *places,
+        )
+    except RevisionError:
+        return []
+    # the first character may have been stripped with what surrounds the answer
+    paths = [one.lstrip()[2:].lstrip() for one in told.split("\0") if one]
+    return [one for one in paths if not any(part.startswith(".") for part in one.split("/"))]
+
+
+def default_base(repository: Path, head: str) -> str:
+    """What a revision is compared with where nobody says: the branch that it is to go into.
+
+    That is the remote's main branch, else ``main`` or ``master``; where that is the revision
+    itself, or there is none, its parent.
+
+    Raises:
+        RevisionError: there is nothing to compare it with.
+    """
+    folder = Path(scratch.git_folder(repository))
+    tip = _commit_of(folder, head)
+    for name in ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master"):
+        found = scratch.known_commit(folder, name)
+        if found is not None and found != tip:
+            return found
+        if found == tip:
+            break
+    parent = f"{head}~1"
+    if scratch.known_commit(folder, parent) is None:
+        raise RevisionError(
+            f"{head} is the first commit, there is nothing to compare it with; name a revision "
+            "with --base"
+        )
+    return parent

@@ -1,0 +1,1 @@
+"""Reports of usage and efficiency, and plots of jobs."""

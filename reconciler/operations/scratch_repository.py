@@ -1,0 +1,167 @@
+"""Git for looking at revisions: repositories that nobody sees, beside one that stays as it is.
+
+A scratch repository reads the objects of another, and is gone afterwards.
+"""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import subprocesses as programs
+
+GIT_TIMEOUT_S = 120.0
+#: The most files in conflict that are named.
+_FILES_MAX = 5
+
+
+class RevisionError(Exception):
+    """A folder or revision can't be read; says why."""
+
+
+def git(
+    folder: Path,
+    *arguments: str,
+    work_tree: Path | None = None,
+    good: tuple[int, ...] = (0,),
+) -> str:
+    """What git prints; its exit status where it says nothing and more than 0 is good."""
+    environment = {
+        **os.environ,
+        "GIT_DIR": str(folder),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_AUTHOR_NAME": "muster",
+        "GIT_AUTHOR_EMAIL": "muster@localhost",
+        "GIT_COMMITTER_NAME": "muster",
+        "GIT_COMMITTER_EMAIL": "muster@localhost",
+    }
+    for name in ("GIT_INDEX_FILE", "GIT_WORK_TREE", "GIT_PREFIX", "GIT_COMMON_DIR"):
+        environment.pop(name, None)
+    if work_tree is not None:
+        environment["GIT_WORK_TREE"] = str(work_tree)
+    try:
+        done = programs.run(
+            ["git", *arguments],
+            environment=environment,
+            timeout_s=GIT_TIMEOUT_S,
+            folder=work_tree or folder,
+        )
+    except subprocess.TimeoutExpired:
+        raise RevisionError(f"`git {arguments[0]}` took longer than {GIT_TIMEOUT_S} s") from None
+    if done.returncode not in good:
+        told = _text(done.stderr) or _text(done.stdout)
+        raise RevisionError(f"`git {' '.join(arguments)}` failed: {told}")
+    return _text(done.stdout) if good == (0,) else str(done.returncode)
+
+
+def _text(printed: bytes) -> str:
+    return printed.decode("utf-8", "surrogateescape").strip()  # names of files are bytes
+
+
+@contextmanager
+def repository() -> Iterator[Path]:
+    """A bare repository that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="muster-") as folder:
+        repository = Path(folder) / "scratch.git"
+        repository.mkdir()
+        git(repository, "init", "--quiet", "--bare", "--initial-branch", "main")
+        yield repository
+
+
+def known_commit(folder: Path, revision: str) -> str | None:
+    try:
+        return git(
+            folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
+        )
+    except RevisionError:
+        return None
+
+
+def merge(scratch: Path, base: str, head: str) -> str | None:
+    """The merge of two commits that have parted; None where one follows the other."""
+    if base == head or is_ancestor(scratch, base, head) or is_ancestor(scratch, head, base):
+        return None
+    try:
+        tree = git(scratch, "merge-tree", "--write-tree", "--name-only", base, head)
+    except RevisionError as error:
+        found = str(error)
+        if "unrelated histories" in found:
+            return None
+        raise RevisionError(_not_merged(scratch, base, head, found)) from None
+    return git(scratch, "commit-tree", tree, "-p", base, "-p", head, "-m", "as merged")
+
+
+def _not_merged(scratch: Path, base: str, head: str, told: str) -> str:
+    """Why two commits can't be merged, of what git said of it, and what to do."""
+    # the tree that git made as far as it could, the files in conflict, a blank line, and its words
+    tree, *files = told.partition(" failed: ")[2].partition("\n\n")[0].splitlines() or [""]
+    if not files or not set(tree) <= set("0123456789abcdef"):
+        return f"{head[:12]} and {base[:12]} can't be merged: {told}"
+    parted = git(scratch, "merge-base", base, head)[:12]
+    names = ", ".join(files[:_FILES_MAX])
+    names += f" and {len(files) - _FILES_MAX} more" if len(files) > _FILES_MAX else ""
+    return (
+        f"{head[:12]} and {base[:12]} can't be merged without a decision: since {parted} both "
+        f"change {names}. Rebase or merge the branch first. Where the branch was rewritten (a "
+        f"force push) there is nothing to merge, and it is held: `--base {parted}` shows what it "
+        "changes since the last commit that both have"
+    )
+
+
+def is_ancestor(folder: Path, commit: str, of: str) -> bool:
+    return git(folder, "merge-base", "--is-ancestor", commit, of, good=(0, 1)) == "0"
+
+
+def share_objects(scratch: Path, folder: Path) -> None:
+    """Let a scratch repository read the objects of another."""
+    alternates = scratch / "objects" / "info" / "alternates"
+    alternates.parent.mkdir(parents=True, exist_ok=True)
+    alternates.write_text(f"{folder / 'objects'}\n", encoding="utf-8")
+
+
+def _inside(folder: Path) -> dict[str, str]:
+    """The environment of git in a folder: of a hook's what it was told of its own repository.
+
+    Where the folder is of another repository, nothing of that counts there.
+    """
+    environment = dict(os.environ)
+    for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_WORK_TREE"):
+        if name in environment:  # a hook gets them relative to where it is started
+            environment[name] = str(Path(environment[name]).absolute())
+    if "GIT_DIR" not in environment:
+        return environment
+    try:
+        found = gitobjects.run(folder, "rev-parse", "--absolute-git-dir", good=(0, 128)).stdout
+    except gitobjects.GitError:
+        found = b""
+    if found and Path(_text(found)).resolve() != Path(environment["GIT_DIR"]).resolve():
+        return gitobjects.environment()
+    environment.setdefault("GIT_WORK_TREE", str(Path.cwd()))
+    return environment
+
+
+def git_in(folder: Path, *arguments: str) -> str:
+    """Git in a work tree, with the index that a commit under way is made from."""
+    environment = _inside(folder)
+    try:
+        done = programs.run(
+            ["git", "-C", str(folder), *arguments],
+            environment=environment,
+            timeout_s=GIT_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise RevisionError(f"`git {arguments[0]}` took longer than {GIT_TIMEOUT_S} s") from None
+    if done.returncode:
+        raise RevisionError(f"`git {' '.join(arguments)}` failed: {_text(done.stderr)}")
+    return _text(done.stdout)
+
+
+def git_folder(repository: Path) -> str:
+    try:
+        found = Path(git_in(repository, "rev-parse", "--absolute-git-dir"))
+    except RevisionError as error:
+        raise RevisionError(f"{repository} is no git repository: {error}") from None
+    return str((found / git(found, "rev-parse", "--git-common-dir")).resolve())

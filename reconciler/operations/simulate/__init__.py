@@ -1,0 +1,1 @@
+"""Simulations of traces and scenarios."""

@@ -1,0 +1,192 @@
+"""Where in a clone desired state begins: a repository may hold several clusters, one a folder.
+
+What the controller says that it reads comes first: a job that is written elsewhere is never seen.
+Where no controller can be asked it is the folder with the ``Cluster`` that somebody stands in or
+names, and else the whole repository, as long as that holds one cluster at most.
+"""
+
+import contextlib
+import time
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from reconciler.changes.clone import working_clone as clones
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.git import git_commands as gitobjects
+from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import endpoints
+
+#: How long a controller may take to say what it reads before a clone goes on without it.
+LOOK_S = 3.0
+#: How long a command waits to learn what becomes of what it pushed, and how often it asks.
+LEARN_S, LEARN_EVERY_S = 3.0, 0.1
+#: How long a clone's remote may take to say what is pushed.
+FETCH_S = 20.0
+#: A line that begins a Cluster, as git's regular expressions have it.
+_CLUSTER = r"""^ *['"]?kind['"]?: *['"]?Cluster['"]? *$"""
+
+
+def standing(endpoint: endpoints.Endpoint | None) -> dict[str, Any] | None:
+    """What the controller says of its repository (``/v1/sync``); None where it can't be asked."""
+    if endpoint is None:
+        return None
+    try:
+        return asked(endpoint)
+    except (clients.ApiError, endpoints.EndpointError):
+        return None
+
+
+def asked(endpoint: endpoints.Endpoint) -> dict[str, Any]:
+    """What the controller says of its repository (``/v1/sync``).
+
+    Raises:
+        ApiError: it can't be asked, or doesn't tell whoever has this token.
+        EndpointError: the token can't be used.
+    """
+    with clients.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
+        found: dict[str, Any] = api.get("/v1/sync")["sync"]
+    return found
+
+
+def is_read(folder: Path, told: Mapping[str, Any]) -> bool:
+    """Whether the clone around a folder is one of the repository that a controller reads.
+
+    It is one where it has what the controller has read. A clone that is behind is brought to know
+    what is pushed (``git fetch``) before that is denied.
+
+    Args:
+        folder: in the clone.
+        told: what the controller says. Where it has read nothing yet, nothing can be compared, and
+            the clone is taken for one of it.
+
+    Raises:
+        CloneError: nothing can be committed in the clone.
+    """
+    parts = ("attemptedRevision", "structureRevision", "jobsRevision")
+    read = [one for part in parts if (one := told.get(part))]
+    if not read:
+        return True
+    clone = clones.Clone(folder)
+    if any(map(clone.has, read)):
+        return True
+    with contextlib.suppress(gitobjects.GitError):
+        gitobjects.run(clone.root, "fetch", "--quiet", timeout_s=FETCH_S)
+    return any(map(clone.has, read))
+
+
+def learned(
+    endpoint: endpoints.Endpoint | None,
+    clone: clones.Clone | None,
+    commit: str,
+    before: dict[str, Any],
+) -> dict[str, Any]:
+    """What the controller says once it has read a commit; ``before`` where it has not in time.
+
+    It is asked to look at its repository, and given ``LEARN_S``. One that can't read git now, that
+    reads what the clone does not know, or that has come to another commit meanwhile that does not
+    lead to this one, is not waited for. Of a commit that it has made itself (``clone``: None) it is
+    asked the same: what comes to another one first may have come past it. It may also be short of
+    it: what was wrong before is then left out, as that very commit may mend it.
+    """
+    read = before.get("attemptedRevision")
+    if endpoint is None or not read or before.get("sync") == "Unknown":
+        return before
+    if read == commit or (clone is not None and not clone.has(read)):
+        return before
+    ends_at = time.monotonic() + LEARN_S
+    with (
+        contextlib.suppress(clients.ApiError, endpoints.EndpointError),
+        clients.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api,
+    ):
+        with contextlib.suppress(clients.ApiError):  # a hint: it may be looking already
+            api.post("/v1/hooks/git")
+        while time.monotonic() < ends_at:
+            told: dict[str, Any] = api.get("/v1/sync")["sync"]
+            now = told.get("attemptedRevision")
+            if now == commit:
+                return told
+            if now != read and not _is_on_the_way(clone, now, commit):
+                return before if clone is not None else _without_known(told, before)
+            time.sleep(LEARN_EVERY_S)
+    return before
+
+
+def _is_on_the_way(clone: clones.Clone | None, revision: str | None, commit: str) -> bool:
+    """Whether a controller has come to a commit before the one that is waited for.
+
+    So it is where it reads the very clone in which several are made one after another.
+    """
+    return clone is not None and bool(revision) and clone.leads_to(str(revision), commit)
+
+
+def _without_known(told: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """What a controller says, but for what it has said was wrong before."""
+
+    def what(problem: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(problem.get(part) for part in ("rule", "object", "message"))
+
+    known = {what(one) for one in before.get("problems") or ()}
+    problems = [one for one in told.get("problems") or () if what(one) not in known]
+    return {**told, "problems": problems}
+
+
+def clone_of(
+    folder: Path, endpoint: endpoints.Endpoint | None, told: dict[str, Any] | None
+) -> clones.Clone:
+    """The clone around a folder, from where its desired state begins.
+
+    Args:
+        folder: where somebody stands, or what they named.
+        endpoint: of the controller. told: what it says of its repository.
+
+    Raises:
+        CloneError: there is none, or it can't be told which of its clusters is meant.
+    """
+    found = clones.Clone(folder)
+    own = _own(folder.resolve(), found.root.resolve())
+    read = None if told is None else told.get("folder")  # older controllers tell none
+    if isinstance(read, str) and (found.root / read).is_dir():
+        if own is not None and not _is_within(own, read) and not _is_within(read, own):
+            url = endpoint.url if endpoint is not None else "there"
+            raise clones.CloneError(
+                f"the controller at {url} reads {read}/ of its repository, and {folder} belongs to "
+                f"the cluster in {own}/: nothing was changed; stand in {read}/ or name it with "
+                "--clone, or name the other cluster's controller with MUSTER_SERVER"
+            )
+        return clones.Clone(folder, sub_path=read)
+    if own is None and len(several := _clusters(found.root)) > 1:
+        raise clones.CloneError(
+            f"{found.root} holds several clusters ({', '.join(one + '/' for one in several[:5])}), "
+            "and no controller tells which one it reads: stand in its folder, or name it, as in "
+            f"--clone {found.root / several[0]}"
+        )
+    return clones.Clone(folder, sub_path=own or "")
+
+
+def _own(folder: Path, root: Path) -> str | None:
+    """The nearest folder at or above one, below the root, in which a Cluster stands."""
+    for one in (folder, *folder.parents):
+        if not one.is_relative_to(root):
+            return None
+        for path in sorted([*one.glob("*.yaml"), *one.glob("*.yml")]):
+            if path.is_symlink() or b"Cluster" not in (data := path.read_bytes()):
+                continue
+            if any(document.kind == "Cluster" for document in documents.read(data).documents):
+                return "" if one == root else one.relative_to(root).as_posix()
+    return None
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    return not outer or PurePosixPath(inner).is_relative_to(outer)
+
+
+def _clusters(root: Path) -> list[str]:
+    """The folders of a work tree in which, as committed or staged, a Cluster stands."""
+    try:
+        found = gitobjects.run(root, "grep", "-E", "-l", "-z", "-e", _CLUSTER, good=(0, 1)).stdout
+    except gitobjects.GitError:
+        return []
+    paths = [PurePosixPath(one) for one in found.decode(errors="replace").split("\0") if one]
+    seen = [one for one in paths if one.suffix in {".yaml", ".yml"}]
+    return sorted({"" if str(one.parent) == "." else str(one.parent) for one in seen})

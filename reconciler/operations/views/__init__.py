@@ -1,0 +1,1 @@
+"""What users see of jobs, nodes, queues, quotas and sync."""

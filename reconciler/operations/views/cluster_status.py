@@ -1,0 +1,179 @@
+"""How everything stands, on two axes that are never mixed: is it as git says, and is it well.
+
+Lists as the API gives them come in; each pool and queue comes out with both, and the cluster with
+the worst of each. A queue can be as git says and suspended; a pool can be other than git says and
+well.
+"""
+
+import string
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from reconciler.model.state import records
+from reconciler.model.values import quantities, times
+
+Sync = Literal["Synced", "OutOfSync", "Unknown"]
+Health = Literal["Healthy", "Drained", "Suspended", "Progressing", "Missing", "Degraded", "Unknown"]
+
+#: From the best to the worst.
+SYNCS: tuple[Sync, ...] = ("Synced", "OutOfSync", "Unknown")
+HEALTHS: tuple[Health, ...] = (
+    "Healthy",
+    "Drained",
+    "Suspended",
+    "Progressing",
+    "Missing",
+    "Degraded",
+    "Unknown",
+)
+#: What a node's state says of its pool.
+_OF_NODE: dict[str, Health] = {
+    "Ready": "Healthy",
+    "Drained": "Drained",
+    "Draining": "Progressing",
+    "Missing": "Missing",
+    "Unhealthy": "Degraded",
+    "Gone": "Degraded",
+    "Unknown": "Degraded",
+}
+
+#: Of a commit's name in git.
+COMMIT_DIGITS = 40
+
+Json = Mapping[str, Any]
+_Word = TypeVar("_Word")
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """One object on both axes; ``why`` is empty where all is well."""
+
+    object: str
+    sync: Sync
+    health: Health
+    why: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether there is nothing to say of it."""
+        return (self.sync, self.health) == ("Synced", "Healthy")
+
+
+class Rollup(msgspec.Struct, frozen=True):
+    """The cluster by its worst object on each axis, and all objects."""
+
+    sync: Sync
+    health: Health
+    objects: tuple[Standing, ...]
+
+
+#: From the least to the most severe; of equal ones the first is told.
+_SEVERITIES = ("info", "warning", "critical")
+
+
+def roll_up(
+    sync: Json, pools: Iterable[Json], queues: Iterable[Json], drift: Iterable[Json], now: float
+) -> Rollup:
+    """Everything on both axes.
+
+    Args:
+        sync: ``/v1/sync``.
+        pools, queues, drift: items of those lists.
+        now: seconds since the epoch, for how long something is suspended.
+    """
+    rows = [row for row in drift if row["action"] != "ignore"]
+    readable = sync.get("sync") != "Unknown"
+    suspended: Json = sync.get("suspended") or {}
+    found = [_pool(one, rows, readable=readable) for one in pools]
+    found += [_queue(one["name"], suspended, rows, now, readable=readable) for one in queues]
+    whole: list[Health] = ["Suspended"] if "Cluster" in suspended else []
+    return Rollup(
+        _worst(SYNCS, [sync.get("sync", "Unknown"), *(one.sync for one in found)]),
+        _worst(HEALTHS, [*whole, *(one.health for one in found)]),
+        tuple(found),
+    )
+
+
+def drift_line(drift: Iterable[Json]) -> str:
+    """How many differences there are, the worst of them, and where to read on; empty: none."""
+    rows = [row for row in drift if row["action"] != "ignore"]
+    if not rows:
+        return ""
+    worst = max(rows, key=lambda row: _SEVERITIES.index(row["severity"]))
+    count = "1 difference" if len(rows) == 1 else f"{len(rows)} differences, the worst"
+    subject = short_subject(worst["subject"])
+    return f"{count}: {worst['severity']} {worst['kind']} {subject} (`muster drift`)"
+
+
+def short_subject(text: str) -> str:
+    """What a difference is of, for a table: of a whole commit its first digits, as elsewhere."""
+    whole = len(text) == COMMIT_DIGITS and not set(text) - set(string.hexdigits)
+    return text[:12] if whole else text
+
+
+def with_overrides(sync: Json, overrides: Iterable[Json]) -> Json:
+    """``/v1/sync`` with what is suspended by items of ``/v1/overrides`` as well."""
+    behind = {
+        records.suspended_label(one["subject"]): one["made"]
+        for one in overrides
+        if one["verb"] == "suspend"
+    }
+    return {**sync, "suspended": {**behind, **(sync.get("suspended") or {})}} if behind else sync
+
+
+def _worst(order: Sequence[_Word], found: Iterable[_Word]) -> _Word:
+    return max(found, key=order.index, default=order[0])
+
+
+def _pool(one: Json, drift: Sequence[Json], *, readable: bool) -> Standing:
+    states: Json = one["states"]
+    counts = {state: count for state, count in states.items() if count}
+    health = _worst(HEALTHS, [_OF_NODE.get(state, "Unknown") for state in counts])
+    if counts and set(counts) == {"Unknown"}:
+        health = "Unknown"
+    mine = [row for row in drift if row.get("pool") == one["name"]]
+    parts = [
+        f"{count} of {quantities.counted(one['nodes'], 'node')} {state}"
+        for state, count in sorted(counts.items())
+        if state != "Ready"
+    ]
+    return Standing(f"NodePool/{one['name']}", _sync(mine, readable), health, _why(parts, mine))
+
+
+def _queue(
+    name: str, suspended: Json, drift: Sequence[Json], now: float, *, readable: bool
+) -> Standing:
+    since = suspended.get(f"Queue/{name}")
+    mine = [r for r in drift if r["kind"] == "queue-over-limit" and r["subject"] == name]
+    parts = [f"suspended for {age(since, now)}"] if since else []
+    health: Health = "Suspended" if since else "Healthy"
+    return Standing(f"Queue/{name}", _sync(mine, readable), health, _why(parts, mine))
+
+
+def _sync(mine: Sequence[Json], readable: bool) -> Sync:  # noqa: FBT001 - private, two callers
+    if not readable:
+        return "Unknown"
+    return "OutOfSync" if mine else "Synced"
+
+
+def _why(parts: Sequence[str], mine: Sequence[Json]) -> str:
+    kinds = sorted({row["kind"] for row in mine})
+    return "; ".join([*parts, *([f"drift: {', '.join(kinds)}"] if kinds else [])])
+
+
+def age(since: str, now: float) -> str:
+    """How long ago a moment was, in the two largest units."""
+    left = max(0, int(now - times.parse_time(since)))
+    parts: list[str] = []
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or parts or unit == "s":
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2])
+
+
+def shown(found: Rollup) -> dict[str, Any]:
+    """For scripts."""
+    made: dict[str, Any] = msgspec.to_builtins(found)
+    return made

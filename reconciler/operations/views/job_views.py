@@ -1,0 +1,497 @@
+"""Records as people and programs see them: the JSON shapes of the API and of ``-o json``.
+
+Pure functions from the model's values to structs whose field names are the JSON names: times as
+RFC 3339 in UTC, memory in bytes, CPUs and GPUs decimal, durations in seconds with ``_s``. What
+the loop knows and no table holds (queues' arithmetic, structure, sync) comes as *stored views*.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeVar
+
+import msgspec
+
+from reconciler.core import overrides
+from reconciler.model import desired
+from reconciler.model.observed import devices
+from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.protocol import loop_messages as link
+from reconciler.model.state import events, outcome, records
+from reconciler.model.state import instance_records as provisioning
+from reconciler.model.state.pending_reasons import Reason, ReasonCode
+from reconciler.model.state.states import AttemptState, JobState
+from reconciler.model.values import hostlists
+from reconciler.model.values.resources import Resources
+from reconciler.model.values.times import format_time
+from reconciler.operations.views import attempt_views as attemptviews
+from reconciler.operations.views import gpu_views as gpuviews
+from reconciler.operations.views import json_format as viewforms
+from reconciler.operations.views import view_types as viewtypes
+from reconciler.store.errors import DamagedError
+
+_T = TypeVar("_T")
+
+API_VERSION = "muster/v1"
+#: Attempts shown with a job in a list, and with a job alone.
+ATTEMPTS_IN_LIST = 16
+ATTEMPTS_IN_JOB = 200
+
+#: Names of the stored views, which the loop writes; their bytes are msgpack.
+QUEUES = "queues"
+EXPECTED = "expected"
+POOLS = "pools"
+STRUCTURE = "structure"
+SYNC = "sync"
+REFUSED = "refused"
+
+_QUEUES = msgspec.msgpack.Decoder(tuple[outcome.QueueUsage, ...])
+_EXPECTED = msgspec.msgpack.Decoder(dict[str, outcome.ExpectedStart])
+_POOLS = msgspec.msgpack.Decoder(tuple[desired.Pool, ...])
+_STRUCTURE: msgspec.msgpack.Decoder[desired.Structure | None] = msgspec.msgpack.Decoder(
+    desired.Structure
+)
+_SYNC = msgspec.msgpack.Decoder(desired.SyncStatus)
+_REFUSED = msgspec.msgpack.Decoder(dict[str, str])
+
+
+def cycle_views(decided: outcome.Outcome) -> dict[str, bytes]:
+    """What to store for showing after a cycle, where it may be other than before."""
+    found = {}
+    if decided.queues is not None:
+        found[QUEUES] = msgspec.msgpack.encode(decided.queues)
+    if decided.expected is not None:
+        found[EXPECTED] = msgspec.msgpack.encode(decided.expected)
+    return found
+
+
+def desired_views(wanted: desired.Desired) -> dict[str, bytes]:
+    """What to store for showing when the desired state is another."""
+    return {
+        POOLS: msgspec.msgpack.encode(tuple(wanted.structure.pools.values())),
+        STRUCTURE: msgspec.msgpack.encode(wanted.structure),
+        SYNC: msgspec.msgpack.encode(wanted.status),
+        REFUSED: msgspec.msgpack.encode(dict(wanted.refused)),
+    }
+
+
+def _stored(name: str, body: bytes | None, decoder: msgspec.msgpack.Decoder[_T], empty: _T) -> _T:
+    """What a stored view holds.
+
+    Raises:
+        DamagedError: it can't be read.
+    """
+    if not body:
+        return empty
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise DamagedError(
+            f"the stored view {name!r} can't be read ({error}); restart the controller, which "
+            "writes it anew, or restore a backup with `muster restore`"
+        ) from None
+
+
+def stored_queues(body: bytes | None) -> tuple[outcome.QueueUsage, ...]:
+    """The queues' arithmetic from its stored view."""
+    return _stored(QUEUES, body, _QUEUES, ())
+
+
+def stored_expected(body: bytes | None) -> dict[str, outcome.ExpectedStart]:
+    """When jobs are expected to start, from its stored view."""
+    return _stored(EXPECTED, body, _EXPECTED, {})
+
+
+def stored_pools(body: bytes | None) -> tuple[desired.Pool, ...]:
+    """The pools in force from their stored view."""
+    return _stored(POOLS, body, _POOLS, ())
+
+
+def stored_structure(body: bytes | None) -> desired.Structure | None:
+    """The structure in force from its stored view; None where none was stored yet."""
+    return _structure(body) if body else None
+
+
+@functools.lru_cache(maxsize=2)  # it is asked for at every submission and seldom changes
+def _structure(body: bytes) -> desired.Structure | None:
+    return _stored(STRUCTURE, body, _STRUCTURE, None)
+
+
+def stored_sync(body: bytes | None) -> desired.SyncStatus:
+    """How the repository stands, from its stored view."""
+    return _sync(body) if body else desired.SyncStatus()
+
+
+@functools.lru_cache(maxsize=2)  # as the structure
+def _sync(body: bytes) -> desired.SyncStatus:
+    return _stored(SYNC, body, _SYNC, desired.SyncStatus())
+
+
+def stored_refused(body: bytes | None) -> dict[str, str]:
+    """Jobs that are written but have no good version, with the problem."""
+    return _stored(REFUSED, body, _REFUSED, {})
+
+
+def amounts(of: Resources) -> viewtypes.AmountsView:
+    """What something has or takes."""
+    return viewtypes.AmountsView(of.cpu_milli / 1000, of.memory_bytes, of.gpu_milli / 1000)
+
+
+def vector(of: Sequence[int | None]) -> viewtypes.AmountsView:
+    """Amounts in the order of ``resources.RESOURCE_NAMES``."""
+    cpu, memory, gpu = of
+    return viewtypes.AmountsView(
+        None if cpu is None else cpu / 1000, memory, None if gpu is None else gpu / 1000
+    )
+
+
+def reason_view(of: Reason) -> viewtypes.ReasonView:
+    """Why something waits."""
+    funnel = [viewtypes.FunnelView(step.count, step.why) for step in of.funnel]
+    return viewtypes.ReasonView(of.code, of.message, funnel, of.unblocks)
+
+
+def job_view(
+    of: records.JobRecord,
+    *,
+    attempts: Iterable[records.AttemptRecord] = (),
+    reasons: Iterable[Reason] = (),
+    place: int | None = None,
+    expected: outcome.ExpectedStart | None = None,
+    metrics: Mapping[str, taskwords.TaskMetrics] = {},
+    uses: Mapping[str, taskuse.TaskUse] = {},
+    running: int = 0,
+) -> viewtypes.JobView:
+    """A job's run with what belongs to it; ``running``: how many of its tasks do."""
+    spec = of.spec
+    array = spec.array_count is not None
+    takes = sum(
+        (group.resources.times(group.count) for group in spec.groups), start=Resources()
+    ).times(spec.element_count)
+    waits = of.state in {JobState.PENDING, JobState.HELD}
+    return viewtypes.JobView(
+        name=spec.name,
+        run=spec.run,
+        queue=spec.queue,
+        owner=spec.owner,
+        state=of.state.value,
+        reasons=[reason_view(reason) for reason in reasons] if not of.finished else [],
+        place=place if waits else None,
+        estimated_start=viewforms.time_or_none(expected.at)
+        if waits and expected is not None
+        else None,
+        estimated_certain=waits and expected is not None and expected.certain,
+        start_takes_back=waits and expected is not None and expected.takes_back,
+        latest_start=viewforms.time_or_none(expected.latest) if waits and expected else None,
+        attempts=[
+            attemptviews.attempt_view(
+                attempt,
+                array=array,
+                metrics=metrics.get(attempt.id),
+                use=uses.get(attempt.id),
+            )
+            for attempt in attempts
+        ],
+        priority=spec.priority,
+        labels=spec.labels,
+        submitted=format_time(of.submitted_at),
+        started=viewforms.time_or_none(of.started_at),
+        ended=viewforms.time_or_none(of.ended_at),
+        message=of.message,
+        array=array,
+        elements={state.value: count for state, count in of.element_state_counts().items()},
+        resources=amounts(takes),
+        removed=of.removed,
+        path=spec.path,
+        depends_on=[one.job for one in spec.depends_on],
+        tasks=_tasks(spec, running),
+    )
+
+
+def _tasks(spec: desired.Job, running: int) -> viewtypes.TasksView | None:
+    """How an elastic gang stands; None of all else."""
+    if spec.array_count is not None or not spec.is_elastic:
+        return None
+    enough = (one.count if one.minimum is None else one.minimum for one in spec.groups)
+    return viewtypes.TasksView(running, sum(enough), sum(one.count for one in spec.groups))
+
+
+def _drain_view(of: desired.Drain) -> viewtypes.DrainView:
+    return viewtypes.DrainView(of.reason, of.owner, viewforms.time_or_none(of.until))
+
+
+def node_view(
+    of: records.NodeRecord,
+    attempts: Iterable[records.AttemptRecord],
+    gpu_usage: Iterable[devices.GpuUsage] = (),
+) -> viewtypes.NodeView:
+    """A node with the attempts on it that have not ended."""
+    alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
+    holder = {device: attempt.id for attempt in alive for device in attempt.devices}
+    inventory, usage = of.inventory, of.usage
+    used = {one.uuid: one for one in gpu_usage}
+    gpus = [
+        gpuviews.gpu_view(gpu, holder.get(gpu.index), used.get(gpu.uuid)) for gpu in inventory.gpus
+    ]
+    driver = inventory.gpu_driver
+    return viewtypes.NodeView(
+        name=of.name,
+        pool=of.pool,
+        state=of.state.value,
+        message=of.message,
+        notice=inventory.notice,
+        capacity=amounts(inventory.capacity),
+        allocated=amounts(sum((attempt.resources for attempt in alive), start=Resources())),
+        gpus=gpus,
+        gpu_driver=None if driver is None else gpuviews.driver_view(driver),
+        foreign_gpu_processes=[
+            gpuviews.process_view(one) for one in inventory.foreign_gpu_processes
+        ],
+        volumes=[viewtypes.NodeVolumeView(one.name, one.problem) for one in inventory.volumes],
+        labels=inventory.labels,
+        attempts=len(alive),
+        usage=None if not usage.at else usage_view(usage),
+        drain=None if of.drain is None else _drain_view(of.drain),
+        address=inventory.address,
+        agent_version=inventory.agent_version,
+        virtual=inventory.virtual,
+        boot_id=of.boot_id,
+        first_seen=viewforms.time_or_none(of.first_seen_at),
+        last_report=viewforms.time_or_none(of.last_report_at),
+    )
+
+
+def undecided_jobs(sync: desired.SyncStatus) -> dict[str, Reason]:
+    """Why jobs that are known go on as they are, or wait: no cycle passes with what is written."""
+    kind = "Job/"
+    return {
+        one.object.removeprefix(kind): Reason(
+            ReasonCode.INVALID, one.message, unblocks="a report of it, or to write it otherwise"
+        )
+        for one in sync.problems
+        if one.message.startswith(desired.DEFECT) and one.object.startswith(kind)
+    }
+
+
+def refused_view(name: str, problem: str, seen_at: float) -> viewtypes.JobView:
+    """A job that is written, and has no run: it is ``Invalid``, who writes it may not, or nobody
+    said that it is new."""
+    held = problem == desired.AWAITS_ADOPTION
+    why = viewtypes.ReasonView(
+        ReasonCode.INVALID, problem, [], "correct its document, and commit it"
+    )
+    if desired.is_unanswered(problem):
+        why = viewtypes.ReasonView(
+            ReasonCode.NOT_ALLOWED, problem, [], "a signed commit of it by somebody who may"
+        )
+    if problem.startswith(desired.DEFECT):
+        why = msgspec.structs.replace(why, unblocks="a report of it, or to write it otherwise")
+    if held:
+        why = viewtypes.ReasonView(ReasonCode.HELD, problem, [], f"`muster adopt {name}`")
+    return viewtypes.JobView(
+        name=name,
+        run=0,
+        queue="",
+        owner="",
+        state=(JobState.HELD if held else JobState.PENDING).value,
+        reasons=[why],
+        place=None,
+        estimated_start=None,
+        attempts=[],
+        priority=0,
+        labels={},
+        submitted=format_time(seen_at),
+        started=None,
+        ended=None,
+        message=problem,
+        array=False,
+        elements={},
+        resources=amounts(Resources()),
+        removed=False,
+        path="",
+        depends_on=[],
+    )
+
+
+def usage_view(of: records.NodeUsage) -> viewtypes.NodeUsageView:
+    """What a node uses."""
+    return viewtypes.NodeUsageView(
+        at=format_time(of.at),
+        cpu_percent=of.cpu_percent,
+        memory=of.memory_used_bytes,
+        disk=of.disk_used_bytes,
+        disk_total=of.disk_total_bytes,
+        load1m=of.load_1m,
+    )
+
+
+_NOTHING = desired.Amounts()
+_NOBODY: Mapping[str, float] = MappingProxyType({})
+
+
+def queue_view(
+    of: outcome.QueueUsage,
+    suspended: Mapping[str, float] = _NOBODY,
+    said: desired.Queue | None = None,
+) -> viewtypes.QueueView:
+    """A queue; ``suspended`` as ``SyncStatus`` has it, ``said``: as git has the queue."""
+    lends = {one.pool: one.lending_limit for one in said.flavors} if said else {}
+    since = suspended.get(f"Queue/{of.name}", suspended.get("Cluster"))
+    return viewtypes.QueueView(
+        name=of.name,
+        parent=of.parent,
+        allocated=vector(of.allocated),
+        guaranteed=vector(of.guaranteed),
+        limit=vector(of.limit),
+        fair_share=vector(of.fair_share),
+        demand=vector(of.demand),
+        weight=of.weight,
+        priority=of.priority,
+        pending=of.pending_jobs,
+        running=of.running_jobs,
+        suspended=viewforms.time_or_none(since),
+        pools=[
+            viewtypes.QueueInPoolView(
+                pool=one.pool,
+                allocated=vector(one.allocated),
+                guaranteed=vector(one.guaranteed),
+                limit=vector(one.limit),
+                fair_share=vector(one.fair_share),
+                demand=vector(one.demand),
+                named=one.named,
+                lending_limit=vector(lends.get(one.pool, _NOTHING).as_vector()) if said else None,
+            )
+            for one in of.pools
+        ],
+        lending_limit=vector(said.lending_limit.as_vector()) if said else None,
+    )
+
+
+def pool_view(
+    of: desired.Pool,
+    nodes: Mapping[str, records.NodeRecord],
+    provision: provisioning.Provision | None = None,
+) -> viewtypes.PoolView:
+    """A pool with what is known of its nodes; those never seen count as ``Missing``.
+
+    ``provision``: what is known of its instances, where they come and go.
+    """
+    hosts, scales = of.nodes, of.provisioning
+    instances: Counter[str] = Counter()
+    if scales is not None:
+        hosts = tuple(sorted(provision.expected())) if provision else ()
+        here = provision.instances.values() if provision else ()
+        instances.update(one.state.value for one in here)
+    states = Counter(nodes[name].state.value if name in nodes else "Missing" for name in hosts)
+    capacity = sum(
+        (nodes[name].inventory.capacity for name in hosts if name in nodes), start=Resources()
+    )
+    return viewtypes.PoolView(
+        name=of.name,
+        nodes=len(hosts),
+        hosts=hostlists.fold(hosts),
+        states=dict(sorted(states.items())),
+        provisioner=of.provisioner,
+        gpu_model=of.gpu_model,
+        gpu_memory=of.gpu_memory_bytes,
+        observe_only=of.observe_only,
+        node_resources=amounts(of.node_resources),
+        capacity=amounts(capacity),
+        drains={name: _drain_view(one) for name, one in of.drains.items()},
+        min=scales.minimum if scales else None,
+        max=scales.maximum if scales else None,
+        instances=dict(sorted(instances.items())) if scales else None,
+    )
+
+
+def drift_view(of: drift.Drift) -> viewtypes.DriftView:
+    """A difference."""
+    return viewtypes.DriftView(
+        kind=of.kind,
+        subject=of.subject,
+        message=of.message,
+        severity=of.severity,
+        action=of.action,
+        first_seen=format_time(of.first_seen),
+        wanted=of.wanted,
+        found=of.found,
+        remedy=of.remedy,
+        tries=of.tries,
+        given_up=of.given_up,
+        pool=of.pool,
+        node=of.node,
+        job=of.job,
+        attempt=of.attempt,
+    )
+
+
+def override_view(of: records.Override, *, signed: bool = False) -> viewtypes.OverrideView:
+    """A cancel or drain that is not committed; ``signed``: where people have to sign commits."""
+    return viewtypes.OverrideView(
+        of.verb,
+        of.subject,
+        of.reason,
+        of.owner,
+        format_time(of.made_at),
+        format_time(of.expires_at),
+        overrides.commit_command(of, signed=signed),
+        of.commit or None,
+    )
+
+
+def event_view(of: events.Event) -> viewtypes.EventView:
+    """Something that happened."""
+    return viewtypes.EventView(
+        of.sequence, format_time(of.at), of.kind, of.message, of.job, of.node, of.attempt
+    )
+
+
+def told_event(of: events.Event) -> viewtypes.EventView:
+    """Something that happened, with what its kind means where it has no words of its own."""
+    return msgspec.structs.replace(event_view(of), message=events.words(of))
+
+
+def problem_view(of: desired.Problem) -> viewtypes.ProblemView:
+    """Something wrong with what is written."""
+    return viewtypes.ProblemView(
+        **{name: getattr(of, name) for name in viewtypes.ProblemView.__struct_fields__}
+    )
+
+
+def sync_view(
+    of: desired.SyncStatus,
+    folder: str = "",
+    branch: str = "",
+    untold: Iterable[link.Untold] = (),
+) -> viewtypes.SyncView:
+    """How the repository stands, of which ``folder`` is read on ``branch``, and who is not told."""
+    return viewtypes.SyncView(
+        sync=of.sync,
+        branch=branch,
+        folder=folder,
+        attempted_revision=of.attempted_revision,
+        structure_revision=of.structure_revision,
+        jobs_revision=of.jobs_revision,
+        message=of.message,
+        checked=viewforms.time_or_none(of.checked_at),
+        problems=[problem_view(problem) for problem in of.problems],
+        held=[
+            viewtypes.HeldView(
+                one.part,
+                one.message,
+                one.digest,
+                list(one.jobs),
+                viewforms.time_or_none(one.until),
+                list(one.reasons),
+            )
+            for one in of.held
+        ],
+        suspended={label: format_time(since) for label, since in of.suspended.items()},
+        untold=[
+            viewtypes.UntoldView(one.channel, format_time(one.since), one.tries, one.why)
+            for one in untold
+        ],
+    )

@@ -1,0 +1,172 @@
+"""How full quotas are: what the core's gate counts for each, as JSON shows it.
+
+The structure in force and what holds something come in; for each quota goes out what it caps, how
+much of that is in use, and when some of it comes back at the latest. The arithmetic is the gate's
+own (``core.quotas``), so that what is shown is what the next start is measured by.
+"""
+
+import math
+
+from reconciler.core import cycle_context as desk
+from reconciler.core.jobs import running_gangs as held
+from reconciler.core.quota import quota_accounts as books
+from reconciler.core.quota import quota_usage as quotas
+from reconciler.model import desired
+from reconciler.model.rules import quota_limits as capped
+from reconciler.model.state import records
+from reconciler.model.values.resources import Resources
+from reconciler.operations.views import job_views as views
+from reconciler.operations.views import json_format as viewforms
+from reconciler.operations.views import view_types as viewtypes
+
+
+class BudgetView(viewforms.View, frozen=True):
+    """A budget in GPU-hours: settled within the window, and set aside for what runs.
+
+    ``returns`` is when the first of it comes back at the latest: of what was spent, or of what runs
+    and has a time limit; null where nobody knows.
+    ``onExhausted``: whether what runs then goes on (``wait``) or leaves (``end``).
+    """
+
+    gpu_hours: float
+    spent_gpu_hours: float
+    reserved_gpu_hours: float
+    window_s: int
+    on_exhausted: str
+    returns: str | None
+
+
+class EndsView(viewforms.View, frozen=True):
+    """When the first of what holds some of it has ended at the latest, by the time limits of its
+    tasks; null where nobody knows. ``running``: of whole jobs, whatever they hold."""
+
+    cpu: str | None
+    memory: str | None
+    gpu: str | None
+    running: str | None
+
+
+class QuotaView(viewforms.View, frozen=True):
+    """A quota and what counts for it. Of ``user``, ``group``, ``queue`` and ``pool`` one is said.
+
+    ``used`` is what it counts in all, ``limit`` null where it caps nothing; ``running`` are jobs
+    that hold something, of a pool null.
+    """
+
+    name: str
+    user: str | None
+    group: str | None
+    queue: str | None
+    pool: str | None
+    used: viewtypes.AmountsView
+    limit: viewtypes.AmountsView
+    running: int | None
+    running_max: int | None
+    pending_max: int | None
+    first_ends: EndsView
+    budget: BudgetView | None
+
+
+NOBODY_KNOWS = EndsView(None, None, None, None)
+
+
+def quota_views(
+    structure: desired.Structure, observed: records.Observed, now: float
+) -> list[QuotaView]:
+    """All quotas by name.
+
+    Args:
+        structure: in force.
+        observed: attempts that are not concluded, their jobs, and what is remembered.
+        now: seconds since the epoch.
+    """
+    if not structure.quotas:
+        return []
+    work = desk.Work(desired.Desired(structure=structure), observed, now)
+    accounts = quotas.Accounts(work, held.gather(work))
+    found = [
+        _of_pool(one.quota, structure, observed) if one.quota.pool else _of(one, accounts)
+        for one in accounts.all
+    ]
+    return sorted(found, key=lambda one: one.name)
+
+
+def _of(account: books.Account, accounts: quotas.Accounts) -> QuotaView:
+    return _view(
+        account.quota,
+        account.used,
+        running=len(account.jobs),
+        ends=_first_ends(account),
+        budget=_budget(account, accounts),
+    )
+
+
+def _first_ends(account: books.Account) -> EndsView:
+    """Of each resource the first end of an element that has some of it, and the first of a job."""
+    ends = [
+        min((end for end, part, *_ in account.parts if part[index]), default=math.inf)
+        for index in range(3)
+    ]
+    ends.append(min(map(account.job_end, account.jobs), default=math.inf))
+    return EndsView(*(viewforms.time_or_none(at) if at < math.inf else None for at in ends))
+
+
+def _of_pool(
+    quota: desired.Quota, structure: desired.Structure, observed: records.Observed
+) -> QuotaView:
+    """A quota of a pool counts whatever is on its nodes."""
+    pool = structure.pools.get(quota.pool)
+    nodes = frozenset(pool.nodes if pool is not None else ())
+    used = sum(
+        (
+            one.resources
+            for one in observed.attempts.values()
+            if one.ended_at is None and one.node in nodes
+        ),
+        start=Resources(),
+    )
+    return _view(quota, list(used.as_vector()))
+
+
+def _view(
+    quota: desired.Quota,
+    used: list[int],
+    *,
+    running: int | None = None,
+    ends: EndsView = NOBODY_KNOWS,
+    budget: BudgetView | None = None,
+) -> QuotaView:
+    return QuotaView(
+        name=quota.name,
+        user=quota.user or None,
+        group=quota.group or None,
+        queue=quota.queue or None,
+        pool=quota.pool or None,
+        used=views.vector(used),
+        limit=views.vector(quota.resources.as_vector()),
+        running=running,
+        running_max=quota.running,
+        pending_max=quota.pending,
+        first_ends=ends,
+        budget=budget,
+    )
+
+
+def _budget(account: books.Account, accounts: quotas.Accounts) -> BudgetView | None:
+    quota = account.quota
+    if quota.budget_gpu_s is None:
+        return None
+    first = next((at for at, _ in accounts.returns(account)), None)
+    return BudgetView(
+        gpu_hours=_hours(quota.budget_gpu_s),
+        spent_gpu_hours=_hours(account.spent_gpu_s),
+        reserved_gpu_hours=_hours(account.reserved_gpu_s),
+        window_s=quota.window_s,
+        on_exhausted="end" if quota.ends else "wait",
+        returns=viewforms.time_or_none(first),
+    )
+
+
+def _hours(gpu_s: float) -> float:
+    """GPU-hours as they are told elsewhere."""
+    return round(gpu_s / capped.HOUR_S, 4)

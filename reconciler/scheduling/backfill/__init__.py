@@ -1,0 +1,1 @@
+"""Reservations and backfill around them."""

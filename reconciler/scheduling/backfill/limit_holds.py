@@ -1,0 +1,160 @@
+"""What comes free under a limit is kept for the claim that waits for it, as room on nodes is.
+
+A claim that a limit, what others lend, or for firm work a guarantee holds back comes in; when so
+much of what runs under it has ended that it may start is remembered, and who of its queue comes
+behind it then starts only if it has ended by that moment, or takes what is left beside the claim.
+Else small work of its queue would pass it for ever. Where what runs says no time limit there is no
+such moment. What others lend is taken as it is: of it the queue gives back what ends of its own.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.scheduling.inputs import flavors as bypool
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs.snapshots import UNLIMITED
+from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.quota import quota_ledger as ledgers
+
+#: An amount that is bounded: the queue that it is of (-1: all of them), the resource, in a pool or
+#: not, and whether of firm work alone.
+Bound = tuple[int, int, bool]
+ALL = -1
+
+
+@dataclass(slots=True)
+class Wait:
+    """A claim that waits for what comes free under a limit.
+
+    Attributes:
+        at: when it may start, as what runs under its limits says.
+        spare: what is left beside it then, by bound.
+    """
+
+    job: str
+    priority: int
+    at: float
+    spare: dict[Bound, int]
+
+
+class Accruing:
+    """The claims of one cycle that wait so, of each queue the first."""
+
+    def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
+        self.situation = situation
+        self.ledger = ledger
+        bounded = bool(ledger.caps or ledger.lends) or any(
+            min(row) < UNLIMITED for row in (*ledger.limit, *ledger.firm_limit)
+        )
+        self._keeps = bounded and situation.policy.backfill != "none"
+        self.waits: dict[int, Wait] = {}
+        #: What started in this cycle: queue, end, amounts, whether it is firm.
+        self._started: list[tuple[int, float, snapshots.Charge, bool]] = []
+
+    def wait(self, ask: asking.Ask) -> None:
+        """Keep for an ask what comes free, if nobody of its queue has that and it is known when."""
+        if not self._keeps or ask.queue in self.waits or ask.missing:
+            return
+        bounds = self._bounds(ask)
+        lacking = [bound for bound, left in bounds.items() if left < 0]
+        at = max([self._until(bound, -bounds[bound]) for bound in lacking], default=math.inf)
+        if math.isfinite(at):
+            spare = {bound: left + self._freed(bound, at) for bound, left in bounds.items()}
+            self.waits[ask.queue] = Wait(ask.job, ask.line.priority, at, spare)
+
+    def delayed_by(self, ask: asking.Ask) -> Wait | None:
+        """Whom a start would delay, that comes before it in its queue."""
+        wait = self.waits.get(ask.queue)
+        if wait is None or wait.job == ask.job or ask.line.priority > wait.priority:
+            return None
+        if self.situation.now + ask.line.duration_s <= wait.at:
+            return None
+        for (_, resource, firm), left in wait.spare.items():
+            if ask.amounts[resource] > left and ask.amounts[resource] and (ask.firm or not firm):
+                return wait
+        return None
+
+    def took(self, ask: asking.Ask, amounts: snapshots.Charge) -> None:
+        """An ask has got room, or is promised it."""
+        if not self._keeps:
+            return
+        wait = self.waits.get(ask.queue)
+        if wait is not None and wait.job == ask.job:
+            del self.waits[ask.queue]
+        ends_at = self.situation.now + ask.line.duration_s
+        self._started.append((ask.queue, ends_at, amounts, ask.firm))
+        path = self.ledger.paths[ask.queue]
+        for other in self.waits.values():
+            if ends_at > other.at:
+                for bound in other.spare:
+                    if (bound[0] == ALL or bound[0] in path) and (ask.firm or not bound[2]):
+                        other.spare[bound] -= amounts[bound[1]]
+
+    def _bounds(self, ask: asking.Ask) -> dict[Bound, int]:
+        """What of each amount would be left beside an ask now; less than 0: it lacks so much."""
+        ledger = self.ledger
+        found: dict[Bound, int] = {}
+        for resource in ledger.resources:
+            asked = ask.amounts[resource]
+            if not asked:
+                continue
+            for member in ledger.paths[ask.queue]:
+                limit = ledger.limit[member][resource]
+                if limit < UNLIMITED:
+                    used = ledger.used(member, resource)
+                    found[member, resource, False] = limit - used - asked
+                limit = ledger.firm_limit[member][resource]
+                if ask.firm and limit < UNLIMITED:
+                    used = ledger.firm[member][resource]
+                    found[member, resource, True] = limit - used - asked
+            if ledger.caps and ledger.caps[resource] < UNLIMITED:
+                used = ledger.in_all(resource, settled=True)
+                found[ALL, resource, False] = ledger.caps[resource] - used - asked
+        excess = ledger.over_lending(ask.queue, ask.amounts)
+        if excess is not None:
+            bound = (excess.queue, excess.resource, False)
+            left = excess.bound - excess.used - excess.asked
+            found[bound] = min(found.get(bound, left), left)
+        return found
+
+    def _until(self, bound: Bound, lacking: int) -> float:
+        """When so much has come free under a bound; infinity: nobody knows."""
+        ends, amounts = self._ends(bound)
+        ranked = np.argsort(ends, kind="stable")
+        freed = np.cumsum(amounts[ranked])
+        first = int(np.searchsorted(freed, lacking))
+        return math.inf if first >= len(ranked) else float(ends[ranked[first]])
+
+    def _freed(self, bound: Bound, at: float) -> int:
+        """What has come free under a bound by a moment."""
+        ends, amounts = self._ends(bound)
+        return int(amounts[ends <= at].sum())
+
+    def _ends(self, bound: Bound) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """(n,) ends of what counts under a bound, as far as they are known, and (n,) amounts."""
+        member, resource, firm = bound
+        running, paths, now = self.situation.running, self.ledger.paths, self.situation.now
+        below = np.array([member == ALL or member in path for path in paths], dtype=np.bool_)
+        counts = ~running.leaving & (running.queue >= 0) & np.isfinite(running.ends_at)
+        counts[counts] &= below[running.queue[counts]]
+        if firm:
+            counts &= ~running.preemptible
+        ends = np.maximum(running.ends_at[counts], now + 1.0)
+        if resource < len(ledgers.RESOURCES):
+            amounts = running.total[counts, resource]
+        else:
+            tasks = [self.situation.holdings[row].tasks for row in np.flatnonzero(counts).tolist()]
+            totals = [bypool.total_of(self.situation, one)[resource] for one in tasks]
+            amounts = np.array(totals, dtype=np.int64)
+        started = [
+            (end, taken[resource])
+            for queue, end, taken, is_firm in self._started
+            if below[queue] and math.isfinite(end) and (is_firm or not firm)
+        ]
+        if started:
+            ends = np.append(ends, [end for end, _ in started])
+            amounts = np.append(amounts, [taken for _, taken in started])
+        return ends, amounts

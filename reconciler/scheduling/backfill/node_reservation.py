@@ -1,0 +1,66 @@
+"""Room that is kept in time for an ask, and what is found where somebody takes it back.
+
+What the calendar of a cycle (``backfill``) is made of; ``protected`` finds who may take.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from reconciler.scheduling.decisions import TaskPlacement
+from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement.capacity import Room
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reservation:
+    """Room kept from ``starts_at`` to ``ends_at``.
+
+    Attributes:
+        room: what is free at ``starts_at`` beside all that is reserved then.
+        grace_s: for how long those may go on there who are told to leave at ``starts_at``; None:
+            nobody has to leave for it.
+    """
+
+    ask: asking.Ask
+    starts_at: float
+    ends_at: float
+    tasks: tuple[TaskPlacement, ...]
+    room: Room
+    grace_s: float | None = None
+
+    @property
+    def ready_at(self) -> float:
+        """When its work starts at the latest."""
+        return self.starts_at + (self.grace_s or 0.0)
+
+    @property
+    def place(self) -> tuple[str, float, tuple[int, ...]]:
+        """Whose it is, when and where: alike for two that keep the same."""
+        return (self.ask.job, self.starts_at, tuple(task.node for task in self.tasks))
+
+
+class Taking(NamedTuple):
+    """What an ask may take at a moment from those who have it.
+
+    Attributes:
+        room: what is free then beside all that is reserved, the ask included.
+        grace_s: for how long those who leave for it may go on.
+        gives_way: reservations on those nodes that the ask goes before.
+    """
+
+    at: float
+    tasks: tuple[TaskPlacement, ...]
+    room: Room
+    grace_s: float
+    gives_way: tuple[Reservation, ...]
+
+
+class Takes(Protocol):
+    """Who may take back what is protected now: ``protected.Protected``."""
+
+    @property
+    def some(self) -> bool:
+        """Whether anything is protected that could be evicted later."""
+
+    def earliest(self, ask: asking.Ask, until: float, *, renewed: bool = False) -> Taking | None:
+        """What an ask may take first, until a moment."""

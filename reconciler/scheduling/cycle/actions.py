@@ -1,0 +1,431 @@
+"""The ways in which a claim gets room in a cycle, the least disruptive first.
+
+An ask comes in; it starts where there is room, or room that comes free is promised to it, or others
+are moved or evicted for it, or it gets a reservation in time. What was done is charged in the
+ledger and the rooms at once and noted for the result. Whose turn it is, is told by ``schedule``.
+"""
+
+import functools
+
+import msgspec
+import numpy as np
+
+from reconciler.scheduling.backfill import limit_holds as accruing
+from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.decisions import Action, Eviction, Placement, TaskPlacement
+from reconciler.scheduling.inputs import flavors as bypool
+from reconciler.scheduling.inputs import pending_groups as lines
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.placement import partial_gangs as gangs
+from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement.capacity import Plan, Room
+from reconciler.scheduling.preemption import consolidation
+from reconciler.scheduling.preemption import displacement as yielding
+from reconciler.scheduling.preemption import min_runtime as protected
+from reconciler.scheduling.preemption import preemptor as eviction
+from reconciler.scheduling.preemption import relocation as resettling
+from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.quota import eligibility as blocking
+from reconciler.scheduling.quota import lending_limits as lendable
+from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.reasons import reason_explainer as explain
+from reconciler.scheduling.reasons import reason_text as wording
+
+
+class Ways:
+    """The rooms and accounts of a cycle, and what was done in them.
+
+    Attributes:
+        now, later, first: room now, once all that leaves has left, and when the cycle began.
+        placements, evictions, promised: what was decided.
+        begun: of each queue what starts and could be evicted as soon as it runs.
+        gone: job and element of what leaves as a whole by that.
+        causes: why single claims wait: by job, and whether it is for missing tasks.
+        takers: who got room and on which nodes. stopping: who stops for whom.
+        reserved_in: queues that had their try at a reservation, and how many.
+        queues: the claims of each queue in their order.
+    """
+
+    queues: list[order.Line]
+
+    def __init__(self, situation: snapshots.Snapshot) -> None:
+        self.situation = situation
+        columns = situation.line_columns
+        self.columns = lines.columns_of(situation.lines) if columns is None else columns
+        self.ledger = ledgers.Ledger(situation, self.columns)
+        self.now = Room(situation)
+        self.first = self.now.copy()
+        leaving = np.flatnonzero(situation.running.leaving).tolist()
+        self.leaving = [situation.holdings[row] for row in leaving]
+        self.later = self.now
+        if self.leaving:
+            self.later = self.now.copy()
+            gangs.leave(self.later, situation)
+        width = self.ledger.width
+        self.least = [bypool.charge(s.least, s.pool, width) for s in situation.shapes]
+        self.grows = [
+            any(group.count > group.least for group in shape.groups) for shape in situation.shapes
+        ]
+        self.lendable = lendable.Lendable(situation, self.ledger)
+        self.accruing = accruing.Accruing(situation, self.ledger)
+        self.calendar = backfill.Calendar(situation, self.now, self.later)
+        self.prospects = blocking.Prospects(situation, self.ledger)
+        self.evictor = eviction.Evictor(
+            situation, self.ledger, self.later, self.prospects, self.calendar
+        )
+        self.mover = consolidation.Mover(situation, self.later)
+        self.calendar.protected = protected.Protected(
+            situation, self.evictor, self.mover, self.calendar
+        )
+        self.placements: list[Placement] = []
+        self.evictions: list[Eviction] = []
+        self.begun: dict[int, list[yielding.Beside]] = {}
+        self.promised: dict[str, int] = {}
+        self.gone: set[tuple[str, int]] = set()
+        self.causes: dict[tuple[str, bool], explain.Cause] = {}
+        self.reserved_in: dict[int, int] = {}
+        self.takers: list[tuple[str, tuple[int, ...]]] = []
+        self.stopping: dict[str, list[str]] = {}
+        self._whys: dict[tuple[int, int, int, bool], str] = {}
+
+    def tries(self, ask: asking.Ask) -> tuple[asking.Ask, ...]:
+        """The same in each pool that it may go to, in the order in which they are tried."""
+        if not ask.line.others:
+            return (ask,)
+        return (ask, *[self._instead(ask, shape) for shape in ask.line.others])
+
+    def _instead(self, ask: asking.Ask, shape: int) -> asking.Ask:
+        cpu, memory, gpu, *_ = ask.amounts
+        pool = self.situation.shapes[shape].pool
+        amounts = bypool.charge((cpu, memory, gpu), pool, self.ledger.width)
+        return msgspec.structs.replace(ask, shape=shape, amounts=amounts)
+
+    def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
+        """A limit, a lender, or for firm work a guarantee, that forbids the start."""
+        excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=settled)
+        if excess is not None:
+            return explain.Cause("limit", excess)
+        if ask.firm:
+            excess = self.ledger.over_guarantee(ask.queue, ask.amounts)
+            if excess is not None:
+                return explain.Cause("quota", excess)
+        if self.ledger.lends:
+            excess = self._never_lent(ask) or self.ledger.over_lending(ask.queue, ask.amounts)
+            if excess is not None:
+                return explain.Cause("lending", excess)
+        return None
+
+    def _never_lent(self, ask: asking.Ask) -> ledgers.Excess | None:
+        """What others never lend, also where they use all that is theirs for the moment."""
+        shape = self.situation.shapes[ask.shape]
+        resource = None if ask.missing else self.lendable.beyond(ask.queue, shape, ask.amounts)
+        if resource is None:
+            return None
+        most, used = self.lendable.of(ask.queue, resource), self.ledger.used(ask.queue, resource)
+        return ledgers.Excess(ask.queue, resource, most, used, ask.amounts[resource])
+
+    def start(self, ask: asking.Ask, action: Action) -> bool:
+        """Start one element, or grow it by a task, if there is room now."""
+        room = self.now if action == "promised" else self.calendar.room_for(ask.line.duration_s)
+        plan = ask.plan(room)
+        why = self._why(ask, room, plan) if plan is not None else ""
+        tasks = ask.place(room) if plan is None else room.take(ask.shape, plan)
+        if tasks is None:
+            return False
+        shape = self.situation.shapes[ask.shape]
+        self.calendar.started(
+            tasks,
+            ask.line.duration_s,
+            room,
+            exclusive=shape.exclusive,
+            matches=shape.matches,
+        )
+        self._began(ask, tasks, self._charge(ask, tasks))
+        claim, progress = ask.progress.claim, ask.progress
+        if ask.missing:
+            element = claim.elements[0]
+            self._grew(ask)
+            action = "grow"
+        else:
+            element = claim.elements[progress.started]
+            progress.started += 1
+            self._may_grow(ask, element)
+        self.placements.append(Placement(ask.job, element, tasks, action, why))
+        self.takers.append((ask.job, tuple(task.node for task in tasks)))
+        return True
+
+    def _why(self, ask: asking.Ask, room: Room, plan: Plan) -> str:
+        """How the nodes of a plan were chosen: the same words for all alike plans of a shape."""
+        parts = plan.parts
+        nodes = len({part.node for part in parts}) if len(parts) > 1 else len(parts)
+        key = (ask.shape, plan.level, nodes, len(parts) > 1)
+        if key not in self._whys:
+            self._whys[key] = room.why(ask.shape, plan)
+        return self._whys[key]
+
+    def _may_grow(self, ask: asking.Ask, element: int) -> None:
+        """An elastic element that starts with its minimum asks for the rest in the same cycle."""
+        if not self.grows[ask.shape] or ask.progress.claim.capped:
+            return
+        groups = self.situation.shapes[ask.shape].groups
+        missing = tuple(
+            (number, index)
+            for number, group in enumerate(groups)
+            for index in range(group.least, group.count)
+        )
+        claim = msgspec.structs.replace(
+            ask.progress.claim, elements=(element,), startable=1, promised=0, missing=missing
+        )
+        self.queues[ask.queue].add(ask.progress.line, claim)
+
+    def _grew(self, ask: asking.Ask) -> None:
+        """Missing tasks got room; what they join stays where it is in this cycle."""
+        ask.progress.grown += len(ask.missing)
+        row = self.rows.get((ask.job, ask.progress.claim.elements[0]))
+        if row is not None:
+            self.evictor.grew(row)
+            self.mover.moved.add(row)
+
+    @functools.cached_property
+    def rows(self) -> dict[tuple[str, int], int]:
+        """Rows of what elements have, by job and element."""
+        return {(h.job, h.element): row for row, h in enumerate(self.situation.holdings)}
+
+    def _began(
+        self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...], charged: snapshots.Charge
+    ) -> None:
+        """Note what could be evicted as soon as it runs."""
+        if ask.firm or ask.missing or self.situation.queues.min_runtime_s[ask.queue] > 0:
+            return
+        shape, line = self.situation.shapes[ask.shape], ask.line
+        ends_at = self.situation.now + line.duration_s
+        one = yielding.Beside(
+            line.priority, charged, ends_at, tasks, shape.exclusive, shape.matches, partly=False
+        )
+        self.begun.setdefault(ask.queue, []).append(one)
+
+    def _charge(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> snapshots.Charge:
+        """Charge a queue for tasks; what it is charged."""
+        cpu = memory = gpu = 0
+        for task in tasks:
+            cpu += task.amounts[0]
+            memory += task.amounts[1]
+            gpu += task.amounts[2]
+        pool = self.situation.shapes[ask.shape].pool
+        charged = bypool.charge((cpu, memory, gpu), pool, self.ledger.width)
+        self.ledger.charge(ask.queue, charged, firm=ask.firm)
+        self.accruing.took(ask, charged)
+        return charged
+
+    def promise(self, ask: asking.Ask, *, always: bool = False) -> bool:
+        """Keep room that is coming free, and what is free beside it, for who can start with it.
+
+        ``always``: also where there is room now, because a limit still stands in the way.
+        """
+        if self.later is self.now or (not always and ask.fits(self.now)):
+            return False  # what fits now waits for a reservation, not for room
+        room = self.calendar.coming_for(ask.line.duration_s)
+        tasks = self._after(ask, self.situation.shapes[ask.shape].leaving).place(room)
+        if tasks is None:
+            return False
+        if room is not self.later:
+            shape = self.situation.shapes[ask.shape]
+            self.later.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
+        self._promised(ask, tasks, beside_s=ask.line.duration_s)
+        return True
+
+    @staticmethod
+    def _after(ask: asking.Ask, shape: int | None) -> asking.Ask:
+        """An ask by the shape for those who start once others have left; None: its own."""
+        return ask if shape is None else msgspec.structs.replace(ask, shape=shape)
+
+    def _promised(
+        self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None
+    ) -> None:
+        self.clamp(tasks, beside_s=beside_s)
+        self.evictor.promised(ask, tasks)
+        self._charge(ask, tasks)
+        if ask.missing:
+            self._grew(ask)
+        else:
+            ask.progress.promised += 1
+        self.promised[ask.job] = self.promised.get(ask.job, 0) + 1
+        self.takers.append((ask.job, tuple(task.node for task in tasks)))
+        stopping = tuple(sorted(set(self.stopping.get(ask.job, ()))))
+        self.causes[ask.job, bool(ask.missing)] = explain.Cause(
+            "evictions", subject=ask.job, stopping=stopping
+        )
+
+    def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
+        """What was promised of what is free now can't be taken by others."""
+        self.now.clamp(self.later, {task.node for task in tasks})
+        self.calendar.promised(tasks, beside_s=beside_s)
+
+    def _split(self) -> None:
+        """From now on what is coming free differs from what is free."""
+        if self.later is self.now:
+            self.later = self.now.copy()
+            self.calendar.later = self.later
+            self.evictor.later = self.later
+            self.mover.later = self.later
+
+    def _move(self, ask: asking.Ask) -> bool:
+        """Move work together so that the ask fits."""
+        if not self.situation.policy.consolidate or ask.missing:
+            return False
+        ask = self._after(ask, self.situation.shapes[ask.shape].evicting)
+        if not self.mover.may_find(ask):
+            return False
+        self._split()
+        mark = self.later.mark()
+        found = self.mover.find(ask)
+        if found is None:
+            return False
+        if self._keeps_from_taking(ask, found):
+            self.later.rollback(mark)
+            self.mover.moved.difference_update(move.index for move in found[1])
+            return False
+        self._promised(ask, self._moved(ask, found))
+        return True
+
+    def _keeps_from_taking(self, ask: asking.Ask, placed: consolidation.Placed) -> bool:
+        """Whether work would move to where somebody takes room soon who does not go after the ask.
+
+        There it would be protected anew.
+        """
+        tasks, moves = placed
+        nodes = {task.node for task in tasks}.union(
+            *({task.node for task in move.tasks} for move in moves)
+        )
+        covered = self.ledger.covered
+        return any(
+            reservation.grace_s is not None
+            and not self._is_below(reservation.ask, ask)
+            and (
+                reservation.ask.queue == ask.queue
+                or not covered(ask.queue, ask.amounts)
+                or covered(reservation.ask.queue, reservation.ask.amounts)
+            )
+            and any(task.node in nodes for task in reservation.tasks)
+            for reservation in self.calendar.reservations
+        )
+
+    def _moved(self, ask: asking.Ask, placed: consolidation.Placed) -> tuple[TaskPlacement, ...]:
+        """Where an ask goes once what moves for it has moved."""
+        tasks, moves = placed
+        for move in moves:
+            self._moves(ask, move.holding, move.tasks)
+            self.clamp(move.tasks)
+            self.evictor.pool.drop(move.index)
+        return tasks
+
+    def _moves(
+        self, ask: asking.Ask, holding: snapshots.Holding, tasks: tuple[TaskPlacement, ...]
+    ) -> None:
+        """An element leaves for an ask and starts again where its tasks are placed."""
+        why = wording.moved(self.situation, ask.job, tasks)
+        self.evictions.append(Eviction(holding.job, holding.element, ask.job, why, "consolidate"))
+        self.gone.add((holding.job, holding.element))
+        self.promised[holding.job] = self.promised.get(holding.job, 0) + 1
+        self.takers.append((holding.job, tuple(task.node for task in tasks)))
+        self.stopping.setdefault(ask.job, []).append(f"{holding.job}[{holding.element}]")
+
+    def _evict(self, ask: asking.Ask) -> bool:
+        """Evict those from whom the ask may take."""
+        policy = self.situation.policy
+        if not (policy.reclaim or policy.preempt) or not self.evictor.may_find(ask):
+            return False
+        ask = self._after(ask, self.situation.shapes[ask.shape].evicting)
+        self._split()
+        found = self.evictor.find(ask, self.mover)
+        if found is None or not found.units:
+            return False  # without victims it would only take what is reserved for others
+        tasks = self._moved(ask, found.placed) if found.placed else ask.place(self.later)
+        if tasks is None:  # pragma: no cover - find() has just tried it
+            raise AssertionError(f"{ask.job}: no room after its victims were found")
+        self.mover.moved.update(unit.row for unit in found.units)
+        moved = resettling.resettle(self, ask, found.units)
+        whole = {unit.row for unit in found.units if not unit.spare}
+        for unit in found.units:
+            if unit.spare and unit.row in whole:
+                continue
+            if unit.row in moved:
+                self._moves(ask, unit.holding, moved[unit.row])
+                continue
+            ground = "shrink" if unit.spare else found.ground
+            leaving = tuple((t.group, t.index) for t in unit.tasks) if unit.spare else ()
+            if not unit.spare:
+                self.gone.add((unit.holding.job, unit.holding.element))
+            why = wording.evicted(self.situation, self.ledger, ask, unit, found.ground)
+            self.evictions.append(
+                Eviction(unit.holding.job, unit.holding.element, ask.job, why, ground, leaving)
+            )
+            self.stopping.setdefault(ask.job, []).append(unit.name)
+        self._promised(ask, tasks)
+        return True
+
+    def outranks(self, ask: asking.Ask) -> bool:
+        """A claim within its guarantees voids reservations of other queues that borrow.
+
+        In its own queue who comes first has the guarantee, also where that has to come free for it.
+        So does, of what may start now, one that could evict it at once, if that gives it room:
+        else work would start only to leave again. What its own queue has reserved for a lower
+        priority may be for later: it could be evicted then too, and the room lie idle till then.
+        """
+        covered = self.ledger.covered
+        voided = covered(ask.queue, ask.amounts) and self.calendar.void(
+            lambda r: r.ask.queue == ask.queue or covered(r.ask.queue, r.ask.amounts)
+        )
+        if voided and ask.fits(self.calendar.room_for(ask.line.duration_s)):
+            return True
+        now, there = self.situation.now, self.calendar.reservations
+        loose = [r for r in there if r.starts_at <= now or self._is_below(r.ask, ask)]
+        holders = yielding.yielding(self.evictor, ask, [r.ask for r in loose]) if loose else []
+        if not holders:
+            return voided
+        gives_way = [r for r in loose if r.ask in holders]
+        if self.calendar.gives_way(ask, gives_way):
+            return True
+        # who evicts goes before what is reserved for later as well
+        due = any(r.starts_at <= now for r in gives_way)
+        return due and self.calendar.gives_way(
+            ask, gives_way + [r for r in there if r.starts_at > now and r not in gives_way]
+        )
+
+    @staticmethod
+    def _is_below(holder: asking.Ask, ask: asking.Ask) -> bool:
+        """Whether a holder is of a lower priority in the same queue."""
+        return holder.queue == ask.queue and holder.line.priority < ask.line.priority
+
+    def _reserve(self, ask: asking.Ask, *, again: bool) -> explain.Cause | None:
+        """Keep room in time for a blocked claim, as far as the policy goes.
+
+        ``again``: it had a reservation, which stays with it whoever came since.
+        """
+        may = self._may_reserve(ask, again=again)
+        if self.situation.policy.backfill != "none" and not ask.missing:
+            self.reserved_in[ask.queue] = self.reserved_in.get(ask.queue, 0) + 1
+        if not may:
+            return None
+        reservation = self.calendar.reserve(ask)
+        if reservation is None:
+            return None
+        ahead = bool(self.takers) and not ask.progress.started
+        return explain.Cause("reserved", subject=ask.job, at=reservation.ready_at, ahead=ahead)
+
+    def _may_reserve(self, ask: asking.Ask, *, again: bool) -> bool:
+        """Whether the policy lets a blocked claim keep room in time."""
+        policy = self.situation.policy
+        if policy.backfill == "none" or ask.missing:
+            return False
+        many = len(self.calendar.reservations) >= backfill.most(policy)
+        done = self.reserved_in.get(ask.queue, 0)
+        if not again and (many or (policy.backfill == "easy" and done)):
+            return False
+        return len(self.calendar.reservations) < backfill.RESERVATIONS_MAX
+
+    def _soonest(self, asks: list[asking.Ask], *, again: bool) -> int:
+        """In which of several pools a claim has room in time first; 0 where it gets none."""
+        if len(asks) == 1 or not self._may_reserve(asks[0], again=again):
+            return 0
+        return self.calendar.soonest(asks)

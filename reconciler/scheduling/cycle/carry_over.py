@@ -1,0 +1,163 @@
+"""What earlier cycles said keeps its turn: promises of room that comes free, and reservations.
+
+Before the first turn of a cycle the claims that others were evicted for get their room, then those
+that had room reserved in time. ``Claim.promised``, leaving holdings and ``Snapshot.kept`` come in;
+placements, promises and reservations are made in the cycle.
+"""
+
+from typing import Protocol
+
+import numpy as np
+
+from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.decisions import Action, TaskPlacement
+from reconciler.scheduling.inputs import flavors as bypool
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.quota import eligibility as blocking
+from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.reasons import reason_explainer as explain
+
+
+class Beginning(Protocol):
+    """What is used of a cycle before its turns."""
+
+    situation: snapshots.Snapshot
+    ledger: ledgers.Ledger
+    now: Room
+    later: Room
+    leaving: list[snapshots.Holding]
+    blocked: blocking.Blocked
+    columns: snapshots.LineColumns
+    queues: list[order.Line]
+    least: list[snapshots.Charge]
+    calendar: backfill.Calendar
+    promised: dict[str, int]
+    stopping: dict[str, list[str]]
+    takers: list[tuple[str, tuple[int, ...]]]
+
+    def ask_of(self, progress: order.Progress) -> asking.Ask:
+        """What a claim asks for next."""
+
+    def tries(self, ask: asking.Ask) -> tuple[asking.Ask, ...]:
+        """The same in each pool that it may go to, in order."""
+
+    def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
+        """What forbids a start."""
+
+    def start(self, ask: asking.Ask, action: Action) -> bool:
+        """Start it where there is room."""
+
+    def promise(self, ask: asking.Ask, *, always: bool = False) -> bool:
+        """Keep room that is coming free."""
+
+    def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
+        """Take what was promised from others."""
+
+
+def promises(cycle: Beginning) -> None:
+    """Claims that others were evicted for get their room before anyone else."""
+    leaving: dict[str, list[snapshots.Holding]] = {}
+    moving = []
+    for holding in sorted(cycle.leaving, key=lambda h: (h.job, h.element)):
+        if holding.leaving_for:
+            leaving.setdefault(holding.leaving_for, []).append(holding)
+        if holding.moving and holding.shape >= 0:
+            moving.append(holding)
+    awaiting = []
+    candidates = ~cycle.blocked.mask if leaving else ~cycle.blocked.mask & cycle.columns.special
+    for index in np.flatnonzero(candidates).tolist():
+        line = cycle.situation.lines[index]
+        for position, claim in enumerate(line.claims):
+            if claim.promised or claim.job in leaving:
+                awaiting.append((index, position, claim))
+    awaiting.sort(key=lambda entry: _promise_rank(cycle, cycle.situation.lines[entry[0]], entry[2]))
+    for index, position, claim in awaiting:
+        line = cycle.situation.lines[index]
+        found = order.Progress(index, claim)
+        cycle.queues[line.queue].begin(found, position)
+        own = leaving.get(claim.job, [])
+        cycle.stopping[claim.job] = [f"{h.job}[{h.element}]" for h in own]
+        for _ in range(min(claim.promised or len(own), found.left)):
+            asks = cycle.tries(cycle.ask_of(found))
+            if any(cycle.gate(ask) is None and cycle.start(ask, "promised") for ask in asks):
+                continue
+            if not any(
+                cycle.gate(ask, settled=True) is None and cycle.promise(ask, always=True)
+                for ask in asks
+            ):
+                break
+    for holding in moving:
+        _keep_moving(cycle, holding)
+
+
+def reservations(cycle: Beginning) -> None:
+    """Who had room reserved keeps that turn against everyone who came since.
+
+    First each gets its nodes in time, then what is better for it as long as no other is delayed.
+    """
+    kept = {entry.job: entry for entry in reversed(cycle.situation.kept)}
+    if not kept or cycle.situation.policy.backfill == "none":
+        return
+    found = []
+    for index, line in enumerate(cycle.situation.lines):
+        if cycle.blocked.flags[index]:
+            continue
+        for position, claim in enumerate(line.claims):
+            if claim.job in kept and not claim.missing:
+                found.append((kept[claim.job].starts_at, claim.order, index, position))
+    asks = []
+    for _, _, index, position in sorted(found)[: backfill.RESERVATIONS_MAX]:
+        line = cycle.situation.lines[index]
+        progress = cycle.queues[line.queue].progress.setdefault(
+            (index, position), order.Progress(index, line.claims[position])
+        )
+        if progress.left <= 0:
+            continue
+        ask = _where(cycle, cycle.ask_of(progress), kept[line.claims[position].job])
+        if cycle.gate(ask) is None:
+            cycle.calendar.renew(ask, kept[ask.job])
+            asks.append(ask)
+    for ask in asks:
+        cycle.calendar.hasten(ask)
+
+
+def _where(cycle: Beginning, ask: asking.Ask, kept: snapshots.Kept) -> asking.Ask:
+    """An ask in the pool in which it had room reserved."""
+    asks, shapes = cycle.tries(ask), cycle.situation.shapes
+    nodes = list(kept.nodes)
+    whole = [shapes[one.shape].unreserved for one in asks]
+    eligible = [
+        shapes[one.shape if shape is None else shape].eligible
+        for one, shape in zip(asks, whole, strict=True)
+    ]
+    return next((one for one, mask in zip(asks, eligible, strict=True) if mask[nodes].all()), ask)
+
+
+def _promise_rank(
+    cycle: Beginning, line: snapshots.Line, claim: snapshots.Claim
+) -> tuple[tuple[bool, bool, int], tuple[bool, int, int], str]:
+    """In the order in which it was promised, so that each finds the room planned for it.
+
+    Who was moved comes after those for whom it was; else it would go back at once. A controller
+    that begins knows for whom work leaves, and not in which order that was decided.
+    """
+    kept = (claim.moved, not claim.promised, claim.promise_turn)
+    covered = cycle.ledger.covered(line.queue, cycle.least[line.shape])
+    return (kept, (not covered, -line.priority, claim.order), claim.job)
+
+
+def _keep_moving(cycle: Beginning, holding: snapshots.Holding) -> None:
+    """Work that leaves only to start elsewhere keeps its place there."""
+    plan = cycle.later.plan(holding.shape)
+    if plan is not None:
+        tasks = cycle.later.take(holding.shape, plan)
+        cycle.clamp(tasks)
+        # What it leaves counts as given back already: not so, for it takes as much elsewhere. It
+        # is charged once all the while, since it never has both.
+        amounts = bypool.total_of(cycle.situation, holding.tasks)
+        cycle.ledger.release(holding.queue, amounts, -1)
+        cycle.promised[holding.job] = cycle.promised.get(holding.job, 0) + 1
+        cycle.takers.append((holding.job, tuple(task.node for task in tasks)))

@@ -1,0 +1,128 @@
+"""From the state at the end of a cycle to its result: reasons, reservations, estimates, shares."""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from reconciler.model.state.scheduler_state import Turn
+from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.backfill import windows
+from reconciler.scheduling.decisions import Decisions, Eviction, Placement, PoolShare, QueueShare
+from reconciler.scheduling.estimates import start_estimates as estimating
+from reconciler.scheduling.inputs import flavors as bypool
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs.snapshots import Kept, Vector
+from reconciler.scheduling.preemption import preemptor as eviction
+from reconciler.scheduling.queues import deadlines as turns
+from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.quota import eligibility as blocking
+from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.reasons import grouping as reasoning
+from reconciler.scheduling.reasons import reason_explainer as explain
+
+
+class Finished(Protocol):
+    """What is read of a cycle that has gone through all claims."""
+
+    situation: snapshots.Snapshot
+    ledger: ledgers.Ledger
+    calendar: backfill.Calendar
+    evictor: eviction.Evictor
+    queues: list[order.Line]
+    dealt: turns.Turns
+    placements: list[Placement]
+    evictions: list[Eviction]
+    promised: dict[str, int]
+    causes: dict[tuple[str, bool], explain.Cause]
+    blocked: blocking.Blocked
+    columns: snapshots.LineColumns
+    explainer: explain.Explainer
+
+
+def decisions(cycle: Finished) -> Decisions:
+    """The result of a cycle."""
+    reasons = _reasons(cycle)
+    return Decisions(
+        placements=tuple(cycle.placements),
+        evictions=tuple(cycle.evictions),
+        reasons=reasons.found,
+        reason_of_line=tuple(reasons.of_line),
+        reason_of=reasons.of_job,
+        promised=dict(cycle.promised),
+        kept=tuple(
+            Kept(
+                r.ask.job,
+                r.ask.progress.claim.elements[r.ask.progress.started],
+                r.starts_at,
+                tuple(task.node for task in r.tasks),
+            )
+            for r in cycle.calendar.reservations
+            if r.ask.progress.left > 0
+        ),
+        turns=_turns(cycle),
+        estimates=estimating.estimates(
+            cycle.situation,
+            cycle.columns,
+            cycle.calendar,
+            cycle.queues,
+            cycle.ledger,
+            placements=cycle.placements,
+            evictions=cycle.evictions,
+            promised=cycle.promised,
+            evictor=cycle.evictor,
+            could_start=cycle.explainer.could_start,
+        ),
+        shares=shares(cycle.ledger),
+        wake_at=min(cycle.evictor.wake_at, windows.next_change(cycle.situation))
+        if cycle.situation.lines
+        else math.inf,
+    )
+
+
+def _turns(cycle: Finished) -> tuple[Turn, ...]:
+    """Who has another's turn from now on."""
+    holders = {r.ask.job for r in cycle.calendar.reservations if r.ask.progress.left > 0}
+    return cycle.dealt.remembered(cycle.queues, holders)
+
+
+def shares(ledger: ledgers.Ledger) -> tuple[QueueShare, ...]:
+    """The arithmetic of each queue."""
+    pools = ledger.width // bypool.BASE - 1
+    return tuple(
+        QueueShare(
+            *_cut(ledger, queue, bypool.REST),
+            tuple([PoolShare(*_cut(ledger, queue, pool)) for pool in range(pools)]),
+        )
+        for queue in range(len(ledger.charged))
+    )
+
+
+def _cut(ledger: ledgers.Ledger, queue: int, pool: int) -> tuple[Vector, Vector, Vector]:
+    """Fair share, demand and allocated amounts of a queue, of the cluster or in one pool."""
+    begin = bypool.BASE * (pool + 1)
+
+    def cut(row: Sequence[int]) -> Vector:
+        return (row[begin], row[begin + 1], row[begin + 2])
+
+    return cut(ledger.fair[queue]), cut(ledger.demand[queue]), cut(ledger.charged[queue])
+
+
+def _reasons(cycle: Finished) -> reasoning.Reasons:
+    """Why lines, and claims that differ from their line, wait."""
+    reasons = reasoning.Reasons(cycle.explainer)
+    reasons.lines(cycle.blocked, cycle.columns)
+    for queue in cycle.queues:
+        for progress in queue.progress.values():
+            claim = progress.claim
+            if claim.missing or progress.started == len(claim.elements):
+                continue
+            cause = cycle.causes.get((claim.job, False))
+            if cause is None and progress.left <= 0:
+                held_back = claim.held_back
+                whose = claim.job if held_back is not None else ""
+                cause = explain.Cause("array", subject=whose, held_back=held_back)
+            if cause is not None:
+                reasons.job(progress.line, claim, cause)
+    for line in cycle.situation.judged:
+        reasons.judged(line)
+    return reasons

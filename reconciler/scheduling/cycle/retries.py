@@ -1,0 +1,113 @@
+"""Who has another turn in the same cycle, since what stood in its way has gone.
+
+Blocked lines and what became of reservations come in; lines are tried again from their first claim.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.scheduling.backfill import node_reservation as reserving
+from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.cycle import skipped_attempts as passing
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.preemption import preemptor as eviction
+from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.quota import eligibility as blocking
+from reconciler.scheduling.reasons import reason_explainer as explain
+
+
+class Turns(Protocol):
+    """What is used of a cycle between its turns."""
+
+    situation: snapshots.Snapshot
+    columns: snapshots.LineColumns
+    blocked: blocking.Blocked
+    calendar: backfill.Calendar
+    evictor: eviction.Evictor
+    passing: passing.Passing
+    queues: list[order.Line]
+    causes: dict[tuple[str, bool], explain.Cause]
+    #: Who would delay a reservation, and how many had been dropped by then.
+    kept_out: list[tuple[asking.Ask, int]]
+
+
+def after_rise(turns: Turns, risen: set[int]) -> None:
+    """Lines that were blocked before other queues rose above their share may reclaim now."""
+    turns.evictor.failures.clear()
+    again = turns.blocked.with_kinds(frozenset({"room", "reserved", "strict"}))
+    again &= ~np.isin(turns.columns.queue, list(risen))
+    turns.passing.forget()
+    _restore(turns, np.flatnonzero(again))
+
+
+def lost(turns: Turns, ask: asking.Ask, reservations: list[reserving.Reservation]) -> None:
+    """Who comes before an ask in its queue, and lost room to it, goes on before those behind.
+
+    More may come free than the ask takes.
+    """
+    before = {
+        one.ask.progress.line
+        for one in reservations
+        if one.ask.queue == ask.queue and one.ask.line.priority > ask.line.priority
+    }
+    _restore(turns, np.array(sorted(before), dtype=np.intp))
+
+
+def kept_out(turns: Turns) -> bool:
+    """Who was kept out by a reservation that has gone since has another turn; whether anyone.
+
+    Its holder may have started, or got room elsewhere or at another time, in a later turn. So has
+    who lost a reservation to somebody else, where it was not made again.
+    """
+    waiting, turns.kept_out = turns.kept_out, []
+    given_up, turns.calendar.lost = turns.calendar.lost, []
+    if not waiting and not given_up:
+        return False
+    gone_since, now = turns.calendar.gone_since(), turns.situation.now
+    free = [
+        ask
+        for ask, at in waiting
+        if ask.progress.left > 0 and gone_since[at] < now + ask.line.duration_s
+    ]
+    there = {reservation.ask.job for reservation in turns.calendar.reservations}
+    free += [r.ask for r in given_up if r.ask.progress.left > 0 and r.ask.job not in there]
+    for ask in free:
+        whose = (ask.job, bool(ask.missing))
+        if whose in turns.causes and turns.causes[whose].kind in {"kept", "reserved"}:
+            del turns.causes[whose]
+        if ask.missing:
+            turns.queues[ask.queue].again(ask.progress)
+            turns.passing.turned(ask.queue)
+    again = np.zeros(len(turns.columns.queue), dtype=np.bool_)
+    again[[ask.progress.line for ask in free if not ask.missing]] = True
+    # who waits behind the first of a strict queue goes on after it
+    behind = np.isin(turns.columns.queue, [ask.queue for ask in free])
+    again |= behind & turns.blocked.with_kinds(frozenset({"strict"}))
+    _restore(turns, np.flatnonzero(again))
+    return bool(free)
+
+
+def _restore(turns: Turns, indexes: NDArray[np.intp]) -> None:
+    """Lines are tried again from their first claim, those of strict queues with their first."""
+    indexes = indexes[~_stay_behind(turns, indexes)]
+    turns.blocked.restore(indexes)
+    members: dict[int, list[int]] = {}
+    for index, queue in zip(indexes.tolist(), turns.columns.queue[indexes].tolist(), strict=True):
+        members.setdefault(queue, []).append(index)
+    for queue, retried in members.items():
+        turns.queues[queue].restore(retried)
+        turns.passing.turned(queue)
+
+
+def _stay_behind(turns: Turns, indexes: NDArray[np.intp]) -> snapshots.Mask:
+    """(n,) whether a line is of a strict queue whose first has no other turn: nobody passes it."""
+    queue = turns.columns.queue
+    if not turns.situation.queues.strict.any():
+        return np.zeros(len(indexes), dtype=np.bool_)
+    first = turns.blocked.mask & ~turns.blocked.with_kinds(frozenset({"strict"}))
+    first &= turns.situation.queues.strict[queue]
+    first[indexes] = False
+    return np.isin(queue[indexes], queue[first])

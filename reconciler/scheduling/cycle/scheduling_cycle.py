@@ -1,0 +1,502 @@
+"""One scheduling decision: a snapshot comes in, what starts, what leaves and why go out.
+
+The cycle first keeps room for claims that others were evicted for already, then goes from claim to
+claim in the order of ``order``. Each is tried in the ways that disturb least first: it starts where
+there is room, waits for room that is coming free, moves others together, reclaims, preempts; what
+remains is blocked with a cause, and may get a reservation past which others start only if they do
+not delay it. It never looks at a clock, and the order of what comes in does not matter.
+"""
+
+import dataclasses
+import functools
+import sys
+
+import numpy as np
+
+from reconciler.scheduling import causes
+from reconciler.scheduling.backfill import limit_holds as accruing
+from reconciler.scheduling.backfill import node_reservation as reserving
+from reconciler.scheduling.backfill import windows
+from reconciler.scheduling.cycle import actions as ways
+from reconciler.scheduling.cycle import carry_over as keeping
+from reconciler.scheduling.cycle import churn_guard as preceding
+from reconciler.scheduling.cycle import result as telling
+from reconciler.scheduling.cycle import retries as retrying
+from reconciler.scheduling.cycle import skipped_attempts as passing
+from reconciler.scheduling.decisions import Action, Decisions
+from reconciler.scheduling.inputs import flavors as bypool
+from reconciler.scheduling.inputs import pending_groups as lines
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.placement import partial_gangs as gangs
+from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.queues import arrival_batches as backlog
+from reconciler.scheduling.queues import deadlines as turns
+from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.queues import queue_order as trees
+from reconciler.scheduling.quota import eligibility as blocking
+from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.reasons import reason_explainer as explain
+
+#: After so many idle turns in a row it is asked whether all that are left are idle; then after
+#: twice as many, and so on, since the question costs about as much as that many turns.
+REST_AFTER = 16
+#: So many times those have another turn whom a reservation kept out that has gone since.
+LOOKS_MAX = 4
+
+
+def schedule(situation: snapshots.Snapshot) -> Decisions:
+    """Decide what starts, what has to leave, and why everything else waits."""
+    waits = situation.lines or situation.judged
+    if not waits and not situation.running.leaving.any():
+        return _at_rest(situation)
+    return Cycle(prepared(situation)).run()
+
+
+def prepared(situation: snapshots.Snapshot) -> snapshots.Snapshot:
+    """The same as a cycle takes it: without nodes on which windows begin, and by pool."""
+    return bypool.within(windows.within(situation))
+
+
+def _at_rest(situation: snapshots.Snapshot) -> Decisions:
+    """Nothing waits and nothing leaves: the same as of a whole cycle, for next to nothing."""
+    ledger = ledgers.Ledger(bypool.within(situation), lines.columns_of(situation.lines))
+    return Decisions(
+        evictions=tuple(gangs.broken_up(situation, [], {})), shares=telling.shares(ledger)
+    )
+
+
+class Cycle(ways.Ways):
+    """The state of one call: whose turn it is, and what becomes of it."""
+
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        *,
+        one_by_one: bool = False,
+        rest_after: int = REST_AFTER,
+    ) -> None:
+        """``one_by_one``: every line has its turn, also where it is known to find no room.
+
+        ``rest_after``: idle turns in a row after which all others may be had at once.
+        """
+        super().__init__(situation)
+        self.one_by_one = one_by_one
+        self.rest_after = rest_after
+        self.tree = trees.Tree(situation, self.ledger)
+        self.backlog = backlog.gather(situation, self.columns)
+        self.blocked = blocking.Blocked(len(situation.lines))
+        ranks = self.backlog.ranks
+        self.dealt = turns.Turns(situation, self.columns, ranks)
+        self.queues = order.lines_of(
+            situation, self.columns, self.blocked.flags, ranks, self.dealt.places
+        )
+        waiting = self.backlog.elements if situation.mix else 0
+        #: After so many starts what is ahead is looked at, and again after as many.
+        self.look_every = max(backlog.LOOK_EVERY, -(-waiting // backlog.LOOKS_MAX))
+        self.look_at = 0 if waiting >= backlog.AHEAD_MIN else sys.maxsize
+        self.explainer = explain.Explainer(
+            situation, self.ledger, self.now, self.takers, self.first
+        )
+        self.passing = passing.Passing(self)
+        self.preceding = preceding.Preceding(self)
+        self.asks: list[asking.Ask | None] = [None] * len(self.queues)
+        #: Who would delay a reservation, and how many had been dropped by then.
+        self.kept_out: list[tuple[asking.Ask, int]] = []
+        self._turns_max: int | None = None
+
+    def run(self) -> Decisions:
+        """Go through all claims once."""
+        self._suspend()
+        keeping.promises(self)
+        keeping.reservations(self)
+        over = self._over()
+        self._turns()
+        risen = self._over() - over
+        if risen and self.situation.policy.reclaim:
+            retrying.after_rise(self, risen)
+            self._turns()
+        for _ in range(LOOKS_MAX):
+            if not retrying.kept_out(self):
+                break
+            self._turns()
+        self.evictions += gangs.broken_up(self.situation, self.placements, self.promised)
+        # circles with this: all of it would wait for the collector of garbage
+        del self.passing, self.preceding
+        self.calendar.protected = None
+        return telling.decisions(self)
+
+    def _over(self) -> set[int]:
+        """Queues that hold more than they may keep."""
+        ledger = self.ledger
+        return {q for q in range(len(ledger.paths)) if ledger.is_over(q, ledger.may_keep(q))}
+
+    def _turns(self) -> None:
+        for queue in range(len(self.queues)):
+            self._put(queue)
+        idle, rest_after = 0, self.rest_after
+        for _ in range(self._turns_at_most()):
+            first = self.tree.first()
+            if first is None:
+                break
+            if len(self.placements) >= self.look_at:
+                self._look_ahead()
+            idle = idle + 1 if self._turn(first) else 0
+            if idle >= rest_after:
+                if self._rest():
+                    break
+                idle, rest_after = 0, 2 * rest_after
+
+    def _look_ahead(self) -> None:
+        """Of a backlog that more than fills the cluster, place for what is ahead in it."""
+        self.look_at = len(self.placements) + self.look_every
+
+        def left(entry: backlog.Entry) -> int:
+            return self.queues[self.situation.lines[entry[0]].queue].left(entry)
+
+        mix = self.backlog.mix(left, int(self.now.amounts[:, 2].sum()))
+        if mix:
+            self.now.expect(mix)
+
+    def _turns_at_most(self) -> int:
+        """Far more turns than there can be."""
+        if self._turns_max is None:
+            columns, shapes = self.columns, self.situation.shapes
+            each = np.array([1 + sum(g.count - g.least for g in s.groups) for s in shapes])
+            found = columns.claims.sum()
+            if len(shapes):
+                found += (columns.elements * each[columns.shape]).sum()
+            special = [self.situation.lines[i] for i in np.flatnonzero(columns.special).tolist()]
+            most = [each[line.shape] + len(c.missing) for line in special for c in line.claims]
+            self._turns_max = 4 * int(found + sum(most)) + 16
+        return self._turns_max
+
+    # Before the turns
+
+    def _suspend(self) -> None:
+        flags = self.situation.queues.suspended
+        for queue in range(len(self.queues)):
+            for member in self.ledger.paths[queue]:
+                if flags[member]:
+                    there = (self.columns.queue == queue) & (self.columns.claims > 0)
+                    indexes = np.flatnonzero(there)
+                    self.blocked.put_all(indexes, explain.Cause("suspended", queue=member))
+                    break
+
+    # One turn
+
+    def _put(self, queue: int) -> None:
+        ask = self._next_of(queue)
+        self.asks[queue] = ask
+        self.tree.put(queue, None if ask is None else ask.amounts)
+
+    def _next_of(self, queue: int) -> asking.Ask | None:
+        """What a queue tries next, past what can't start in this cycle whatever others do.
+
+        Whose turn it is goes by that: for the sake of work that can't start, a queue would be asked
+        too late for what it is owed, and take it back from who went before it.
+        """
+        while True:
+            head = self.queues[queue].head()
+            if head is None:
+                return None
+            ask = self.ask_of(head)
+            if ask.missing or ask.line.others:
+                return ask
+            cause = self._forbids(ask)
+            if cause is None:
+                return ask
+            self.passing.turned(queue)
+            self.calendar.cancel(ask.job)
+            self._blocked(ask, cause)
+
+    def _forbids(self, ask: asking.Ask) -> explain.Cause | None:
+        """What keeps an ask from starting in this cycle whoever leaves, if anything does."""
+        cause = self.gate(ask)
+        if cause is None:
+            if self._never(ask):
+                if ask.line.preempts:
+                    self.evictor.has_failed(ask)  # the cycle wakes for it as after a turn
+                return explain.Cause("room", ahead=bool(self.takers))
+            return None
+        if cause.kind == "quota":
+            return self._awaiting(ask, cause)
+        settles = self.gate(ask, settled=True) is None
+        evicts = ask.line.preempts and self.evictor.may_find(ask)
+        return None if settles or evicts else self._awaiting(ask, cause)
+
+    @functools.cached_property
+    def _had_room(self) -> snapshots.Mask:
+        """(s,) plain shapes for which there was room when the cycle began."""
+        return self.first.plain()
+
+    def ask_of(self, progress: order.Progress) -> asking.Ask:
+        claim = progress.claim
+        line = self.situation.lines[progress.line]
+        if not claim.missing:
+            return asking.Ask(progress, line, line.shape, self.least[line.shape])
+        shape = self.situation.shapes[line.shape]
+        holding = self._holding_of(claim.job, claim.elements[0])
+        present: asking.Present = holding.tasks if holding else ()
+        present += tuple(
+            task
+            for placement in self.placements
+            if placement.job == claim.job and placement.element == claim.elements[0]
+            for task in placement.tasks
+        )
+        needed = gangs.lacking(shape, present, claim.missing[progress.grown :])
+        chosen = needed or claim.missing[progress.grown : progress.grown + 1]
+        cpu = memory = gpu = 0
+        for group, _ in chosen:
+            amounts = shape.groups[group].amounts
+            cpu, memory, gpu = cpu + amounts[0], memory + amounts[1], gpu + amounts[2]
+        charged = bypool.charge((cpu, memory, gpu), shape.pool, self.ledger.width)
+        return asking.Ask(progress, line, line.shape, charged, chosen, present, needed=bool(needed))
+
+    def _holding_of(self, job: str, element: int) -> snapshots.Holding | None:
+        """What an element has now."""
+        row = self.rows.get((job, element))
+        return None if row is None else self.situation.holdings[row]
+
+    def _turn(self, queue: int) -> bool:
+        """A queue tries its next claim; whether it was known before that nothing comes of it."""
+        ask = self.asks[queue]
+        if ask is None or ask.missing:
+            # Others' turns may have changed what it stands before.
+            progress = self.queues[queue].head()
+            if progress is None:
+                self._put(queue)
+                return False
+            ask = self.ask_of(progress)
+        self._goes_first(ask)
+        if not self.one_by_one and self.passing.is_idle(ask):
+            self._idle(ask)
+            return True
+        self.passing.turned(queue)
+        lost = len(self.calendar.lost)
+        kept = not ask.missing and self.calendar.cancel(ask.job)
+        if ask.missing and (ask.job, ask.progress.claim.elements[0]) in self.gone:
+            cause: explain.Cause | None = explain.Cause("room")  # what it would join leaves
+        elif ask.line.others:
+            cause = self._try_all(ask, kept=kept)
+        else:
+            cause = self._try(ask, kept=kept)
+        if cause is not None:
+            self._blocked(ask, cause)
+        elif len(self.calendar.lost) > lost:
+            retrying.lost(self, ask, self.calendar.lost[lost:])
+        self._put(queue)
+        return False
+
+    def _try(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
+        """Start an ask or keep room for it; what stands in its way if neither can be."""
+        cause = self.gate(ask)
+        if cause is None:
+            wait = self.accruing.delayed_by(ask)
+            if wait is not None:
+                return self._behind(ask, wait)
+            if self._goes_after(ask, kept=kept):
+                return self._try(ask, kept=kept)
+            if self.start(ask, self._action()):
+                return None
+            return self._later(ask, kept=kept)
+        return None if self._relieved(ask, cause) else self._awaiting(ask, cause)
+
+    def _goes_after(self, ask: asking.Ask, *, kept: bool) -> bool:
+        """Whoever would evict an ask as soon as it ran starts before it; whether anybody did.
+
+        ``kept``: whether the ask had a reservation until now.
+        """
+        other = self.preceding.let(ask, kept=kept)
+        if other is None:
+            return False
+        self.passing.turned(other.queue)
+        self._put(other.queue)
+        return True
+
+    def _behind(self, ask: asking.Ask, wait: accruing.Wait) -> explain.Cause:
+        """Who would take what comes free under a limit from who waits for that before it."""
+        if ask.fits(self.now):
+            return explain.Cause("kept", subject=wait.job, at=wait.at)
+        return explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
+
+    def _awaiting(self, ask: asking.Ask, cause: explain.Cause) -> explain.Cause:
+        """What holds an ask back; what comes free under a limit is kept for it if it ever fits."""
+        held = cause.kind in {"limit", "quota", "lending"}
+        if held and not ask.line.others and not self._never(ask):
+            self.accruing.wait(ask)
+        return cause
+
+    def _never(self, ask: asking.Ask) -> bool:
+        """Whether an ask could not start whatever ends, so that nobody is to wait for it."""
+        return self.explainer.never_starts(ask.line, had_room=bool(self._had_room[ask.shape]))
+
+    def _try_all(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
+        """The same in several pools: a start in any of them goes before making room in one."""
+        asks = self.tries(ask)
+        gates = [self.gate(one) for one in asks]
+        for one, gate in zip(asks, gates, strict=True):
+            if gate is None and self.start(one, self._action()):
+                return None
+        found = []
+        for one, gate in zip(asks, gates, strict=True):
+            if gate is not None and self._relieved(one, gate):
+                return None
+            cause = self._later(one, kept=kept, reserves=False) if gate is None else gate
+            if cause is None:
+                return None
+            found.append(cause)
+        free = [at for at, gate in enumerate(gates) if gate is None]
+        if free:
+            at = free[self._soonest([asks[at] for at in free], again=kept)]
+            found[at] = self._in_time(asks[at], found[at], kept=kept)
+        return causes.in_pools(list(zip([one.shape for one in asks], found, strict=True)))
+
+    def _action(self) -> Action:
+        return "backfill" if self.calendar.reservations else "allocate"
+
+    def _relieved(self, ask: asking.Ask, cause: explain.Cause) -> bool:
+        """Whether what stood in the way of an ask is about to leave, and room is kept for it."""
+        if cause.kind not in {"limit", "lending"} or (cause.kind == "lending" and self._never(ask)):
+            return False
+        return self._settles(ask) or (ask.line.preempts and self._evict(ask))
+
+    def _idle(self, ask: asking.Ask) -> None:
+        """A turn that comes to nothing, with those of the same queue that follow at once."""
+        cause = explain.Cause("room", ahead=bool(self.takers))
+        self._block(ask.progress.line, cause)
+        self._hold_back(ask)
+        self.blocked.put_all(self.passing.following(ask), cause)
+        if self.situation.policy.backfill != "none":
+            self.reserved_in[ask.queue] = self.reserved_in.get(ask.queue, 0) + 1
+        self._put(ask.queue)
+
+    def _rest(self) -> bool:
+        """Have all turns that are left at once, if all of them come to nothing; whether so."""
+        rest = self.passing.rest()
+        if rest is None:
+            return False
+        cause = explain.Cause("room", ahead=bool(self.takers))
+        for queue, found in rest:
+            self.blocked.put_all(found, cause)
+            if self.situation.policy.backfill != "none":
+                self.reserved_in[queue] = self.reserved_in.get(queue, 0) + 1
+            self._put(queue)
+        return True
+
+    def _settles(self, ask: asking.Ask) -> bool:
+        """What is leaving gives back enough under a limit: room is kept for it until then."""
+        return self.gate(ask, settled=True) is None and self.promise(ask, always=True)
+
+    def _later(self, ask: asking.Ask, *, kept: bool, reserves: bool = True) -> explain.Cause | None:
+        """No room now: wait for what leaves, move, evict, reserve; the cause if none helps.
+
+        Args:
+            ask: what has no room.
+            kept: whether it had a reservation until now.
+            reserves: whether to reserve at once, or leave that to ``_in_time``.
+        """
+        if self.calendar.reservations and ask.fits(self.now):
+            if self.outranks(ask):
+                if self._goes_after(ask, kept=True):
+                    return self._try(ask, kept=kept)
+                if self.start(ask, "allocate"):
+                    return None
+            if not ask.fits(self.calendar.room_for(ask.line.duration_s)):
+                return self._kept_out(ask, again=kept, reserves=reserves)
+        if self.promise(ask):
+            return None
+        if ask.line.preempts and (self._move(ask) or self._evict(ask)):
+            return None
+        cause = explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
+        return (self._reserve(ask, again=kept) if reserves else None) or cause
+
+    def _in_time(self, ask: asking.Ask, cause: explain.Cause, *, kept: bool) -> explain.Cause:
+        """Room in time for who found none in any pool, in the one that has it first."""
+        if cause.kind == "kept":
+            return dataclasses.replace(cause, until=self._own_until(ask, cause.at, again=kept))
+        return self._reserve(ask, again=kept) or cause
+
+    def _own_until(self, ask: asking.Ask, at: float, *, again: bool) -> float | None:
+        """From when room is reserved for who is kept out by a reservation of others.
+
+        ``at``: when that begins. Where its holder starts now, nobody behind goes before the ask.
+        """
+        all_have = self.situation.policy.backfill == "conservative"
+        owed = again or all_have or at <= self.situation.now
+        own = self._reserve(ask, again=again) if owed else None
+        return None if own is None else own.at
+
+    def _kept_out(self, ask: asking.Ask, *, again: bool, reserves: bool) -> explain.Cause:
+        """There is room, but for a reservation: it keeps its own, and gets one where all do.
+
+        ``again``: whether it had one until now.
+        """
+        self.kept_out.append((ask, len(self.calendar.dropped)))
+        delayed = self.calendar.delayed_by(ask)
+        starts_at = delayed.starts_at
+        until = self._own_until(ask, starts_at, again=again) if reserves else None
+        return explain.Cause("kept", subject=delayed.ask.job, at=starts_at, until=until)
+
+    def _blocked(self, ask: asking.Ask, cause: explain.Cause) -> None:
+        """Note why a claim waits; where the same holds for its whole line, block the line."""
+        progress = ask.progress
+        alone = cause.has_room or (cause.kind == "kept" and self._is_due(ask))
+        behind = self.accruing.delayed_by(ask) is not None  # so nothing was looked for
+        if cause.kind == "room" and ask.line.preempts and not self.one_by_one and not behind:
+            self.passing.note(ask)
+            self.passing.note_searched(ask)
+        if ask.missing:
+            self.causes[ask.job, True] = cause
+            self.queues[ask.queue].skip()
+        elif progress.started or progress.promised or alone:
+            self.causes[ask.job, False] = cause
+            if alone:
+                self.queues[ask.queue].skip()
+            else:
+                own = cause.subject == ask.job
+                self._block(progress.line, dataclasses.replace(cause, subject="") if own else cause)
+        else:
+            self._block(progress.line, cause)
+        if not ask.missing:
+            self._hold_back(ask)
+
+    def _is_due(self, ask: asking.Ask) -> bool:
+        """Whether room is reserved from now on for another of the line, which is to have its turn.
+
+        It would be passed over with all of its line, and keep that room from everybody for good.
+        """
+        now, line = self.situation.now, ask.progress.line
+        return any(
+            one.starts_at <= now and one.ask.progress.line == line and one.ask.job != ask.job
+            for one in self.calendar.reservations
+        )
+
+    def _goes_first(self, ask: asking.Ask) -> None:
+        """What others of a strict queue have reserved keeps no room from who has come before them.
+
+        They start after it, whatever was theirs: each would wait for the other else.
+        """
+        behind = self._behind_in_strict(ask)
+        if not behind:
+            return
+        room = self.calendar.room_for(ask.line.duration_s)
+        if not any(one.fits(room) for one in self.tries(ask)):
+            self.calendar.give_up(behind)
+
+    def _behind_in_strict(self, ask: asking.Ask) -> list[reserving.Reservation]:
+        """Reservations that others of its queue have, where nobody there passes an ask."""
+        if ask.missing or not self.situation.queues.strict[ask.queue]:
+            return []
+        there = self.calendar.reservations
+        return [r for r in there if r.ask.queue == ask.queue and r.ask.job != ask.job]
+
+    def _hold_back(self, ask: asking.Ask) -> None:
+        """In a strict queue all others wait behind a claim that could not start."""
+        if self.situation.queues.strict[ask.queue]:
+            self.calendar.give_up(self._behind_in_strict(ask))
+            others = (self.columns.queue == ask.queue) & ~self.blocked.mask
+            cause = explain.Cause("strict", queue=ask.queue, subject=ask.job)
+            self.blocked.put_all(np.flatnonzero(others), cause)
+
+    def _block(self, index: int, cause: explain.Cause) -> None:
+        self.blocked.put(index, cause)

@@ -1,0 +1,401 @@
+"""Turns that would come to nothing: they are told from what failed before, and cost next to none.
+
+Of ten thousand lines that wait most ask for what nobody has room for. What a turn would find out is
+then known: there is no room for the shape, because room only shrinks in a cycle; nothing comes free
+for it, because nobody was told to leave since that was last looked at; and nobody could be evicted,
+because the queue may take from nobody, or a search for no more has failed and is remembered. A line
+of which all this holds when its turn comes has an *idle* turn: it is blocked, and nothing else
+happens. It is never skipped ahead of its turn, because queues take turns by what their next claim
+asks for. Turns come in from ``schedule``; whether they are idle, and which lines after them in the
+same queue have idle turns before anybody else's, go out. Decisions are the same without all this.
+"""
+
+import itertools
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.decisions import Eviction
+from reconciler.scheduling.inputs import grouping, snapshots
+from reconciler.scheduling.inputs.snapshots import Mask
+from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.preemption import consolidation
+from reconciler.scheduling.preemption import preemptor as eviction
+from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.queues import queue_order as trees
+from reconciler.scheduling.quota import eligibility as blocking
+from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.reasons import reason_explainer as explain
+
+#: Nothing is known yet of what comes free.
+NEVER = -1
+#: So many lines are looked at together: more would often be looked at in vain.
+AHEAD_MAX = 1024
+#: So few are looked at one by one: columns of them would cost more.
+FEW = 3
+
+
+class Turns(Protocol):
+    """What is read of a cycle."""
+
+    situation: snapshots.Snapshot
+    ledger: ledgers.Ledger
+    columns: snapshots.LineColumns
+    now: Room
+    later: Room
+    calendar: backfill.Calendar
+    prospects: blocking.Prospects
+    evictor: eviction.Evictor
+    mover: consolidation.Mover
+    evictions: list[Eviction]
+    blocked: blocking.Blocked
+    queues: list[order.Line]
+    tree: trees.Tree
+    least: list[snapshots.Charge]
+    reserved_in: dict[int, int]
+
+    def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
+        """What forbids a start."""
+
+    def ask_of(self, progress: order.Progress) -> asking.Ask:
+        """What a claim asks for next."""
+
+
+class _Tail(NamedTuple):
+    """What comes next in a queue and has idle turns, as things stand.
+
+    Attributes:
+        of: how things stand, as far as any of that follows from it.
+        lines: in order. searched: whether victims were searched for them in vain.
+    """
+
+    of: object
+    lines: NDArray[np.intp]
+    searched: Mask
+
+
+_NOTHING = _Tail(None, np.empty(0, dtype=np.intp), np.empty(0, dtype=np.bool_))
+
+
+class Passing:
+    """What is known of turns to come.
+
+    Attributes:
+        full: (s,) shapes for which there is no room now, nor will be in this cycle.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns = turns
+        situation, columns = turns.situation, turns.columns
+        shapes = len(situation.shapes)
+        self.full = np.zeros(shapes, dtype=np.bool_)
+        #: When it was last seen that nothing comes free for a shape either, and for what length.
+        self._none_coming = np.full(shapes, NEVER, dtype=np.int64)
+        self._length_s = np.zeros(shapes)
+        #: Lines that always have turns of their own.
+        self._own: Mask = columns.special | ~columns.preemptible
+        if situation.pools is not None:
+            several = [bool(line.others) for line in situation.lines]
+            self._own = self._own | np.array(several, dtype=np.bool_)
+        preempt, lowest = situation.policy.preempt, turns.prospects.lowest
+        self._preempts: Mask = (
+            lowest[columns.queue] < columns.priority
+            if preempt
+            else np.zeros(len(columns.queue), dtype=np.bool_)
+        )
+        #: Lines for which a search for victims is known to fail, and as of when in each queue.
+        self._failed = np.zeros(len(columns.queue), dtype=np.bool_)
+        self._failed_at: dict[int, object] = {}
+        #: By queue; what is known of rooms only grows, so that idle turns stay idle.
+        self._tails: dict[int, _Tail] = {}
+        self._by_queue: grouping.Grouping | None = None
+        self._devices = np.array(
+            [any(group.devices for group in shape.groups) for shape in situation.shapes],
+            dtype=np.bool_,
+        )
+
+    # What turns found out
+
+    def note(self, ask: asking.Ask) -> None:
+        """A turn found no room: none for its shape, nor for larger ones."""
+        turns = self.turns
+        if ask.missing or turns.now.needs_company(ask.shape) or ask.fits(turns.now):
+            return
+        if self.full[ask.shape] and not self._may_come(ask.shape, ask.line.duration_s):
+            return
+        no_less = turns.now.no_less(ask.shape)
+        self.full |= no_less
+        # What comes free beside reservations depends on how long it is asked for.
+        length_s = 0.0
+        if turns.calendar.reservations:
+            no_less = np.zeros(len(self.full), dtype=np.bool_)
+            no_less[ask.shape] = True
+            length_s = ask.line.duration_s
+        at = self._changes()
+        self._length_s[no_less & (self._none_coming != at)] = length_s
+        self._length_s[no_less] = np.minimum(self._length_s[no_less], length_s)
+        self._none_coming[no_less] = at
+
+    def _changes(self) -> int:
+        """Grows whenever something may come free that did not before."""
+        return len(self.turns.evictions) + self.turns.calendar.given_up
+
+    def _may_come(self, shape: int, duration_s: float) -> bool:
+        """Whether room may come free for a shape."""
+        if self.turns.later is self.turns.now:
+            return False
+        known = self._none_coming[shape] == self._changes()
+        return bool(not known or duration_s < self._length_s[shape])
+
+    def note_searched(self, ask: asking.Ask) -> None:
+        """No victims were found: none will be for lines of the queue that ask for no less."""
+        turns, columns = self.turns, self.turns.columns
+        evictor = turns.evictor
+        if ask.missing or ask.firm or not evictor.may_find(ask) or not evictor.has_failed(ask):
+            return
+        if self._by_queue is None:
+            self._by_queue = grouping.Grouping.of(columns.queue, len(turns.ledger.paths))
+        queue, line = ask.queue, ask.progress.line
+        members = self._by_queue.members(queue)
+        at = self._standing(queue)
+        if self._failed_at.get(queue) != at:
+            self._failed_at[queue] = at
+            self._failed[members] = False
+        shape = columns.shape[members]
+        alike = turns.now.no_less(ask.shape)[shape] & ~turns.blocked.mask[members]
+        alike &= ~self._own[members] & (columns.priority[members] == columns.priority[line])
+        alike &= (self._devices[shape] == self._devices[ask.shape]) & (columns.claims[members] > 0)
+        found = members[alike]
+        found = found[self._measured_alike(ask, columns.shape[found])]
+        earliest, latest = order.overdue_between(turns.situation, columns, found)
+        now = turns.situation.now
+        self._failed[found[latest <= now if evictor.is_forced(ask) else earliest > now]] = True
+
+    def _measured_alike(self, ask: asking.Ask, shapes: NDArray[np.int64]) -> Mask:
+        """(n,) whether the same of what shapes ask for is measured by guarantees."""
+        prospects = self.turns.prospects
+        measured = prospects.rationed[prospects.paths[ask.queue]].any(axis=0)
+        found: Mask = np.ones(len(shapes), dtype=np.bool_)
+        for resource in np.flatnonzero(measured).tolist():
+            least = prospects.least_columns[resource]
+            found &= (least[shapes] > 0) == (least[ask.shape] > 0)
+        return found
+
+    def _standing(self, queue: int) -> object:
+        """Changes when searches of a queue that failed might find somebody."""
+        ledger = self.turns.ledger
+        path = ledger.paths[queue]
+        return (len(self.turns.evictions), *(tuple(ledger.charged[member]) for member in path))
+
+    def forget(self) -> None:
+        """Searches that failed are made again."""
+        self._failed_at.clear()
+        self._tails.clear()
+
+    def turned(self, queue: int) -> None:
+        """A queue has a turn that is not idle."""
+        self._tails.pop(queue, None)
+
+    # Whether turns are idle
+
+    def is_idle(self, ask: asking.Ask) -> bool:
+        """Whether a turn would find nothing but that there is no room."""
+        turns, progress = self.turns, ask.progress
+        tail = self._next(ask)
+        if tail is not None:
+            self._note_overdue(tail.lines[:1][tail.searched[:1]])
+            return True
+        if ask.missing or not self.full[ask.shape] or self._own[progress.line]:
+            return False
+        if progress.started or progress.promised or self._may_reserve(ask.queue):
+            return False
+        if self._may_come(ask.shape, ask.line.duration_s):
+            return False
+        policy = turns.situation.policy
+        if policy.consolidate and turns.mover.may_find(ask):
+            return False
+        if any(r.ask.job == ask.job for r in turns.calendar.reservations):
+            return False
+        if turns.gate(ask) is not None:
+            return False
+        return not (policy.reclaim or policy.preempt) or turns.evictor.has_failed(ask)
+
+    def rest(self) -> list[tuple[int, NDArray[np.intp]]] | None:
+        """All lines that are left, by queue, if each has an idle turn as things stand.
+
+        An idle turn changes nothing that another one goes by. So if all are idle it makes no
+        difference who goes first, and nobody has to ask whose turn it is. None: some may not be.
+        """
+        turns = self.turns
+        if turns.calendar.reservations or turns.ledger.lends:
+            return None
+        found: list[tuple[int, NDArray[np.intp]]] = []
+        searched: list[NDArray[np.intp]] = []
+        begun: list[order.Progress] = []
+        for queue, line in enumerate(turns.queues):
+            left = line.left_over()
+            if left is None:
+                return None
+            lines = np.array([*left[0].tolist(), *[one.line for one in left[1]]], dtype=np.intp)
+            if not lines.size:
+                continue
+            if turns.situation.queues.strict[queue] or self._may_reserve(queue):
+                return None
+            if self._hopeless(lines) < len(lines):
+                return None
+            gone, might = self._cannot_evict(queue, lines)
+            if not gone.all():
+                return None
+            fresh = len(left[0])
+            searched.append(left[0][might[:fresh]])
+            # columns know of the first claim of a line alone
+            begun += [one for one, asks in zip(left[1], might[fresh:], strict=True) if asks]
+            found.append((queue, lines))
+        if not self._are_idle(begun):
+            return None
+        for lines in searched:
+            self._note_overdue(lines)
+        return found
+
+    def _are_idle(self, claims: list[order.Progress]) -> bool:
+        """Whether the turns of all these are idle; where not, nothing was noted of any."""
+        evictor = self.turns.evictor
+        before = evictor.overdue_at
+        for progress in claims:
+            if not self.is_idle(self.turns.ask_of(progress)):
+                evictor.overdue_at = before
+                return False
+        return True
+
+    def _may_reserve(self, queue: int) -> bool:
+        """Whether a line of a queue may get a reservation."""
+        turns = self.turns
+        backfill = turns.situation.policy.backfill
+        if backfill == "none" or not turns.calendar.has_moments():
+            return False
+        return backfill == "conservative" or queue not in turns.reserved_in
+
+    def following(self, ask: asking.Ask) -> NDArray[np.intp]:
+        """Lines whose idle turns come next, right after one of the same queue."""
+        if self.turns.ledger.lends or self._may_reserve(ask.queue):
+            return np.empty(0, dtype=np.intp)
+        tail, known = _NOTHING, self._next(ask)
+        if known is not None:
+            tail = _Tail(known.of, known.lines[1:], known.searched[1:])
+        count = 0
+        if self._goes_on(ask):
+            tail = tail if tail.lines.size else self._tail(ask)
+            count = self._staying(ask, tail.lines) if tail.lines.size else 0
+        of, lines, searched = tail
+        self._tails[ask.queue] = _Tail(of, lines[count:], searched[count:])
+        self._note_overdue(lines[:count][searched[:count]])
+        return lines[:count]
+
+    def _goes_on(self, ask: asking.Ask) -> bool:
+        """Whether the next turn may be an idle one of the same queue; ``False`` is certain."""
+        turns = self.turns
+        line = turns.queues[ask.queue].upcoming()
+        if line < 0 or not self.full[turns.columns.shape[line]]:
+            return False
+        asked = turns.least[turns.columns.shape[line]]
+        return turns.tree.stays(ask.queue, ask.amounts, asked)
+
+    def _next(self, ask: asking.Ask) -> _Tail | None:
+        """The tail of a queue that begins with the line of an ask, if it is known."""
+        tail = self._tails.get(ask.queue)
+        if tail is None or not tail.lines.size or tail.lines[0] != ask.progress.line:
+            return None
+        return tail if tail.of == self._of() else None
+
+    def _of(self) -> object:
+        """How things stand, in as much as idle turns follow from it."""
+        turns = self.turns
+        if turns.calendar.reservations:
+            return object()  # what comes free beside them depends on how long it is asked for
+        return (turns.ledger.version, self._changes(), turns.later is turns.now)
+
+    def _tail(self, ask: asking.Ask) -> _Tail:
+        """Lines of which the turns that follow in a queue are idle."""
+        lines = self.turns.queues[ask.queue].following(AHEAD_MAX)
+        lines = lines[: self._hopeless(lines)]
+        if not lines.size:
+            return _NOTHING
+        gone, searched = self._cannot_evict(ask.queue, lines)
+        lines = lines[: _leading(gone)]
+        lines = lines[: self._unchanged(ask.queue, lines)]
+        return _Tail(self._of(), lines, searched[: len(lines)])
+
+    def _hopeless(self, lines: NDArray[np.intp]) -> int:
+        """How many of the first lines have no room, nor get any that comes free."""
+        turns, shape = self.turns, self.turns.columns.shape[lines]
+        none: Mask = self.full[shape] & ~self._own[lines]
+        if turns.later is not turns.now:
+            none &= self._none_coming[shape] == self._changes()
+        if turns.mover.may_move():
+            none &= turns.mover.failed[shape]
+        return _leading(none)
+
+    def _cannot_evict(self, queue: int, lines: NDArray[np.intp]) -> tuple[Mask, Mask]:
+        """(n,) whether no limit stops lines of a queue, and they can evict nobody.
+
+        And whether that was searched for: they may force others to give way once overdue.
+        """
+        turns, prospects = self.turns, self.turns.prospects
+        asked = prospects.least[turns.columns.shape[lines]]
+        might = self._preempts[lines]
+        if turns.situation.policy.reclaim:
+            might = might | prospects.reclaiming(asked, queue)
+        searched = might
+        if might.any() and self._failed_at.get(queue) == self._standing(queue):
+            might = might & ~self._failed[lines]
+        return ~(might | prospects.gated(asked, queue)), searched
+
+    def _unchanged(self, queue: int, lines: NDArray[np.intp]) -> int:
+        """For how many of the first lines nothing was done yet, though something might be."""
+        turns = self.turns
+        stops = np.frombuffer(turns.queues[queue].begun, dtype=np.bool_)[lines]
+        if turns.later is not turns.now and turns.calendar.reservations:
+            length_s = self._length_s[turns.columns.shape[lines]]
+            # Columns know whole seconds only, rounded up.
+            shorter = turns.columns.duration[lines] - 1 < length_s
+            for at in np.flatnonzero(shorter).tolist():
+                line = turns.situation.lines[int(lines[at])]
+                stops[at] |= line.duration_s < length_s[at]
+        return _leading(~stops)
+
+    def _staying(self, ask: asking.Ask, lines: NDArray[np.intp]) -> int:
+        """During how many of the next turns their queue stays the one whose turn it is."""
+        shapes, tree = self.turns.columns.shape[lines], self.turns.tree
+        if len(lines) <= FEW:
+            least = (self.turns.least[shape] for shape in shapes.tolist())
+            stays = (tree.stays(ask.queue, ask.amounts, amounts) for amounts in least)
+            return sum(1 for _ in itertools.takewhile(bool, stays))
+        asked = np.take(self.turns.prospects.least_columns, shapes, axis=1)
+        return _leading(tree.staying(ask.queue, ask.amounts, asked))
+
+    def _note_overdue(self, lines: NDArray[np.intp]) -> None:
+        """Ask after the line that is overdue first, as its turn would: the cycle wakes for it."""
+        turns = self.turns
+        situation, evictor = turns.situation, turns.evictor
+        if not lines.size or not situation.policy.overdue:
+            return
+        due, latest = order.overdue_between(situation, turns.columns, lines)
+        later = latest > situation.now
+        lines, due = lines[later], due[later]
+        for number in np.argsort(due, kind="stable").tolist():
+            if due[number] >= evictor.overdue_at:
+                return
+            index = int(lines[number])
+            progress = order.Progress(index, situation.lines[index].claims[0])
+            evictor.has_failed(turns.ask_of(progress))
+
+
+def _leading(mask: Mask) -> int:
+    """How many entries hold before the first that does not."""
+    if not mask.size:
+        return 0
+    first = int(mask.argmin())
+    return len(mask) if mask[first] else first

@@ -1,0 +1,1 @@
+"""Estimated start times of pending jobs."""

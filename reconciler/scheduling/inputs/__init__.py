@@ -1,0 +1,1 @@
+"""The snapshot that a cycle decides from."""

@@ -1,0 +1,1 @@
+"""Nodes in the scheduler: free resources, classes, scores, topology."""

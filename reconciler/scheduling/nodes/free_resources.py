@@ -1,0 +1,448 @@
+"""What each node has left, with a log that takes changes back.
+
+A node is one tuple (``Row``): single placements touch one of them and cost microseconds. Where
+all nodes are looked at, the same amounts are there as numpy columns, brought up to date for the
+nodes that changed since they were last read.
+"""
+
+import functools
+import itertools
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.scheduling.decisions import TaskPlacement
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs.snapshots import WHOLE
+from reconciler.scheduling.nodes import device_choice
+from reconciler.scheduling.nodes.requirements import PLENTY, Ask
+
+#: The most pairs of rows of which the lesser is kept at hand.
+PAIRS_MAX = 16_384
+
+Counts = NDArray[np.int64]
+Task = snapshots.HeldTask | TaskPlacement
+
+
+class Row(NamedTuple):
+    """What one node has left.
+
+    Attributes:
+        cpu, memory: milli-CPUs, bytes.
+        devices: milli-GPUs free of each device.
+        instances: idle MIG instances by profile.
+        occupied: elements that hold something of it.
+        exclusive: how many of them have it to themselves (at most one, unless it was so given).
+    """
+
+    cpu: int
+    memory: int
+    devices: tuple[int, ...]
+    instances: tuple[int, ...]
+    occupied: int
+    exclusive: int
+
+
+class Columns(NamedTuple):
+    """The rows as columns, for looking at all nodes at once.
+
+    Attributes:
+        idle, gpu: devices that nobody has anything of, and milli-GPUs free in all.
+    """
+
+    cpu: NDArray[np.int64]
+    memory: NDArray[np.int64]
+    devices: snapshots.Amounts
+    instances: snapshots.Amounts
+    occupied: NDArray[np.int64]
+    exclusive: NDArray[np.int64]
+    idle: NDArray[np.int64]
+    gpu: NDArray[np.int64]
+
+
+#: Up to so many rows that are others are renewed one by one.
+FEW = 4
+
+
+class Inventory:
+    """Rows, presence of selectors, and the log.
+
+    Attributes:
+        rows: one for each node; a node that takes no work has nothing.
+        opened: whether a node gives anything.
+        presence: (s, n) tasks that each selector matches.
+        log: (node, the row before), or (-1 - selector, (node, change of presence)).
+        changed: nodes that changed since someone last took note of it and cleared the set.
+    """
+
+    def __init__(
+        self,
+        rows: list[Row],
+        opened: list[bool],
+        presence: snapshots.Amounts | None,
+        columns: Columns | None = None,
+    ) -> None:
+        """``columns``: the rows as columns, where they are there already."""
+        self.rows = rows
+        self.opened = opened
+        self.presence = presence
+        self.log: list[tuple[int, Any]] = []
+        self.changed: set[int] = set()
+        self._stale: set[int] = set()
+        self._columns = columns
+        self._opened: snapshots.Mask | None = None
+
+    @property
+    def opened_mask(self) -> snapshots.Mask:
+        """(n,) ``opened``; not to be changed."""
+        if self._opened is None:
+            self._opened = np.array(self.opened, dtype=np.bool_)
+        return self._opened
+
+    def copy(self) -> "Inventory":
+        """An inventory of its own, with an empty log."""
+        presence = None if self.presence is None else self.presence.copy()
+        columns = self._columns
+        if columns is not None:
+            columns = Columns._make([column.copy() for column in columns])
+        twin = Inventory(self.rows.copy(), self.opened, presence, columns)
+        twin._stale, twin._opened = self._stale.copy(), self._opened
+        return twin
+
+    def put(self, node: int, row: Row) -> None:
+        """Replace a row and log what it was."""
+        self.log.append((node, self.rows[node]))
+        self.rows[node] = row
+        self.changed.add(node)
+        self._stale.add(node)
+
+    def appear(self, selectors: Iterable[int], node: int, tasks: int) -> None:
+        """Count tasks on a node that these selectors match (fewer than none: they left)."""
+        if self.presence is None:
+            return
+        for selector in selectors:
+            self.presence[selector, node] += tasks
+            self.log.append((-1 - selector, (node, tasks)))
+
+    def rollback(self, mark: int) -> bool:
+        """Undo to a length of the log; whether there was anything to undo."""
+        log, rows = self.log, self.rows
+        found = len(log) > mark
+        while len(log) > mark:
+            node, before = log.pop()
+            if node >= 0:
+                rows[node] = before
+                self.changed.add(node)
+                self._stale.add(node)
+            elif self.presence is not None:
+                where, tasks = before
+                self.presence[-1 - node, where] -= tasks
+        return found
+
+    def columns(self) -> Columns:
+        """All rows as columns, up to date; not to be changed by the caller."""
+        if self._columns is None:
+            self._columns = _columns_of(self.rows)
+        elif len(self._stale) <= FEW:
+            for node in self._stale:
+                _renew(self._columns, node, self.rows[node])
+        else:
+            nodes = list(self._stale)
+            fresh = _columns_of([self.rows[node] for node in nodes])
+            for column, values in zip(self._columns, fresh, strict=True):
+                column[nodes] = values
+        self._stale.clear()
+        return self._columns
+
+    def counts(
+        self, ask: Ask, usable: snapshots.Mask, *, exclusive: bool = False, own: Sequence[int] = ()
+    ) -> Counts:
+        """(n,) how many tasks of an ask each node has room for.
+
+        ``exclusive``: only nodes that nobody holds anything of, and ``own`` ones, on which the
+        element has tasks already.
+        """
+        columns = self.columns()
+        taken = columns.occupied > 0 if exclusive else columns.exclusive > 0
+        if own:
+            taken[list(own)] = False
+        found = np.where(usable & ~taken, PLENTY, 0)
+        if ask.closed is not None:
+            found[ask.closed] = 0
+        if ask.cpu:
+            np.minimum(found, columns.cpu // ask.cpu, out=found)
+        if ask.memory:
+            np.minimum(found, columns.memory // ask.memory, out=found)
+        if ask.instances:
+            held = columns.instances[:, ask.profile] // ask.instances
+            np.minimum(found, held, out=found)
+        if ask.devices:
+            np.minimum(found, _device_counts(columns, ask), out=found)
+        return np.maximum(found, 0)
+
+    def charge(
+        self, ask: Ask, node: int, values: tuple[int, ...], occupants: int = 0, owners: int = 0
+    ) -> tuple[int, ...]:
+        """Take what one task asks; the indexes of the devices given.
+
+        ``occupants``, ``owners``: elements that it adds to ``Row.occupied`` and ``Row.exclusive``.
+
+        Raises:
+            ValueError: there is no such room.
+        """
+        cpu, memory, free, instances, occupied, exclusive = self.rows[node]
+        given: tuple[int, ...] = ()
+        if ask.devices:
+            given, free = ask.give(free, node, values)
+        if ask.instances:
+            instances = _add(instances, ask.profile, -ask.instances)
+            lacking = instances[ask.profile] < 0
+        else:
+            lacking = False
+        cpu -= ask.cpu
+        memory -= ask.memory
+        if lacking or (cpu < 0 and ask.cpu) or (memory < 0 and ask.memory):
+            raise ValueError(
+                f"node {node} has no room for {ask.amounts} (cpu, memory, gpu): "
+                "the plan is not of this room"
+            )
+        row = Row(cpu, memory, free, instances, occupied + occupants, exclusive + owners)
+        self.put(node, row)
+        return given
+
+    def occupy(self, nodes: Iterable[int], *, exclusive: bool) -> None:
+        """One more element holds something of these nodes."""
+        for node in nodes:
+            if self.opened[node]:
+                cpu, memory, devices, instances, occupied, owners = self.rows[node]
+                row = Row(cpu, memory, devices, instances, occupied + 1, owners + exclusive)
+                self.put(node, row)
+
+    def leave(self, nodes: Iterable[int], *, exclusive: bool) -> None:
+        """One element less holds something of these nodes."""
+        for node in nodes:
+            if self.opened[node]:
+                cpu, memory, devices, instances, occupied, owners = self.rows[node]
+                left, owned = max(occupied - 1, 0), max(owners - exclusive, 0)
+                self.put(node, Row(cpu, memory, devices, instances, left, owned))
+
+    def shift(self, tasks: Sequence[Task], sign: int) -> None:
+        """Give back (``sign`` 1) or charge (-1) what tasks hold; closed nodes give nothing.
+
+        CPU and memory may go below zero, as they do on a node that shrank under what it runs.
+        """
+        for task in tasks:
+            node = task.node
+            if not self.opened[node]:
+                continue
+            row = self.rows[node]
+            devices = row.devices
+            if task.devices:
+                changed = list(devices)
+                for index in task.devices:
+                    if changed[index] >= 0:
+                        changed[index] = min(max(changed[index] + sign * task.share, 0), WHOLE)
+                devices = tuple(changed)
+            instances = row.instances
+            if task.profile >= 0 and task.instances:
+                instances = _add(instances, task.profile, sign * task.instances)
+                instances = tuple(max(count, 0) for count in instances)
+            self.put(
+                node,
+                Row(
+                    row.cpu + sign * task.amounts[0],
+                    row.memory + sign * task.amounts[1],
+                    devices,
+                    instances,
+                    row.occupied,
+                    row.exclusive,
+                ),
+            )
+
+    def clamp(self, other: "Inventory", nodes: Iterable[int] | None = None) -> None:
+        """Of each node, or of some, keep the lesser of what both have free."""
+        rows, others = self.rows, other.rows
+        if nodes is None:  # copies of one inventory share most of their rows
+            differ = map(operator.is_not, rows, others)
+            nodes = list(itertools.compress(range(len(rows)), differ))
+        for node in nodes:
+            mine = rows[node]
+            least = _least(mine, others[node])
+            if least != mine:
+                self.put(node, least)
+
+
+@functools.lru_cache(maxsize=PAIRS_MAX)
+def _least(one: Row, other: Row) -> Row:
+    """What is free in both; many nodes are alike, so that the same is asked over and over."""
+    return Row(
+        min(one.cpu, other.cpu),
+        min(one.memory, other.memory),
+        tuple(map(min, one.devices, other.devices)),
+        tuple(map(min, one.instances, other.instances)),
+        max(one.occupied, other.occupied),
+        max(one.exclusive, other.exclusive),
+    )
+
+
+def free_now(situation: snapshots.Snapshot, usable: snapshots.Mask | None = None) -> Inventory:
+    """What is free on nodes that accept work, only ``usable`` ones where given."""
+    nodes = situation.nodes
+    opened = nodes.accepts if usable is None else nodes.accepts & usable
+    free, devices, instances = nodes.free, nodes.devices, nodes.instances
+    if not opened.all():
+        free, devices, instances = free.copy(), devices.copy(), instances.copy()
+        free[~opened], instances[~opened] = 0, 0
+        devices[~opened] = np.minimum(devices[~opened], 0)
+    columns = _table(free, devices, instances, nodes.occupied, nodes.exclusive.astype(np.int64))
+    presence = None if situation.presence is None else situation.presence.copy()
+    return Inventory(_last.rows(columns), opened.tolist(), presence, columns)
+
+
+def all_idle(situation: snapshots.Snapshot) -> Inventory:
+    """What there is on all nodes, as if nothing ran."""
+    nodes = situation.nodes
+    instances = nodes.instances + (0 if nodes.absent is None else nodes.absent)
+    for holding in situation.holdings:
+        for task in holding.tasks:
+            if task.profile >= 0:
+                instances[task.node, task.profile] += task.instances
+    devices = np.where(nodes.devices >= 0, WHOLE, nodes.devices)
+    nobody = np.zeros_like(nodes.occupied)
+    columns = _table(nodes.capacity, devices, instances, nobody, nobody)
+    presence = None if situation.presence is None else np.zeros_like(situation.presence)
+    return Inventory(_rows(columns), [True] * len(nodes.names), presence, columns)
+
+
+def _renew(columns: Columns, node: int, row: Row) -> None:
+    """One row of the columns; for a few much faster than arrays of them."""
+    columns.cpu[node], columns.memory[node] = row.cpu, row.memory
+    if row.devices:
+        columns.devices[node] = row.devices
+    if row.instances:
+        columns.instances[node] = row.instances
+    columns.occupied[node], columns.exclusive[node] = row.occupied, row.exclusive
+    columns.idle[node] = row.devices.count(WHOLE)
+    columns.gpu[node] = sum([amount for amount in row.devices if amount > 0])
+
+
+def _columns_of(rows: Sequence[Row]) -> Columns:
+    """Rows as columns of their own."""
+    cpu, memory, devices, instances, occupied, exclusive = (
+        zip(*rows, strict=True) if rows else ((),) * 6
+    )
+    count = len(rows)
+    free = np.array(devices, dtype=np.int64).reshape(count, -1 if count else 0)
+    return Columns(
+        np.array(cpu, dtype=np.int64),
+        np.array(memory, dtype=np.int64),
+        free,
+        np.array(instances, dtype=np.int64).reshape(count, -1 if count else 0),
+        np.array(occupied, dtype=np.int64),
+        np.array(exclusive, dtype=np.int64),
+        (free == WHOLE).sum(axis=1),
+        np.maximum(free, 0).sum(axis=1),
+    )
+
+
+def _table(
+    amounts: snapshots.Amounts,
+    devices: snapshots.Amounts,
+    instances: snapshots.Amounts,
+    occupied: Counts,
+    exclusive: Counts,
+) -> Columns:
+    """Columns of their own, from those of a snapshot."""
+    return Columns(
+        amounts[:, 0].copy(),
+        amounts[:, 1].copy(),
+        devices.copy(),
+        instances.copy(),
+        occupied.copy(),
+        exclusive.copy(),
+        (devices == WHOLE).sum(axis=1),
+        np.maximum(devices, 0).sum(axis=1),
+    )
+
+
+class _Last:
+    """The rows that were made last, of which most are those asked for next.
+
+    Cycles follow each other, and little happens in between. What is known is replaced as a whole
+    and never changed, so that threads don't disturb each other.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[Columns, list[Row]] | None = None
+
+    def rows(self, columns: Columns) -> list[Row]:
+        """Columns row by row, in a list of its own."""
+        rows = self._renewed(columns)
+        self._known = (Columns._make([column.copy() for column in columns]), rows)
+        return rows.copy()
+
+    def _renewed(self, columns: Columns) -> list[Row]:
+        last = self._known
+        if last is None:
+            return _rows(columns)
+        before, known = last
+        if any(then.shape != now.shape for then, now in zip(before, columns, strict=True)):
+            return _rows(columns)
+        other = np.zeros(len(columns.cpu), dtype=np.bool_)
+        for then, now in zip(before, columns, strict=True):
+            differs = then != now
+            other |= differs if differs.ndim == 1 else differs.any(axis=1)
+        nodes = np.flatnonzero(other)
+        fresh = _rows(Columns._make([column[nodes] for column in columns]))
+        rows = known.copy()
+        for node, row in zip(nodes.tolist(), fresh, strict=True):
+            rows[node] = row
+        return rows
+
+
+_last = _Last()
+
+
+def _rows(columns: Columns) -> list[Row]:
+    """The same row by row."""
+    amounts = (
+        columns.cpu.tolist(),
+        columns.memory.tolist(),
+        map(tuple, columns.devices.tolist()),
+        map(tuple, columns.instances.tolist()),
+        columns.occupied.tolist(),
+        columns.exclusive.tolist(),
+    )
+    return list(map(Row._make, zip(*amounts, strict=True)))
+
+
+def _add(values: tuple[int, ...], index: int, amount: int) -> tuple[int, ...]:
+    return (*values[:index], values[index] + amount, *values[index + 1 :])
+
+
+def _device_counts(columns: Columns, ask: Ask) -> Counts:
+    """(n,) tasks that the devices alone have room for."""
+    shares: NDArray[np.int64] | int = ask.share if ask.shares is None else ask.shares[:, None]
+    if ask.inner is not None:
+        return device_choice.counts_within(columns.devices, ask.devices, ask.inner)
+    free, whole = columns.devices, columns.idle // ask.devices
+    if ask.shares is None and ask.share >= WHOLE:
+        return whole
+    holds = np.maximum(free, 0) // shares
+    if ask.devices == 1:
+        shared: Counts = holds.sum(axis=1)
+    else:
+        low = np.zeros(len(free), dtype=np.int64)
+        high = holds.sum(axis=1) // ask.devices
+        while (low < high).any():
+            middle = (low + high + 1) // 2
+            enough = np.minimum(holds, middle[:, None]).sum(axis=1) >= middle * ask.devices
+            low = np.where(enough, middle, low)
+            high = np.where(enough, high, middle - 1)
+        shared = low
+    if ask.shares is None:
+        return shared
+    return np.where(ask.shares >= WHOLE, whole * (ask.shares == WHOLE), shared)

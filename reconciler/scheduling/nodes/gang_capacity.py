@@ -1,0 +1,94 @@
+"""How many tasks of a plain gang nodes have room for, kept up as nodes change.
+
+A gang whose tasks may lie anywhere has room where the tasks that each node could take come to
+enough. Whoever goes from moment to moment and asks the same of a room each time needs to count only
+the nodes that changed since; where they lie is worked out once there is room.
+"""
+
+from dataclasses import dataclass
+
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs.snapshots import WHOLE
+from reconciler.scheduling.nodes.free_resources import Inventory, Row
+from reconciler.scheduling.nodes.requirements import Ask, needs_inner
+
+
+def is_plain_gang(shape: snapshots.Shape) -> bool:
+    """Whether nothing but amounts and whole devices says where tasks of its one group fit."""
+    group = shape.groups[0]
+    return (
+        len(shape.groups) == 1
+        and group.least >= 1
+        and not shape.exclusive
+        and not shape.affinities
+        and max(shape.required_level, group.required_level) < 0
+        and not (group.slice_size > 0 and group.slice_level >= 0)
+        and group.profile < 0
+        and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
+        and not needs_inner(group)
+    )
+
+
+@dataclass(slots=True)
+class Tally:
+    """What nodes have room for, as of a length of the log of an inventory.
+
+    Attributes:
+        need: tasks that start together; no node counts for more.
+        usable: (n,) nodes that may be used.
+        within: the nodes that it was asked for, None for all.
+        counts: for each node. total: of all.
+        at: the length of the log.
+    """
+
+    need: int
+    usable: snapshots.Mask
+    within: snapshots.Mask | None
+    counts: list[int]
+    total: int
+    at: int
+
+    @classmethod
+    def of(
+        cls,
+        stock: Inventory,
+        ask: Ask,
+        need: int,
+        eligible: snapshots.Mask,
+        within: snapshots.Mask | None,
+    ) -> "Tally":
+        """Count all nodes."""
+        usable = eligible & stock.opened_mask
+        if within is not None:
+            usable &= within
+        counts = [min(held, need) for held in stock.counts(ask, usable).tolist()]
+        return cls(need, usable, within, counts, sum(counts), len(stock.log))
+
+    def renew(self, stock: Inventory, ask: Ask) -> None:
+        """Count the nodes that changed since."""
+        log = stock.log
+        if len(log) == self.at:
+            return
+        counts = self.counts
+        for node in {node for node, _ in log[self.at :] if node >= 0}:
+            held = _held(stock.rows[node], ask, self.need) if self.usable[node] else 0
+            self.total += held - counts[node]
+            counts[node] = held
+        self.at = len(log)
+
+    def copy(self) -> "Tally":
+        """The same for a copy of the inventory, whose log is empty."""
+        return Tally(self.need, self.usable, self.within, self.counts.copy(), self.total, 0)
+
+
+def _held(row: Row, ask: Ask, most: int) -> int:
+    """How many tasks a node has room for, ``most`` at the most; as ``Inventory.counts`` says."""
+    if row.exclusive > 0:
+        return 0
+    if ask.cpu:
+        most = min(most, row.cpu // ask.cpu)
+    if ask.memory:
+        most = min(most, row.memory // ask.memory)
+    if ask.devices:
+        most = min(most, row.devices.count(WHOLE) // ask.devices)
+    return max(most, 0)

@@ -1,0 +1,72 @@
+"""For which plain shapes there is a node with room, asked of all of them at once.
+
+What one task of each shape takes comes in, and what nodes have; whether any node has that much of
+everything goes out. A thousand shapes asked one by one would each look at the same nodes.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, NodeColumns, Shape
+from reconciler.scheduling.nodes.requirements import needs_inner
+
+
+def fitting(sizes: Amounts, nodes: Callable[[int], Amounts]) -> Mask:
+    """(s,) shapes of which one task fits on some node; False where a shape is not plain.
+
+    Args:
+        sizes: (s, 4) as ``fixed.Fixed`` has them.
+        nodes: a shape's index to (k, 3) milli-CPUs, bytes and whole idle devices of the nodes that
+            it may go to; asked once for all shapes that go to the same ones.
+    """
+    found: Mask = np.zeros(len(sizes), dtype=np.bool_)
+    for number in np.unique(sizes[:, 0]).tolist():
+        if number < 0:
+            continue
+        alike = np.flatnonzero(sizes[:, 0] == number)
+        rows = nodes(int(alike[0]))
+        for devices in np.unique(sizes[alike, 3]).tolist():
+            same = alike[sizes[alike, 3] == devices]
+            wide = rows[rows[:, 2] >= devices] if devices else rows
+            found[same] = _has_both(wide[:, :2], sizes[same, 1:3])
+    return found
+
+
+def _has_both(has: Amounts, asked: Amounts) -> Mask:
+    """(s,) whether a row of (k, 2) amounts has both of what is asked; nothing is always there."""
+    if not len(has):
+        return np.zeros(len(asked), dtype=np.bool_)
+    ranked = has[np.argsort(has[:, 0])]
+    #: The most of the second that any row has with at least as much of the first.
+    most = np.maximum.accumulate(ranked[::-1, 1])[::-1]
+    first = np.where(asked[:, 0] > 0, np.searchsorted(ranked[:, 0], asked[:, 0]), 0)
+    there = first < len(ranked)
+    found: Mask = there & (
+        (asked[:, 1] <= 0) | (most[np.minimum(first, len(ranked) - 1)] >= asked[:, 1])
+    )
+    return found
+
+
+def kinds(nodes: NodeColumns, eligible: Mask) -> Amounts:
+    """(k, 3) milli-CPUs, bytes and devices of idle nodes, those in a row that are alike once."""
+    devices = (nodes.devices[eligible] >= 0).sum(axis=1)
+    whole = np.column_stack([nodes.capacity[eligible, :2], devices])
+    others = np.ones(len(whole), dtype=np.bool_)
+    others[1:] = (whole[1:] != whole[:-1]).any(axis=1)  # few: pools
+    found: Amounts = whole[others]
+    return found
+
+
+def is_plain(shape: Shape) -> bool:
+    """Whether an element is one task for which only CPU, memory and whole devices count."""
+    group = shape.groups[0]
+    return (
+        shape.is_single
+        and not shape.affinities
+        and max(shape.required_level, group.required_level) < 0
+        and group.profile < 0
+        and not (group.slice_size and group.slice_level >= 0)
+        and (not group.devices or (group.share >= WHOLE and not group.share_bytes))
+        and not needs_inner(group)
+    )

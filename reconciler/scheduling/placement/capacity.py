@@ -1,0 +1,531 @@
+"""What nodes have to give, and where the next element goes: the scheduler's one view of space.
+
+A ``Room`` starts from a snapshot. Elements are planned and taken; what others have is held and
+released; every change can be undone to a mark, at a cost that grows with what is undone. Answers
+depend on the snapshot and on the changes alone: the same calls give the same nodes anywhere.
+"""
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.model.state.pending_reasons import FunnelStep
+from reconciler.scheduling.decisions import TaskPlacement
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, Snapshot
+from reconciler.scheduling.nodes import node_classes as states
+from reconciler.scheduling.nodes import quick_fit as plainly
+from reconciler.scheduling.nodes import scoring as rankings
+from reconciler.scheduling.nodes.free_resources import Inventory, Row, Task, all_idle, free_now
+from reconciler.scheduling.nodes.gang_capacity import Tally
+from reconciler.scheduling.placement import affinity
+from reconciler.scheduling.placement import diagnosis as funnels
+from reconciler.scheduling.placement import elastic as growing
+from reconciler.scheduling.placement import gang as elements
+from reconciler.scheduling.placement import shape_facts as fixed
+from reconciler.scheduling.placement.gang import Part, Plan
+
+__all__ = ["Part", "Plan", "Room"]
+
+
+class Room:
+    """Free devices and amounts of the nodes; mutable, with an undo log.
+
+    Attributes:
+        situation: the snapshot that it started from.
+        idle: whether it is that of an idle cluster (``empty``).
+        stock: what each node has left.
+        version: grows with each change, undoing included.
+    """
+
+    def __init__(
+        self,
+        situation: Snapshot,
+        *,
+        usable: Mask | None = None,
+        stock: Inventory | None = None,
+        like: "Room | None" = None,
+        idle: bool = False,
+    ) -> None:
+        """What is free now on nodes that accept work.
+
+        Args:
+            situation: the snapshot.
+            usable: (n,) only these of them.
+            stock: something else to give than what is free now.
+            like: a room of the same snapshot, to share what does not change.
+            idle: whether ``stock`` is that of an idle cluster.
+        """
+        self.situation = situation
+        self.stock = free_now(situation, usable) if stock is None else stock
+        self.idle = idle
+        self.version = 0
+        self._mix: tuple[snapshots.MixEntry, ...] = situation.mix
+        if like is not None:
+            self._mix = like._mix  # noqa: SLF001
+        self._fixed: fixed.Fixed = fixed.Fixed.of(situation) if like is None else like._fixed  # noqa: SLF001
+        self._before = 0
+        self._index_made: states.StateIndex | None = None
+        self._planner_made: elements.Planner | None = None
+        self._rankings: dict[int, rankings.Ranking] = {}
+        self._unfit: dict[int, int] = {}
+        #: By the nodes that they may go to: what had no room, none of it more than another, with
+        #: the length of the log then. Whatever is no smaller has none either.
+        self._too_much: dict[int, list[tuple[int, int, int, int]]] = {}
+        #: Length of the log at which no node had room for one task of a shape.
+        self._none_before: dict[int, int] = {}
+        #: States of another room of the snapshot, to begin with rather than count anew.
+        self._index_like: states.StateIndex | None = None
+        self._amounts: tuple[int, Amounts] | None = None
+        self._plans: dict[int, tuple[int, Plan]] = {}
+        #: How many tasks of plain gangs nodes have room for.
+        self._tallies: dict[int, Tally] = {}
+        #: Nodes that may be used and had so many idle devices at a version; none has more since.
+        self._wide: dict[tuple[int, int], tuple[int, NDArray[np.intp]]] = {}
+        self._ladder: tuple[int, funnels.Ladder] | None = None
+        #: Who comes to be on which nodes, as shape and nodes, and what that leaves to shapes.
+        self._company: list[tuple[int, tuple[int, ...]]] = []
+        self._apart: dict[int, Mask | None] = {}
+
+    @classmethod
+    def empty(cls, situation: Snapshot, like: "Room | None" = None) -> "Room":
+        """The room as if every node was idle and accepted work; ``like``: as of a new one."""
+        return cls(situation, stock=all_idle(situation), like=like, idle=True)
+
+    @property
+    def _index(self) -> states.StateIndex:
+        like, self._index_like = self._index_like, None
+        if self._index_made is None and like is not None and like.mix is self._mix:
+            self._index_made = like.copy(self.stock)
+        elif self._index_made is None:
+            classes = self._fixed.classes
+            self._index_made = states.StateIndex(self.situation, classes, self.stock, self._mix)
+        return self._index_made
+
+    @property
+    def _planner(self) -> elements.Planner:
+        if self._planner_made is None:
+            self._planner_made = elements.Planner(
+                self.situation,
+                self.stock,
+                self._index,
+                self._fixed.asks,
+                self._fixed.network,
+                idle=self.idle,
+            )
+        return self._planner_made
+
+    def expect(self, mix: tuple[snapshots.MixEntry, ...]) -> None:
+        """From now on place for this mix; its kinds go where shapes of the snapshot go."""
+        self._mix = mix
+        self._index_like = None
+        self.version += 1
+        if self._index_made is not None:
+            self._index_made.expect(mix)
+
+    def copy(self) -> "Room":
+        """A room of its own with the same contents; marks of this one mean nothing to it."""
+        twin = Room(self.situation, stock=self.stock.copy(), like=self, idle=self.idle)
+        twin.version = self.version
+        twin._before = self._before + len(self.stock.log)
+        twin._unfit = dict.fromkeys(self._unfit, 0)
+        twin._too_much = {
+            nodes: [(*size[:3], 0) for size in sizes] for nodes, sizes in self._too_much.items()
+        }
+        twin._none_before = {
+            shape: 0 for shape, at in self._none_before.items() if at == len(self.stock.log)
+        }
+        twin._tallies = {
+            shape: tally.copy()
+            for shape, tally in self._tallies.items()
+            if tally.at == len(self.stock.log)
+        }
+        twin._index_like = self._index_made or self._index_like
+        twin._company = self._company.copy()
+        return twin
+
+    def mark(self) -> int:
+        """A point to roll back to."""
+        return len(self.stock.log)
+
+    def rollback(self, mark: int) -> None:
+        """Undo all changes since a mark."""
+        if not self.stock.rollback(mark):
+            return
+        self.version += 1
+        self._wide.clear()
+        self._unfit = {shape: at for shape, at in self._unfit.items() if at <= mark}
+        for nodes, sizes in self._too_much.items():
+            self._too_much[nodes] = [size for size in sizes if size[3] <= mark]
+        self._none_before = {s: at for s, at in self._none_before.items() if at <= mark}
+        self._tallies = {s: tally for s, tally in self._tallies.items() if tally.at <= mark}
+
+    def _turned(self) -> int:
+        """Turns the choice among equal nodes; along the network they stay in order."""
+        turn = self.situation.turn
+        return turn if self._fixed.network.depth else turn + self._before + len(self.stock.log)
+
+    def plan(self, shape: int, *, within: Mask | None = None) -> Plan | None:
+        """Where the minimum of each group of one element goes; None: no room.
+
+        Args:
+            shape: index into ``Snapshot.shapes``.
+            within: (n,) nodes that may be used; None: all.
+        """
+        if self.is_full_for(shape):
+            return None
+        within = self._apart_from_company(shape, within)
+        if self._fixed.singly[shape]:
+            plan = self._plan_single(shape, within)
+        else:
+            known = self._plans.get(shape)
+            if within is None and known is not None and known[0] == self.version:
+                return known[1]
+            plan = self._planner.element(shape, within) if self._has_all(shape, within) else None
+            if plan is not None and within is None:
+                self._plans[shape] = (self.version, plan)
+        if plan is None and within is None and not self.needs_company(shape):
+            self._has_none(shape)
+        return plan
+
+    def is_full_for(self, shape: int) -> bool:
+        """Whether it is known already that one element has no room; False tells nothing."""
+        return shape in self._unfit or self._is_too_much(shape)
+
+    def _is_too_much(self, shape: int) -> bool:
+        """Whether something had no room that takes no more than this."""
+        size = self._fixed.plain[shape]
+        if size is None:
+            return False
+        nodes, cpu, memory, devices = size
+        for least in self._too_much.get(nodes, ()):
+            if cpu >= least[0] and memory >= least[1] and devices >= least[2]:
+                self._unfit[shape] = least[3]
+                return True
+        return False
+
+    def no_less(self, shape: int) -> Mask:
+        """(s,) shapes that have no room for certain where this one has none, itself included."""
+        return self._fixed.no_less(shape)
+
+    def plain(self) -> Mask:
+        """(s,) shapes of one plain task for which some node has room: ``fits`` of all at once."""
+        stock, columns = self.stock, self.stock.columns()
+        opened = stock.opened_mask & (columns.exclusive == 0)
+
+        def nodes(shape: int) -> Amounts:
+            rows = np.flatnonzero(opened & self.situation.shapes[shape].eligible)
+            return np.column_stack([columns.cpu[rows], columns.memory[rows], columns.idle[rows]])
+
+        return plainly.fitting(self._fixed.sizes, nodes)
+
+    @property
+    def sizes(self) -> Amounts:
+        """(s, 4) what shapes of one plain task take (``fixed.Fixed``)."""
+        return self._fixed.sizes
+
+    def _has_none(self, shape: int) -> None:
+        """Note that no node has room for a shape, until something is released."""
+        at = self._unfit[shape] = len(self.stock.log)
+        size = self._fixed.plain[shape]
+        if size is not None:
+            nodes, cpu, memory, devices = size
+            self._too_much.setdefault(nodes, []).append((cpu, memory, devices, at))
+
+    def _plan_single(self, shape: int, within: Mask | None) -> Plan | None:
+        if self._is_looked_up(shape, within) and not self._has_node(shape, within):
+            return None
+        index = self._index
+        index.sync()
+        ranking = self._rankings.get(shape)
+        if ranking is None:
+            ranking = self._rankings[shape] = index.ranking(shape, 0, self._fixed.asks[shape][0])
+        node = index.best(ranking, self._turned(), within)
+        if node < 0:
+            return None
+        values = ranking.values.get(index.of_node[node], ())
+        return Plan((Part(0, 0, 1, node, values),))
+
+    def needs_company(self, shape: int) -> bool:
+        """Whether a start of other work may make room for it."""
+        return any(not a.apart and not a.weight for a in self.situation.shapes[shape].affinities)
+
+    def fits(self, shape: int, *, within: Mask | None = None) -> bool:
+        """Whether one element has room; takes nothing.
+
+        Where no states were counted yet, looking at nodes is cheaper than counting them.
+        """
+        within = self._apart_from_company(shape, within)
+        if self._fixed.singly[shape] and (
+            self._index_made is None or self._is_looked_up(shape, within)
+        ):
+            return self._has_node(shape, within)
+        if self._fixed.gangs[shape] and shape not in self._unfit and self._has_all(shape, within):
+            return True
+        return self.plan(shape, within=within) is not None
+
+    def _has_all(self, shape: int, within: Mask | None) -> bool:
+        """Whether there is room for as many tasks as start together; True where a search tells."""
+        if not self._fixed.gangs[shape]:
+            return True
+        tally, ask = self._tallies.get(shape), self._fixed.asks[shape][0]
+        if tally is not None and tally.within is within:
+            tally.renew(self.stock, ask)
+        else:
+            asked = self.situation.shapes[shape]
+            need = asked.groups[0].least
+            tally = Tally.of(self.stock, ask, need, asked.eligible, within)
+            self._tallies[shape] = tally
+        return tally.total >= tally.need
+
+    def _is_looked_up(self, shape: int, within: Mask | None) -> bool:
+        """Whether it is cheaper to look whether a node has room than to rank states by a mix."""
+        return bool(self._mix) and within is None and self._fixed.plain[shape] is not None
+
+    def _has_node(self, shape: int, within: Mask | None) -> bool:
+        """Whether a node has room for one task; of nodes that had none only changed ones count."""
+        if self.is_full_for(shape):
+            return False
+        stock = self.stock
+        nodes: Iterable[int] = range(len(stock.rows))
+        since = self._none_before.get(shape)
+        if within is not None:
+            nodes = np.flatnonzero(within).tolist()
+        elif since is not None:
+            nodes = dict.fromkeys(node for node, _ in stock.log[since:] if node >= 0)
+        elif (size := self._fixed.plain[shape]) is not None:
+            nodes = self._spacious(shape, size)
+        if self._is_among(nodes, shape):
+            return True
+        if within is None:
+            self._none_before[shape] = len(stock.log)
+        return False
+
+    def _is_among(self, nodes: Iterable[int], shape: int) -> bool:
+        """Whether one of these nodes has room for one task."""
+        stock, ask = self.stock, self._fixed.asks[shape][0]
+        eligible = self.situation.shapes[shape].eligible
+        for node in nodes:
+            row = stock.rows[node]
+            if row.exclusive or not eligible[node] or not stock.opened[node]:
+                continue
+            if ask.closed is not None and ask.closed[node]:
+                continue
+            if rankings.has_room(row, ask, node):
+                return True
+        return False
+
+    def _spacious(self, shape: int, size: fixed.Size) -> list[int]:
+        """A node that has room for a task of this size; none: no node has."""
+        nodes, cpu, memory, devices = size
+        columns = self.stock.columns()
+        at, rows = self._wide.get((nodes, devices), (-1, None))
+        if rows is None:
+            enough = self.situation.shapes[shape].eligible & self.stock.opened_mask
+            enough &= (columns.exclusive == 0) & (columns.idle >= devices)
+            rows = np.flatnonzero(enough)
+        elif at != self.version:  # since then there has only been less
+            rows = rows[(columns.exclusive[rows] == 0) & (columns.idle[rows] >= devices)]
+        self._wide[nodes, devices] = (self.version, rows)
+        if cpu:
+            rows = rows[columns.cpu[rows] >= cpu]
+        if memory:
+            rows = rows[columns.memory[rows] >= memory]
+        return [int(rows[0])] if rows.size else []
+
+    def is_certain(self, shape: int) -> bool:
+        """Whether no element of a shape has room for certain, not as far as was searched."""
+        if len(self.situation.shapes[shape].groups) == 1:
+            return self.plan(shape) is None
+        return self._planner.element(shape, None) is None and not self._planner.cut
+
+    def take(self, shape: int, plan: Plan) -> tuple[TaskPlacement, ...]:
+        """Charge what a plan takes; the tasks by group and index, with their devices.
+
+        Raises:
+            ValueError: there is no such room; nothing was taken then.
+        """
+        mark = len(self.stock.log)
+        try:
+            placed = self._charge(shape, plan.parts)
+        except ValueError:
+            self.stock.rollback(mark)
+            raise
+        self.version += 1
+        return placed
+
+    def _charge(
+        self, shape: int, parts: Sequence[Part], present: Container[int] = ()
+    ) -> tuple[TaskPlacement, ...]:
+        """``present``: nodes on which the element is already."""
+        stock, asks = self.stock, self._fixed.asks[shape]
+        asked = self.situation.shapes[shape]
+        matches, exclusive = asked.matches, asked.exclusive
+        placed = []
+        joined: set[int] = set()
+        for group, first, tasks, node, values in parts:
+            ask = asks[group]
+            share = ask.share_on(node) if ask.devices else WHOLE
+            amounts = ask.charged(node)
+            joins = node not in joined and node not in present
+            joined.add(node)
+            for index in range(first, first + tasks):
+                given = stock.charge(ask, node, values, joins, joins and exclusive)
+                joins = False
+                placed.append(
+                    TaskPlacement(
+                        group, index, node, amounts, given, share, ask.profile, ask.instances
+                    )
+                )
+            if matches:
+                stock.appear(matches, node, tasks)
+        if len(placed) > 1:
+            placed.sort(key=lambda task: (task.group, task.index))
+        return tuple(placed)
+
+    def fill(
+        self, shape: int, most: int, *, within: Mask | None = None
+    ) -> list[tuple[TaskPlacement, ...]]:
+        """Take up to ``most`` elements, one after the other; for each its tasks."""
+        started: list[tuple[TaskPlacement, ...]] = []
+        while len(started) < most:
+            plan = self.plan(shape, within=within)
+            if plan is None:
+                break
+            started.append(self.take(shape, plan))
+        return started
+
+    def extra(
+        self,
+        shape: int,
+        present: Sequence[Task],
+        missing: Sequence[tuple[int, int]],
+        most: int,
+    ) -> tuple[TaskPlacement, ...]:
+        """Take up to ``most`` of the missing tasks of an element that is there, as far as fit.
+
+        Args:
+            shape: its shape.
+            present: tasks that it has; those beyond stay in the domains where these are.
+            missing: (group, index) of the tasks that it could still have.
+            most: how many to add at the most.
+        """
+        placed: list[TaskPlacement] = []
+        there: list[Task] = list(present)
+        for bound in growing.runs(self.situation.shapes[shape], missing):
+            parts = growing.parts(self._planner, shape, there, bound[: most - len(placed)])
+            for part in parts:
+                placed += self._charge(shape, (part,), {task.node for task in there})
+                there.append(placed[-1])
+        if placed:
+            self.version += 1
+        return tuple(sorted(placed, key=lambda task: (task.group, task.index)))
+
+    @property
+    def amounts(self) -> Amounts:
+        """(n, 3) CPU, memory and GPU that each node has left; changes do not show in it."""
+        if self._amounts is None or self._amounts[0] != self.version:
+            columns = self.stock.columns()
+            found = np.column_stack([columns.cpu, columns.memory, columns.gpu])
+            self._amounts = (self.version, found)
+        return self._amounts[1]
+
+    def hold(
+        self,
+        tasks: Iterable[Task],
+        *,
+        exclusive: bool = False,
+        matches: Iterable[int] = (),
+        partly: bool = False,
+    ) -> None:
+        """Charge what someone else has, or is promised, as one element.
+
+        Args:
+            tasks: what it has. Devices may end up with nothing, never with less.
+            exclusive: whether it has its nodes to itself.
+            matches: selectors in ``Snapshot.presence`` that match it.
+            partly: other tasks of the element are on the same nodes already.
+        """
+        tasks = tuple(tasks)
+        self.stock.shift(tasks, -1)
+        if not partly:
+            self.stock.occupy(dict.fromkeys(t.node for t in tasks), exclusive=exclusive)
+        for task in tasks:
+            self.stock.appear(matches, task.node, 1)
+        self.version += 1
+
+    def release(
+        self,
+        tasks: Iterable[Task],
+        *,
+        exclusive: bool = False,
+        matches: Iterable[int] = (),
+        partly: bool = False,
+    ) -> None:
+        """What one element has comes free; nodes that do not accept work give nothing.
+
+        ``partly``: other tasks of the element stay on the same nodes.
+        """
+        tasks = tuple(tasks)
+        self.stock.shift(tasks, 1)
+        if not partly:
+            self.stock.leave(dict.fromkeys(t.node for t in tasks), exclusive=exclusive)
+        for task in tasks:
+            self.stock.appear(matches, task.node, -1)
+        self.version += 1
+        self._wide.clear()
+        self._unfit.clear()
+        self._too_much.clear()
+
+    def clamp(self, other: "Room", nodes: Iterable[int] | None = None) -> None:
+        """Keep of each node, or of some, the lesser of what this room and another have free."""
+        self.stock.clamp(other.stock, nodes)
+        self.version += 1
+
+    def expect_company(self, shape: int, nodes: tuple[int, ...]) -> None:
+        """Whoever goes here now is beside work of a shape later, on nodes where that will be.
+
+        What has to be apart from the other, whichever of the two it is, has no room there.
+        """
+        self._company.append((shape, nodes))
+        self._apart.clear()
+        self.version += 1
+
+    def _apart_from_company(self, shape: int, within: Mask | None) -> Mask | None:
+        """(n,) nodes of some, None: all, on which a shape may be beside who comes there."""
+        if not self._company:
+            return within
+        if shape not in self._apart:
+            shapes, network = self.situation.shapes, self._fixed.network
+            found = [
+                affinity.away_from(shapes[shape], shapes[other], nodes, network)
+                for other, nodes in self._company
+            ]
+            away = [mask for mask in found if mask is not None]
+            self._apart[shape] = ~np.logical_or.reduce(away) if away else None
+        apart = self._apart[shape]
+        if apart is None:
+            return within
+        return apart if within is None else apart & within
+
+    def counts(self, shape: int, group: int, *, within: Mask | None = None) -> NDArray[np.int64]:
+        """(n,) tasks of the group that each node has room for; those beyond 2**31 as 2**31."""
+        return self._planner.counts(shape, group, within)[0]
+
+    def funnel(self, shape: int) -> tuple[FunnelStep, ...]:
+        """How nodes drop out for a task of the scarcest group; the counts add up to all nodes."""
+        if self._fixed.plain[shape] is None:
+            return funnels.funnel(self._planner, shape)
+        if self._ladder is None or self._ladder[0] != self.version:
+            ladder = funnels.Ladder(self.situation, self.stock, idle=self.idle)
+            self._ladder = (self.version, ladder)
+        return self._ladder[1].steps(shape)
+
+    def why(self, shape: int, plan: Plan) -> str:
+        """Why an element goes to the nodes of this plan, in words."""
+        return funnels.why(self._planner, shape, plan)
+
+    def __iter__(self) -> Iterator[Row]:
+        """What each node has left."""
+        return iter(self.stock.rows)

@@ -1,0 +1,78 @@
+"""Elastic gangs in part: what is left where some tasks leave, what those below their minimum lack.
+
+Holdings come in; a room learns what comes free, and gangs that can't go on are told to leave.
+"""
+
+import numpy as np
+
+from reconciler.scheduling.decisions import Eviction, Placement
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement.capacity import Room
+
+
+def leave(room: Room, situation: snapshots.Snapshot) -> None:
+    """What is leaving comes free; nodes on which tasks of the same element stay are still its."""
+    running, holdings = situation.running, situation.holdings
+    leaving = [holdings[row] for row in np.flatnonzero(running.leaving).tolist()]
+    going = {(holding.job, holding.element) for holding in leaving}
+    related = np.isin(running.order, running.order[running.leaving]) & ~running.leaving
+    staying: dict[tuple[str, int], set[int]] = {}
+    for row in np.flatnonzero(related).tolist():
+        holding = holdings[row]
+        key = (holding.job, holding.element)
+        if key in going:
+            staying[key] = {task.node for task in holding.tasks}
+    for holding in leaving:
+        shared = staying.get((holding.job, holding.element), set())
+        for partly in (False, True):
+            tasks = [task for task in holding.tasks if (task.node in shared) is partly]
+            if tasks:
+                room.release(
+                    tasks, exclusive=holding.exclusive, matches=holding.matches, partly=partly
+                )
+
+
+def lacking(
+    shape: snapshots.Shape,
+    present: asking.Present,
+    missing: tuple[tuple[int, int], ...],
+) -> tuple[tuple[int, int], ...]:
+    """Of the missing tasks those without which a gang is below its minimum."""
+    have = [0] * len(shape.groups)
+    for task in present:
+        have[task.group] += 1
+    found = []
+    for group, index in missing:
+        if have[group] < shape.groups[group].least:
+            have[group] += 1
+            found.append((group, index))
+    return tuple(found)
+
+
+def broken_up(
+    situation: snapshots.Snapshot, placements: list[Placement], promised: dict[str, int]
+) -> list[Eviction]:
+    """Gangs that are below their minimum and got nothing leave."""
+    started = {(p.job, p.element) for p in placements}
+    found = []
+    running = situation.running
+    judged = running.elastic & running.free_to_go(situation.now)
+    for row in np.flatnonzero(judged).tolist():
+        holding = situation.holdings[row]
+        have = [0] * len(holding.least)
+        for task in holding.tasks:
+            have[task.group] += 1
+        short = any(h < least for h, least in zip(have, holding.least, strict=True))
+        kept = (holding.job, holding.element) in started or holding.job in promised
+        if short and not kept:
+            found.append(
+                Eviction(
+                    holding.job,
+                    holding.element,
+                    "",
+                    "fewer of its tasks run than it needs, and there is no room for the rest",
+                    "stale-gang",
+                )
+            )
+    return found

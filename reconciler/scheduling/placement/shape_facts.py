@@ -1,0 +1,158 @@
+"""What follows from a snapshot for all rooms of it, and never changes with them.
+
+Shapes come in; what their tasks ask of nodes, and which of them are so plain that amounts alone
+tell where they fit, goes out, once for a cycle.
+"""
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, Snapshot
+from reconciler.scheduling.nodes import gang_capacity as tallies
+from reconciler.scheduling.nodes import scoring as rankings
+from reconciler.scheduling.nodes import topology
+from reconciler.scheduling.nodes.requirements import Ask
+
+#: Which nodes it may go to (a number of the mask), milli-CPUs, bytes, whole devices.
+Size = tuple[int, int, int, int]
+
+
+def _numbers(shapes: Sequence[snapshots.Shape]) -> list[int]:
+    """A number for the nodes that each shape may go to, the same for the same nodes."""
+    by_bytes: dict[bytes, int] = {}
+    by_mask: dict[int, int] = {}
+    for shape in shapes:
+        mask = shape.eligible
+        if id(mask) not in by_mask:
+            by_mask[id(mask)] = by_bytes.setdefault(mask.tobytes(), len(by_bytes))
+    return [by_mask[id(shape.eligible)] for shape in shapes]
+
+
+def _size_of(nodes: int, ask: Ask) -> Size | None:
+    """What one task takes, where nothing but amounts and whole devices decides where it fits."""
+    if ask.closed is not None or ask.instances or (ask.devices and ask.share < WHOLE):
+        return None
+    if ask.shares is not None or ask.inner is not None or ask.rather is not None:
+        return None
+    return (nodes, ask.cpu, ask.memory, ask.devices)
+
+
+def _sizes(plain: Sequence[Size | None]) -> Amounts:
+    """Sizes of plain shapes as rows."""
+    rows = [(-1, 0, 0, 0) if size is None else size for size in plain]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What follows from a snapshot and never changes with its room.
+
+    Attributes:
+        gangs: whether a shape has room wherever its tasks come to enough (``tallies``).
+        plain: of shapes of one plain task, its size.
+        sizes: (s, 4) the same with the nodes numbered; -1 for nodes where a shape is not plain.
+    """
+
+    asks: tuple[tuple[Ask, ...], ...]
+    singly: tuple[bool, ...]
+    gangs: tuple[bool, ...]
+    plain: tuple[Size | None, ...]
+    sizes: Amounts
+    network: topology.Topology
+    classes: rankings.Classes
+    _no_less: dict[int, Mask] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, situation: Snapshot) -> "Fixed":
+        """What is fixed; mostly the shapes are those of the snapshot before."""
+        global _last  # noqa: PLW0603 - replaced as a whole, so that threads don't disturb each other
+        last = _last
+        if last is None or not last.are_of(situation):
+            last = _last = _Shapes.of(situation)
+        return cls(
+            last.asks,
+            last.singly,
+            last.gangs,
+            last.plain,
+            last.sizes,
+            topology.Topology(situation.nodes.domains),
+            rankings.Classes(situation),
+            last.no_less,
+        )
+
+    def no_less(self, shape: int) -> Mask:
+        """(s,) shapes that ask no less than a plain one of no other nodes; any other is alone.
+
+        Not to be changed by the caller.
+        """
+        found = self._no_less.get(shape)
+        if found is None:
+            sizes = self.sizes
+            nodes, cpu, memory, devices = sizes[shape].tolist()
+            if nodes < 0:
+                found = np.zeros(len(sizes), dtype=np.bool_)
+                found[shape] = True
+            else:
+                found = (sizes[:, 0] == nodes) & (sizes[:, 1] >= cpu)
+                found &= (sizes[:, 2] >= memory) & (sizes[:, 3] >= devices)
+            self._no_less[shape] = found
+        return found
+
+
+class _Shapes(NamedTuple):
+    """What follows from shapes, and of nodes from what is shared of their devices alone."""
+
+    shapes: tuple[snapshots.Shape, ...]
+    shareable: Mask
+    device_memory: NDArray[np.int64]
+    inner: bool
+    asks: tuple[tuple[Ask, ...], ...]
+    singly: tuple[bool, ...]
+    gangs: tuple[bool, ...]
+    plain: tuple[Size | None, ...]
+    sizes: Amounts
+    no_less: dict[int, Mask]
+
+    @classmethod
+    def of(cls, situation: Snapshot) -> "_Shapes":
+        """Made anew."""
+        shapes, nodes = situation.shapes, situation.nodes
+        asks = tuple(tuple(Ask(group, nodes) for group in shape.groups) for shape in shapes)
+        singly = tuple(rankings.is_singly(shape) for shape in shapes)
+        plain = tuple(
+            _size_of(number, ask[0]) if single else None
+            for number, ask, single in zip(_numbers(shapes), asks, singly, strict=True)
+        )
+        return cls(
+            shapes,
+            nodes.shareable,
+            nodes.device_memory,
+            any(ask.inner is not None or ask.rather is not None for each in asks for ask in each),
+            asks,
+            singly,
+            tuple([tallies.is_plain_gang(shape) for shape in shapes]),
+            plain,
+            _sizes(plain),
+            {},
+        )
+
+    def are_of(self, situation: Snapshot) -> bool:
+        """Whether a snapshot has the very same shapes, on nodes of which the same is shared."""
+        nodes, shapes = situation.nodes, situation.shapes
+        return (
+            not self.inner
+            and nodes.shareable is self.shareable
+            and nodes.device_memory is self.device_memory
+            and len(shapes) == len(self.shapes)
+            and all(map(operator.is_, shapes, self.shapes))
+        )
+
+
+#: What was made last: the same shapes wait from cycle to cycle.
+_last: _Shapes | None = None

@@ -1,0 +1,209 @@
+"""Moving running work together so that a claim fits that lacks room only because of gaps.
+
+An ask goes in; elements that move, with the places they move to, come out, or nothing, and then
+nothing has changed. Only work that may be moved is, only as much as is needed, and only if all of
+it fits elsewhere at once.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from reconciler.scheduling.decisions import TaskPlacement
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.preemption import victims as pools
+from reconciler.scheduling.quota import quota_ledger as ledgers
+
+#: Starts of the search, each from another node, for one ask.
+STARTS_MAX = 12
+#: Sets of moves that turn out to have no other place, for one start.
+REFUSALS_MAX = 4
+#: Asks for which a search is made in one cycle.
+SEARCHES_MAX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One element that leaves and starts again where its tasks are placed."""
+
+    index: int
+    holding: snapshots.Holding
+    tasks: tuple[TaskPlacement, ...]
+
+
+#: Places of an ask, and the moves that make them.
+Placed = tuple[tuple[TaskPlacement, ...], list[Move]]
+
+
+class Mover:
+    """The searches of one cycle."""
+
+    def __init__(self, situation: snapshots.Snapshot, later: Room) -> None:
+        self.situation = situation
+        self.later = later
+        self.searches = SEARCHES_MAX
+        #: Rows of holdings that leave already, whoever told them to.
+        self.moved: set[int] = set()
+        self._movable: dict[int, list[int]] | None = None
+        #: Of each of them, what moving it loses.
+        self._cost_s: dict[int, float] = {}
+        #: (s,) shapes for which a search found nothing: none will in this cycle.
+        self.failed = np.zeros(len(situation.shapes), dtype=np.bool_)
+
+    def _by_node(self) -> dict[int, list[int]]:
+        """Rows of the holdings that may move, by node, those that are cheapest to move first."""
+        if self._movable is None:
+            running = self.situation.running
+            may = running.free_to_go(self.situation.now) & running.preemptible
+            may &= (running.shape >= 0) & (running.spares == 0)
+            if not self.situation.policy.any_movable:
+                may &= running.movable
+            rows = np.flatnonzero(may)
+            costs = pools.costs_s(running, rows, self.situation.now).tolist()
+            self._cost_s = dict(zip(rows.tolist(), costs, strict=True))
+            found: dict[int, list[int]] = {}
+            for index in self._cost_s:
+                for node in {task.node for task in self.situation.holdings[index].tasks}:
+                    found.setdefault(node, []).append(index)
+            for members in found.values():
+                members.sort(key=self._cost)
+            self._movable = found
+        return self._movable
+
+    def _cost(self, index: int) -> tuple[int, float, int, str, int]:
+        h = self.situation.holdings[index]
+        return (
+            len(h.tasks),
+            self._cost_s[index],
+            -h.order,
+            h.job,
+            -h.element,
+        )
+
+    def may_move(self) -> bool:
+        """Whether anything could be moved for anybody; ``False`` is certain."""
+        policy = self.situation.policy
+        return policy.consolidate and self.searches > 0 and bool(self._by_node())
+
+    def may_find(self, ask: asking.Ask) -> bool:
+        """Whether a search makes sense; ``False`` is certain."""
+        return self.searches > 0 and not self.failed[ask.shape] and bool(self._by_node())
+
+    def find(self, ask: asking.Ask) -> Placed | None:
+        """Places for an ask and the moves that make them; both are taken in the room."""
+        policy = self.situation.policy
+        if not policy.consolidate or self.searches <= 0 or self.failed[ask.shape]:
+            return None
+        if ask.missing or not self.has_enough(ask):
+            # What is free does not grow within a cycle but by evictions, which are for others.
+            self.failed[ask.shape] = True
+            return None
+        found = self._search(ask)
+        self.failed[ask.shape] = found is None
+        return found
+
+    def find_beside(self, ask: asking.Ask, leaving: set[int]) -> Placed | None:
+        """The same where holdings, by row, have been released in the room: they move nowhere.
+
+        That it fails tells nothing of what can be found while they are there.
+        """
+        if not self.may_move() or ask.missing or not self.has_enough(ask):
+            return None
+        others = self.moved
+        self.moved = others | leaving
+        found = self._search(ask)
+        if found is None:
+            self.moved = others
+        return found
+
+    def _search(self, ask: asking.Ask) -> Placed | None:
+        self.searches -= 1
+        ranked = self._ranked(ask)
+        for start in range(min(STARTS_MAX, len(ranked))):
+            found = self._attempt(ask, ranked[start:] + ranked[:start])
+            if found is not None:
+                for move in found[1]:
+                    self.moved.add(move.index)
+                return found
+            if not self.situation.shapes[ask.shape].is_single:
+                break
+        return None
+
+    def has_enough(self, ask: asking.Ask) -> bool:
+        """Whether all gaps together would do."""
+        shape, room = self.situation.shapes[ask.shape], self.later
+        usable = shape.eligible & self.situation.nodes.accepts
+        free = room.amounts[usable].sum(axis=0)
+        asked = shape.least
+        return all(int(free[r]) >= asked[r] for r in ledgers.RESOURCES)
+
+    def _ranked(self, ask: asking.Ask) -> list[int]:
+        """Nodes with something to move, those first that lack the least for one more task."""
+        shape = self.situation.shapes[ask.shape]
+        group = max(shape.groups, key=lambda g: (g.amounts[2], g.amounts[0], g.amounts[1]))
+        amounts = self.later.amounts
+        counted = self.later.counts(ask.shape, shape.groups.index(group))
+        ranked = []
+        for node, members in self._by_node().items():
+            if not shape.eligible[node] or counted[node] > 0:
+                continue
+            lacks = tuple(max(0, group.amounts[r] - int(amounts[node, r])) for r in (2, 0, 1))
+            ranked.append((lacks, self._newest(members), node))
+        ranked.sort()
+        return [node for *_, node in ranked]
+
+    def _newest(self, members: list[int]) -> int:
+        return -max(self.situation.holdings[index].order for index in members)
+
+    def _attempt(self, ask: asking.Ask, nodes: list[int]) -> Placed | None:
+        later, mark = self.later, self.later.mark()
+        out: list[int] = []
+        refused = 0
+        for node in nodes:
+            for index in self._by_node()[node]:
+                if index in self.moved or index in out:
+                    continue
+                out.append(index)
+                if len(out) > self.situation.policy.moves_max:
+                    later.rollback(mark)
+                    return None
+                h, before = self.situation.holdings[index], later.mark()
+                later.release(h.tasks, exclusive=h.exclusive, matches=h.matches)
+                placed = ask.place(later)
+                if placed is not None:
+                    moves = self._settle(placed, out)
+                    if moves is not None:
+                        return placed, moves
+                    # It fits nowhere else: it stays, and the next one may do in its place.
+                    later.rollback(before)
+                    out.pop()
+                    refused += 1
+                    if refused == REFUSALS_MAX:
+                        later.rollback(mark)
+                        return None
+                    continue
+                if later.counts(ask.shape, 0)[node] > 0:
+                    break
+        later.rollback(mark)
+        return None
+
+    def _settle(self, placed: tuple[TaskPlacement, ...], out: list[int]) -> list[Move] | None:
+        """Leave alone who can stay after all, place the others anew."""
+        later, moves = self.later, []
+        taken = {task.node for task in placed}
+        moving = []
+        for index in out:
+            h = self.situation.holdings[index]
+            if any(task.node in taken for task in h.tasks):
+                moving.append(index)
+            else:
+                later.hold(h.tasks, exclusive=h.exclusive, matches=h.matches)
+        holdings = self.situation.holdings
+        for index in sorted(moving, key=lambda i: (-len(holdings[i].tasks), i)):
+            plan = later.plan(holdings[index].shape)
+            if plan is None:
+                return None
+            moves.append(Move(index, holdings[index], later.take(holdings[index].shape, plan)))
+        return moves

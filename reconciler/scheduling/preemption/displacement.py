@@ -1,0 +1,144 @@
+"""Reservations that give way at the moment at which their holders could start.
+
+Whoever could evict a holder as soon as it ran goes before it, since the holder would start only to
+leave again. An ask and the holders of such reservations come in; those that give way to it go out.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.nodes import free_resources as inventory
+from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.preemption import preemptor as eviction
+from reconciler.scheduling.preemption import victims
+from reconciler.scheduling.quota import quota_ledger as ledgers
+
+#: So much of what runs with a higher priority in a holder's queue is looked at, and of what begins.
+RETURNING_MAX = 16
+
+
+class Beside(NamedTuple):
+    """What may leave in the stead of a holder of its queue.
+
+    Attributes:
+        total: what it frees in all.
+        ends_at: when it ends at the latest, in Unix seconds.
+        tasks: where they are; ``exclusive``, ``matches``, ``partly``: as of ``Room.release``.
+    """
+
+    priority: int
+    total: snapshots.Charge
+    ends_at: float
+    tasks: Sequence[inventory.Task]
+    exclusive: bool
+    matches: tuple[int, ...]
+    partly: bool
+
+
+def yielding(
+    evictor: eviction.Evictor,
+    ask: asking.Ask,
+    holders: Sequence[asking.Ask],
+    *,
+    protected: bool = False,
+) -> list[asking.Ask]:
+    """Those of the holders that an ask could evict at once, had they all started.
+
+    ``protected``: also those that it could evict once their minimum run time is over.
+    """
+    if not ask.line.preempts or ask.missing:
+        return []
+    ledger, minimum_s = evictor.ledger, evictor.situation.queues.min_runtime_s
+    loose = [one for one in holders if not one.firm and (protected or not minimum_s[one.queue])]
+    # what it would preempt in its own queue leaves that queue's share to it
+    counted = [one for one in loose if one.queue != ask.queue or not _takes(evictor, ask, one)]
+    version = ledger.version
+    for one in counted:
+        ledger.charge(one.queue, one.amounts)
+    found = [one for one in loose if _takes(evictor, ask, one)]
+    for one in counted:
+        ledger.charge(one.queue, tuple([-amount for amount in one.amounts]))
+    ledger.undone(version)
+    return found if found and _may_start(evictor, ask, found) else []
+
+
+def _takes(evictor: eviction.Evictor, ask: asking.Ask, holder: asking.Ask) -> bool:
+    """Whether the rules of preemption or reclaim let an ask evict a holder that has started."""
+    policy, now = evictor.situation.policy, evictor.situation.now
+    if ask.queue == holder.queue:
+        return policy.preempt and holder.line.priority < ask.line.priority
+    ends_at = now + holder.line.duration_s
+    return (
+        policy.reclaim
+        and evictor.may_reclaim(ask, endless=ends_at >= snapshots.ENDLESS)
+        and evictor.may_take(ask, holder.queue, holder.amounts, ends_at)
+    )
+
+
+def returning(
+    evictor: eviction.Evictor, ask: asking.Ask, holder: asking.Ask, begun: Sequence[Beside]
+) -> list[Beside]:
+    """What an ask could evict beside a holder that has started, and would evict that in its turn.
+
+    It runs in the holder's queue with a higher priority, which has more than its share only with
+    the holder. ``begun``: what of it started in this cycle.
+    """
+    policy, ledger = evictor.situation.policy, evictor.ledger
+    if not (policy.preempt and policy.reclaim) or ask.queue == holder.queue:
+        return []
+    if not evictor.may_reclaim(ask, endless=True):
+        return []
+    units = evictor.pool.units(holder.queue)
+    above = np.flatnonzero((units.priority > holder.line.priority) & units.there)
+    there = [_beside(units.unit(place)) for place in above[:RETURNING_MAX].tolist()]
+    there += [one for one in begun if one.priority > holder.line.priority][:RETURNING_MAX]
+    if not there:
+        return []
+    version = ledger.version
+    ledger.charge(holder.queue, holder.amounts)
+    found = [
+        one
+        for one in there
+        if _could_lose(evictor, ask, holder.queue, one) and _no_more(one.total, holder.amounts)
+    ]
+    ledger.charge(holder.queue, tuple([-amount for amount in holder.amounts]))
+    ledger.undone(version)
+    return found
+
+
+def _beside(unit: victims.Unit) -> Beside:
+    holding = unit.holding
+    exclusive = holding.exclusive and not unit.spare
+    return Beside(
+        holding.priority,
+        unit.total,
+        holding.ends_at,
+        unit.tasks,
+        exclusive,
+        holding.matches,
+        unit.spare,
+    )
+
+
+def _could_lose(evictor: eviction.Evictor, ask: asking.Ask, queue: int, one: Beside) -> bool:
+    """Whether an ask may reclaim what is of a queue, as things stand."""
+    endless = one.ends_at >= snapshots.ENDLESS
+    may = evictor.may_reclaim(ask, endless=endless)
+    return may and evictor.may_take(ask, queue, one.total, one.ends_at)
+
+
+def _no_more(amounts: snapshots.Charge, others: snapshots.Charge) -> bool:
+    return all(one <= other for one, other in zip(amounts, others, strict=True))
+
+
+def _may_start(evictor: eviction.Evictor, ask: asking.Ask, found: Sequence[asking.Ask]) -> bool:
+    """Whether limits and shares let the ask start once these have left, which they have not had."""
+    losing = {one.queue for one in found}
+    freed = evictor.ledger.nothing
+    if losing == {ask.queue}:
+        for one in found:
+            freed = ledgers.added(freed, one.amounts)
+    return evictor.may_start(ask, losing, freed)

@@ -1,0 +1,65 @@
+"""Searches for victims that found nobody: they answer larger asks of the same kind at once.
+
+Asks come in with what else a search depends on; whether one like it failed goes out. Nothing found
+within a cycle makes a search succeed that failed, except as far as ``clear`` is called for it.
+"""
+
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.placement import request as asking
+
+#: Failed asks of one key that are remembered.
+FAILURES_MAX = 256
+
+
+class Failures:
+    """The failed searches of one cycle."""
+
+    def __init__(self, situation: snapshots.Snapshot) -> None:
+        self.situation = situation
+        self._sizes: dict[object, list[tuple[int, ...]]] = {}
+        #: Numbers of what shapes have in common, by shape.
+        self._kinds: dict[int, int] = {}
+        self._numbers: dict[object, int] = {}
+
+    def clear(self) -> None:
+        """Searches that failed may find somebody now."""
+        self._sizes.clear()
+
+    def kind(self, ask: asking.Ask) -> int:
+        """What of their shapes asks have in common of which the larger fails with the smaller."""
+        known = self._kinds.get(ask.shape)
+        if known is None:
+            shape = self.situation.shapes[ask.shape]
+            group = shape.groups[0]
+            kind = (
+                shape.eligible.tobytes(),
+                (shape.exclusive, shape.required_level, group.required_level),
+                (group.slice_size, group.slice_level),
+                (group.devices > 0, group.share, group.share_bytes, group.profile),
+            )
+            known = self._kinds[ask.shape] = self._numbers.setdefault(kind, len(self._numbers))
+        return known
+
+    def has(self, key: object, ask: asking.Ask) -> bool:
+        """Whether a search of the same key failed for no more than is asked for."""
+        if not self._is_comparable(ask):
+            return False
+        size = self._size(ask)
+        known = self._sizes.get(key, ())
+        return any(all(a >= b for a, b in zip(size, old, strict=True)) for old in known)
+
+    def note(self, key: object, ask: asking.Ask) -> None:
+        """A search failed."""
+        if not self._is_comparable(ask):
+            return
+        known = self._sizes.setdefault(key, [])
+        if len(known) < FAILURES_MAX:
+            known.append(self._size(ask))
+
+    def _size(self, ask: asking.Ask) -> tuple[int, ...]:
+        group = self.situation.shapes[ask.shape].groups[0]
+        return (*group.amounts, group.devices, group.least)
+
+    def _is_comparable(self, ask: asking.Ask) -> bool:
+        shape = self.situation.shapes[ask.shape]
+        return len(shape.groups) == 1 and not shape.affinities and not ask.missing

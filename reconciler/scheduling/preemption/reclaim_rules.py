@@ -1,0 +1,109 @@
+"""Who may take from whom: the rules of reclaim between queues, as the accounts stand.
+
+An ask and a queue that might lose something come in; whether it may goes out. The searches for
+victims ask before each unit that they take, since every unit that leaves changes the answer.
+"""
+
+from collections.abc import Iterable
+
+from reconciler.scheduling.inputs import flavors as bypool
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.quota import quota_ledger as ledgers
+
+
+class Rules:
+    """The rules over the accounts of one cycle."""
+
+    def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
+        self.situation = situation
+        self.ledger = ledger
+
+    def may_lose(self, ask: asking.Ask, loser: int, held: snapshots.Charge | None = None) -> bool:
+        """Whether a queue may lose something as things stand, or what holds so much (``held``).
+
+        What holds nothing that its queue has too much of leaves only for who keeps to its share of
+        everything. Else two queues that both have too many GPUs take the same CPUs from each other
+        for ever.
+        """
+        ledger = self.ledger
+        own = ledger.paths[ask.queue]
+        if loser in own or ask.queue in ledger.paths[loser]:
+            return False
+        branch = [member for member in ledger.paths[loser] if member not in own]
+        taker = [member for member in own if member not in ledger.paths[loser]]
+        counts = ledger.concerned(ask.amounts)
+        if ledger.width > len(ledgers.RESOURCES) and any(ledger.is_kept(m, counts) for m in branch):
+            return False  # what is guaranteed in this very pool stays, whatever else it has
+        for member in branch[:-1]:
+            if any(ledger.rationed[member]) and not ledger.is_over(
+                member, ledger.guaranteed[member], counts
+            ):
+                return False
+        top = branch[-1]
+        if ledger.is_over(top, ledger.may_keep(top), counts) and (
+            held is None
+            or ledger.is_over(top, ledger.may_keep(top), tuple([r for r in counts if held[r]]))
+            or self._within(taker[-1], ask, ledger.may_keep(taker[-1]))
+        ):
+            return True
+        return self._within(taker[-1], ask, ledger.guaranteed[taker[-1]]) and ledger.is_over(
+            top, ledger.guaranteed[top], counts
+        )
+
+    def may_still_lose(self, ask: asking.Ask, loser: int) -> bool:
+        """Whether a queue that could lose something may do so still, or once others have.
+
+        What only other queues' losses could make possible again is possible.
+        """
+        ledger = self.ledger
+        own = ledger.paths[ask.queue]
+        if len(own) == 1:
+            return self.may_lose(ask, loser)
+        branch = [member for member in ledger.paths[loser] if member not in own]
+        return all(
+            ledger.is_over(member, ledger.guaranteed[member])
+            for member in branch
+            if member == branch[-1] or any(ledger.rationed[member])
+        )
+
+    def _within(self, queue: int, ask: asking.Ask, bounds: snapshots.Charge) -> bool:
+        """Whether a queue with an ask has no more than ``bounds`` of anything."""
+        ledger = self.ledger
+        return all(
+            not ledger.rationed[queue][r] or ledger.used(queue, r) + ask.amounts[r] <= bounds[r]
+            for r in ledger.concerned(ask.amounts)
+        )
+
+    def stays_below(self, ask: asking.Ask, losing: Iterable[int]) -> bool:
+        """No ancestor of the taker that is above its fair share passes a sibling that loses."""
+        ledger = self.ledger
+        for member in ledger.paths[ask.queue]:
+            for resource in ledger.resources:
+                if not ask.amounts[resource]:
+                    continue
+                own = ledger.ratio(member, resource, ask.amounts[resource])
+                if own <= 1:
+                    continue
+                for queue in losing:
+                    for other in ledger.paths[queue]:
+                        if other == member or ledger.parents[other] != ledger.parents[member]:
+                            continue
+                        fair = ledger.fair[other][resource]
+                        if fair > 0 and own >= ledger.ratio(other, resource):
+                            return False
+        return True
+
+    def comes_back(self, ask: asking.Ask, holding: snapshots.Holding) -> bool:
+        """Whether the least of what leaves for an ask may be taken back by a guarantee."""
+        ledger, shape = self.ledger, self.situation.shapes[holding.shape]
+        taker, loser = self.branches(ask.queue, holding.queue)
+        if not taker or not loser or ledger.owed(taker[-1], ask.amounts):
+            return False
+        least = bypool.charge(shape.least, shape.pool, ledger.width)
+        return bool(ledger.owed(loser[-1], least))
+
+    def branches(self, queue: int, other: int) -> tuple[list[int], list[int]]:
+        """Of two queues the parts of their paths that they don't share, from the bottom."""
+        one, two = self.ledger.paths[queue], self.ledger.paths[other]
+        return [m for m in one if m not in two], [m for m in two if m not in one]

@@ -1,0 +1,1 @@
+"""Guarantees, limits, lending and fair share."""

@@ -1,0 +1,1 @@
+"""Reasons of pending jobs."""

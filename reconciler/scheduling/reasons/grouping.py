@@ -1,0 +1,96 @@
+"""Reasons by key: each is told once, for all lines and claims that wait for the same cause.
+
+Causes by line and by claim come in at the end of a cycle; texts go out, and who has which.
+"""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.reasons import reason_explainer as explain
+
+
+class Noted(Protocol):
+    """Causes by line: ``blocking.Blocked``."""
+
+    cause_of: NDArray[np.int64]
+    causes: list[explain.Cause]
+
+
+class Reasons:
+    """Reasons by key: one entry for all claims that wait for the same cause."""
+
+    def __init__(self, explainer: explain.Explainer) -> None:
+        self.explainer = explainer
+        self.found: dict[str, tuple[reasons.Reason, ...]] = {}
+        self.of_line: list[str] = []
+        self.of_job: dict[str, str] = {}
+        self._keys: dict[object, str] = {}
+
+    def lines(self, blocked: "Noted", columns: snapshots.LineColumns) -> None:
+        """The reason of each line's claims, empty where none was blocked as a whole.
+
+        Lines whose work is preemptible share a key over all queues: what is said of them does
+        not depend on their own, unless what is guaranteed to it counts for less, or others lend it
+        only so much.
+        """
+        situation = self.explainer.situation
+        keys = np.full(len(situation.lines), "", dtype=object)
+        told = np.flatnonzero(blocked.cause_of >= 0)
+        shared = columns.preemptible & ~self.explainer.bounds.apart[columns.queue]
+        queue = np.where(shared, -1, columns.queue)[told] + 1
+        whose = 2 * queue + columns.preemptible[told]
+        width = 2 * (len(situation.queues.names) + 1)
+        alike = blocked.cause_of[told] * len(situation.shapes) + columns.shape[told]
+        _, first, place = np.unique(alike * width + whose, return_index=True, return_inverse=True)
+        found = [
+            self._key(situation.lines[index], blocked.causes[blocked.cause_of[index]])
+            for index in told[first].tolist()
+        ]
+        keys[told] = np.array(found, dtype=object)[place] if found else ""
+        self.of_line = keys.tolist()
+
+    def job(self, line: int, claim: snapshots.Claim, cause: explain.Cause) -> None:
+        """A claim that waits for a cause of its own."""
+        self.of_job[claim.job] = self._key(self.explainer.situation.lines[line], cause, own=True)
+
+    def judged(self, line: snapshots.Line) -> None:
+        """The claims of a line that don't start in this cycle: whether they ever could."""
+        found = explain.Cause("never", queue=line.queue)
+        ever = not reasons.never_starts(self.explainer.told(line, found))
+        for claim in line.claims:
+            cause = explain.Cause("array", subject=claim.job, held_back=claim.held_back)
+            self.of_job[claim.job] = self._key(line, cause if ever else found)
+
+    def _key(self, line: snapshots.Line, cause: explain.Cause, *, own: bool = False) -> str:
+        """The key of a cause; what becomes another reason for all at once is no part of it.
+
+        ``own``: of a claim that differs from its line, as one of which something has started.
+        """
+        shrunk = bool(self.explainer.bounds.shrunk[line.queue])
+        apart = bool(self.explainer.bounds.apart[line.queue])
+        whose = line.queue if apart or not line.preemptible else -1
+        alike = (whose, line.preemptible, line.shape, cause, own)
+        key = self._keys.get(alike)
+        if key is None:
+            told = self.explainer.told(line, cause)
+            shape = self.explainer.situation.shapes[line.shape]
+            parts = [shape.form or str(line.shape), *cause.key()]
+            if own:
+                parts.append("own")
+            if not line.preemptible:
+                parts += ["firm", self.explainer.situation.queues.names[line.queue]]
+            elif shrunk:
+                parts += ["short", self.explainer.situation.queues.names[line.queue]]
+            elif apart:
+                parts += ["lent", self.explainer.situation.queues.names[line.queue]]
+            if cause.subject:
+                parts.append(cause.subject)
+            if cause.until is not None:
+                parts.append(f"{cause.until:.3f}")  # the subject is not who has this reservation
+            key = self._keys[alike] = "/".join(parts)
+            self.found.setdefault(key, told)
+        return key

@@ -1,0 +1,510 @@
+"""Why claims wait, in words: true, counted, and the same for all that wait for the same cause.
+
+While the cycle runs it notes a ``Cause`` for each line, or claim, that is passed over; this module
+turns the causes into reasons at the end, when it is known what else started. Texts name amounts as
+people write them and hold nothing that changes while nothing happens.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from reconciler.model.observed.devices import INNER_LEVELS
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.values import times
+from reconciler.scheduling.causes import Cause
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs.snapshots import Vector
+from reconciler.scheduling.nodes import quick_fit as plainly
+from reconciler.scheduling.nodes.requirements import needs_inner
+from reconciler.scheduling.placement import diagnosis as funnels
+from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.reasons import amount_text as bounds
+from reconciler.scheduling.reasons import reason_text as wording
+from reconciler.scheduling.reasons import window_text as barring
+
+__all__ = ["Cause", "Explainer"]
+
+#: What is of no interest where it could not help: room, and evictions.
+_MOOT = frozenset(
+    {
+        reasons.ReasonCode.INSUFFICIENT_RESOURCES,
+        reasons.ReasonCode.FRAGMENTED,
+        reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
+        reasons.ReasonCode.BEHIND,
+        reasons.ReasonCode.WAITING_FOR_QUOTA,
+    }
+)
+
+
+class Explainer:
+    """Turns causes into reasons, once for all claims of one queue, shape and cause."""
+
+    def __init__(
+        self,
+        situation: snapshots.Snapshot,
+        ledger: ledgers.Ledger,
+        now: Room,
+        takers: list[tuple[str, tuple[int, ...]]],
+        first: Room,
+    ) -> None:
+        """Take note of how a cycle ended.
+
+        Args:
+            situation: the snapshot.
+            ledger: accounts at the end.
+            now: the room at the end.
+            takers: claims that got room in this cycle, and the nodes that it is on.
+            first: the room when the cycle began.
+        """
+        self.situation = situation
+        self.ledger = ledger
+        self.bounds = bounds.Bounds(situation, ledger)
+        self.now = now
+        self.takers = takers
+        self._empty: Room | None = None
+        self._first = first
+        #: Who got room first on nodes of a mask, by the mask's identity.
+        self._takers_on: dict[int, tuple[str, ...]] = {}
+        #: Amounts free in all on the nodes of a mask, by the mask's identity.
+        self._free: dict[int, Vector] = {}
+        #: Nodes of a mask that take no work, by the mask's identity.
+        self._shut_of: dict[int, NDArray[np.intp]] = {}
+        #: What there is on the nodes of a mask, each kind of node once, by the mask's identity.
+        self._kinds: dict[int, snapshots.Amounts] = {}
+        #: (s,) plain shapes that fit on some idle node, and that had room when the cycle began.
+        self._alone: snapshots.Mask | None = None
+        self._plain: snapshots.Mask | None = None
+        self._never: dict[int, reasons.Reason | None] = {}
+        self._room: dict[tuple[int, bool], reasons.Reason] = {}
+
+    def told(self, line: snapshots.Line, cause: Cause) -> tuple[reasons.Reason, ...]:
+        """The reasons of a claim in order of precedence."""
+        if cause.shape >= 0:
+            return self._of_pools(line, cause)
+        if cause.kind == "never":
+            return self._of_never(line)
+        main, waits = self._main(line, cause), cause.kind in {"room", "reserved"}
+        found = [self.bounds.as_shrunk(line, main) if waits else main]
+        lasting = [] if cause.kind == "array" else self._lasting(line, cause)
+        if lasting:
+            found = [one for one in found if one.code not in _MOOT]
+        return tuple(sorted([*found, *lasting], key=lambda one: reasons.PRECEDENCE[one.code]))
+
+    def _of_never(self, line: snapshots.Line) -> tuple[reasons.Reason, ...]:
+        """Why a claim that was not tried could never start, as if it had been; () if it could."""
+        told = []
+        for number in (line.shape, *line.others):
+            one = msgspec.structs.replace(line, shape=number, others=())
+            excess = self.bounds.beyond_limits(line, self.situation.shapes[number])
+            found = self._lasting(one, Cause("never"))
+            found += [] if excess is None else [self.bounds.over_limit(excess)]
+            if not found:
+                return ()
+            told.append(found)
+        flags = self.situation.queues.suspended
+        held = [self._suspended(queue) for queue in self.ledger.paths[line.queue] if flags[queue]]
+        ways = (one for each in reasons.hopeful(told) for one in each)
+        return tuple(
+            sorted(dict.fromkeys([*held[:1], *ways]), key=lambda one: reasons.PRECEDENCE[one.code])
+        )
+
+    def _lasting(self, line: snapshots.Line, cause: Cause) -> list[reasons.Reason]:
+        """Why a claim could never start as things are; in one of several pools only if in all."""
+        told = []
+        for number in (line.shape, *line.others):
+            shape = self.situation.shapes[number]
+            alone = None if cause.kind == "quota" else self.bounds.too_much_alone(line, shape)
+            lent = self.bounds.beyond_lending(line, shape)
+            found = [reason for reason in (self.never(number), alone, lent) if reason is not None]
+            if not found:
+                return []
+            told.append(found)
+        return list(reasons.hopeful(told)[0])
+
+    def _of_pools(self, line: snapshots.Line, cause: Cause) -> tuple[reasons.Reason, ...]:
+        """The reasons in each pool that a claim may go to; of those that never fit, of one if all.
+
+        It is told once that it can't start, as of a claim that was tried nowhere. Where a limit
+        forbids it one pool for good it is told what it waits for in the others, and that.
+        """
+        first = replace(cause, shape=-1, elsewhere=())
+        parts = [
+            (msgspec.structs.replace(line, shape=shape, others=()), one)
+            for shape, one in ((cause.shape, first), *cause.elsewhere)
+        ]
+        told = [self.told(*part) for part in parts]
+        return wording.of_pools(self.situation, [part.shape for part, _ in parts], told)
+
+    def _suspended(self, queue: int) -> reasons.Reason:
+        queues = self.situation.queues
+        name = queues.names[queue]
+        by = queues.suspended_by.get(name)
+        if by is None:
+            message = f"queue {name} is suspended"
+            unblocks = f"`muster resume queue/{name}`, or spec.suspend: false in Queue {name}"
+        else:
+            message = f"queue {name} is suspended {by}"
+            unblocks = f"`muster resume queue/{name} --override`, or its end"
+        return reasons.Reason(reasons.ReasonCode.HELD, message, unblocks=unblocks)
+
+    def _main(self, line: snapshots.Line, cause: Cause) -> reasons.Reason:
+        if cause.kind == "suspended":
+            return self._suspended(cause.queue)
+        if cause.kind == "strict":
+            return reasons.Reason(
+                reasons.ReasonCode.BEHIND,
+                f"{cause.subject} goes first, and {reasons.NOBODY_PASSES} "
+                f"{self.situation.queues.names[cause.queue]}, which is strict",
+                unblocks=f"{cause.subject} starts, or the queue's ordering is best-effort",
+            )
+        if cause.kind == "array" and cause.held_back is not None:
+            return cause.held_back
+        if cause.kind == "array":
+            return reasons.Reason(
+                reasons.ReasonCode.ARRAY_LIMIT,
+                "as many of its elements run as its parallelism allows",
+                unblocks="one of its elements ends, or its parallelism is raised",
+            )
+        if cause.kind == "evictions":
+            return reasons.Reason(
+                reasons.ReasonCode.WAITING_FOR_EVICTIONS,
+                f"room is kept for it until {wording.leaving(self.situation, cause.stopping)} "
+                "stopped",
+                unblocks="what is stopping has stopped",
+            )
+        if cause.kind == "kept" and self.now.plan(line.shape) is None:
+            return self._no_room(line.shape, behind=True)  # who had it reserved has started
+        if cause.kind == "kept":
+            return reasons.Reason(
+                reasons.ReasonCode.RESERVED,
+                f"it would fit now, but it could still run when room is due to {cause.subject} "
+                f"at {times.format_time(cause.at)}{wording.reserved_from(cause.until)}",
+                unblocks=f"{cause.subject} starts, or the time limit is shorter",
+            )
+        if cause.excess is not None:
+            if cause.kind == "limit":
+                never = self.bounds.beyond_limits(line, self.situation.shapes[line.shape])
+                return self.bounds.over_limit(never or cause.excess)
+            if cause.kind == "lending":
+                return self.bounds.over_lending(cause.excess)
+            return self.bounds.over_guarantee(line, cause.excess)
+        reason = self._no_room(line.shape, behind=cause.ahead)
+        if cause.kind == "reserved":
+            return reasons.Reason(
+                reason.code,
+                f"{reason.message}{wording.reserved_from(cause.at)}",
+                reason.funnel,
+                reason.unblocks,
+            )
+        return reason
+
+    def could_start(self, line: snapshots.Line) -> bool:
+        """Whether a claim could ever start as queues and nodes are: else nobody can say when."""
+        queues, shape = self.situation.queues, self.situation.shapes[line.shape]
+        if line.others and any(
+            self.could_start(msgspec.structs.replace(line, shape=other, others=()))
+            for other in line.others
+        ):
+            return True
+        if any(queues.suspended[queue] for queue in self.ledger.paths[line.queue]):
+            return False
+        bounds = self.bounds
+        return (
+            bounds.beyond_limits(line, shape) is None
+            and bounds.too_much_alone(line, shape) is None
+            and bounds.beyond_lending(line, shape) is None
+            and self.never(line.shape) is None
+        )
+
+    def never_starts(self, line: snapshots.Line, *, had_room: bool) -> bool:
+        """Whether no nodes could ever hold a claim, or others never lend so much.
+
+        ``had_room``: its shape had room when the cycle began, so that nodes are no question.
+
+        Where work near its own kind may go is another question of an idle cluster than of this one.
+        """
+        shape = self.situation.shapes[line.shape]
+        if self.bounds.beyond_lending(line, shape) is not None:
+            return True
+        never = None if had_room else self.never(line.shape)
+        if never is None:
+            return False
+        near = never.code is not reasons.ReasonCode.NEVER_FITS and bool(shape.affinities)
+        return reasons.is_final(never.code, never.message) and not near
+
+    def never(self, index: int) -> reasons.Reason | None:
+        """Why no element of a shape could start even if the cluster were empty, if so.
+
+        Where that is only for windows that begin too soon, or for volumes that are not there now,
+        it is said as what passes.
+        """
+        if index not in self._never:
+            self._never[index] = self._never_fits(index)
+        return self._never[index]
+
+    def _never_fits(self, index: int) -> reasons.Reason | None:
+        if self._fits_alone(index):
+            return None
+        empty = self._idle()
+        if empty.fits(index):
+            return None
+        shape = self.situation.shapes[index]
+        if shape.unreserved is not None:
+            fits, funnel = self._fits_beside(shape), empty.funnel(index)
+            found = self.never(shape.unreserved)
+            return found or barring.reason(self.situation, shape, funnel, fits)
+        if shape.mountable is not None and self._fits_on(shape, shape.mountable):
+            return self._volume_missing(shape, empty.funnel(index))
+        short = None
+        for position, group in enumerate(shape.groups):
+            there = int(empty.counts(index, position).sum())
+            if there < group.least:
+                short = (group, there)
+                break
+        if short is None and not empty.is_certain(index):
+            return None  # the search for several groups was cut short: it may fit all the same
+        asked = self._asked(shape)
+        code = reasons.ReasonCode.NEVER_FITS
+        unblocks = self._mended(shape)
+        if short is not None and short[1] == 0:
+            task = wording.task_text(self.situation, short[0])
+            message = f"no node that has joined could ever hold a task of {task}"
+            if len(shape.eligible) and not shape.eligible.any():
+                message = f"it may use no node that has joined; a task asks for {task}"
+        elif short is not None:
+            message = (
+                f"{asked} asked; were they empty, the nodes would hold {short[1]} of "
+                f"{short[0].least} such tasks"
+            )
+        elif self._has_domains(shape):
+            code = reasons.ReasonCode.NO_TOPOLOGY_DOMAIN
+            message = f"{asked} asked within one {self._level(shape)}; {reasons.NONE_LARGE_ENOUGH}"
+            unblocks = f"a larger {self._level(shape)} is there, or a wider level is required"
+        else:
+            message = f"{asked} do not fit together, were all nodes empty"
+        return reasons.Reason(code, message, empty.funnel(index), unblocks)
+
+    @staticmethod
+    def _could_hold(nodes: snapshots.NodeColumns, shape: snapshots.Shape) -> snapshots.Mask:
+        """(n,) nodes that have enough of everything for a task of each group, were they idle."""
+        found: snapshots.Mask = np.ones(len(nodes.names), dtype=np.bool_)
+        for group in shape.groups:
+            found &= (nodes.capacity >= group.amounts).all(axis=1)
+        return found
+
+    def _mended(self, shape: snapshots.Shape) -> str:
+        """What would let something start that no node can hold that it may use."""
+        able = self._could_hold(self.situation.nodes, shape) if shape.mends else None
+        found = [words for words, nodes in shape.mends if able is None or (nodes & able).any()]
+        found = found[: wording.NAMES_MAX] + self._layouts(shape)
+        some = bool(shape.eligible.any())
+        found.append(f"nodes that {'can hold it' if some else 'it may use'} are added")
+        found += ["less is asked for"] if some else []
+        return ", or ".join(found)
+
+    def _layouts(self, shape: snapshots.Shape) -> list[str]:
+        """What would tell which GPUs are near each other, where only that is not known."""
+        nodes, found = self.situation.nodes, []
+        able = self._could_hold(nodes, shape) & shape.eligible
+        for group in shape.groups:
+            if not needs_inner(group) or group.inner_preferred:
+                continue
+            known: snapshots.Mask = np.zeros(len(able), dtype=np.bool_)
+            if nodes.inner:
+                known = np.logical_or.reduce(nodes.inner[group.inner] >= 0, axis=1)
+            if (able & ~known).any():
+                words = f"their pool declares nodes.gpus.{INNER_LEVELS[group.inner]}"
+                found += [] if words in found else [words]
+        return found
+
+    def _fits_on(self, shape: snapshots.Shape, more: snapshots.Mask) -> bool:
+        """Whether it would fit on idle nodes if it might go to some more of them."""
+        wider = replace(shape, eligible=shape.eligible | more, unreserved=None, form="")
+        holdings = tuple(replace(holding, shape=-1) for holding in self.situation.holdings)
+        bare = replace(self.situation, shapes=(wider,), lines=(), holdings=holdings, mix=())
+        return Room.empty(replace(bare, line_columns=None)).fits(0)
+
+    def _volume_missing(
+        self, shape: snapshots.Shape, funnel: tuple[reasons.FunnelStep, ...]
+    ) -> reasons.Reason:
+        names = wording.names_text(shape.missing)
+        several = len(shape.missing) > 1
+        said = [step.why for step in funnel if step.why.startswith("volume ")]
+        why = f" ({'; '.join(said[: wording.NAMES_MAX])})" if said else ""
+        return reasons.Reason(
+            reasons.ReasonCode.INSUFFICIENT_RESOURCES,
+            f"volume{'s' if several else ''} {names} {'are' if several else 'is'} not there now "
+            f"on the nodes that could hold {self._asked(shape)}{why}",
+            funnel,
+            f"{names} {'are' if several else 'is'} mounted there as the Volume says",
+        )
+
+    def _fits_alone(self, index: int) -> bool:
+        """Whether one plain task fits on some idle node for certain, told from amounts alone."""
+        nodes, shapes = self.situation.nodes, self.situation.shapes
+        shape = shapes[index]
+        if self._alone is None:
+            sizes = self.now.sizes
+            self._alone = plainly.fitting(
+                sizes, lambda one: plainly.kinds(nodes, shapes[one].eligible)
+            )
+        if self._alone[index]:
+            return True
+        if not plainly.is_plain(shape):
+            return False
+        kinds = self._kinds.get(id(shape.eligible))
+        if kinds is None:
+            kinds = self._kinds[id(shape.eligible)] = plainly.kinds(nodes, shape.eligible)
+        cpu, memory, _ = shape.groups[0].amounts
+        asked = np.array((cpu, memory, shape.groups[0].devices))
+        return bool((kinds >= asked).all(axis=1).any())
+
+    def _level(self, shape: snapshots.Shape) -> str:
+        levels = [shape.required_level, *(group.required_level for group in shape.groups)]
+        levels += [group.slice_level for group in shape.groups if group.slice_size]
+        narrowest = max(levels)
+        return self.situation.levels[narrowest] if narrowest >= 0 else "domain"
+
+    @staticmethod
+    def _has_domains(shape: snapshots.Shape) -> bool:
+        return shape.required_level >= 0 or any(
+            group.required_level >= 0 or group.slice_size for group in shape.groups
+        )
+
+    def _no_room(self, index: int, *, behind: bool) -> reasons.Reason:
+        key = (index, behind)
+        if key not in self._room:
+            found = self._behind(index) if behind else None
+            self._room[key] = found or self._insufficient(index)
+        return self._room[key]
+
+    def _behind(self, index: int) -> reasons.Reason | None:
+        """It had room when the cycle began, and others took it."""
+        if self._plain is None:
+            self._plain = self._first.plain()
+        if not (self._plain[index] or self._first.fits(index)):
+            return None
+        shape = self.situation.shapes[index]
+        names = wording.names_text(self._ahead(shape.eligible))
+        return reasons.Reason(
+            reasons.ReasonCode.BEHIND,
+            f"it would fit, but others go first: {names}",
+            unblocks=f"{self._asked(shape)} come free and nobody else goes first",
+        )
+
+    def _ahead(self, eligible: snapshots.Mask) -> tuple[str, ...]:
+        """The first who got room on nodes that a shape may use."""
+        known = self._takers_on.get(id(eligible))
+        if known is None:
+            first: dict[str, None] = {}
+            for job, nodes in self.takers:
+                if any(eligible[node] for node in nodes):
+                    first[job] = None
+                if len(first) > wording.NAMES_MAX:
+                    break
+            known = self._takers_on[id(eligible)] = tuple(first)
+        return known
+
+    def _asked(self, shape: snapshots.Shape) -> str:
+        """What one element of a shape asks for."""
+        return wording.shape_text(self.situation, shape)
+
+    def _insufficient(self, index: int) -> reasons.Reason:
+        shape = self.situation.shapes[index]
+        funnel = self.now.funnel(index)
+        held, group = 0, shape.groups[0]
+        if len(shape.groups) > 1 or group.least != 1 or self._has_domains(shape):
+            held, group = self._scarcest(index)
+        asked = self._asked(shape)
+        count = len(self.situation.nodes.names)
+        steps = ", ".join(f"{step.count} {step.why}" for step in funnel)
+        message = f"{asked} asked; {count} node{'s' if count != 1 else ''}: {steps}"
+        if self._has_domains(shape) and held >= group.least:
+            return reasons.Reason(
+                reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
+                f"{message}; not within one {self._level(shape)}",
+                funnel,
+                f"{self._asked(shape)} come free within one {self._level(shape)}",
+            )
+        one = len(shape.groups) == 1 and group.least == 1
+        code = reasons.ReasonCode.INSUFFICIENT_RESOURCES
+        free = f"{wording.freed_text(self.situation, group)} come free on one node"
+        kept = [words for step in funnel for words in funnels.freed(shape, step.why)]
+        if any(step.why.startswith("lack ") for step in funnel):
+            kept = []
+        if not kept and self._is_fragmented(shape):
+            code = reasons.ReasonCode.FRAGMENTED
+            message = f"enough is free, but not together: {message}"
+        if kept:
+            free = ", or ".join(kept)
+        elif not one and held >= group.least:
+            free = f"{asked} have room together"
+        elif not one:
+            free = (
+                f"{wording.together(self.situation, group)} at once; {held} of them have room now"
+            )
+        return reasons.Reason(code, message, funnel, self._unblocks(shape, group, free))
+
+    def _unblocks(self, shape: snapshots.Shape, group: snapshots.GroupShape, free: str) -> str:
+        """What would make room: work that ends, reservations, or nodes that take work again."""
+        nodes = self.situation.nodes
+        windows = barring.of_groups(self.situation, shape, (group,))
+        over = barring.or_over(self.situation, windows, self._fits_beside(shape))
+        shut = self._shut(shape.eligible)
+        shut = shut[(nodes.capacity[shut] >= group.amounts).all(axis=1)]
+        if not shut.size:
+            return f"{free}{over}"
+        words = [words for words, rows in funnels.closed(nodes) if np.isin(rows, shut).any()]
+        which = f" that is {' or '.join(words)}" if words else ""
+        again = f"a node{which} {reasons.WORK_AGAIN}"
+        if not (shape.eligible & nodes.accepts).any():
+            return f"{again}{over}; `muster nodes` tells why each does not"
+        return f"{free}{over}, or {again}"
+
+    def _fits_beside(self, shape: snapshots.Shape) -> Callable[[snapshots.Mask], bool]:
+        """Whether what windows bar would fit on some idle nodes, were it not for the windows."""
+
+        def fits(within: snapshots.Mask) -> bool:
+            whole = shape.unreserved
+            return whole is not None and self._idle().fits(whole, within=within)
+
+        return fits
+
+    def _idle(self) -> Room:
+        """The room as if every node was idle."""
+        if self._empty is None:
+            self._empty = Room.empty(self.situation, like=self.now)
+        return self._empty
+
+    def _shut(self, eligible: snapshots.Mask) -> NDArray[np.intp]:
+        """Rows of nodes of a mask that take no work."""
+        found = self._shut_of.get(id(eligible))
+        if found is None:
+            shut = np.flatnonzero(eligible & ~self.situation.nodes.accepts)
+            found = self._shut_of[id(eligible)] = shut
+        return found
+
+    def _is_fragmented(self, shape: snapshots.Shape) -> bool:
+        if any(group.profile >= 0 for group in shape.groups):
+            return False  # what is free of other devices is of no use to it
+        asked, mask = shape.least, id(shape.eligible)
+        free = self._free.get(mask)
+        if free is None:
+            usable = shape.eligible & self.situation.nodes.accepts
+            cpu, memory, gpu = self.now.amounts[usable].sum(axis=0).tolist()
+            free = self._free[mask] = (cpu, memory, gpu)
+        return asked[ledgers.GPU] > 0 and all(free[r] >= asked[r] for r in ledgers.RESOURCES)
+
+    def _scarcest(self, index: int) -> tuple[int, snapshots.GroupShape]:
+        """The group with the least room for its tasks, and the number that has room."""
+        ranked = []
+        for position, group in enumerate(self.situation.shapes[index].groups):
+            held = min(int(self.now.counts(index, position).sum()), group.least)
+            ranked.append((held / max(1, group.least), position, held, group))
+        least = min(ranked, key=lambda entry: entry[:2])
+        return least[2], least[3]

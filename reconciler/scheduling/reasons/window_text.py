@@ -1,0 +1,121 @@
+"""Which windows keep work from nodes, and what lets it start all the same, in words.
+
+A shape that windows have taken nodes from comes in; the windows of nodes that could hold its tasks
+go out, when they are and what would end that. Lines of any time limit share a shape, so what is
+said is true for each.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.values import quantities, times
+from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.reasons import reason_text as wording
+
+
+def of_groups(
+    situation: snapshots.Snapshot, shape: snapshots.Shape, groups: Sequence[snapshots.GroupShape]
+) -> list[snapshots.Window]:
+    """The windows that keep a shape from nodes that could hold a task of some of its groups."""
+    if shape.unreserved is None:
+        return []
+    capacity = situation.nodes.capacity
+    able = np.any([(capacity >= group.amounts).all(axis=1) for group in groups], axis=0)
+    able &= situation.shapes[shape.unreserved].eligible
+    windows = [situation.windows[index] for index in shape.barred]
+    return [window for window in windows if (window.nodes & able).any()]
+
+
+def reason(
+    situation: snapshots.Snapshot,
+    shape: snapshots.Shape,
+    funnel: tuple[reasons.FunnelStep, ...],
+    fits: Callable[[snapshots.Mask], bool],
+) -> reasons.Reason:
+    """A shape fits, but for windows that begin before it could end, or have begun."""
+    spans, unblocks = told(situation, of_groups(situation, shape, shape.groups), fits)
+    return reasons.Reason(
+        reasons.ReasonCode.RESERVED,
+        f"{wording.shape_text(situation, shape)} asked; it could still run when nodes that it "
+        f"needs are reserved for others: {spans}",
+        funnel,
+        unblocks,
+    )
+
+
+def told(
+    situation: snapshots.Snapshot,
+    windows: Sequence[snapshots.Window],
+    fits: Callable[[snapshots.Mask], bool],
+) -> tuple[str, str]:
+    """When some windows hold, each reservation once, and what lets work start that they bar.
+
+    Args:
+        situation: the snapshot.
+        windows: those that bar it.
+        fits: whether it would fit on (n,) nodes alone, were they idle.
+    """
+    first: dict[str, snapshots.Window] = {}
+    times_of = Counter(window.name for window in windows)
+    for window in sorted(windows, key=lambda window: (window.starts_at, window.name)):
+        first.setdefault(window.name, window)
+    spans = tuple(
+        f"{name} from {times.format_time(window.starts_at)} to {times.format_time(window.ends_at)}"
+        f"{' and again' if times_of[name] > 1 else ''}"
+        for name, window in first.items()
+    )
+    several = len(first) > 1
+    begun = [window for window in first.values() if window.starts_at <= situation.now]
+    ahead = tuple(name for name, window in first.items() if window.starts_at > situation.now)
+    ways = [_over(situation, tuple(first))]
+    if not begun:
+        begin = "they begin" if several else "it begins"
+        ways.append(f"a time limit by which it ends before {begin}")
+    elif ahead and fits(~np.any([window.nodes for window in begun], axis=0)):
+        verb = "begin" if len(ahead) > 1 else "begins"
+        names = wording.names_text(ahead)
+        ways.append(f"a time limit by which it ends before {names} {verb}")
+    return wording.names_text(spans), ", or ".join(ways)
+
+
+def or_over(
+    situation: snapshots.Snapshot,
+    windows: Sequence[snapshots.Window],
+    fits: Callable[[snapshots.Mask], bool],
+) -> str:
+    """What also helps where windows keep nodes from work, beside room; empty without windows."""
+    if not windows:
+        return ""
+    spans, unblocks = told(situation, windows, fits)
+    return f", or {unblocks} ({spans})"
+
+
+def _over(situation: snapshots.Snapshot, names: tuple[str, ...]) -> str:
+    """That some reservations are over; of those that recur, what fits between their times."""
+    gaps = {name: gap for name in names if (gap := _between(situation, name)) is not None}
+    without = tuple(name for name, gap in gaps.items() if gap <= 0)
+    if without:
+        verb, whose = ("leave", "their") if len(without) > 1 else ("leaves", "its")
+        return f"{wording.names_text(without)} {verb} time between two of {whose} times"
+    over = "those reservations are over" if len(names) > 1 else "that reservation is over"
+    if not gaps:
+        return over
+    between = " and ".join(
+        f"between two {'of its times' if len(names) == 1 else f'times of {name}'} "
+        f"(at most {quantities.format_duration(math.ceil(gap))})"
+        for name, gap in list(gaps.items())[: wording.NAMES_MAX]
+    )
+    return f"{over}, with a time limit shorter than what is {between}"
+
+
+def _between(situation: snapshots.Snapshot, name: str) -> float | None:
+    """Seconds at the most between two times of a reservation; None: it holds no second time."""
+    held = sorted((w for w in situation.windows if w.name == name), key=lambda w: w.starts_at)
+    gaps = [after.starts_at - before.ends_at for before, after in itertools.pairwise(held)]
+    gaps += [window.again_at - window.ends_at for window in held if window.again_at < math.inf]
+    return max(gaps, default=None)

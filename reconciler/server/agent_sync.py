@@ -1,0 +1,314 @@
+"""``POST /v1/nodes/NODE/sync``: what a node says goes to the loop, what the loop decided goes back.
+
+What the agent hears here renews its leases, so it is answered only while the loop can be told of
+it: with no link there is a 503 and nothing is renewed. Nobody waits for a cycle: where the loop has
+to say first how a node stands, its long poll waits for that as for other news, and whatever is to
+be answered before renews nothing and says so.
+"""
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+from litestar import Request, Response, post
+from litestar.datastructures import State
+from litestar.exceptions import ClientException
+from litestar.params import FromPath
+
+from reconciler.model.observed import devices
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import loop_messages as link
+from reconciler.model.state import report_limits as plausible
+from reconciler.model.values import hostlists
+from reconciler.server import services
+from reconciler.server.auth import authentication as access
+from reconciler.server.auth import csrf as origins
+from reconciler.server.errors import Failure
+from reconciler.server.loop_link import LinkDownError
+from reconciler.server.nodes import sessions
+
+#: The longest that a poll waits, whatever the agent asks for.
+WAIT_S_MAX = 60.0
+RETRY_AFTER_S = 1.0
+ADOPT_RETRY_AFTER_S = 5.0
+#: How long the loop may take to say how a node stands, where its agent knows only answers that
+#: renew its leases.
+CONFIRM_S_MAX = 20.0
+#: After this part of the time for which a contact counts the loop is asked again, ahead of its end.
+ASK_PART = 0.5
+
+_decode = msgspec.msgpack.Decoder(wire.SyncRequest).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``wire.SyncResponse`` with the assignments as the loop encoded them."""
+
+    epoch: int
+    version: int
+    set: msgspec.Raw | None = None
+    acknowledged: tuple[str, ...] = ()
+    want_inventory: bool = False
+    poll_s: float = 30.0
+    log_requests: tuple[wire.LogRequest, ...] = ()
+    renews: bool = True
+
+
+def parse(node: str, body: bytes) -> wire.SyncRequest:
+    """A request that makes sense.
+
+    Raises:
+        Failure: 400, with what is wrong.
+    """
+    if not hostlists.is_name(node):
+        raise Failure(
+            400,
+            f"{node[:60]!r} is no name of a node: expected letters, digits, `.` and `-`, at most "
+            f"{hostlists.NAME_CHARACTERS_MAX} characters, as a pool's `hosts` can declare it",
+        )
+    try:
+        request = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Failure(400, f"sync of node {node} can't be read: {error}") from None
+    if request.protocol != wire.PROTOCOL_VERSION:
+        raise Failure(
+            400,
+            f"node {node} speaks protocol version {request.protocol}, this controller "
+            f"{wire.PROTOCOL_VERSION}; install the same version of Muster on both",
+        )
+    if request.node != node:
+        raise Failure(400, f"the path says node {node}, the body {request.node!r}")
+    return _plausible(request, time.time())
+
+
+def _plausible(request: wire.SyncRequest, now: float) -> wire.SyncRequest:
+    """The request with what it says of hardware and use within what a machine can have."""
+    if request.inventory is None and request.usage is None and request.gpu_usage is None:
+        return request
+    told, used, gpus = request.inventory, request.usage, request.gpu_usage
+    return msgspec.structs.replace(
+        request,
+        inventory=None if told is None else plausible.inventory(told),
+        usage=None if used is None else plausible.usage(used, now),
+        gpu_usage=None if gpus is None else plausible.gpu_usage(gpus, now),
+    )
+
+
+def require_ready(service: services.Services) -> link.Published:
+    """What the loop last published.
+
+    Raises:
+        Failure: 503, while it is away or not ready.
+    """
+    published = service.link.published
+    if published is None or not service.link.ready:
+        raise Failure(
+            503, "the controller's loop is not ready yet; come again", retry_after_s=RETRY_AFTER_S
+        )
+    if published.adopting:
+        raise Failure(
+            503,
+            "the store is empty and the repository was run before: nodes are left alone until "
+            "`muster adopt` says which jobs are new",
+            retry_after_s=ADOPT_RETRY_AFTER_S,
+        )
+    return published
+
+
+def busy_ratios(usage: tuple[devices.GpuUsage, ...]) -> tuple[tuple[int, float], ...]:
+    """How busy each GPU is, by number, of those that tell."""
+    return tuple(
+        (one.index, one.utilization_ratio) for one in usage if one.utilization_ratio is not None
+    )
+
+
+async def forward(
+    service: services.Services,
+    session: sessions.Session,
+    request: wire.SyncRequest,
+    poll_s: float,
+    *,
+    new: bool,
+) -> None:
+    """Tell the loop what carries news, and ask how the node stands where that gets uncertain.
+
+    Raises:
+        LinkDownError: it could not be told.
+    """
+    now = service.sessions.clock()
+    due = not session.asking and not session.is_sure(now, poll_s, ASK_PART)
+    told = (service.link.generation, request.boot_id, request.incarnation, request.have)
+    if (
+        due
+        or new
+        or request.attempts
+        or request.inventory is not None
+        or request.usage is not None
+        or request.remedies
+        or session.told != told
+    ):
+        question = session.ask(now) if due else 0
+        ratios = busy_ratios(session.gpu_usage)
+        await service.link.report(link.Reported(request, time.time(), question, ratios))
+        session.told = told
+
+
+async def make_sure(
+    service: services.Services,
+    session: sessions.Session,
+    request: wire.SyncRequest,
+    exchange: int,
+    *,
+    wait_s: float,
+    poll_s: float,
+) -> bool:
+    """Whether the loop has not given the node up; waits for its word while there is time.
+
+    Raises:
+        Failure: 503, the loop does not say, and the agent knows no answer that renews nothing.
+    """
+    clock = service.sessions.clock
+    if session.is_sure(clock(), poll_s):
+        return True
+    if request.accepts_unrenewed:
+        await session.settle(wait_s, exchange)
+        return session.is_sure(clock(), poll_s)
+    await session.settle(CONFIRM_S_MAX, None)
+    if not session.is_sure(clock(), poll_s):
+        raise _unsure(session.node)
+    return True
+
+
+def _unsure(node: str) -> Failure:
+    return Failure(
+        503, f"the loop has not said how node {node} stands", retry_after_s=RETRY_AFTER_S
+    )
+
+
+async def converse(
+    service: services.Services,
+    session: sessions.Session,
+    request: wire.SyncRequest,
+    exchange: int,
+    published: link.Published,
+    *,
+    new: bool,
+) -> bytes:
+    """Forward, wait, and encode the answer."""
+    clock = service.sessions.clock
+    wait_s = 0.0 if service.stopping.is_set() else min(max(request.wait_s, 0.0), WAIT_S_MAX)
+    entered_at = clock()
+    if new:
+        session.doubt()  # another agent, or the first: let the loop say what it is to have
+    poll_s = published.poll_s
+    await forward(service, session, request, poll_s, new=new)
+    sure = await make_sure(service, session, request, exchange, wait_s=wait_s, poll_s=poll_s)
+    if sure and (left_s := entered_at + wait_s - clock()) > 0:
+        await session.wait(exchange, request.have, left_s)
+        sure = session.is_sure(clock(), poll_s)
+    published = require_ready(service)
+    superseded = exchange != session.exchange
+    renews = sure and _is_told(service, session, entered_at, superseded=superseded)
+    if not renews and not request.accepts_unrenewed:
+        raise _unsure(session.node)  # its agent would take any other answer for a renewal
+    acknowledged, log_requests = ((), ()) if superseded else session.take()
+    epoch = session.epoch or published.epoch
+    payload = session.payload if sure and session.has_set_for(request.have) else None
+    if payload is not None:
+        version = session.version
+    else:
+        version = request.have[1] if request.have[0] == epoch else 0
+    answer = Answer(
+        epoch=epoch,
+        version=version,
+        set=None if payload is None else msgspec.Raw(payload),
+        acknowledged=acknowledged,
+        want_inventory=new and request.inventory is None,
+        poll_s=published.poll_s,
+        log_requests=log_requests,
+        renews=renews,
+    )
+    return _encode(answer)
+
+
+def _is_told(
+    service: services.Services, session: sessions.Session, entered_at: float, *, superseded: bool
+) -> bool:
+    """Have the loop know of an answer; whether it will in time for what the answer renews.
+
+    Raises:
+        LinkDownError: it could not be told.
+    """
+    now = service.sessions.clock()
+    if not superseded and service.link.answered(session.node, time.time()):
+        session.known(now)
+    return session.may_renew_untold(entered_at)
+
+
+@post(
+    "/v1/nodes/{node:str}/sync",
+    status_code=200,
+    opt={access.OPTION: access.NODES, origins.OPTION: origins.MSGPACK},
+    request_max_body_size=wire.SYNC_BYTES_MAX,
+    summary="Agents: say what is, hear what has to be (msgpack)",
+    include_in_schema=False,
+)
+async def sync(
+    node: FromPath[str], request: Request[Any, Any, State], state: State
+) -> Response[Any]:
+    """One exchange with an agent."""
+    service: services.Services = state.services
+    said = parse(node, await request.body())
+    published = require_ready(service)
+    session = service.sessions.of(node)
+    if session is None:
+        raise Failure(429, f"node {node}: {sessions.NODES_MAX} nodes are known already")
+    who = (said.boot_id, said.incarnation)
+    new = session.holder != who
+    follows = said.follows[-wire.FOLLOWS_MAX :]
+    entered = session.enter(who, published.poll_s, service.sessions.clock(), follows)
+    if isinstance(entered, sessions.Busy):
+        raise Failure(409, entered.message, retry_after_s=entered.retry_after_s)
+    session.reported_at = time.time()
+    if said.usage is not None:
+        session.usage = said.usage
+    if said.gpu_usage is not None:
+        session.gpu_usage = said.gpu_usage
+        said = msgspec.structs.replace(said, gpu_usage=None)
+    if said.task_metrics is not None:
+        session.hear(said.task_metrics)
+        said = msgspec.structs.replace(said, task_metrics=None)
+    if said.task_use is not None:
+        session.hear_use(said.task_use, session.reported_at)
+        said = msgspec.structs.replace(said, task_use=None)
+    service.node_pages.told(node)
+    closed = False
+    talk = asyncio.ensure_future(converse(service, session, said, entered, published, new=new))
+    cut = asyncio.ensure_future(_disconnected(request)) if said.wait_s > 0 else None
+    try:
+        if cut is not None:
+            await asyncio.wait({talk, cut}, return_when=asyncio.FIRST_COMPLETED)
+            if not talk.done():
+                closed = True
+                raise ClientException("the agent's connection was closed")
+        body = await talk
+    except LinkDownError as error:
+        raise Failure(503, str(error), retry_after_s=RETRY_AFTER_S) from None
+    except asyncio.CancelledError:
+        closed = True
+        raise
+    finally:
+        for task in (talk, cut):
+            if task is not None:
+                task.cancel()
+        session.leave(entered, service.sessions.clock(), closed=closed)
+    return Response(body, media_type="application/msgpack")
+
+
+async def _disconnected(request: Request[Any, Any, State]) -> None:
+    """Until the client's connection is closed."""
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            return

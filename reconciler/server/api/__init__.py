@@ -1,0 +1,1 @@
+"""Read-only endpoints of the API."""

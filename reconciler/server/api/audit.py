@@ -1,0 +1,229 @@
+"""``GET /v1/audit``: what became of revisions, and whether the log of it is whole."""
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from litestar import get
+from litestar.datastructures import State
+from litestar.params import Parameter
+
+from reconciler.model.values import times
+from reconciler.operations.audit import audit_entries as auditing
+from reconciler.operations.audit import audit_log as auditlog
+from reconciler.operations.audit import verify_worker as auditverifying
+from reconciler.operations.views import json_format as viewforms
+from reconciler.server import errors as failures
+from reconciler.server import services
+from reconciler.server.api import envelopes as lists
+from reconciler.server.process import worker_processes as children
+
+#: The most entries of one answer.
+ENTRIES_MAX = 1000
+#: The longest that going along the chain may take; 64 MiB of it take about a second.
+VERIFY_S_MAX = 300.0
+_DECODE_VERDICT = msgspec.json.Decoder(auditlog.Verdict).decode
+
+
+class CommitView(viewforms.View, frozen=True):
+    """A commit: who it says made it and for whom, and who has signed that.
+
+    ``signer`` is as whom it counts, empty where that is nobody, null where nobody looked.
+    """
+
+    id: str
+    author: str
+    subject: str
+    submitter: str
+    signer: str | None
+
+
+class ProblemView(viewforms.View, frozen=True):
+    """What was refused or held."""
+
+    rule: str
+    object: str
+    message: str
+
+
+class DroppedView(viewforms.View, frozen=True):
+    """Lines that were dropped, being older than ``retention.audit`` lets them become.
+
+    ``begins``: the first line that is there or is accounted for as dropped; ``first`` and ``last``:
+    those that this tells of; ``hash``: of the last of them.
+    """
+
+    begins: int
+    first: int
+    last: int
+    hash: str
+    newest_at: str
+    keep_s: int
+
+
+class EntryView(viewforms.View, frozen=True):
+    """What became of one revision, or, with ``dropped``, which old lines left this log."""
+
+    number: int
+    hash: str
+    at: str
+    revision: str
+    result: str
+    structure_revision: str | None
+    jobs_revision: str | None
+    duration_s: float
+    commits: list[CommitView]
+    added: int
+    changed: int
+    removed: int
+    objects: list[str]
+    message: str
+    problems: list[ProblemView]
+    dropped: DroppedView | None = None
+
+
+class Entries(lists.Envelope, frozen=True, kw_only=True):
+    """The newest first."""
+
+    items: list[EntryView]
+
+
+class Verified(viewforms.View, frozen=True):
+    """The number of the last line that is good, its hash, and what is wrong after it.
+
+    ``anchor``: the line that says that all before the first one there is were dropped; ``torn``:
+    the last line is half written, as a crash leaves it, and is not counted.
+    """
+
+    lines: int
+    last: str
+    wrong: str
+    anchor: EntryView | None = None
+    torn: bool = False
+
+
+#: The first number, and the files as they were before they were gone along.
+_Question = tuple[int, tuple[tuple[str, int, int, int], ...]]
+
+
+class Verifications(children.Turns):
+    """Goes along the log in a process of its own: once for all who ask while its files stay."""
+
+    def __init__(self, log: auditlog.Log) -> None:
+        super().__init__("", "verifications", VERIFY_S_MAX)
+        self._log = log
+        self._answered: tuple[_Question, auditlog.Verdict] | None = None
+        self._asked: dict[_Question, asyncio.Task[auditlog.Verdict]] = {}
+
+    async def verdict(self, first: int) -> auditlog.Verdict:
+        """What comes of going along the chain from a number on.
+
+        Raises:
+            Failure: too many wait already, it took too long, or the log can't be read.
+        """
+        try:
+            question = (first, await asyncio.to_thread(self._log.state))
+        except OSError as error:
+            raise failures.Failure(503, f"the log can't be read: {error}") from None
+        if self._answered is not None and self._answered[0] == question:
+            return self._answered[1]
+        task = self._asked.get(question)
+        if task is None:
+            task = self._asked[question] = asyncio.create_task(self._verify(question))
+            task.add_done_callback(lambda done: self._done(question, done))
+        return await asyncio.shield(task)  # others wait for it when one of them leaves
+
+    def _done(self, question: _Question, task: asyncio.Task[auditlog.Verdict]) -> None:
+        del self._asked[question]
+        if not task.cancelled() and task.exception() is None:
+            self._answered = (question, task.result())
+
+    async def _verify(self, question: _Question) -> auditlog.Verdict:
+        status, told = await self.run(
+            auditverifying.__name__, "--log", str(self._log.path), "--first", str(question[0])
+        )
+        if status == auditverifying.UNREADABLE:
+            raise failures.Failure(503, told.decode(errors="replace"))
+        if status:
+            raise failures.Failure(500, "going along the log failed; the server's log has it")
+        return _DECODE_VERDICT(told)
+
+
+def _commit_view(of: auditing.CommitEntry) -> CommitView:
+    signer = None if of.signer is msgspec.UNSET else of.signer
+    return CommitView(of.id, of.author, of.subject, of.submitter, signer)
+
+
+def _view(line: auditlog.Line) -> EntryView:
+    entry = line.entry
+    return EntryView(
+        number=line.number,
+        hash=line.hash,
+        at=times.format_time(entry.at),
+        revision=entry.revision,
+        result=entry.result,
+        structure_revision=entry.structure_revision,
+        jobs_revision=entry.jobs_revision,
+        duration_s=entry.duration_s,
+        commits=[_commit_view(one) for one in entry.commits],
+        added=entry.added,
+        changed=entry.changed,
+        removed=entry.removed,
+        objects=list(entry.objects),
+        message=entry.message,
+        problems=[ProblemView(p.rule, p.object, p.message) for p in entry.problems],
+        dropped=None if entry.dropped is msgspec.UNSET else _dropped_view(entry.dropped),
+    )
+
+
+def _dropped_view(of: auditing.Dropped) -> DroppedView:
+    return DroppedView(
+        begins=of.begins,
+        first=of.first,
+        last=of.last,
+        hash=of.hash,
+        newest_at=times.format_time(of.newest_at),
+        keep_s=of.keep_s,
+    )
+
+
+@get(
+    "/v1/audit",
+    status_code=200,
+    responses=failures.responses(400, 401, 403, 500),
+    summary="What became of each revision, the newest first",
+)
+async def entries(
+    state: State, limit: Annotated[int, Parameter(ge=1, le=ENTRIES_MAX)] = 100
+) -> Entries:
+    """The commits of each, what they changed, and the outcome."""
+    log = _log(state.services)
+    try:
+        found = await asyncio.to_thread(log.tail, limit)
+    except ValueError as error:
+        raise failures.Failure(500, str(error)) from None
+    return Entries(items=[_view(line) for line in found], **lists.head(state.services))
+
+
+@get(
+    "/v1/audit/verify",
+    status_code=200,
+    responses=failures.responses(400, 401, 403, 429, 500, 503),
+    summary="Whether the log of revisions is whole",
+)
+async def verify(state: State, first: Annotated[int, Parameter(ge=1)] = 1) -> Verified:
+    """Goes along the whole chain; ``first``: its first number, where what was before is gone.
+
+    One at a time, and not again while the files of the log are as they were.
+    """
+    verifications: Verifications = state.verifications
+    found = await verifications.verdict(first)
+    anchor = None if found.anchor is None else _view(found.anchor)
+    return Verified(found.lines, found.last, found.wrong, anchor, found.torn)
+
+
+def _log(service: services.Services) -> auditlog.Log:
+    return auditlog.Log(service.audit_path)
+
+
+HANDLERS = [entries, verify]

@@ -1,0 +1,173 @@
+"""Health, readiness and metrics: for machines, without tokens where a prober has none."""
+
+import asyncio
+import gzip
+import re
+import time
+from typing import Any
+
+import msgspec
+from litestar import MediaType, Request, Response, get
+from litestar.datastructures import State
+from litestar.enums import ScopeType
+from litestar.params import FromPath
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from reconciler.metrics import openmetrics
+from reconciler.server import errors as failures
+from reconciler.server import services
+from reconciler.server.api import content_negotiation as accepting
+from reconciler.server.auth import authentication as access
+from reconciler.server.nodes import node_metrics_pages as nodepages
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = f"{openmetrics.MEDIA_TYPE}; version=1.0.0; charset=utf-8"
+#: A host with or without its port.
+_HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+_OPEN: dict[str, Any] = {access.OPTION: None}
+
+
+class Health(msgspec.Struct, frozen=True):
+    """``ok``, or why not."""
+
+    status: str
+
+
+@get("/healthz", opt=_OPEN, summary="Whether this process answers")
+async def healthz() -> Health:
+    """It does."""
+    return Health("ok")
+
+
+@get(
+    "/readyz",
+    opt=_OPEN,
+    responses=failures.responses(503),
+    summary="Whether agents and users can be served",
+)
+async def readyz(state: State) -> Health:
+    """Ready while the loop is connected and has a revision."""
+    service: services.Services = state.services
+    if not service.link.ready:
+        what = "is not ready" if service.link.connected else "is not connected"
+        raise failures.Failure(503, f"the controller's loop {what}", retry_after_s=1.0)
+    return Health("ok")
+
+
+@get(
+    "/metrics",
+    media_type=MediaType.TEXT,
+    responses=failures.responses(401, 403, 503),
+    summary="The cluster's series, for Prometheus",
+)
+async def cluster_metrics(request: Request[Any, Any, State], state: State) -> Response[bytes]:
+    """The page as the loop published it after its last cycle, and what the server counted.
+
+    As OpenMetrics, with a job as the exemplar of each bucket of waiting times, where that is asked
+    for; else in Prometheus' text format.
+    """
+    service: services.Services = state.services
+    published = service.link.published
+    if published is None:
+        raise failures.Failure(503, "the controller's loop is not connected", retry_after_s=1.0)
+    sessions_open, others = service.sessions.counts()
+    own = service.answers.render(open_sessions=sessions_open, other_sessions=others)
+    page = published.metrics or b""
+    headers = {"Vary": "Accept"}
+    takes = request.headers.get("accept", "")
+    if accepting.weight(takes, openmetrics.MEDIA_TYPE) <= accepting.weight(takes, "text/plain"):
+        return Response(page + own, media_type=TEXT, headers=headers)
+    page = service.converted.of(page) + openmetrics.of(own) + openmetrics.END
+    return Response(page, media_type=OPENMETRICS, headers=headers)
+
+
+@get(
+    "/metrics/nodes/{node:str}",
+    media_type=MediaType.TEXT,
+    responses=failures.responses(400, 401, 403, 404, 503),
+    summary="One node's series, for Prometheus",
+)
+async def node_metrics(
+    node: FromPath[str], request: Request[Any, Any, State], state: State
+) -> Response[bytes]:
+    """The page of one node, as it was made when the node last reported."""
+    service: services.Services = state.services
+    try:
+        page = await service.node_pages.page(node)
+    except nodepages.BusyError as error:
+        raise failures.Failure(503, str(error), retry_after_s=5.0) from None
+    if page is None:
+        raise failures.Failure(404, f"node {node} is not known")
+    headers = {"Vary": "Accept-Encoding"}
+    if accepting.weight(request.headers.get("accept-encoding", ""), "gzip"):
+        headers["Content-Encoding"] = "gzip"
+    else:
+        page = gzip.decompress(page)
+    return Response(page, media_type=TEXT, headers=headers)
+
+
+def counted(app: ASGIApp) -> ASGIApp:
+    """Count each answer of ``app`` by the pattern of its path."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == ScopeType.WEBSOCKET:
+            await app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 0
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await app(scope, receive, sent)
+        finally:
+            service: services.Services = scope["litestar_app"].state.services
+            pattern, took_s = scope.get("path_template", ""), time.perf_counter() - began
+            service.answers.count(pattern or "/", scope["method"], status, took_s)
+
+    return answer
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What Prometheus is to scrape (its ``http_sd`` format)."""
+
+    targets: list[str]
+    labels: dict[str, str]
+
+
+@get(
+    "/v1/prometheus/targets",
+    responses=failures.responses(401, 403, 503),
+    summary="What to scrape, in the format of Prometheus' http_sd",
+)
+async def targets(state: State, request: Request[Any, Any, Any]) -> list[Target]:
+    """The cluster page and one page a node, which are kept up to date from then on.
+
+    They are where this was asked for: what the server listens on, such as 0.0.0.0, or is behind a
+    proxy, is no address for others.
+    """
+    asked = request.headers.get("host", "")
+    address = asked if _HOST.fullmatch(asked) else state.address
+    service: services.Services = state.services
+    nodes = await asyncio.to_thread(service.reader.nodes)
+    service.node_pages.listed(node.name for node in nodes)
+    found = [Target([address], {"__metrics_path__": "/metrics", "job": "muster"})]
+    found += [
+        Target(
+            [address],
+            {
+                "__metrics_path__": f"/metrics/nodes/{node.name}",
+                "job": "muster-nodes",
+                "node": node.name,
+                "pool": node.pool,
+            },
+        )
+        for node in nodes
+    ]
+    return found
+
+
+HANDLERS = [healthz, readyz, cluster_metrics, node_metrics, targets]

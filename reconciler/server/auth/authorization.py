@@ -1,0 +1,373 @@
+"""Whether a caller may do what it asks for: the rules of ``Access``, by the token's identity.
+
+The same rules decide on signed commits (``desired.provenance``). A token with the role ``admin`` is
+above them, as is everybody where there is no token file: it is for who runs the controller.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from reconciler.changes import requests
+from reconciler.desired.documents import object_changes as altered
+from reconciler.model import desired
+from reconciler.model.policy import access as rules
+from reconciler.model.state import records
+from reconciler.model.values import times
+from reconciler.operations.changes import remote_changes as submission
+from reconciler.operations.changes import suspension as suspending
+from reconciler.operations.views import job_views as views
+from reconciler.server import errors as failures
+from reconciler.server.auth import tokens
+from reconciler.store import Reader
+
+ADMIN = "admin"
+#: Verbs that act upon the document of a job, which says whose it is.
+OF_DOCUMENTS = frozenset({"cancel", "hold", "release", "rerun", "prune"})
+
+
+class Known(Protocol):
+    """What is looked up of the store to judge a change."""
+
+    def view(self, name: str) -> bytes | None:
+        """What the loop keeps for showing."""
+        ...
+
+    def job(self, name: str) -> records.JobRecord | None:
+        """The newest run of a job."""
+        ...
+
+    def node(self, name: str) -> records.NodeRecord | None:
+        """A node."""
+        ...
+
+
+class Once:
+    """A store whose views are read once, however many changes are judged by them.
+
+    Whoever asks makes one after the question came, so that nobody is judged by what stood before.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._views: dict[str, bytes | None] = {}
+
+    def view(self, name: str) -> bytes | None:
+        """What the loop keeps for showing."""
+        if name not in self._views:
+            self._views[name] = self._reader.view(name)
+        return self._views[name]
+
+    def job(self, name: str) -> records.JobRecord | None:
+        """The newest run of a job."""
+        return self._reader.job(name)
+
+    def node(self, name: str) -> records.NodeRecord | None:
+        """A node."""
+        return self._reader.node(name)
+
+
+def are_signed(reader: Known) -> bool:
+    """Whether people have to sign their commits.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    return structure is not None and structure.settings.verification == "required"
+
+
+def uncommittable(
+    reader: Known,
+    changes: Sequence[submission.SubmittedDocument],
+    *,
+    key: str | None,
+    now: float,
+) -> dict[int, str]:
+    """Positions of the changes that count for nothing when the controller commits them, and why.
+
+    Where signatures are required, its key counts for jobs and approvals only.
+
+    Args:
+        reader: what is known.
+        changes: what is asked for.
+        key: the public key of the one that the controller signs with; empty: it can't be told;
+            None: there is none.
+        now: seconds since the epoch: keys expire.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    if structure is None or structure.settings.verification != "required":
+        return {}
+    yourself = "commit it yourself, signed, in a clone (--clone)"
+    wrong = _wrong_key(structure.access, key, now)
+    if wrong:
+        why = f"commits have to be signed, and {wrong}: {yourself}"
+        return dict.fromkeys(range(len(changes)), why)
+    found: dict[int, str] = {}
+    for position, change in enumerate(changes):
+        if change.verb in {"drain", "undrain", "suspend", "resume"}:
+            what = "pools" if change.verb.endswith("drain") else "queues and the cluster"
+            found[position] = (
+                f"commits have to be signed, and {what} are for people: {yourself}; "
+                f"{_WITHOUT_GIT[change.verb].format(change.name)}"
+            )
+    return found
+
+
+#: What can be done at once, of what a person has to sign in git.
+_WITHOUT_GIT = {
+    "drain": "if it can't wait: --override",
+    "suspend": "if it can't wait: --override",
+    "undrain": "what only an override drains: muster overrides clear drain {0}",
+    "resume": "what only an override suspends: muster overrides clear suspend {0}",
+}
+
+
+def elsewhere(
+    reader: Known, changes: Sequence[submission.SubmittedDocument], *, jobs_folder: str
+) -> dict[int, str]:
+    """Positions of the jobs whose newest run is written where no commit of the controller's counts.
+
+    Where a document stands when it is changed, git alone knows (``confined``): this saves asking.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    if structure is None or structure.settings.verification != "required":
+        return {}
+    found: dict[int, str] = {}
+    for position, change in enumerate(changes):
+        record = reader.job(change.name)
+        why = requests.confined(record.spec.path, jobs_folder) if record is not None else ""
+        if why:
+            found[position] = why
+    return found
+
+
+def _wrong_key(known: rules.Access, key: str | None, now: float) -> str:
+    """Why nothing that the controller signs counts; empty where its key is somebody's."""
+    if key is None:
+        return "this controller has no --signing-key"
+    if not key:
+        return ""
+    found = [
+        one for identity in known.identities.values() for one in identity.keys if one.text == key
+    ]
+    if not found:
+        return (
+            f"the --signing-key of this controller, {key}, is nobody's in the Access in force "
+            "(list it there, with acts: submitter)"
+        )
+    ends = [one.valid_before for one in found]
+    until = max((one for one in ends if one is not None), default=now)
+    if None in ends or now < until:
+        return ""
+    return (
+        f"the --signing-key of this controller was valid until {times.format_time(until)} by the "
+        "Access in force"
+    )
+
+
+def confined(
+    reader: Known, changes: Sequence[submission.SubmittedDocument], *, jobs_folder: str
+) -> list[submission.SubmittedDocument]:
+    """The same changes, which touch nothing where the controller's key does not count.
+
+    Where a document stands is known when it is changed: there may be another of its name.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    if structure is None or structure.settings.verification != "required":
+        return list(changes)
+    return [msgspec.structs.replace(change, below=jobs_folder) for change in changes]
+
+
+NOTHING_IN_FORCE = (
+    "no structure is in force yet, so it is not known who may do what: try again when "
+    "`muster status` shows one, or ask an admin"
+)
+
+
+def canonical_names(verb: submission.Verb, names: list[str]) -> list[str]:
+    """The names of a request, each in the one way to write it: as such all of it is gone by.
+
+    What the right is asked for is then what is acted upon, and an override has one name.
+
+    Raises:
+        Failure: a name of what is to be suspended or resumed is none.
+    """
+    if verb not in {"suspend", "resume"}:
+        return names
+    try:
+        return [suspending.canonical(name) for name in names]
+    except requests.ConflictError as error:
+        raise failures.Failure(400, f"names: {error}") from None
+
+
+def refusals(
+    reader: Known,
+    caller: tokens.Identity,
+    changes: Sequence[submission.SubmittedDocument],
+    written: Mapping[str, altered.Documents] | None = None,
+) -> dict[int, str]:
+    """Positions of the changes that the caller may not make, and the rule that says so.
+
+    Args:
+        reader: what is known.
+        caller: who asks.
+        changes: what for.
+        written: the documents of jobs, by name, that are acted upon; of others it is the newest run
+            that is known.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    if caller.role == ADMIN:
+        return {}
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    sync = views.stored_sync(reader.view(views.SYNC))
+    if structure is None or sync.structure_revision is None:
+        return dict.fromkeys(range(len(changes)), NOTHING_IN_FORCE)
+    if not structure.access.roles:
+        return {}
+    found: dict[int, str] = {}
+    for position, change in enumerate(changes):
+        found_there = (written or {}).get(change.name, ())
+        decision = _decision(reader, structure, caller.name, change, found_there)
+        if not decision.allowed:
+            found[position] = decision.why
+    return found
+
+
+def early_refusals(
+    reader: Known, caller: tokens.Identity, changes: Sequence[submission.SubmittedDocument]
+) -> dict[int, str]:
+    """As ``refusals``, of those changes that can be judged before git is asked.
+
+    Whose a document is that leaves or is edited, and in which queue, it says itself: ``at_commit``.
+    Who may change no job at all has nothing looked up where everybody's changes wait in one line.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    at = [position for position, one in enumerate(changes) if one.verb not in OF_DOCUMENTS]
+    found = refusals(reader, caller, [changes[position] for position in at])
+    refused = {at[position]: why for position, why in found.items()}
+    if len(at) < len(changes) and caller.role != ADMIN:
+        why = _why_no_job(reader, caller.name)
+        others = set(range(len(changes))).difference(at) if why else ()
+        refused |= dict.fromkeys(others, why)
+    return refused
+
+
+def _why_no_job(reader: Known, who: str) -> str:
+    """Why there is no job that somebody may change; empty where there may be one."""
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    sync = views.stored_sync(reader.view(views.SYNC))
+    if structure is None or sync.structure_revision is None:
+        return NOTHING_IN_FORCE
+    decision = rules.of_any_job(structure.access, who)
+    return "" if decision.allowed else decision.why
+
+
+def at_commit(
+    reader: Known, change: submission.SubmittedDocument, written: altered.Documents
+) -> str:
+    """Why a change may not be made, by what holds when it is committed; empty: it may.
+
+    Args:
+        reader: what is known.
+        change: what was asked for, and of whom.
+        written: the documents of the job that it acts upon.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    caller = tokens.Identity(change.identity, ADMIN if change.above else "user")
+    return refusals(reader, caller, [change], {change.name: written}).get(0, "")
+
+
+def why_not_snapshot(reader: Reader, caller: tokens.Identity) -> str:
+    """Why a caller may not take the records of everybody's jobs away; empty where it may.
+
+    Raises:
+        StoreError: it can't be told.
+    """
+    if caller.role == ADMIN:
+        return ""
+    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    if structure is None:
+        return NOTHING_IN_FORCE
+    decision = rules.of_snapshot(structure.access, caller.name)
+    if decision.allowed:
+        return ""
+    return (
+        f"{decision.why}; a plan made by the controller (GET /v1/plan), or one that leaves out "
+        "running work and forecast, takes no such right"
+    )
+
+
+def _decision(
+    reader: Known,
+    structure: desired.Structure,
+    who: str,
+    change: submission.SubmittedDocument,
+    written: altered.Documents,
+) -> rules.Decision:
+    """Whether somebody may make a change; of what nobody can tell whose it is: no."""
+    known = structure.access
+    if change.verb == "approve":
+        return rules.of_approval(known, who)
+    if change.verb in {"suspend", "resume"}:
+        try:
+            kind, name = suspending.parse(change.name)  # by which it is also acted upon
+        except requests.ConflictError as error:
+            return rules.Decision(allowed=False, why=str(error))
+        label = f"{kind}/{name}" if name else structure.settings.label
+        return rules.of_object(known, who, "change", label)
+    if change.verb in {"drain", "undrain"}:
+        pool = structure.pool_of_node().get(change.name)
+        if pool is None:
+            return _of_node_without_pool(reader, known, who, change.name)
+        return rules.of_object(known, who, "drain", f"NodePool/{pool}")
+    holders = [(change.queue, change.owner)]
+    if change.verb != "submit":
+        holders = altered.jobs_of(written)
+        record = reader.job(change.name) if len(holders) < max(len(written), 1) else None
+        if record is not None:  # what can't be read where it is written is still somebody's
+            holders.append((record.spec.queue, record.spec.owner))
+    if not holders:
+        told = (
+            f"no run of job {change.name} is known here, and no document of it can be read, so it "
+            "can't be told who may change it: mend the document, or change it by a commit"
+        )
+        return rules.Decision(allowed=False, why=told)
+    queues, owners = zip(*holders, strict=True)
+    parents = {name: queue.parent for name, queue in structure.queues.items()}
+    return rules.of_job(known, who, queues, owners, parents)
+
+
+def _of_node_without_pool(
+    reader: Known, known: rules.Access, who: str, node: str
+) -> rules.Decision:
+    """Whether somebody may drain a node that no pool in force declares.
+
+    Its pool has left, or is held or refused in git: whose node it is nobody can tell, and so the
+    right to all pools is asked.
+    """
+    decision = rules.of_kind(known, who, "drain", "NodePool")
+    if decision.allowed:
+        return decision
+    which = "no node of that name is known" if reader.node(node) is None else "its node is known"
+    return rules.Decision(
+        allowed=False,
+        why=f"no pool in force declares it ({which}), so the right to all pools is asked: "
+        f"{decision.why}",
+    )

@@ -1,0 +1,1 @@
+"""Periodic work of the server."""

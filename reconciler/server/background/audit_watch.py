@@ -1,0 +1,167 @@
+"""Goes along the audit log now and then, so that tampering is told and not only found when asked.
+
+The log's files come in; out come two series of the server's page: whether the chain held when it
+was last gone along, and when that was. It costs a small part of one core while it goes on, however
+large the log is, and nothing in between. Who verifies by hand sees the same (``muster audit
+verify``); what is told here besides is a log that has become shorter. How long it was is kept in a
+file beside it, as it is over a restart, or a restored folder, that lines are lost most easily.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from reconciler import metrics
+from reconciler.operations.audit import audit_log as auditlog
+from reconciler.server import services
+
+_LOG = logging.getLogger("muster.audit")
+
+#: How long after one look the next one begins.
+LOOK_EVERY_S = 3600.0
+#: The part of the time for which a look works; the rest of it, it waits.
+DUTY = 0.05
+
+
+#: The file, beside the log, in which the last look is kept.
+SEEN_FILE = "audit.seen.json"
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The last look after which the log was whole: its last line, and when, since the epoch.
+
+    ``hash``: of that line; who makes the log anew from some line on changes all that follow.
+    """
+
+    lines: int = 0
+    at: float = 0.0
+    hash: str = ""
+
+
+_DECODE_SEEN = msgspec.json.Decoder(Seen).decode
+
+
+class StoppedError(Exception):
+    """The server stops while the log is gone along."""
+
+
+class Watch:
+    """Looks at the log when it is made, and every ``LOOK_EVERY_S`` from then on.
+
+    Args:
+        service: whose log it is, and who is told.
+        clock: seconds since the epoch. sleep: waits in the thread of a look.
+    """
+
+    def __init__(
+        self,
+        service: services.Services,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._service = service
+        self._clock = clock
+        self._sleep = sleep
+        self._seen_path = service.audit_path.with_name(SEEN_FILE)
+        self._seen = _seen_in(self._seen_path)
+        self._since = self._seen.at or clock()
+        self._wrong = ""
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            try:
+                await self.try_look()
+            except StoppedError:
+                return
+            except Exception:
+                _LOG.exception("a defect kept the audit log from being verified")
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def try_look(self) -> None:
+        """Go along the log once, and tell where it can't be read.
+
+        Raises:
+            StoppedError: the server stops.
+        """
+        try:
+            await self.look()
+        except OSError as error:
+            _LOG.warning("the audit log can't be verified now: %s", error)
+            if self._service.answers.audit is None:
+                self._service.answers.audit = metrics.AuditLook(intact=None, at=self._since)
+
+    async def look(self) -> str:
+        """Go along the log once; what is wrong with it.
+
+        Raises:
+            OSError: it can't be read.
+            StoppedError: the server stops.
+        """
+        log = auditlog.Log(self._service.audit_path)
+        pace, mark = _Pace(self._service, self._sleep), self._seen.lines
+        found = await asyncio.to_thread(log.verify, pause=pace, mark=mark)
+        # files may have been put aside and dropped while it went slowly: that is no tampering
+        if found.wrong and not self._wrong:
+            found = await asyncio.to_thread(log.verify, mark=mark)
+        wrong = found.wrong or self._wrong_with(found)
+        if wrong:
+            _LOG.error("the audit log %s was tampered with: %s", log.path, wrong)
+        elif found.lines:
+            await asyncio.to_thread(self._keep, Seen(found.lines, self._clock(), found.last))
+        self._wrong = wrong
+        self._service.answers.audit = metrics.AuditLook(intact=not wrong, at=self._clock())
+        return wrong
+
+    def _wrong_with(self, found: auditlog.Verdict) -> str:
+        """What is wrong with a whole chain by what was seen of it before; empty: nothing."""
+        seen = self._seen
+        if found.lines < seen.lines:
+            return f"it ends with line {found.lines}, and line {seen.lines} was there before"
+        if seen.hash and found.marked and found.marked != seen.hash:
+            return (
+                f"line {seen.lines} has the hash {found.marked[:12]} and had {seen.hash[:12]} "
+                "before: it, or a line before it, was made anew"
+            )
+        return ""
+
+    def _keep(self, seen: Seen) -> None:
+        self._seen = seen
+        new = self._seen_path.with_suffix(".new")
+        try:
+            new.write_bytes(msgspec.json.encode(seen))
+            new.replace(self._seen_path)
+        except OSError as error:
+            _LOG.warning("how long the audit log is can't be kept in %s: %s", new, error)
+
+
+def _seen_in(path: Path) -> Seen:
+    """What a file says of the last look; nothing where it can't be read."""
+    try:
+        return _DECODE_SEEN(path.read_bytes())
+    except FileNotFoundError:
+        return Seen()
+    except (OSError, msgspec.DecodeError) as error:
+        _LOG.warning("how long the audit log was is not known: %s: %s", path, error)
+        return Seen()
+
+
+class _Pace:
+    """Waits between pieces of work so that they take no more than a part of the time."""
+
+    def __init__(self, service: services.Services, sleep: Callable[[float], None]) -> None:
+        self._stopping = service.stopping
+        self._sleep = sleep
+        self._since: float | None = None
+
+    def __call__(self) -> None:
+        if self._stopping.is_set():
+            raise StoppedError
+        now = time.thread_time()  # of the thread that works, which is not the one that made this
+        worked_s = 0.0 if self._since is None else now - self._since
+        self._sleep(worked_s * (1 / DUTY - 1))
+        self._since = time.thread_time()

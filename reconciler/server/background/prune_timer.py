@@ -1,0 +1,166 @@
+"""Takes files of jobs that ended long ago out of the repository, when the ``Cluster`` says so.
+
+What may leave is chosen as by ``muster prune``, and goes the way of what people ask for: the rules
+of ``Access`` by the identity that the ``Cluster`` names, a commit with the controller's own key,
+files below the jobs' folder alone where signatures are required. When it was last done is in the
+store, so that a moment that passed while no controller ran is made up for, once, and of several
+controllers one does it. One that is killed while it does it leaves the rest to the next moment.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from reconciler.core import recurrence as occurrences
+from reconciler.model import desired
+from reconciler.model.values import times
+from reconciler.operations import job_pruning as pruning
+from reconciler.operations.changes import remote_changes as submission
+from reconciler.operations.views import job_views as views
+from reconciler.server import services
+from reconciler.server.auth import authorization as permissions
+from reconciler.server.auth import tokens
+from reconciler.store import StoreError, store_reader
+from reconciler.store import periodic as chores
+
+_LOG = logging.getLogger("muster.housekeeping")
+
+#: How often it is looked whether the time has come.
+LOOK_EVERY_S = 20.0
+#: How long after a failure it is tried again.
+AGAIN_S = 600.0
+#: The most files that leave at once; more leave the next time.
+FILES_MAX = 5000
+#: What the store calls it.
+CHORE = "prune-files"
+_PAGE = 1000
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What came of one time: files that left, their commits, and jobs that may not be changed."""
+
+    left: tuple[str, ...] = ()
+    commits: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+class Housekeeping:
+    """Looks at the schedule now and then; ``clock`` gives seconds since the epoch."""
+
+    def __init__(self, service: services.Services, clock: Callable[[], float] = time.time) -> None:
+        self._service = service
+        self._clock = clock
+        self._not_before = 0.0
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except StoreError as error:
+                _LOG.warning("files of jobs that are over stay for now: %s", error)
+            except Exception:
+                _LOG.exception("a defect kept files of jobs that are over where they are")
+                self._not_before = self._clock() + AGAIN_S
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def look(self) -> Done | None:
+        """Do it if it is due; None: it was not.
+
+        Raises:
+            StoreError: the store can't be read now.
+        """
+        now = self._clock()
+        submitter = self._service.submitter
+        if submitter is None or now < self._not_before:
+            return None
+        body = await asyncio.to_thread(self._service.reader.view, views.STRUCTURE)
+        structure = views.stored_structure(body)
+        said = structure.settings.retain_files if structure is not None else None
+        if said is None:
+            # from the moment on at which it is asked for, not for what was missed before
+            if await asyncio.to_thread(chores.last, self._service.reader, CHORE) is not None:
+                await asyncio.to_thread(chores.forget, self._service.reader, CHORE)
+            return None
+        return await self._once(submitter, said, now)
+
+    async def _once(
+        self, submitter: submission.Submitter, said: desired.FileRetention, now: float
+    ) -> Done | None:
+        """Do it if it is due and no other controller does; what fails is left as not done."""
+        reader = self._service.reader
+        last = await asyncio.to_thread(chores.last, reader, CHORE)
+        if last is not None and occurrences.newest_start(said.schedule, last, now) is None:
+            return None
+        mine = await asyncio.to_thread(chores.move, reader, CHORE, last, now)
+        if last is None or not mine:
+            return None
+        done = None
+        try:
+            done = await self._prune(submitter, said, now)
+        finally:
+            if done is None:
+                self._not_before = now + AGAIN_S
+                chores.move(reader, CHORE, now, last)
+        return done
+
+    async def _prune(
+        self, submitter: submission.Submitter, said: desired.FileRetention, now: float
+    ) -> Done | None:
+        """Have the files leave; None: git could not be reached, and it is to be tried again."""
+        changes, refused = await asyncio.to_thread(self._chosen, said, now)
+        if refused:
+            name, why = next(iter(refused.items()))
+            _LOG.warning(
+                "files of %d jobs stay, since %s may not change them; %s: %s",
+                *(len(refused), said.identity, name, why),
+            )
+        results: list[submission.Result] = []
+        for begin in range(0, len(changes), pruning.COMMIT_MAX):
+            part = changes[begin : begin + pruning.COMMIT_MAX]
+            results += await submitter.submit(part)
+        failed = [one for one in results if one.status >= 400]
+        left = tuple(one.name for one in results if one.status < 400 and one.commit is not None)
+        commits = tuple(dict.fromkeys(one.commit for one in results if one.commit is not None))
+        if left:
+            self._service.pushed()
+            _LOG.info("files of jobs that are over left in %s: %d", ", ".join(commits), len(left))
+        if failed:
+            _LOG.warning(
+                "files of %d jobs that are over stay; %s: %s",
+                *(len(failed), failed[0].name, failed[0].message),
+            )
+        if any(one.status >= 500 for one in failed):
+            return None
+        return Done(left, commits, tuple(refused))
+
+    def _chosen(
+        self, said: desired.FileRetention, now: float
+    ) -> tuple[list[submission.SubmittedDocument], dict[str, str]]:
+        """The changes to ask for, and jobs that they may not be asked for, with the rule."""
+        reader = self._service.reader
+        seen: list[pruning.Seen] = []
+        after: str | None = None
+        while True:
+            page = reader.jobs(limit=_PAGE, after=after)
+            seen += map(pruning.of_record, page)
+            if len(page) < _PAGE:
+                break
+            after = store_reader.cursor(page[-1])
+        names = pruning.choose(seen, now - said.after_s).names[:FILES_MAX]
+        why = f"ended before {times.format_time(now - said.after_s)[:10]}"
+        changes = [
+            submission.SubmittedDocument("prune", said.identity, name, reason=why) for name in names
+        ]
+        caller = tokens.Identity(said.identity, "user")
+        folder = self._service.jobs_folder
+        refused = permissions.elsewhere(reader, changes, jobs_folder=folder)
+        refused |= permissions.uncommittable(
+            reader, changes, key=self._service.signing_key, now=now
+        ) | permissions.refusals(reader, caller, changes)
+        wanted = [one for position, one in enumerate(changes) if position not in refused]
+        wanted = permissions.confined(reader, wanted, jobs_folder=folder)
+        return wanted, {changes[position].name: told for position, told in refused.items()}

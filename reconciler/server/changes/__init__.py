@@ -1,0 +1,1 @@
+"""Endpoints that change something."""

@@ -1,0 +1,172 @@
+"""What is said to a change that somebody asks for, before git is asked and once git has it.
+
+Before: its documents are read and judged beside the structure in force, and whether the caller may
+do it is looked up. After: whether what was committed applies by itself. Changes that come at the
+same time are weighed together, by one look into the store.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from reconciler.desired.checks import submission_checks as submitted
+from reconciler.model import desired
+from reconciler.operations.changes import held_changes as withheld
+from reconciler.operations.changes import remote_changes as submission
+from reconciler.operations.views import job_views as views
+from reconciler.server import services
+from reconciler.server.auth import authorization as permissions
+from reconciler.server.auth import tokens
+from reconciler.server.process import batching as gathering
+
+#: A larger text is weighed by itself: nobody waits for what somebody else's takes.
+SHARED_BYTES_MAX = 32 * 2**10
+#: As are more changes of what is there already: each is looked up.
+SHARED_CHANGES_MAX = 50
+PENDING = (
+    "committed, and not in force before the structure in git is mended (`muster status` says "
+    "what is wrong)"
+)
+STRUCTURE_HELD = (
+    "committed, and not in force before the structure that is held is approved or reverted "
+    "(`muster status` says what it waits for)"
+)
+HELD = (
+    "committed, and not in force before the newest revision may apply (`muster status` says what "
+    "it waits for)"
+)
+#: Verbs that change structure, which is held and refused by itself.
+STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
+
+
+class Asked(NamedTuple):
+    """Changes that go together, or the text that they are to be read from.
+
+    Attributes:
+        caller: who asks.
+        changes: empty where there is a ``text``.
+        owner: of the jobs of the text that name none.
+    """
+
+    caller: tokens.Identity
+    changes: Sequence[submission.SubmittedDocument] = ()
+    text: str = ""
+    owner: str = ""
+    dry_run: bool = False
+
+
+class Weighed(NamedTuple):
+    """Changes as they were read, and why some may not be made, by position.
+
+    Attributes:
+        wanted: the others, confined to where a commit of the controller's counts.
+    """
+
+    changes: Sequence[submission.SubmittedDocument]
+    refused: dict[int, str]
+    wanted: list[submission.SubmittedDocument]
+
+
+class Weighing:
+    """Weighs what comes at the same time together."""
+
+    def __init__(self, service: services.Services) -> None:
+        self._service = service
+        self._judge: tuple[desired.Structure, submitted.Judge] | None = None
+        self._before = gathering.Gathered(self._weigh)
+        self._large = gathering.Gathered(self._weigh)
+        self._after = gathering.Gathered(self._told)
+
+    async def weigh(self, asked: Asked) -> Weighed:
+        """What is to be said before git is asked.
+
+        Raises:
+            Failure: too many wait.
+            InvalidError: the text holds no jobs that could run.
+            StoreError: it can't be told.
+        """
+        is_large = len(asked.text) > SHARED_BYTES_MAX or len(asked.changes) > SHARED_CHANGES_MAX
+        return await (self._large if is_large else self._before).ask(asked)
+
+    async def told(self, verb: submission.Verb) -> str:
+        """What is said of what was just committed where it does not apply by itself; else empty.
+
+        Raises:
+            Failure: too many wait.
+            StoreError: it can't be told.
+        """
+        return await self._after.ask(verb)
+
+    def _weigh(self, asked: Sequence[Asked]) -> list[Weighed | Exception]:
+        known = permissions.Once(self._service.reader)
+        return [self._weighed(one, known) for one in asked]
+
+    def _weighed(self, asked: Asked, known: permissions.Once) -> Weighed | Exception:
+        try:
+            changes = asked.changes or self._read(asked, known)
+            service = self._service
+            refused = permissions.uncommittable(
+                known,
+                changes,
+                key=service.signing_key,
+                now=time.time(),
+            ) | permissions.early_refusals(known, asked.caller, changes)
+            above = asked.caller.role == permissions.ADMIN
+            left = [
+                msgspec.structs.replace(one, above=above)
+                for position, one in enumerate(changes)
+                if position not in refused
+            ]
+            wanted = permissions.confined(known, left, jobs_folder=service.jobs_folder)
+        except Exception as error:  # it is one person's, and costs the others nothing
+            return error
+        return Weighed(changes, refused, wanted)
+
+    def _read(self, asked: Asked, known: permissions.Once) -> list[submission.SubmittedDocument]:
+        """The jobs of a text, judged by the structure in force where there is one."""
+        structure = views.stored_structure(known.view(views.STRUCTURE))
+        judge = None
+        if structure is not None and structure.queues:
+            if self._judge is None or self._judge[0] is not structure:
+                self._judge = structure, submitted.Judge(structure)
+            judge = self._judge[1]
+        found = submission.read(
+            asked.text,
+            asked.caller.name,
+            judge,
+            time.time(),
+            owner=asked.owner,
+            known=self._service.reader.newest_states,
+            basis=_basis(views.stored_sync(known.view(views.SYNC))),
+        )
+        return (
+            [msgspec.structs.replace(one, dry_run=True) for one in found]
+            if asked.dry_run
+            else found
+        )
+
+    def _told(self, verbs: Sequence[submission.Verb]) -> list[str]:
+        sync = views.stored_sync(self._service.reader.view(views.SYNC))
+        told = msgspec.to_builtins(
+            views.sync_view(sync, self._service.folder, self._service.branch)
+        )
+        if withheld.revision(told) or withheld.emptied(told):
+            return [HELD] * len(verbs)
+        structural = ""
+        if sync.sync == "OutOfSync" and sync.structure_revision != sync.attempted_revision:
+            held = any(one["part"] == "structure" for one in told.get("held") or ())
+            structural = STRUCTURE_HELD if held else PENDING
+        return [structural if verb in STRUCTURAL else "" for verb in verbs]
+
+
+def _basis(sync: desired.SyncStatus) -> str:
+    """What jobs are judged by, where that is not the newest structure in git."""
+    if sync.sync != "OutOfSync" or sync.structure_revision == sync.attempted_revision:
+        return ""
+    of = f", of {sync.structure_revision[:12]}" if sync.structure_revision else ""
+    return (
+        f"it was checked by the structure in force{of}: the newest one in git is not in force "
+        "(`muster status` says why)"
+    )

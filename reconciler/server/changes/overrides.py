@@ -1,0 +1,242 @@
+"""``/v1/overrides``: what is cancelled, drained and suspended while git can't take it.
+
+A request is first tried as a commit. Only what git does not take becomes an override, which the
+loop journals and stores; the answer comes when it is durable.
+"""
+
+import asyncio
+import secrets
+import time
+from typing import Annotated, Any
+
+import msgspec
+from litestar import Request, delete, get, post
+from litestar.datastructures import State
+from litestar.params import FromPath, JSONBody, Parameter
+
+from reconciler.core.overrides import OVERRIDES_MAX
+from reconciler.model.state import records
+from reconciler.operations.changes import remote_changes as submission
+from reconciler.operations.views import job_views as views
+from reconciler.operations.views import view_types as viewtypes
+from reconciler.server import errors as failures
+from reconciler.server import services
+from reconciler.server.api import envelopes as lists
+from reconciler.server.api import queries as api
+from reconciler.server.auth import authentication as access
+from reconciler.server.auth import authorization as permissions
+from reconciler.server.auth import tokens
+
+#: How long an override lasts where nothing is said, and at the most.
+FOR_S_DEFAULT = 4 * 3600
+FOR_S_MAX = records.OVERRIDE_S_MAX
+REASON_CHARACTERS_MAX = 1000
+#: How long git may take before an override is made instead.
+GIT_PATIENCE_S = 10.0
+
+
+#: The kind of override of each word, and what ending one is to who may do what.
+_UNDOING: dict[str, tuple[records.OverrideVerb, submission.Verb]] = {
+    "cancel": ("cancel", "cancel"),
+    "drain": ("drain", "undrain"),
+    "suspend": ("suspend", "resume"),
+}
+
+
+class OverrideRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is asked for, and for how long unless git says the same before.
+
+    ``names`` are jobs to cancel, nodes to drain, or ``cluster`` and ``queue/NAME`` to suspend.
+    """
+
+    verb: records.OverrideVerb
+    names: list[str]
+    reason: str
+    for_s: int = FOR_S_DEFAULT
+
+
+class OverrideResult(msgspec.Struct, frozen=True):
+    """What became of one subject: the ``commit`` where git took it, else the ``override``.
+
+    Both where git took a drain or a suspension and the structure there is held or refused: the
+    override holds until it applies.
+    """
+
+    name: str
+    commit: str | None
+    override: viewtypes.OverrideView | None
+
+
+class OverrideResults(lists.Envelope, frozen=True, kw_only=True):
+    """One result for each subject, in order; all of them are durable."""
+
+    items: list[OverrideResult]
+
+
+@get("/v1/overrides", sync_to_thread=True, responses=api.FAILS, summary="Overrides in force")
+def overrides(state: State) -> lists.Overrides:
+    """What is done behind git and not committed, oldest first."""
+    service: services.Services = state.services
+    signed = permissions.are_signed(service.reader)
+    found = [views.override_view(one, signed=signed) for one in service.reader.overrides()]
+    return lists.Overrides(items=found, **lists.head(service))
+
+
+@post(
+    "/v1/overrides",
+    status_code=200,
+    responses=failures.responses(400, 401, 403, 404, 409, 413, 415, 503),
+    summary="Cancel jobs, drain nodes or suspend queues though git can't take it",
+)
+async def put_overrides(
+    data: JSONBody[OverrideRequest], request: Request[Any, Any, State], state: State
+) -> OverrideResults:
+    """Committed where git can be reached after all, else an override that expires."""
+    service: services.Services = state.services
+    caller = access.identity_of(request)
+    owner = caller.name
+    data = msgspec.structs.replace(data, names=permissions.canonical_names(data.verb, data.names))
+    _check(data)
+    asked_for = [submission.SubmittedDocument(data.verb, owner, name) for name in data.names]
+    denied = await asyncio.to_thread(permissions.refusals, service.reader, caller, asked_for)
+    if denied:
+        told = "; ".join(f"{data.names[at]}: {why}" for at, why in list(denied.items())[:20])
+        raise failures.Failure(403, f"{told}; nothing was done")
+    in_vain = await asyncio.to_thread(
+        permissions.uncommittable,
+        service.reader,
+        asked_for,
+        key=service.signing_key,
+        now=time.time(),
+    )
+    # what no commit of the controller's could do is an override until a person commits it
+    commits = {} if in_vain else await _commit(service, data, caller)
+    # all but a cancel is structure: committed, it waits with all of that until it is mended
+    pending = data.verb != "cancel" and await asyncio.to_thread(api.is_structure_refused, service)
+    now = time.time()
+    asked = {
+        name: records.Override(
+            *(data.verb, name, data.reason, owner, now, now + data.for_s),
+            commit=commits.get(name) or "",
+        )
+        for name in data.names
+        if pending or name not in commits
+    }
+    answers = await asyncio.gather(
+        *(service.ask(records.PutOverride(secrets.token_hex(8), one)) for one in asked.values())
+    )
+    refused = [f"{name}: {why}" for name, why in zip(asked, answers, strict=True) if why]
+    if refused:
+        done = len(data.names) - len(refused)
+        raise failures.Failure(409, "; ".join(refused[:20]) + f"; {done} of {len(data.names)} done")
+    signed = await asyncio.to_thread(permissions.are_signed, service.reader)
+    results = [
+        OverrideResult(
+            name,
+            commits.get(name),
+            views.override_view(asked[name], signed=signed) if name in asked else None,
+        )
+        for name in data.names
+    ]
+    return OverrideResults(items=results, **lists.head(service))
+
+
+@delete(
+    "/v1/overrides/{verb:str}/{name:path}",
+    status_code=200,
+    responses=failures.responses(400, 401, 403, 404, 503),
+    summary="End an override before its time",
+)
+async def clear_override(
+    verb: Annotated[str, Parameter(pattern="^(cancel|drain|suspend)$")],
+    name: FromPath[str],
+    request: Request[Any, Any, State],
+    state: State,
+) -> OverrideResults:
+    """A node or queue may work again; a run that was cancelled stays so: a run happens once."""
+    service: services.Services = state.services
+    caller = access.identity_of(request)
+    owner = caller.name
+    kind, undoing = _UNDOING[verb]
+    (name,) = permissions.canonical_names(undoing, [name.removeprefix("/")])
+    asked = submission.SubmittedDocument(undoing, owner, name)
+    denied = await asyncio.to_thread(permissions.refusals, service.reader, caller, [asked])
+    if denied:
+        raise failures.Failure(403, f"{name}: {denied[0]}; nothing was done")
+    why = await service.ask(records.ClearOverride(secrets.token_hex(8), kind, name, owner))
+    if why:
+        raise failures.Failure(404, f"{why}; `muster overrides` lists those in force")
+    return OverrideResults(items=[OverrideResult(name, None, None)], **lists.head(service))
+
+
+def _check(data: OverrideRequest) -> None:
+    """Refuse what can't become an override, whoever asks.
+
+    Raises:
+        Failure: what is wrong, and what would be right.
+    """
+    if not 1 <= len(set(data.names)) == len(data.names) <= OVERRIDES_MAX:
+        raise failures.Failure(
+            400, f"names: found {len(data.names)}, expected 1 to {OVERRIDES_MAX}, each once"
+        )
+    if not data.reason.strip() or len(data.reason) > REASON_CHARACTERS_MAX:
+        raise failures.Failure(
+            400,
+            f"reason: found {len(data.reason)} characters, expected 1 to {REASON_CHARACTERS_MAX}: "
+            "an override says why, for who comes after",
+        )
+    if not 1 <= data.for_s <= FOR_S_MAX:
+        raise failures.Failure(
+            400,
+            f"for_s: found {data.for_s} s, expected 1 to {FOR_S_MAX} s (7 days): what is to last "
+            "longer belongs into git",
+        )
+
+
+async def _commit(
+    service: services.Services, data: OverrideRequest, caller: tokens.Identity
+) -> dict[str, str | None]:
+    """Names that git took, with their commits; those that it could not take are left out.
+
+    Raises:
+        Failure: git could be asked, and what was asked for makes no sense.
+    """
+    if service.submitter is None:
+        return {}
+    documents = [
+        submission.SubmittedDocument(
+            data.verb,
+            caller.name,
+            name,
+            reason=data.reason,
+            above=caller.role == permissions.ADMIN,
+        )
+        for name in data.names
+    ]
+    documents = await asyncio.to_thread(
+        permissions.confined, service.reader, documents, jobs_folder=service.jobs_folder
+    )
+    pushing = asyncio.ensure_future(service.submitter.submit(documents, together=True))
+    try:
+        results = await asyncio.wait_for(asyncio.shield(pushing), GIT_PATIENCE_S)
+    except TimeoutError:
+        # it may still be pushed: then git says the same, and the override goes by itself
+        return {}
+    service.pushed()
+    wrong = [
+        one for one in results if 400 <= one.status < 500 and one.status != submission.WITHDRAWN
+    ]
+    if wrong and all(one.status == 403 for one in wrong):
+        return {}
+    missing = data.verb != "cancel" and wrong and all(one.status == 404 for one in wrong)
+    if missing and await asyncio.to_thread(api.is_structure_refused, service):
+        return {}  # it may have left git by a change that is held, and still be in force
+    if wrong:
+        raise failures.Failure(
+            max(one.status for one in wrong),
+            "; ".join(f"{one.name}: {one.message}" for one in wrong[:20]),
+        )
+    return {one.name: one.commit for one in results if one.status < 400}
+
+
+HANDLERS: list[Any] = [overrides, put_overrides, clear_override]

@@ -1,0 +1,139 @@
+"""Errors as clients see them: ``{"error": {"code", "message", "problems"}}``, never a trace."""
+
+import logging
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+from litestar.openapi import ResponseSpec
+from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
+
+from reconciler.model import desired
+from reconciler.operations.views import job_views as views
+from reconciler.operations.views import view_types as viewtypes
+from reconciler.store import StoreError
+
+_LOG = logging.getLogger(__name__)
+
+_CODES = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    409: "Conflict",
+    410: "Gone",
+    413: "TooLarge",
+    415: "UnsupportedMediaType",
+    429: "TooMany",
+    500: "Internal",
+    501: "NotBuilt",
+    503: "Unavailable",
+}
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """What went wrong: a word for programs, a sentence for people, and details."""
+
+    code: str
+    message: str
+    problems: list[viewtypes.ProblemView] = []
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True):
+    """The body of every answer that is no success."""
+
+    error: ErrorBody
+
+
+class Failure(Exception):  # noqa: N818 - an answer, raised to leave a handler
+    """An answer that is no success."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        problems: list[viewtypes.ProblemView] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.problems = problems or []
+        self.retry_after_s = retry_after_s
+
+
+def responses(*statuses: int) -> dict[int, ResponseSpec]:
+    """What the schema says of an operation's errors."""
+    return {
+        status: ResponseSpec(ErrorAnswer, generate_examples=False, description=_CODES[status])
+        for status in statuses
+    }
+
+
+def answer(
+    status: int,
+    message: str,
+    problems: list[viewtypes.ProblemView] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response[ErrorAnswer]:
+    """An error as it is sent."""
+    body = ErrorAnswer(ErrorBody(_CODES.get(status, "Error"), message, problems or []))
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
+
+
+def body(status: int, message: str) -> bytes:
+    """An error as it is sent where nobody answers for us."""
+    return msgspec.json.encode(ErrorAnswer(ErrorBody(_CODES.get(status, "Error"), message)))
+
+
+def on_failure(_request: Request[Any, Any, Any], failure: Failure) -> Response[ErrorAnswer]:
+    """An answer that a handler raised."""
+    headers = None
+    if failure.retry_after_s is not None:
+        headers = {"Retry-After": str(max(1, round(failure.retry_after_s)))}
+    return answer(failure.status, failure.message, failure.problems, headers)
+
+
+def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Response[ErrorAnswer]:
+    """What the framework refuses: wrong paths, methods, parameters, bodies."""
+    if error.status_code >= HTTP_500_INTERNAL_SERVER_ERROR:
+        _LOG.error("unexpected: %s", error, exc_info=error)
+        return answer(error.status_code, "an unexpected error; the controller's log has it")
+    problems: list[viewtypes.ProblemView] = []
+    if isinstance(error, ValidationException) and isinstance(error.extra, list):
+        problems += [_parameter_problem(found) for found in error.extra if isinstance(found, dict)]
+    headers = dict(error.headers) if error.headers else None
+    return answer(error.status_code, error.detail or "refused", problems, headers)
+
+
+def _parameter_problem(found: dict[Any, Any]) -> viewtypes.ProblemView:
+    """What the framework says of one parameter."""
+    source = found.get("source", "")
+    problem = desired.Problem(
+        rule="parameter",
+        severity="error",
+        path=str(getattr(source, "value", source)),
+        message=str(found.get("message", "")),
+        field=str(found.get("key", "")),
+    )
+    return views.problem_view(problem)
+
+
+def on_store_error(_request: Request[Any, Any, Any], error: StoreError) -> Response[ErrorAnswer]:
+    """The store can't be read now."""
+    _LOG.error("%s", error)
+    return answer(503, str(error), headers={"Retry-After": "5"})
+
+
+def on_error(request: Request[Any, Any, Any], error: Exception) -> Response[ErrorAnswer]:
+    """A defect of ours: to the log with its trace, to the client without.
+
+    But what is nested deeper than a reader goes is the client's; it has no error of its own.
+    """
+    if isinstance(error, RecursionError):
+        return answer(400, "the body is nested too deep")
+    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return answer(500, "an unexpected error; the controller's log has it")

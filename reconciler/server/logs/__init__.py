@@ -1,0 +1,1 @@
+"""Endpoints that stream logs of tasks."""

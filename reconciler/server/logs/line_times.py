@@ -1,0 +1,71 @@
+"""When the lines of a task's output were written, as far as its node has marked it.
+
+Pieces of output with their marks come in, text goes out: without the lines of other times, and with
+times before the others where they are wanted. A node that knows no marks loses no line by that.
+"""
+
+import bisect
+
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.values import times
+
+#: Stands for a time that is not known.
+UNKNOWN = "-"
+
+
+class Lines:
+    """The output of one attempt, piece by piece.
+
+    Args:
+        began: when it was started; nothing was written before.
+        since, until: lines that were certainly not written between them are left out.
+        shown: whether each line begins with its time.
+    """
+
+    def __init__(
+        self,
+        began: float,
+        *,
+        since: float | None = None,
+        until: float | None = None,
+        shown: bool = False,
+    ) -> None:
+        self._began = began
+        self._since, self._until = since, until
+        self._shown = shown
+        self._end = 0
+        #: Whether the line that is being written is one of those that are wanted; None: a new one.
+        self._inside: bool | None = None
+
+    def add(self, piece: wire.LogChunk) -> bytes:
+        """What is to be shown of a piece."""
+        if piece.data and piece.offset != self._end:
+            self._inside = None  # the log was cut meanwhile
+        offsets = [mark.offset for mark in piece.marks]
+        told, at = [], piece.offset
+        for line in piece.data.splitlines(keepends=True):
+            if self._inside is None:
+                place = bisect.bisect_right(offsets, at)
+                before = piece.marks[place - 1].at if place else self._began
+                written = piece.marks[place].at if place < len(offsets) else None
+                self._inside = self._is_wanted(before, written)
+                if self._inside and self._shown:
+                    told.append(f"{_time(written)} ".encode())
+            if self._inside:
+                told.append(line)
+            at += len(line)
+            if line.endswith(b"\n"):
+                self._inside = None
+        self._end = at if piece.data else self._end
+        return b"".join(told)
+
+    def _is_wanted(self, before: float, written: float | None) -> bool:
+        """Whether a line that was written after ``before``, and then, may be of the span."""
+        if written is None:
+            return True
+        late = self._until is not None and before > self._until
+        return not late and not (self._since is not None and written < self._since)
+
+
+def _time(at: float | None) -> str:
+    return UNKNOWN if at is None else times.format_time(at)

@@ -1,0 +1,301 @@
+"""What the server knows of each node between two of its syncs: what to tell it, and who it is.
+
+One session a node: the agent that holds it is known by boot id and incarnation. Another one is
+turned away while the holder's connection is open or was heard of a short while ago, unless it
+follows the holder in the same root, whose lock says that the holder is gone.
+
+Leases may be renewed only while the loop can't have given the node's work up, and only so far as
+it will know. It gives work up no sooner than a lease, a grace and a margin after the last contact
+that it knows of, and only where the node has been silent for several polls; so the session keeps
+the time of the newest contact that any cycle which begins later knows of. That is when the node
+was last answered, as far as the loop was told in time, or when a question was asked that it has
+confirmed. While that is less than a lease or two polls ago, whatever cycle is under way has given
+nothing up, and the node is answered at once. Otherwise the loop is asked, and says so by an
+update.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from reconciler.model.observed import devices
+from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import loop_messages as link
+from reconciler.model.state import records
+
+#: The most nodes that are remembered; a report of a further one is refused.
+NODES_MAX = 50_000
+#: The most acknowledgements and log requests that wait for one node.
+ACKNOWLEDGED_MAX = 100_000
+LOG_REQUESTS_MAX = 64
+#: Of how many tasks of a node, ended ones included, it is kept what they wrote of their work.
+METRICS_TASKS_MAX = 1024
+#: How many polls a holder may be silent before another agent takes its place.
+SILENT_POLLS = 2
+#: A contact that the loop surely knows of counts for one lease, and for this long at most where
+#: leases are longer or there is none: after it the loop has to say how the node stands.
+SURE_S_MAX = 120.0
+#: A request that came in so soon after a contact that the loop knows of may renew leases though the
+#: loop is not told of its answer: with the second by which it may hear late, that is the margin.
+UNTOLD_S_MAX = 1.0
+
+
+class Busy(msgspec.Struct, frozen=True):
+    """Why an agent is turned away."""
+
+    message: str
+    retry_after_s: float
+
+
+class Session:
+    """One node."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.epoch = 0
+        self.version = 0
+        self.payload: bytes | None = None
+        self.acknowledged: dict[str, None] = {}
+        self.log_requests: dict[str, wire.LogRequest] = {}
+        self.holder: tuple[str, str] | None = None
+        self.exchange = 0
+        #: The first exchange of the holder: those before it were somebody else's.
+        self.first = 0
+        self.open = False
+        self.closed = True
+        self.heard_at = 0.0
+        self.told: tuple[object, ...] = ()
+        self.changed = asyncio.Event()
+        self.released = False
+        #: What the node used when it last said so; when it last said anything, by the wall clock.
+        self.usage: records.NodeUsage | None = None
+        self.reported_at = 0.0
+        #: The shortest lease of what the node has, as the loop last said.
+        self.lease_s: float | None = None
+        #: When the newest contact was that the loop surely knows of; None: it may know of none.
+        self.known_at: float | None = None
+        #: The question that was put last, when, and whether it is still open.
+        self.question = 0
+        self.asked_at = 0.0
+        self.asking = False
+        #: What the node's GPUs did when it last said so.
+        self.gpu_usage: tuple[devices.GpuUsage, ...] = ()
+        #: What its tasks last wrote of their work, by attempt, the newest last.
+        self.task_metrics: dict[str, taskwords.TaskMetrics] = {}
+        #: What those that run used when it was last sampled, by attempt.
+        self.task_use: dict[str, taskuse.TaskUse] = {}
+
+    def hear(self, told: tuple[taskwords.TaskMetrics, ...]) -> None:
+        """Take over what tasks wrote of their work; those that wrote longest ago give way."""
+        for one in told[: taskwords.TASKS_MAX]:
+            self.task_metrics.pop(one.attempt, None)
+            self.task_metrics[one.attempt] = taskwords.bounded(one)
+        while len(self.task_metrics) > METRICS_TASKS_MAX:
+            del self.task_metrics[next(iter(self.task_metrics))]
+
+    def hear_use(self, told: tuple[taskuse.TaskUse, ...], now: float) -> None:
+        """Take over what the tasks that run use: others run no more."""
+        bounded = (taskuse.bounded(one, now) for one in told[: taskuse.TASKS_MAX])
+        self.task_use = {one.attempt: one for one in bounded}
+
+    def newest(self, record: records.NodeRecord) -> records.NodeRecord:
+        """A node's record with times and usage as they were told since; those are written late."""
+        reported_at = max(self.reported_at, record.last_report_at)
+        usage = record.usage
+        if self.usage is not None and self.usage.at >= usage.at:
+            usage = self.usage
+        return msgspec.structs.replace(record, last_report_at=reported_at, usage=usage)
+
+    def update(self, message: link.NodeUpdate) -> None:
+        """Take over what the loop has to tell the node."""
+        self.epoch, self.version = message.epoch, message.version
+        self.lease_s = message.lease_s
+        if message.doubts:
+            self.doubt()
+        if self.asking and message.confirms == self.question:
+            self.asking = False
+            self.known(self.asked_at)
+        if message.payload is not None:
+            self.payload = message.payload
+        room = ACKNOWLEDGED_MAX - len(self.acknowledged)
+        self.acknowledged |= dict.fromkeys(message.acknowledged[:room])
+        self.changed.set()
+
+    def forget_orders(self) -> None:
+        """The loop will say anew what the node has to have; it may be another one."""
+        self.doubt()
+        self.epoch, self.version, self.payload = 0, 0, None
+        self.acknowledged.clear()
+
+    def has_set_for(self, have: tuple[int, int]) -> bool:
+        """Whether the assignments are other than those the node has."""
+        return self.payload is not None and have != (self.epoch, self.version)
+
+    def has_news_for(self, have: tuple[int, int]) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self.acknowledged or self.log_requests) or self.has_set_for(have)
+
+    def enter(
+        self, who: tuple[str, str], poll_s: float, now: float, follows: tuple[str, ...] = ()
+    ) -> int | Busy:
+        """Begin an exchange; returns its number, or why the agent is turned away.
+
+        ``follows`` are incarnations that are known to be gone.
+        """
+        held = self.holder is not None and self.holder[1] not in follows
+        if self.holder is not None and self.holder != who and held and not self.closed:
+            silent_s = now - self.heard_at
+            left_s = SILENT_POLLS * poll_s - silent_s
+            if self.open or left_s > 0:
+                state = "has an open connection" if self.open else f"was here {silent_s:.0f} s ago"
+                return Busy(
+                    f"node {self.node}: another agent of this name (incarnation "
+                    f"{self.holder[1]}, boot {self.holder[0]}) {state}; stop it, or give this "
+                    "one a name of its own",
+                    max(left_s, 1.0),
+                )
+        self.exchange += 1
+        if self.holder != who:
+            self.holder, self.first = who, self.exchange
+        self.open, self.closed = True, False
+        self.heard_at = now
+        # an older exchange of the same agent that still waits has nothing more to wait for
+        self.changed.set()
+        return self.exchange
+
+    def leave(self, exchange: int, now: float, *, closed: bool) -> None:
+        """End an exchange; ``closed`` where its connection was cut."""
+        if exchange == self.exchange:
+            self.open, self.closed = False, closed
+            self.heard_at = now
+        elif closed and exchange >= self.first and not self.open:
+            # an older one of the same agent: whoever lost it will come again, or is gone
+            self.closed = True
+
+    async def wait(self, exchange: int, have: tuple[int, int], wait_s: float) -> None:
+        """Until there is something to tell, the exchange is not the newest, or time is up."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while (
+                    exchange == self.exchange and not self.released and not self.has_news_for(have)
+                ):
+                    self.changed.clear()
+                    await self.changed.wait()
+        except TimeoutError:
+            return
+
+    def known(self, at: float) -> None:
+        """Every cycle that begins from now on knows of a contact at ``at``."""
+        self.known_at = at if self.known_at is None else max(self.known_at, at)
+
+    def is_sure(self, now: float, poll_s: float, part: float = 1.0) -> bool:
+        """Whether no cycle can have given the node's work up.
+
+        With a smaller ``part`` than 1: whether it will be so for the rest of that time yet.
+        """
+        if self.known_at is None:
+            return False
+        lease_s = SURE_S_MAX if self.lease_s is None else self.lease_s
+        sure_s = min(max(lease_s, SILENT_POLLS * poll_s), SURE_S_MAX)
+        return now - self.known_at < sure_s * part
+
+    def doubt(self) -> None:
+        """Let the loop say anew how the node stands, whatever it said before."""
+        self.known_at, self.asking = None, False
+        self.changed.set()
+
+    def may_renew_untold(self, entered_at: float) -> bool:
+        """Whether a request that came in then renews so little that the loop need not know."""
+        return self.known_at is not None and entered_at - self.known_at <= UNTOLD_S_MAX
+
+    def ask(self, now: float) -> int:
+        """Put the next question to the loop; its number."""
+        self.question += 1
+        self.asked_at, self.asking = now, True
+        return self.question
+
+    async def settle(self, wait_s: float, exchange: int | None) -> None:
+        """Until the open question is confirmed, or will not be; or time is up.
+
+        An ``exchange`` waits only while it is the newest; None waits on.
+        """
+        question = self.question
+        try:
+            async with asyncio.timeout(wait_s):
+                while (
+                    self.asking
+                    and self.question == question
+                    and exchange in (None, self.exchange)
+                    and not self.released
+                ):
+                    self.changed.clear()
+                    await self.changed.wait()
+        except TimeoutError:
+            return
+
+    def take(self) -> tuple[tuple[str, ...], tuple[wire.LogRequest, ...]]:
+        """Acknowledgements and log requests, which are told once."""
+        taken = tuple(self.acknowledged), tuple(self.log_requests.values())
+        self.acknowledged.clear()
+        self.log_requests.clear()
+        return taken
+
+
+class Sessions:
+    """All nodes, by name."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._by_node: dict[str, Session] = {}
+        self.clock = clock
+
+    def get(self, node: str) -> Session | None:
+        """The session of a node that was heard of, or that the loop has something for."""
+        return self._by_node.get(node)
+
+    def counts(self) -> tuple[int, int]:
+        """How many have an open exchange, and how many others were heard of."""
+        held = [one.open for one in self._by_node.values() if one.holder is not None]
+        return sum(held), len(held) - sum(held)
+
+    def gpu_usage(self, node: str) -> tuple[devices.GpuUsage, ...]:
+        """What a node's GPUs did when it last said so; nothing while nobody has."""
+        session = self._by_node.get(node)
+        return () if session is None else session.gpu_usage
+
+    def task_metrics(self, node: str, attempt: str) -> taskwords.TaskMetrics | None:
+        """What a task on a node last wrote of its work, as far as that is still known."""
+        session = self._by_node.get(node)
+        return None if session is None else session.task_metrics.get(attempt)
+
+    def task_use(self, node: str, attempt: str) -> taskuse.TaskUse | None:
+        """What a task on a node used when that was last sampled, as far as that is known."""
+        session = self._by_node.get(node)
+        return None if session is None else session.task_use.get(attempt)
+
+    def of(self, node: str) -> Session | None:
+        """The session of a node, made where there is room; None where there is none."""
+        session = self._by_node.get(node)
+        if session is None and len(self._by_node) < NODES_MAX:
+            session = self._by_node[node] = Session(node)
+        return session
+
+    def update(self, message: link.NodeUpdate) -> None:
+        """Take over what the loop has to tell a node."""
+        session = self.of(message.node)
+        if session is not None:
+            session.update(message)
+
+    def forget_orders(self) -> None:
+        """The loop will say anew what every node has to have."""
+        for session in self._by_node.values():
+            session.forget_orders()
+
+    def release(self) -> None:
+        """Let everybody who waits go: the server stops."""
+        for session in self._by_node.values():
+            session.released = True
+            session.changed.set()

@@ -1,0 +1,66 @@
+"""Runs what computes for long in processes of their own: agents are answered as quickly meanwhile.
+
+A module of operations and its arguments come in; its exit status and what it wrote come out. One
+runs at a time for each ``Turns``, a few may wait for it, and none goes on without end.
+"""
+
+import asyncio
+import sys
+
+from reconciler.server import errors as failures
+
+#: How many may wait for the one under way.
+WAITING_MAX = 8
+
+
+class Turns:
+    """Runs one module at a time.
+
+    Args:
+        store_url: passed to each module as ``--store``; empty: it needs none.
+        what: what they make, in the plural, for refusals.
+        run_s_max: the longest that one may take.
+    """
+
+    def __init__(self, store_url: str, what: str, run_s_max: float) -> None:
+        self._store_url = store_url
+        self._what = what
+        self._run_s_max = run_s_max
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def run(self, module: str, *arguments: str) -> tuple[int, bytes]:
+        """The exit status of a module, and what it wrote.
+
+        Raises:
+            Failure: too many wait already, or it took too long.
+        """
+        if self._waiting >= WAITING_MAX:
+            told = f"{WAITING_MAX} {self._what} wait already"
+            raise failures.Failure(429, told, retry_after_s=5.0)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await self._run(module, *arguments)
+        finally:
+            self._waiting -= 1
+
+    async def _run(self, module: str, *arguments: str) -> tuple[int, bytes]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module),
+            *(("--store", self._store_url) if self._store_url else ()),
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            told, _ = await asyncio.wait_for(process.communicate(), self._run_s_max)
+        except TimeoutError:
+            raise failures.Failure(
+                503, f"it took longer than {self._run_s_max:.0f} s and was ended"
+            ) from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        return process.returncode or 0, told

@@ -1,0 +1,74 @@
+"""What is still being answered when the server has to go is told so, and whether to come again.
+
+uvicorn gives the requests under way a few seconds when the process is told to stop, and cancels
+those that are not done by then, which it answers with a bare 500. To a client that is a defect
+of ours, and clients don't come again after one. Here it becomes the 503 that it is. What was
+begun in a thread goes on: who has asked for a change is told so, and not to come again blindly.
+What is sent along as it is written, such as output that is followed, just ends.
+"""
+
+import asyncio
+
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from reconciler.server import errors as failures
+from reconciler.server import services
+
+#: When a client may come again: a controller that starts anew needs about as long.
+RETRY_AFTER_S = 2.0
+#: What changes nothing, or may be said twice: agents say what they have until they are answered.
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_SAFE_PREFIX = "/v1/nodes/"
+AGAIN = "the controller is stopping; ask again when it is back"
+BEGUN = (
+    "the controller is stopping, and what was asked for may be done nevertheless: look whether it "
+    "was, when the controller is back, before it is asked for again"
+)
+
+
+def told(app: ASGIApp) -> ASGIApp:
+    """Answer what is cancelled by the end of the server, and end what was begun without an end."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        begun = endless = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun, endless
+            if message["type"] == "http.response.start":
+                begun = True
+                endless = all(name.lower() != b"content-length" for name, _ in message["headers"])
+            await send(message)
+
+        try:
+            await app(scope, receive, sent)
+        except asyncio.CancelledError:
+            service: services.Services = scope["litestar_app"].state.services
+            if scope["type"] != ScopeType.HTTP or not service.stopping.is_set():
+                raise
+            if not begun:
+                await _refuse(sent, is_safe=is_safe(scope["method"], scope["path"]))
+            elif endless:
+                await sent({"type": "http.response.body", "body": b"", "more_body": False})
+            else:
+                raise
+
+    return answer
+
+
+def is_safe(method: str, path: str) -> bool:
+    """Whether a request may be made again though nobody knows what became of it."""
+    return method in _SAFE_METHODS or (path.startswith(_SAFE_PREFIX) and path.endswith("/sync"))
+
+
+async def _refuse(send: Send, *, is_safe: bool) -> None:
+    body = failures.body(503, AGAIN if is_safe else BEGUN)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    if is_safe:
+        headers.append((b"retry-after", str(round(RETRY_AFTER_S)).encode()))
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

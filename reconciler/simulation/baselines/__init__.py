@@ -1,0 +1,1 @@
+"""Baseline schedulers that simulations compare with."""

@@ -1,0 +1,361 @@
+"""The textbook policies, on the same jobs: what a scheduler has to be better than.
+
+FIFO, EASY backfill, conservative backfill and shortest limit first, each over one number of units
+(GPUs), without nodes: no job is ever kept out by fragmentation, which favours them. They see time
+limits, never run times, evict nothing and know no quota. They share nothing with the scheduler.
+Sources: Lifka 1995 (EASY); Mu'alem and Feitelson 2001 (both kinds of backfill).
+"""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from reconciler.simulation.traces import trace_results as results
+from reconciler.simulation.traces.workloads import Row, Workload
+
+#: For how many waiting jobs conservative backfill holds reservations; the others wait behind.
+DEPTH = 100
+
+Progress = Callable[[int], None]
+
+
+class Policy(Protocol):
+    """Chooses what starts. Jobs are numbers into the workload's rows."""
+
+    def arrive(self, job: int, now: float) -> None:
+        """A job waits from now on."""
+
+    def left(self, job: int, now: float) -> None:
+        """A running job has ended."""
+
+    def start(self, now: float) -> list[int]:
+        """The jobs that start now; they fit."""
+
+
+class _Machine:
+    """What is free, and until when by its limit each running job may run."""
+
+    def __init__(self, rows: tuple[Row, ...], units: int) -> None:
+        self.units = self.free = units
+        self.sizes = [row.size for row in rows]
+        self.limits = [math.inf if row.limit_s is None else float(row.limit_s) for row in rows]
+        self.ends_by: dict[int, float] = {}
+
+    def take(self, job: int, now: float) -> None:
+        self.free -= self.sizes[job]
+        self.ends_by[job] = now + self.limits[job]
+
+    def give(self, job: int) -> None:
+        self.free += self.sizes[job]
+        del self.ends_by[job]
+
+    def room(self, size: int) -> tuple[float, int]:
+        """When ``size`` units are free at the latest, and how many more are free then."""
+        free = self.free
+        if free >= size:
+            return (-math.inf, free - size)
+        last = math.inf
+        for ends_by, job in sorted((end, job) for job, end in self.ends_by.items()):
+            if free >= size and ends_by > last:
+                break
+            free += self.sizes[job]
+            if free >= size:
+                last = ends_by
+        return (last, free - size) if free >= size else (math.inf, 0)
+
+
+class Fifo:
+    """Who comes first starts first; nobody overtakes."""
+
+    def __init__(self, rows: tuple[Row, ...], units: int) -> None:
+        self._machine = _Machine(rows, units)
+        self._queue: deque[int] = deque()
+
+    def arrive(self, job: int, now: float) -> None:  # noqa: ARG002
+        """A job waits from now on."""
+        self._queue.append(job)
+
+    def left(self, job: int, now: float) -> None:  # noqa: ARG002
+        """A running job has ended."""
+        self._machine.give(job)
+
+    def start(self, now: float) -> list[int]:
+        """The head, and the next, as long as they fit."""
+        found: list[int] = []
+        while self._queue and self._machine.sizes[self._queue[0]] <= self._machine.free:
+            found.append(self._queue.popleft())
+            self._machine.take(found[-1], now)
+        return found
+
+
+class ShortestLimit:
+    """Of what fits, the shortest time limit first; of equal ones who came first."""
+
+    def __init__(self, rows: tuple[Row, ...], units: int) -> None:
+        self._machine = _Machine(rows, units)
+        self._by_size: dict[int, list[tuple[float, int]]] = {}
+
+    def arrive(self, job: int, now: float) -> None:  # noqa: ARG002
+        """A job waits from now on."""
+        heap = self._by_size.setdefault(self._machine.sizes[job], [])
+        heapq.heappush(heap, (self._machine.limits[job], job))
+
+    def left(self, job: int, now: float) -> None:  # noqa: ARG002
+        """A running job has ended."""
+        self._machine.give(job)
+
+    def start(self, now: float) -> list[int]:
+        """As many as fit, the shortest first."""
+        found: list[int] = []
+        while True:
+            fitting = [
+                heap for size, heap in self._by_size.items() if heap and size <= self._machine.free
+            ]
+            if not fitting:
+                return found
+            job = heapq.heappop(min(fitting, key=lambda heap: heap[0]))[1]
+            self._machine.take(job, now)
+            found.append(job)
+
+
+class Easy:
+    """FIFO, and who does not delay the head by its own time limit may overtake."""
+
+    def __init__(self, rows: tuple[Row, ...], units: int) -> None:
+        self._machine = _Machine(rows, units)
+        self._sizes = np.array(self._machine.sizes, dtype=np.int64)
+        self._limits = np.array(self._machine.limits)
+        self._queue = np.zeros(0, dtype=np.int64)
+        self._arrived: list[int] = []
+
+    def arrive(self, job: int, now: float) -> None:  # noqa: ARG002
+        """A job waits from now on."""
+        self._arrived.append(job)
+
+    def left(self, job: int, now: float) -> None:  # noqa: ARG002
+        """A running job has ended."""
+        self._machine.give(job)
+
+    def start(self, now: float) -> list[int]:
+        """Heads as long as they fit, then who may overtake the first that does not."""
+        if self._arrived:
+            self._queue = np.concatenate([self._queue, np.array(self._arrived, dtype=np.int64)])
+            self._arrived = []
+        found: list[int] = []
+        heads = 0
+        while heads < len(self._queue):
+            head = int(self._queue[heads])
+            if self._machine.sizes[head] > self._machine.free:
+                break
+            self._machine.take(head, now)
+            found.append(head)
+            heads += 1
+        self._queue = self._queue[heads:]
+        if len(self._queue) > 1 and self._machine.free:
+            found += self._backfill(now)
+        return found
+
+    def _backfill(self, now: float) -> list[int]:
+        shadow, extra = self._machine.room(self._machine.sizes[int(self._queue[0])])
+        others = self._queue[1:]
+        sizes, limits = self._sizes[others], self._limits[others]
+        in_time = now + limits <= shadow
+        started = np.zeros(len(others), dtype=np.bool_)
+        begin = 0
+        while self._machine.free and begin < len(others):
+            fits = sizes[begin:] <= self._machine.free
+            fits &= in_time[begin:] | (sizes[begin:] <= extra)
+            offset = int(fits.argmax())
+            if not fits[offset]:
+                break
+            row = begin + offset
+            job = int(others[row])
+            self._machine.take(job, now)
+            if not in_time[row]:
+                extra -= int(sizes[row])
+            started[row] = True
+            begin = row + 1
+        self._queue = np.concatenate([self._queue[:1], others[~started]])
+        return [int(job) for job in others[started]]
+
+
+class Profile:
+    """Units free over time: ``free[i]`` from ``times[i]`` on; the last one for ever."""
+
+    def __init__(self, now: float, free: int) -> None:
+        self.times = [now]
+        self.free = [free]
+
+    def _cut(self, at: float) -> int:
+        """The index of the piece that begins at ``at``; one is made if there is none."""
+        row = _piece(self.times, at)
+        if self.times[row] != at:
+            row += 1
+            self.times.insert(row, at)
+            self.free.insert(row, self.free[row - 1])
+        return row
+
+    def take(self, begin: float, length_s: float, size: int) -> None:
+        """Take ``size`` units from ``begin`` for ``length_s``, which may be infinite."""
+        first = self._cut(begin)
+        last = len(self.times) if math.isinf(length_s) else self._cut(begin + length_s)
+        for row in range(first, last):
+            self.free[row] -= size
+
+    def earliest(self, size: int, length_s: float, after: float) -> float:
+        """The first moment from ``after`` on from which ``size`` units are free for ``length_s``.
+
+        Infinite where there is none.
+        """
+        begin: float | None = None
+        for row in range(_piece(self.times, after), len(self.times)):
+            if self.free[row] < size:
+                begin = None
+                continue
+            if begin is None:
+                begin = max(after, self.times[row])
+            end = self.times[row + 1] if row + 1 < len(self.times) else math.inf
+            if end >= begin + length_s:
+                return begin
+        return math.inf
+
+
+def _piece(times: list[float], at: float) -> int:
+    low, high = 0, len(times)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if times[middle] <= at:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+class Conservative:
+    """Every waiting job, up to ``DEPTH``, has a reservation; nobody may delay an earlier one.
+
+    When a job ends before its limit, all reservations are made anew in order of arrival.
+    """
+
+    def __init__(self, rows: tuple[Row, ...], units: int, depth: int = DEPTH) -> None:
+        self._machine = _Machine(rows, units)
+        self._depth = depth
+        self._queue: list[int] = []
+        self._profile = Profile(-math.inf, units)
+        self._starts: dict[int, float] = {}
+        self._stale = True
+
+    def arrive(self, job: int, now: float) -> None:
+        """A job waits from now on, and gets the earliest room that nobody has."""
+        self._queue.append(job)
+        if not self._stale and len(self._queue) <= self._depth:
+            self._reserve(job, now)
+
+    def left(self, job: int, now: float) -> None:  # noqa: ARG002
+        """A running job has ended; what it held until its limit is free."""
+        self._machine.give(job)
+        self._stale = True
+
+    def start(self, now: float) -> list[int]:
+        """Those whose reservation begins now; what moves up gets one, which may begin now too."""
+        started: list[int] = []
+        for _ in range(self._machine.units + 1):
+            if self._stale and self._queue:
+                self._plan(now)
+            found = [job for job in self._queue[: self._depth] if self._starts.get(job) == now]
+            if not found:
+                break
+            for job in found:
+                self._machine.take(job, now)
+                del self._starts[job]
+            gone = set(found)
+            self._stale = len(self._queue) > self._depth
+            self._queue = [job for job in self._queue if job not in gone]
+            started += found
+        return started
+
+    def _plan(self, now: float) -> None:
+        self._profile = Profile(now, self._machine.free)
+        sizes = self._machine.sizes
+        for ends_by, job in sorted((end, job) for job, end in self._machine.ends_by.items()):
+            if not math.isinf(ends_by):
+                self._profile.take(max(ends_by, now), math.inf, -sizes[job])
+        self._starts.clear()
+        for job in self._queue[: self._depth]:
+            self._reserve(job, now)
+        self._stale = False
+
+    def _reserve(self, job: int, now: float) -> None:
+        size, limit_s = self._machine.sizes[job], self._machine.limits[job]
+        begin = self._profile.earliest(size, limit_s, now)
+        self._starts[job] = begin
+        if not math.isinf(begin):
+            self._profile.take(begin, limit_s, size)
+
+
+POLICIES: dict[str, Callable[[tuple[Row, ...], int], Policy]] = {
+    "fifo": Fifo,
+    "easy": Easy,
+    "conservative": Conservative,
+    "shortest": ShortestLimit,
+}
+
+
+def run(name: str, workload: Workload, units: int, progress: Progress | None = None) -> results.Run:
+    """All jobs of a workload under one of ``POLICIES``; those larger than the cluster never start.
+
+    Args:
+        name: of the policy.
+        units: GPUs, or CPUs, of the cluster.
+        progress: is told how many jobs have ended so far.
+    """
+    policy = POLICIES[name](fitting(workload, units), units)
+    return follow(name, policy, workload, units, progress)
+
+
+def fitting(workload: Workload, units: int) -> tuple[Row, ...]:
+    """The rows that are not larger than the cluster: policies know them by their numbers."""
+    return tuple(row for row in workload.rows if row.size <= units)
+
+
+def follow(
+    name: str, policy: Policy, workload: Workload, units: int, progress: Progress | None = None
+) -> results.Run:
+    """What becomes of a workload's jobs under a policy that has been told of none of them yet."""
+    rows = fitting(workload, units)
+    jobs = [
+        results.JobResult(row.name, row.queue, row.size, row.submit_s, row.runs_s)
+        for row in workload.rows
+    ]
+    known = [job for job in jobs if job.size <= units]
+    stretches: list[results.Stretch] = []
+    ends: list[tuple[float, int]] = []
+    next_row = decisions = 0
+    while next_row < len(rows) or ends:
+        now = min(
+            rows[next_row].submit_s if next_row < len(rows) else math.inf,
+            ends[0][0] if ends else math.inf,
+        )
+        while ends and ends[0][0] <= now:
+            job = heapq.heappop(ends)[1]
+            row, begin = rows[job], known[job].start_s or 0.0
+            known[job].end_s = now
+            known[job].timed_out = row.limit_s is not None and row.runs_s > row.limit_s
+            stretches.append(results.Stretch(row.name, row.queue, "", row.size, begin, now))
+            policy.left(job, now)
+        while next_row < len(rows) and rows[next_row].submit_s <= now:
+            policy.arrive(next_row, now)
+            next_row += 1
+        decisions += 1
+        for job in policy.start(now):
+            row = rows[job]
+            known[job].start_s = now
+            runs_s = row.runs_s if row.limit_s is None else min(row.runs_s, row.limit_s)
+            heapq.heappush(ends, (now + runs_s, job))
+        if progress is not None:
+            progress(len(stretches))
+    return results.Run(name, units, jobs, stretches, cycles=decisions, unit=workload.unit)

@@ -1,0 +1,186 @@
+"""Textbook policies on nodes: FIFO, EASY backfill and shortest limit first, with fragmentation.
+
+The same policies as in ``peers``, but a job takes whole GPUs of nodes, as the same gang of equal
+tasks that ``replay`` makes of it, on the fullest nodes that hold a task. It tells how much of what
+the peers over one number of GPUs do better they owe to having no nodes.
+"""
+
+import heapq
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from reconciler.simulation.baselines import gpu_pool as peers
+from reconciler.simulation.traces import trace_results as results
+from reconciler.simulation.traces.workloads import Row, Workload
+
+#: (node, GPUs) of one job.
+Place = list[tuple[int, int]]
+
+
+class Nodes:
+    """What each node has free, what each job has, and until when by its limit it may run."""
+
+    def __init__(self, rows: tuple[Row, ...], nodes: int, per_node: int) -> None:
+        self.per_node = per_node
+        self.free = [per_node] * nodes
+        self.sizes = [row.size for row in rows]
+        self.limits = [math.inf if row.limit_s is None else float(row.limit_s) for row in rows]
+        self.ends_by: dict[int, float] = {}
+        self._places: dict[int, Place] = {}
+
+    def place(self, size: int, free: list[int]) -> Place | None:
+        """Where a job of this size goes, on the fullest nodes that hold a task; None: nowhere."""
+        each = next(n for n in range(min(self.per_node, size), 0, -1) if size % n == 0)
+        missing, found = size // each, []
+        for node in sorted((n for n in range(len(free)) if free[n] >= each), key=free.__getitem__):
+            tasks = min(missing, free[node] // each)
+            found.append((node, tasks * each))
+            missing -= tasks
+            if not missing:
+                return found
+        return None
+
+    def take(self, job: int, place: Place, now: float) -> None:
+        """A job starts there."""
+        shift(self.free, place, -1)
+        self._places[job] = place
+        self.ends_by[job] = now + self.limits[job]
+
+    def give(self, job: int) -> None:
+        """A job has left."""
+        shift(self.free, self._places.pop(job), 1)
+        del self.ends_by[job]
+
+    def later(self, size: int) -> tuple[float, list[int]]:
+        """When a size has room at the latest, and what every node has left beside it then."""
+        free = list(self.free)
+        for end, job in sorted((end, job) for job, end in self.ends_by.items()):
+            shift(free, self._places[job], 1)
+            place = None if end == math.inf else self.place(size, free)
+            if place is not None:
+                shift(free, place, -1)
+                return end, free
+        return math.inf, free
+
+
+def shift(free: list[int], place: Place, sign: int) -> None:
+    """Give to nodes (1) or take from them (-1)."""
+    for node, units in place:
+        free[node] += sign * units
+
+
+class Fifo:
+    """Who comes first starts first; nobody overtakes."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.nodes = nodes
+        self.waiting: list[int] = []
+
+    def arrive(self, job: int, now: float) -> None:  # noqa: ARG002
+        """A job waits from now on."""
+        self.waiting.append(job)
+
+    def left(self, job: int, now: float) -> None:  # noqa: ARG002
+        """A running job has ended."""
+        self.nodes.give(job)
+
+    def start(self, now: float) -> list[int]:
+        """The head, and the next, as long as they fit."""
+        found: list[int] = []
+        for job in self.waiting:
+            place = self.nodes.place(self.nodes.sizes[job], self.nodes.free)
+            if place is None:
+                break
+            self.nodes.take(job, place, now)
+            found.append(job)
+        self.waiting = self.waiting[len(found) :]
+        return found
+
+
+class Easy(Fifo):
+    """FIFO, and who does not delay the head by its own time limit may overtake."""
+
+    def start(self, now: float) -> list[int]:
+        """Heads as long as they fit, then who may overtake the first that does not."""
+        found = super().start(now)
+        if len(self.waiting) > 1 and any(self.nodes.free):
+            overtaking = self._backfill(now)
+            gone = set(overtaking)
+            self.waiting = [job for job in self.waiting if job not in gone]
+            found += overtaking
+        return found
+
+    def _backfill(self, now: float) -> list[int]:
+        nodes, found = self.nodes, []
+        shadow, left = nodes.later(nodes.sizes[self.waiting[0]])
+        others = np.array(self.waiting[1:], dtype=np.int64)
+        sizes = np.array(nodes.sizes, dtype=np.int64)[others]
+        in_time = now + np.array(nodes.limits)[others] <= shadow
+        begin = 0
+        while begin < len(others):
+            both = [min(pair) for pair in zip(nodes.free, left, strict=True)]
+            short, long = np.zeros(sizes.max() + 1, np.bool_), np.zeros(sizes.max() + 1, np.bool_)
+            for size in np.unique(sizes[begin:]).tolist():
+                short[size] = nodes.place(size, nodes.free) is not None
+                long[size] = short[size] and nodes.place(size, both) is not None
+            fits = np.where(in_time[begin:], short[sizes[begin:]], long[sizes[begin:]])
+            if not fits.any():
+                break
+            row = begin + int(fits.argmax())
+            job, in_both = int(others[row]), not in_time[row]
+            place = nodes.place(nodes.sizes[job], both if in_both else nodes.free) or []
+            nodes.take(job, place, now)
+            if in_both:
+                shift(left, place, -1)
+            found.append(job)
+            begin = row + 1
+        return found
+
+
+class ShortestLimit:
+    """Of what fits, the shortest time limit first; of equal ones who came first."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.nodes = nodes
+        self._by_size: dict[int, list[tuple[float, int]]] = {}
+
+    def arrive(self, job: int, now: float) -> None:  # noqa: ARG002
+        """A job waits from now on."""
+        heap = self._by_size.setdefault(self.nodes.sizes[job], [])
+        heapq.heappush(heap, (self.nodes.limits[job], job))
+
+    def left(self, job: int, now: float) -> None:  # noqa: ARG002
+        """A running job has ended."""
+        self.nodes.give(job)
+
+    def start(self, now: float) -> list[int]:
+        """As many as fit, the shortest first."""
+        found: list[int] = []
+        while True:
+            fitting = [
+                (heap[0], size, place)
+                for size, heap in self._by_size.items()
+                if heap and (place := self.nodes.place(size, self.nodes.free)) is not None
+            ]
+            if not fitting:
+                return found
+            (_, job), size, place = min(fitting, key=lambda one: one[0])
+            heapq.heappop(self._by_size[size])
+            self.nodes.take(job, place, now)
+            found.append(job)
+
+
+POLICIES: dict[str, Callable[[Nodes], peers.Policy]] = {
+    "fifo": Fifo,
+    "easy": Easy,
+    "shortest": ShortestLimit,
+}
+
+
+def run(name: str, workload: Workload, nodes: int, per_node: int) -> results.Run:
+    """All jobs of a workload under one of ``POLICIES``; too large ones never start."""
+    rows = peers.fitting(workload, nodes * per_node)
+    policy = POLICIES[name](Nodes(rows, nodes, per_node))
+    return peers.follow(f"{name} on nodes", policy, workload, nodes * per_node)

@@ -1,0 +1,1 @@
+"""Virtual time, virtual nodes and faults."""

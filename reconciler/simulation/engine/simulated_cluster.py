@@ -1,0 +1,530 @@
+"""A cluster in virtual time: the real ``reconcile`` and ``Memory``, virtual nodes, an agenda.
+
+Events go in (a commit, a task's end, a report that arrives, a fault), all of one moment together;
+one cycle follows when any of them is input to the controller, or when the last outcome's
+``wake_at`` has come. What the outcome orders goes to the nodes as whole sets, and their reports
+are new events. Nothing ticks, unless nodes are told to send heartbeats.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Protocol
+
+import msgspec
+
+from reconciler.core import cycle_cache as recalls
+from reconciler.core import observed_state as core_memory
+from reconciler.core import reconcile
+from reconciler.model import desired
+from reconciler.model.state import outcome, records
+from reconciler.model.state.states import AttemptState, EndReason
+from reconciler.model.values.resources import Resources
+from reconciler.simulation.engine import faults
+from reconciler.simulation.engine import observer as watching
+from reconciler.simulation.engine import simulated_nodes as machines
+from reconciler.simulation.engine.event_queue import Agenda, SimulationError
+
+#: The most cycles at one moment: with more the controller and its nodes have no rest.
+CYCLES_AT_ONCE_MAX = 1_000
+#: ``Settings.node_silence_s`` of a cluster whose nodes send no heartbeats: for ever.
+NEVER_SILENT_S = 10**10
+
+
+class Decide(Protocol):
+    """The controller's one function."""
+
+    def __call__(
+        self,
+        wanted: desired.Desired,
+        observed: records.Observed,
+        now: float,
+        *,
+        recall: recalls.Recall | None,
+    ) -> outcome.Outcome:
+        """Decide one cycle; ``recall`` is of these very records."""
+
+
+Fates = Callable[[records.AttemptRecord], machines.Fate]
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """How long things take.
+
+    Attributes:
+        start_s: from an order's arrival at a node until the task is up.
+        heartbeat_s: how often a node tells everything it knows; None: only news, and never lost.
+        start_report_within_s: within which time a start reaches the controller, if no cycle comes
+            earlier; 0: at once. Ends always do at once.
+        cycle_every_s: from one cycle to the next at the least; what comes in between waits.
+    """
+
+    start_s: float = 0.0
+    heartbeat_s: float | None = None
+    start_report_within_s: float = 0.0
+    cycle_every_s: float = 0.0
+
+
+def endless(_: records.AttemptRecord) -> machines.Fate:
+    """The fate of tasks that run until they are told to leave."""
+    return machines.Fate()
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """A node's whole set as of one cycle, and for which agent process it was made.
+
+    ``held`` are attempts that are to wait until their whole gang has what it needs.
+    """
+
+    incarnation: str
+    version: int
+    assignments: tuple[records.AttemptRecord, ...]
+    held: frozenset[str]
+
+
+class Cluster:
+    """Controller, nodes and what is between them, at one virtual moment ``now``."""
+
+    def __init__(
+        self,
+        structure: desired.Structure,
+        *,
+        now: float,
+        jobs: Mapping[str, desired.Job] | None = None,
+        observed: records.Observed | None = None,
+        fates: Fates = endless,
+        timing: Timing | None = None,
+        weather: faults.Weather | None = None,
+        watcher: watching.Watcher | None = None,
+        decide: Decide = reconcile.reconcile,
+    ) -> None:
+        """A cluster whose nodes are all up and have spoken.
+
+        Args:
+            structure: pools, queues and settings as git has them.
+            now: seconds since the epoch.
+            jobs: as git has them.
+            observed: what is known already; its live attempts run on the nodes.
+            fates: what becomes of each attempt.
+            watcher: is told what really happens.
+            decide: the controller's one function.
+        """
+        self.now = now
+        self.jobs: dict[str, desired.Job] = dict(jobs or {})
+        self.timing = timing or Timing()
+        self.cycles = 0
+        self.wake_at: float | None = None
+        self._fates = fates
+        self._weather = weather or faults.Weather()
+        self._watcher: watching.Watcher = watcher or watching.NoWatcher()
+        self._decide = decide
+        loaded = observed or records.Observed()
+        self.generation = loaded.desired_generation + 1
+        self.memory = core_memory.Memory(loaded, leader_since=now)
+        self.memory.desired_generation = loaded.desired_generation
+        self.nodes: dict[str, machines.VirtualNode] = {}
+        self._agenda: Agenda[Callable[[], None]] = Agenda()
+        self._due = True
+        self._not_before = self._still_until = -math.inf
+        self._speaking: dict[str, None] = {}
+        self._waiting_acknowledgements: dict[str, list[str]] = {}
+        self._asked_at: dict[str, float] = {}
+        self._sessions: dict[str, int] = {}
+        self._version = 0
+        self.structure = structure
+        self.change_structure(structure)
+        self._take_over(loaded)
+
+    def _take_over(self, loaded: records.Observed) -> None:
+        """Nodes have what the records say they have."""
+        for attempt in loaded.attempts.values():
+            if attempt.state is AttemptState.ENDED:
+                continue
+            node = self.nodes.get(attempt.node)
+            if node is None and attempt.node in loaded.nodes:
+                # of no pool any more: what runs there goes on
+                capacity = loaded.nodes[attempt.node].inventory.capacity
+                node = self._begin_node(attempt.node, capacity)
+            if node is None:
+                continue
+            if attempt.boot_id in ("", node.boot_id):
+                self._begin(node, attempt, attempt.started_at or self.now)
+                if attempt.stop is not None:
+                    task = node.tasks[attempt.id]
+                    node.tell_to_leave(task, attempt.stop.reason, self.now, attempt.stop.grace_s)
+                    self._plan_end(node, attempt.id, task.ends_at)
+
+    # -- what people do
+
+    def at(self, moment: float, happening: Callable[[], None]) -> None:
+        """Plan something for a moment; it may call any method here."""
+        self._agenda.put(moment, happening)
+
+    def commit(self, jobs: Iterable[desired.Job] = (), remove: Iterable[str] = ()) -> None:
+        """Git now holds these jobs too, and no longer those of ``remove``."""
+        for name in remove:
+            self.jobs.pop(name, None)
+        for job in jobs:
+            self.jobs[job.name] = job
+        self._new_desired()
+
+    def prune(self, names: Iterable[str]) -> None:
+        """Documents of jobs that have finished leave git; that changes nothing and is free."""
+        for name in names:
+            record = self.memory.jobs.get(name)
+            if record is not None and record.finished:
+                self.jobs.pop(name, None)
+
+    def change_structure(self, structure: desired.Structure) -> None:
+        """Git now holds another structure; nodes that it adds come up."""
+        if self.timing.heartbeat_s is None:
+            settings = msgspec.structs.replace(structure.settings, node_silence_s=NEVER_SILENT_S)
+            structure = msgspec.structs.replace(structure, settings=settings)
+        # how long a provisioner takes is not known: pools are as large as they may become
+        pools = {
+            name: msgspec.structs.replace(pool, provisioning=None)
+            for name, pool in structure.pools.items()
+        }
+        structure = msgspec.structs.replace(structure, pools=pools)
+        self.structure = structure
+        for pool in structure.pools.values():
+            for name in pool.nodes:
+                if name not in self.nodes:
+                    self._begin_node(name, pool.node_resources)
+                self.nodes[name].follow(pool.mig)
+        self._new_desired()
+
+    def _begin_node(self, name: str, resources: Resources) -> machines.VirtualNode:
+        """A node that is up, as it was told of last."""
+        known = self.memory.nodes.get(name)
+        boot_id = known.boot_id if known else ""
+        told = known.inventory if known and known.inventory.hostname else None
+        node = self.nodes[name] = machines.VirtualNode(name, resources, boot_id, told)
+        if known is not None and known.incarnation == node.incarnation:
+            node.restart_agent()  # the records are of another simulation, whose agent is not ours
+        self._speaking[name] = None
+        self._plan_heartbeat(name)
+        return node
+
+    def _new_desired(self) -> None:
+        self.generation += 1
+        self._due = True
+
+    # -- time
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing can happen but that the controller wakes by itself."""
+        return not (self._due or self._speaking or len(self._agenda))
+
+    def next_at(self) -> float | None:
+        """When something happens next; None: nothing ever does."""
+        if self._speaking:
+            return self.now
+        moments = [at for at in (self._agenda.next_at(), self._next_cycle_at()) if at is not None]
+        return max(self.now, min(moments)) if moments else None
+
+    def _next_cycle_at(self) -> float | None:
+        at = self.now if self._due else self.wake_at
+        return None if at is None else max(at, self._not_before, self._still_until)
+
+    def run(self, until: float = math.inf, *, inclusive: bool = True) -> None:
+        """Let everything happen up to ``until``, which is then the present (if finite).
+
+        Raises:
+            SimulationError: controller and nodes find no rest at one moment.
+        """
+        while True:
+            at = self.next_at()
+            if at is None or at > until or (at == until and not inclusive):
+                break
+            self.step()
+        if until != math.inf:
+            self.now = max(self.now, until)
+
+    def step(self) -> None:
+        """Go to the next moment at which something happens, and let all of it happen.
+
+        Raises:
+            SimulationError: controller and nodes find no rest at that moment.
+        """
+        at = self.next_at()
+        if at is None:
+            return
+        self.now = at
+        for _ in range(CYCLES_AT_ONCE_MAX):
+            for happening in self._agenda.take(self.now):
+                happening()
+            self._speak()
+            cycle_at = self._next_cycle_at()
+            if cycle_at is not None and cycle_at <= self.now:
+                self._cycle()
+            elif not self._speaking and (self._agenda.next_at() or math.inf) > self.now:
+                return
+        raise SimulationError(
+            f"after {CYCLES_AT_ONCE_MAX} cycles at second {self.now} there is still no rest"
+        )
+
+    # -- controller
+
+    def _cycle(self) -> None:
+        wanted = desired.Desired(
+            generation=self.generation,
+            structure=self.structure,
+            jobs=self.jobs,
+            status=desired.SyncStatus(sync="Synced"),
+        )
+        self._due = False
+        observed = self.memory.observed(*self.memory.take_input())
+        result = self._decide(wanted, observed, self.now, recall=self.memory.recall)
+        self.cycles += 1
+        self._not_before = self.now + self.timing.cycle_every_s
+        self.memory.absorb(result)
+        far = result.wake_at is not None and result.wake_at >= self.now + NEVER_SILENT_S / 2
+        self.wake_at = None if far else result.wake_at
+        self._watcher.decided(result)
+        changed: dict[str, None] = {}
+        for action in result.actions:
+            if isinstance(action, outcome.RunProvisioner):
+                continue
+            changed[action.node] = None
+            if isinstance(action, outcome.Acknowledge):
+                self._waiting_acknowledgements.setdefault(action.node, []).append(action.attempt)
+        if self.timing.heartbeat_s is not None:
+            changed.update(dict.fromkeys(report.node for report in observed.reports))
+        for name in changed:
+            self._answer(name)
+
+    def _answer(self, name: str) -> None:
+        """Send a node its whole set; in calm weather it arrives at once."""
+        acknowledged = tuple(self._waiting_acknowledgements.pop(name, ()))
+        node = self.nodes.get(name)
+        if node is None or not node.reachable:
+            return
+        if self.timing.heartbeat_s is not None:
+            self.memory.answered[name] = self.now
+        attempts = self.memory.attempts
+        assignments = tuple(attempts[a] for a in self.memory.attempts_by_node.get(name, ()))
+        held = frozenset(one.id for one in assignments if self._holds(one))
+        self._version += 1
+        told = _Told(node.incarnation, self._version, assignments, held)
+        asked_at = self._asked_at.get(name, self.now)
+        for delay_s in self._weather.carry():
+            take = partial(self._take, node, told, acknowledged, asked_at)
+            if delay_s:
+                self.at(self.now + delay_s, take)
+            else:
+                take()
+
+    def _holds(self, attempt: records.AttemptRecord) -> bool:
+        """Whether a task is to wait because one of its gang has not what it needs yet."""
+        record = self.memory.jobs.get(attempt.job)
+        if record is None or not record.spec.waits_for_images:
+            return False
+        gang = self.memory.recall.by_job.get(attempt.job, {}).get(attempt.element, ())
+        others = [self.memory.attempts[name] for name in gang]
+        return any(one.lacks_image and one.try_number == attempt.try_number for one in others)
+
+    def pause(self, seconds: float) -> None:
+        """The controller stands still; what reaches it meanwhile waits."""
+        self._still_until = max(self._still_until, self.now + seconds)
+
+    def hurry(self) -> None:
+        """What has come is decided at once, however short ago the last cycle was."""
+        self._not_before = self.now
+
+    def change_leader(self) -> None:
+        """Another controller goes on from what is stored; reports under way to the old are lost."""
+        held = msgspec.structs.replace(
+            self.memory.observed((), {}), promised={}, standing=None, desired_generation=-1
+        )
+        self.memory = core_memory.Memory(held, self.now)
+        self._waiting_acknowledgements.clear()
+        self.wake_at = None
+        self._due = True
+        if self.timing.heartbeat_s is None:
+            self._speaking.update(dict.fromkeys(self.nodes))
+
+    # -- nodes
+
+    def _take(
+        self,
+        node: machines.VirtualNode,
+        told: _Told,
+        acknowledged: tuple[str, ...],
+        asked_at: float,
+    ) -> None:
+        """A set reaches a node, if the agent that asked for it still runs; an older one is late."""
+        if not node.reachable or node.incarnation != told.incarnation:
+            return
+        node.renewed_at = max(node.renewed_at, asked_at)
+        node.acknowledge(acknowledged)
+        if told.version < node.version:
+            return
+        node.version = told.version
+        for name, task in node.to_stop(told.assignments, self.now):
+            self._plan_end(node, name, task.ends_at)
+        for name in node.to_go(told.held, self.now):
+            self._starts(node, name, self.now + self.timing.start_s)
+        for attempt in node.to_start(told.assignments, self.now):
+            fate = self._fates(attempt)
+            held = attempt.id in told.held
+            if fate.fetch_s or held:
+                task = node.fetch(attempt, fate, self.now, held=held)
+                self.at(task.fetched_at, partial(self._fetched, node, attempt.id))
+            else:
+                self._begin(node, attempt, self.now + self.timing.start_s)
+        if node.news:
+            self._speaking[node.name] = None
+
+    def _begin(
+        self, node: machines.VirtualNode, attempt: records.AttemptRecord, starts_at: float
+    ) -> None:
+        node.start(attempt, self._fates(attempt), starts_at)
+        self._starts(node, attempt.id, starts_at)
+
+    def _fetched(self, node: machines.VirtualNode, name: str) -> None:
+        """What a task needs is there: it goes, unless it is to wait for the rest of its gang."""
+        task = node.tasks.get(name)
+        if task is None or task.told or not task.waits or task.fetched_at > self.now:
+            return
+        node.news[name] = None
+        self._speaking[node.name] = None
+        if not task.held:
+            self._starts(node, name, self.now + self.timing.start_s)
+
+    def _starts(self, node: machines.VirtualNode, name: str, starts_at: float) -> None:
+        task = node.tasks[name]
+        task.go(starts_at)
+        if task.starts_at <= self.now:
+            self._watcher.started(task.attempt, task.starts_at)
+        else:
+            self.at(task.starts_at, partial(self._is_up, node, name))
+        if task.ends_at != math.inf:
+            self._plan_end(node, name, max(self.now, task.ends_at))
+
+    def _is_up(self, node: machines.VirtualNode, name: str) -> None:
+        task = node.tasks.get(name)
+        if task is not None and not task.told:
+            node.news[name] = None
+            self._speaking[node.name] = None
+            self._watcher.started(task.attempt, task.starts_at)
+
+    def _look_again(self, node: machines.VirtualNode) -> None:
+        """An agent that begins finds out how far what waits is, and fetches what it lacks."""
+        for task in node.fetch_again(self.now):
+            self.at(task.known_at, partial(self._tell, node.name))
+            self.at(max(self.now, task.fetched_at), partial(self._fetched, node, task.attempt.id))
+
+    def _tell(self, name: str) -> None:
+        self._speaking[name] = None
+
+    def _plan_end(self, node: machines.VirtualNode, name: str, at: float) -> None:
+        self.at(at, partial(self._end, node, name))
+
+    def _end(self, node: machines.VirtualNode, name: str) -> None:
+        task = node.tasks.get(name)
+        if task is not None and node.end(name, self.now):
+            self._watcher.ended(
+                task.attempt, self.now, task.why, max(0.0, self.now - task.starts_at)
+            )
+            self._speaking[node.name] = None
+
+    def _speak(self) -> None:
+        """Nodes with news tell them."""
+        if not self._speaking:
+            return
+        names, self._speaking = self._speaking, {}
+        complete = self.timing.heartbeat_s is not None
+        for name in names:
+            node = self.nodes[name]
+            if not node.reachable:
+                continue
+            slack_s = self.timing.start_report_within_s
+            urgent = not slack_s or not node.news or any(a not in node.tasks for a in node.news)
+            report = node.report(self.now, complete=complete)
+            for delay_s in self._weather.carry():
+                if delay_s:
+                    self.at(self.now + delay_s, partial(self._arrive, report, node.agent, self.now))
+                else:
+                    self._arrive(report, node.agent, self.now, urgent=urgent)
+
+    def _arrive(
+        self, report: records.NodeReport, agent: int, sent_at: float, *, urgent: bool = True
+    ) -> None:
+        """A report reaches the controller, unless a newer agent process has a session there."""
+        name = report.node
+        if not self.nodes[name].connected or agent < self._sessions.get(name, 0):
+            return
+        self._sessions[name] = agent
+        self._asked_at[name] = max(sent_at, self._asked_at.get(name, sent_at))
+        self.memory.add_report(msgspec.structs.replace(report, received_at=self.now))
+        if urgent:
+            self._due = True
+        else:
+            at = self.now + self.timing.start_report_within_s
+            self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
+
+    def _plan_heartbeat(self, name: str) -> None:
+        if self.timing.heartbeat_s is not None:
+            self.at(self.now + self.timing.heartbeat_s, partial(self._heartbeat, name))
+
+    def _heartbeat(self, name: str) -> None:
+        """A node tells all it knows, and looks at its leases until the next time."""
+        node = self.nodes[name]
+        self._plan_heartbeat(name)
+        if not node.up:
+            return
+        self._speaking[name] = None
+        heartbeat_s = self.timing.heartbeat_s or 0.0
+        for task in node.tasks.values():
+            lease_s = task.attempt.lease_s
+            if lease_s is not None and not task.told:
+                ends_at = max(self.now, node.renewed_at + lease_s)
+                if ends_at <= self.now + heartbeat_s:
+                    self.at(ends_at, partial(self._lease_ends, node, task.attempt.id))
+
+    def _lease_ends(self, node: machines.VirtualNode, name: str) -> None:
+        task = node.tasks.get(name)
+        if task is None or task.told or task.attempt.lease_s is None:
+            return
+        if node.renewed_at + task.attempt.lease_s <= self.now:
+            node.tell_to_leave(task, EndReason.LEASE_EXPIRED, self.now, task.attempt.grace_s)
+            self._plan_end(node, name, task.ends_at)
+
+    # -- faults
+
+    def plan_faults(self, plan: Iterable[faults.Fault]) -> None:
+        """Have faults happen at their moments."""
+        for fault in plan:
+            self.at(fault.at, partial(self.suffer, fault))
+
+    def suffer(self, fault: faults.Fault) -> None:
+        """One fault happens now; one that changes nothing, such as a boot of what is up, does not.
+
+        Raises:
+            SimulationError: there is no such node.
+        """
+        if fault.kind == "change-leader":
+            self.change_leader()
+            return
+        node = self.nodes.get(fault.node)
+        if node is None:
+            raise SimulationError(f"{fault.kind}: there is no node {fault.node!r}")
+        if fault.kind == "cut":
+            node.connected = False
+        elif fault.kind == "skew-clock":
+            node.clock_offset_s = fault.amount_s
+        elif fault.kind == "power-off" and node.up:
+            for task in node.tasks.values():
+                ran_s = max(0.0, self.now - task.starts_at)
+                self._watcher.ended(task.attempt, self.now, EndReason.NODE_LOST, ran_s)
+            node.lose_everything()
+        elif fault.kind == "boot" and not node.up:
+            node.boot_again()
+        elif fault.kind == "restart-agent" and node.up:
+            node.restart_agent()
+            self._look_again(node)
+        elif fault.kind == "connect":
+            node.connected = True
+        self._speaking[node.name] = None

@@ -1,0 +1,361 @@
+"""Virtual nodes: what really runs, which the controller knows from reports alone.
+
+A node gets its whole set of assignments and makes its tasks match it, as an agent does (DESIGN
+section 5). It keeps what has ended until that is acknowledged, refuses what was decided for
+another boot, and stops what its lease no longer covers. It tells nothing by itself: the cluster
+asks for its report and carries it.
+"""
+
+import math
+from collections.abc import Container, Iterable, Mapping
+
+import msgspec
+
+from reconciler.core.nodes import mismatches
+from reconciler.model import desired
+from reconciler.model.observed import devices
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, EndReason
+from reconciler.model.values.resources import Resources
+
+#: How many acknowledged ends a node remembers, lest a late set starts one of them again.
+FORGOTTEN_MAX = 10_000
+#: The number of SIGTERM.
+_SIGTERM = 15
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """What becomes of an attempt that is left alone, and how it leaves when told to.
+
+    Attributes:
+        runs_s: seconds from its start to its end by itself; infinite: it never ends.
+        exit_code: with which status it then ends.
+        leaves_s: seconds that it takes to leave once told to, at most its grace.
+        fetch_s: seconds until what it needs is on its node; 0: it is there already.
+        fetches_again: whether that is lost when the agent begins anew before the start.
+        looks_s: how long such an agent then does not know how far the attempt is.
+    """
+
+    runs_s: float = math.inf
+    exit_code: int = 0
+    leaves_s: float = 0.0
+    fetch_s: float = 0.0
+    fetches_again: bool = False
+    looks_s: float = 0.0
+
+
+#: How far a device is with its layout where that is made in time.
+_IN_TIME = (devices.FITS, devices.WAITING)
+
+
+def as_cut(
+    inventory: records.Inventory,
+    wanted: Mapping[int, tuple[tuple[str, int], ...]],
+    attempts: Iterable[records.AttemptRecord] = (),
+) -> records.Inventory:
+    """What a node tells whose GPUs are cut by MIG as soon as nothing is on them.
+
+    A device stays as it is while one of ``attempts``, or a process of nobody's, is on it, and where
+    its node has said that its layout can't be made.
+
+    Args:
+        inventory: what it has told last.
+        wanted: the instances that are declared, by number of the device.
+        attempts: what has not ended there.
+    """
+    held = {one.gpu for one in inventory.foreign_gpu_processes}
+    for attempt in attempts:
+        held.update(attempt.devices, _cut_for(attempt, inventory))
+    gpus: list[records.Gpu] = []
+    split = 0
+    for gpu in inventory.gpus:
+        stays = gpu.index in held or (gpu.cut is not None and gpu.cut.state not in _IN_TIME)
+        if gpu.simulated or (stays and mismatches.unmade(gpu, wanted)):
+            gpus.append(gpu)
+            continue
+        split += gpu.mig_enabled and gpu.state == devices.OK
+        gpus.append(
+            msgspec.structs.replace(gpu, simulated=True, mig_enabled=False, mig=(), cut=None)
+        )
+    capacity = msgspec.structs.replace(
+        inventory.capacity, gpu_milli=inventory.capacity.gpu_milli + 1000 * split
+    )
+    return msgspec.structs.replace(inventory, gpus=tuple(gpus), capacity=capacity)
+
+
+def _cut_for(attempt: records.AttemptRecord, inventory: records.Inventory) -> Iterable[int]:
+    """The devices whose instances an attempt has, counted as its node counts them."""
+    if not attempt.instances:
+        return ()
+    there = [
+        gpu.index for gpu in inventory.gpus for one in gpu.mig if one.profile == attempt.mig_profile
+    ]
+    return {there[number] for number in attempt.instances if number < len(there)}
+
+
+class Task(msgspec.Struct):
+    """One process, or one that is about to be.
+
+    Attributes:
+        starts_at: when it is up; infinite: not while it waits for something.
+        ends_at: when it ends by itself, or as told.
+        why: what that end is.
+        told: whether it was told to leave.
+        fetched_at: when what it needs is there. known_at: from when on its agent knows that.
+        held: whether it is to wait then for the rest of its gang.
+    """
+
+    attempt: records.AttemptRecord
+    fate: Fate
+    starts_at: float
+    ends_at: float
+    why: EndReason = EndReason.EXITED
+    told: bool = False
+    fetched_at: float = -math.inf
+    known_at: float = -math.inf
+    held: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not been told to start, for want of what it or its gang needs."""
+        return self.starts_at == math.inf
+
+    def go(self, starts_at: float) -> None:
+        """It waits for nothing any more."""
+        self.starts_at = starts_at
+        if not self.told:
+            self.ends_at = starts_at + self.fate.runs_s
+
+    def stage(self, now: float) -> AttemptState:
+        """How far it is with its start."""
+        if not self.waits or now < self.known_at:
+            return AttemptState.STARTING
+        return AttemptState.FETCHING if now < self.fetched_at else AttemptState.READY
+
+
+class VirtualNode:
+    """One machine with its agent, and the truth about what runs there."""
+
+    def __init__(
+        self,
+        name: str,
+        capacity: Resources,
+        first_boot_id: str = "",
+        inventory: records.Inventory | None = None,
+    ) -> None:
+        """A node that is up; ``inventory`` is what it tells of itself, None: as it is declared."""
+        self.name = name
+        self._first_boot_id = first_boot_id or f"{name}-boot-1"
+        self._inventory = inventory or records.Inventory(
+            hostname=name, capacity=capacity, virtual=True
+        )
+        self._layouts: dict[int, tuple[tuple[str, int], ...]] = {}
+        #: Whether a device may have to be cut before it is as its pool declares.
+        self._cuts = False
+        self.clock_offset_s = 0.0
+        self.connected = True
+        self.up = True
+        self.boot = self.agent = 1
+        self.sequence = 0
+        self.version = 0
+        self.renewed_at = -math.inf
+        self.tasks: dict[str, Task] = {}
+        self.ended: dict[str, records.AttemptReport] = {}
+        self.news: dict[str, None] = {}
+        self._forgotten: dict[str, None] = {}
+
+    @property
+    def boot_id(self) -> str:
+        """The boot that it is in."""
+        return self._first_boot_id if self.boot == 1 else f"{self.name}-boot-{self.boot}"
+
+    @property
+    def incarnation(self) -> str:
+        """The agent process that speaks for it."""
+        return f"{self.name}-agent-{self.agent}"
+
+    @property
+    def reachable(self) -> bool:
+        """Whether messages reach it and come from it."""
+        return self.up and self.connected
+
+    # -- what the controller asks for
+
+    def follow(self, layouts: Iterable[desired.MigLayout]) -> None:
+        """Devices are to be cut like that from now on, each as soon as nothing is on it."""
+        self._layouts = {one.device: one.instances for one in layouts}
+        self._cuts = any(not gpu.simulated for gpu in self._inventory.gpus)
+
+    def _turn(self) -> bool:
+        """Cut what is idle; whether it has other devices now."""
+        if not self._cuts:
+            return False
+        before = self._inventory
+        attempts = (task.attempt for task in self.tasks.values())
+        self._inventory = as_cut(before, self._layouts, attempts)
+        self._cuts = any(not gpu.simulated for gpu in self._inventory.gpus)
+        return self._inventory != before
+
+    def acknowledge(self, attempts: Iterable[str]) -> None:
+        """Forget ends that are durable elsewhere."""
+        for attempt in attempts:
+            if self.ended.pop(attempt, None) is not None:
+                self._forgotten[attempt] = None
+                if len(self._forgotten) > FORGOTTEN_MAX:
+                    del self._forgotten[next(iter(self._forgotten))]
+
+    def to_start(
+        self, assignments: Iterable[records.AttemptRecord], now: float
+    ) -> list[records.AttemptRecord]:
+        """Attempts of its set that it has not yet; those that it may not start end here."""
+        wanted = []
+        for attempt in assignments:
+            known = attempt.id in self.tasks or attempt.id in self.ended
+            if known or attempt.id in self._forgotten:
+                continue
+            if attempt.stop is not None:
+                self._told_end(attempt, None, now, attempt.stop.reason)
+            elif attempt.boot_id not in ("", self.boot_id):
+                self._told_end(attempt, None, now, EndReason.REFUSED)
+            else:
+                wanted.append(attempt)
+        return wanted
+
+    def start(self, attempt: records.AttemptRecord, fate: Fate, starts_at: float) -> Task:
+        """Begin a task."""
+        task = Task(attempt, fate, starts_at, starts_at + fate.runs_s)
+        self.tasks[attempt.id] = task
+        self.news[attempt.id] = None
+        return task
+
+    def fetch(self, attempt: records.AttemptRecord, fate: Fate, now: float, *, held: bool) -> Task:
+        """Begin to get what a task needs, which starts when that is there and it is not held."""
+        task = self.start(attempt, fate, math.inf)
+        task.fetched_at, task.held = now + fate.fetch_s, held
+        return task
+
+    def fetch_again(self, now: float) -> list[Task]:
+        """Another agent looks after what has not started: those attempts."""
+        found = [task for task in self.tasks.values() if task.waits and not task.told]
+        for task in found:
+            task.known_at = now + task.fate.looks_s
+            if task.fate.fetches_again:
+                task.fetched_at = task.known_at + task.fate.fetch_s
+        return found
+
+    def to_go(self, held: Container[str], now: float) -> list[str]:
+        """Attempts that were held and are so no longer, and have what they need."""
+        found = []
+        for name, task in self.tasks.items():
+            if task.waits and not task.told:
+                task.held = name in held
+                if not task.held and task.fetched_at <= now:
+                    found.append(name)
+        return found
+
+    def to_stop(
+        self, assignments: Iterable[records.AttemptRecord], now: float
+    ) -> list[tuple[str, Task]]:
+        """Tell tasks to leave that have a stop order or are not in the set; those just told."""
+        listed = {attempt.id: attempt for attempt in assignments}
+        told = []
+        for name, task in self.tasks.items():
+            attempt = listed.get(name)
+            if attempt is None:
+                self.tell_to_leave(task, EndReason.CANCELLED, now, task.attempt.grace_s)
+            elif attempt.stop is not None:
+                order = attempt.stop
+                self.tell_to_leave(task, order.reason, now, order.grace_s)
+            else:
+                continue
+            told.append((name, task))
+        return told
+
+    def tell_to_leave(self, task: Task, why: EndReason, now: float, grace_s: float) -> None:
+        """Ask a task to leave; it does so in its own time, at most its grace."""
+        if not task.told:
+            task.told, task.why = True, why
+            task.ends_at = now + min(grace_s, task.fate.leaves_s)
+        else:
+            task.ends_at = min(task.ends_at, now + grace_s)
+
+    # -- what happens by itself
+
+    def end(self, name: str, now: float) -> bool:
+        """End a task whose time has come; whether there is one."""
+        task = self.tasks.get(name)
+        if task is None or task.ends_at > now:
+            return False
+        self._told_end(task.attempt, task, now, task.why)
+        return True
+
+    def lose_everything(self) -> None:
+        """The machine loses its power: nothing that ran runs on; ends on disk remain."""
+        self.up = False
+        self.tasks.clear()
+        self.news.clear()
+
+    def boot_again(self) -> None:
+        """It is back, as another boot."""
+        self.up = True
+        self.boot += 1
+        self.restart_agent()
+
+    def restart_agent(self) -> None:
+        """Another agent process speaks for it; its tasks outlive that."""
+        self.agent += 1
+        self.sequence = 0
+
+    def _told_end(
+        self, attempt: records.AttemptRecord, task: Task | None, now: float, why: EndReason
+    ) -> None:
+        started = task is not None and task.starts_at <= now
+        by_itself = why is EndReason.EXITED
+        self.tasks.pop(attempt.id, None)
+        self.news[attempt.id] = None
+        self.ended[attempt.id] = records.AttemptReport(
+            id=attempt.id,
+            state=AttemptState.ENDED,
+            started_at=self._clock(task.starts_at) if task is not None and started else None,
+            ended_at=self._clock(now),
+            exit_code=task.fate.exit_code if task is not None and by_itself else None,
+            signal=_SIGTERM if started and not by_itself else None,
+            end_reason=why,
+        )
+
+    # -- what it tells
+
+    def report(self, now: float, *, complete: bool) -> records.NodeReport:
+        """What it knows: everything, or what is new since its last report."""
+        self.sequence += 1
+        is_news = self._turn()
+        if complete:
+            told = [self._of_task(name, task, now) for name, task in self.tasks.items()]
+            told += self.ended.values()
+        else:
+            told = []
+            for name in self.news:
+                if name in self.ended:
+                    told.append(self.ended[name])
+                elif name in self.tasks:
+                    told.append(self._of_task(name, self.tasks[name], now))
+        self.news.clear()
+        return records.NodeReport(
+            node=self.name,
+            boot_id=self.boot_id,
+            incarnation=self.incarnation,
+            sequence=self.sequence,
+            received_at=now,
+            attempts=tuple(told),
+            complete=complete,
+            inventory=self._inventory if complete or is_news or self.sequence == 1 else None,
+        )
+
+    def _of_task(self, name: str, task: Task, now: float) -> records.AttemptReport:
+        state = AttemptState.STOPPING if task.told else AttemptState.RUNNING
+        if task.starts_at > now:
+            return records.AttemptReport(name, task.stage(now))
+        return records.AttemptReport(name, state, started_at=self._clock(task.starts_at))
+
+    def _clock(self, at: float) -> float:
+        return at + self.clock_offset_s

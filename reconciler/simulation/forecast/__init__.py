@@ -1,0 +1,1 @@
+"""Forecasts of a cluster under a desired state."""

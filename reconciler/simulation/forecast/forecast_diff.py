@@ -1,0 +1,262 @@
+"""Two futures of one snapshot beside each other: who starts sooner or later, who has to leave.
+
+What ``forecasts`` makes of two desired states comes in; out come the jobs whose start differs by
+more than can't be known, what becomes of the queues that they wait in, and who is evicted in one of
+the two only.
+"""
+
+import math
+
+import msgspec
+
+from reconciler.model import desired
+from reconciler.model.state import records
+from reconciler.model.state.states import AttemptState, JobState
+from reconciler.simulation.forecast import cluster_forecast as forecasts
+
+#: Estimates of the scheduler differ by at least this share of the time until then, or are alike.
+ESTIMATE_TOLD = 0.1
+ESTIMATE_TOLD_S = 60.0
+#: Differences that are smaller are not told.
+TOLD_S = 1.0
+
+
+class Shift(msgspec.Struct, frozen=True):
+    """A job that waits, or is new, and when it starts with and without the change.
+
+    ``before``, ``after``: seconds since the epoch; None: not within the horizon, or there is no
+    such job. ``estimated``: one of them is the scheduler's estimate. ``reason``: why it still waits
+    at the end, where it does.
+    """
+
+    job: str
+    queue: str
+    before: float | None
+    after: float | None
+    is_new: bool = False
+    estimated: bool = False
+    reason: str = ""
+
+    @property
+    def later_s(self) -> float | None:
+        """By how much it starts later; None where it starts in one of the two only."""
+        if self.before is None or self.after is None:
+            return None
+        return self.after - self.before
+
+
+class QueueShift(msgspec.Struct, frozen=True):
+    """What becomes of the waiting jobs of a queue, without those that are new.
+
+    ``later_s`` is the mean change over those that start in both, as far as it can be told;
+    ``stuck`` are those that start only without the change, ``freed`` those that do only with it.
+    """
+
+    queue: str
+    waiting: int
+    sooner: int
+    later: int
+    stuck: int
+    freed: int
+    later_s: float
+    preempted: int
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """What the change does to what waits and runs.
+
+    Attributes:
+        at: the moment of the snapshot.
+        until: how far was looked ahead.
+        decided_until: up to when every cycle of both was decided; later starts are estimates.
+        shifts: jobs that start otherwise, those first that are hit hardest; then the new ones.
+        evictions: elements that are made to leave, and would not be without the change.
+        spared: elements that would be made to leave without the change.
+        queues: those in which anything changes.
+        endless: running jobs for which nothing says when they end: they are taken never to.
+        cycles: how many cycles both took.
+    """
+
+    at: float
+    until: float
+    decided_until: float
+    shifts: tuple[Shift, ...]
+    evictions: tuple[forecasts.Eviction, ...]
+    spared: tuple[forecasts.Eviction, ...]
+    queues: tuple[QueueShift, ...]
+    endless: int
+    cycles: int
+
+
+def forecast(
+    base: desired.Desired,
+    head: desired.Desired,
+    observed: records.Observed,
+    now: float,
+    horizon_s: float = forecasts.HORIZON_S,
+) -> Forecast:
+    """Both futures from one snapshot, and what differs between them.
+
+    Raises:
+        SimulationError: controller and nodes find no rest.
+    """
+    base_nodes = frozenset(base.structure.pool_of_node())
+    before, after = (
+        forecasts.future(wanted, observed, now, base_nodes=base_nodes, horizon_s=horizon_s)
+        for wanted in (base, head)
+    )
+    return compare(base, head, observed, now, before=before, after=after, horizon_s=horizon_s)
+
+
+def compare(
+    base: desired.Desired,
+    head: desired.Desired,
+    observed: records.Observed,
+    now: float,
+    *,
+    before: forecasts.Future,
+    after: forecasts.Future,
+    horizon_s: float = forecasts.HORIZON_S,
+) -> Forecast:
+    """What differs between two futures of one snapshot."""
+    shifts = _shifts(base, head, observed, now, before=before, after=after)
+    # what only one of them had the time to see is no difference
+    decided_until = min(before.until, after.until)
+    before.evictions = [one for one in before.evictions if one.at <= decided_until]
+    after.evictions = [one for one in after.evictions if one.at <= decided_until]
+    evictions = _only_in(after.evictions, before.evictions)
+    return Forecast(
+        at=now,
+        until=now + horizon_s,
+        decided_until=decided_until,
+        shifts=tuple(shifts),
+        evictions=evictions,
+        spared=_only_in(before.evictions, after.evictions),
+        queues=_queues(observed, before=before, after=after, shifts=shifts, evictions=evictions),
+        endless=_endless(observed),
+        cycles=before.cycles + after.cycles,
+    )
+
+
+def _only_in(
+    some: list[forecasts.Eviction], others: list[forecasts.Eviction]
+) -> tuple[forecasts.Eviction, ...]:
+    known = {(one.job, one.element) for one in others}
+    return tuple(one for one in some if (one.job, one.element) not in known)
+
+
+def _pending(observed: records.Observed) -> set[str]:
+    return {name for name in observed.active if observed.jobs[name].state is JobState.PENDING}
+
+
+def _shifts(
+    base: desired.Desired,
+    head: desired.Desired,
+    observed: records.Observed,
+    now: float,
+    *,
+    before: forecasts.Future,
+    after: forecasts.Future,
+) -> list[Shift]:
+    found, new = [], []
+    pending = _pending(observed)
+    for name, job in head.jobs.items():
+        in_base = base.jobs.get(name)
+        is_new = in_base is None or in_base.key != job.key
+        if not (is_new or name in pending) or (is_new and job.key in observed.past_runs):
+            continue
+        shift = Shift(
+            name,
+            job.queue,
+            before.starts.get(name) if not is_new else None,
+            after.starts.get(name),
+            is_new,
+            name in after.estimated or (not is_new and name in before.estimated),
+            after.reasons.get(name, "") if name not in after.starts else "",
+        )
+        if is_new:
+            new.append(shift)
+        elif _is_told(shift, now, before, after):
+            found.append(shift)
+    found.sort(key=_weight)
+    return found + new
+
+
+def _is_told(shift: Shift, now: float, before: forecasts.Future, after: forecasts.Future) -> bool:
+    """Whether a difference is larger than what can't be known."""
+    if shift.before is None or shift.after is None:
+        starts = shift.after if shift.before is None else shift.before
+        waits = before if shift.before is None else after
+        return (
+            starts is not None and starts + 2 * forecasts.COARSER_BY * (starts - now) < waits.until
+        )
+    coarse_from = min(before.coarse_from, after.coarse_from)
+    first, last = sorted((shift.before, shift.after))
+    told_s = TOLD_S
+    if shift.estimated:
+        told_s = max(ESTIMATE_TOLD_S, ESTIMATE_TOLD * (last - now))
+    elif last > coarse_from:
+        told_s = max(TOLD_S, 2 * forecasts.COARSER_BY * (last - now))
+    return last - first > told_s
+
+
+def _weight(shift: Shift) -> tuple[int, float, str]:
+    """Those that no longer start first, then by how much later."""
+    if shift.later_s is None:
+        return (0 if shift.after is None else 2, 0.0, shift.job)
+    return (1, -shift.later_s, shift.job)
+
+
+def _queues(
+    observed: records.Observed,
+    *,
+    before: forecasts.Future,
+    after: forecasts.Future,
+    shifts: list[Shift],
+    evictions: tuple[forecasts.Eviction, ...],
+) -> tuple[QueueShift, ...]:
+    waiting: dict[str, list[str]] = {}
+    for name in _pending(observed):
+        waiting.setdefault(observed.jobs[name].spec.queue, []).append(name)
+    moved: dict[str, list[Shift]] = {}
+    for shift in shifts:
+        if not shift.is_new:
+            moved.setdefault(shift.queue, []).append(shift)
+    preempted: dict[str, set[str]] = {}
+    for one in evictions:
+        known = observed.jobs.get(one.job)
+        if known is not None and one.reason in forecasts.COMES_BACK:
+            preempted.setdefault(known.spec.queue, set()).add(one.job)
+    found = []
+    for queue in sorted(moved.keys() | preempted.keys()):
+        names = waiting.get(queue, [])
+        its = moved.get(queue, [])
+        total_s = sum(one.later_s or 0.0 for one in its)
+        both = [n for n in names if n in before.starts and n in after.starts]
+        found.append(
+            QueueShift(
+                queue,
+                waiting=len(names),
+                sooner=sum((one.later_s or 0.0) < 0 for one in its),
+                later=sum((one.later_s or 0.0) > 0 for one in its),
+                stuck=sum(one.after is None for one in its),
+                freed=sum(one.before is None for one in its),
+                later_s=total_s / len(both) if both else 0.0,
+                preempted=len(preempted.get(queue, ())),
+            )
+        )
+    return tuple(found)
+
+
+def _endless(observed: records.Observed) -> int:
+    expected = forecasts.Expected(observed, {})
+    running = {
+        attempt.job
+        for attempt in observed.attempts.values()
+        if attempt.state is not AttemptState.ENDED
+    }
+    return sum(
+        expected.of_job(observed.jobs[name].spec) == math.inf
+        for name in running
+        if name in observed.jobs
+    )

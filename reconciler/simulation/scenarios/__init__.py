@@ -1,0 +1,1 @@
+"""Scenario documents: schema, runner, expectations."""

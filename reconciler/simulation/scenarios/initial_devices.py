@@ -1,0 +1,173 @@
+"""Which devices the tasks have that run when a scenario begins.
+
+A document comes in; the devices of each running task go out, by the task's place in the document.
+Devices of equal labels are the same device, a label that is a number is that device, and who names
+none gets those that nobody has. GPUs are never promised twice, so that a node on which more of them
+are taken than it has is refused, with the place of the task that is too much.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from reconciler.model.values import quantities
+from reconciler.simulation.scenarios import schema as forms
+
+_WHOLE = 1000
+#: What adding up parts of a share may be off by, in milli-GPUs.
+_NEARLY = 1e-6
+
+
+class _Running(NamedTuple):
+    """A task that runs, its place in the document, and what it takes."""
+
+    where: str
+    task: forms.Task
+    gpu_milli: int
+
+
+def of_running(scenario: forms.Scenario) -> dict[str, tuple[int, ...]]:
+    """Devices of each running task, ascending, by its place: ``jobs[0].tasks[1]``.
+
+    Those on nodes that are not there are left out.
+
+    Raises:
+        ScenarioError: devices are taken that the node does not have.
+    """
+    by_node: dict[str, list[_Running]] = {name: [] for name in scenario.nodes}
+    for one in _running(scenario):
+        by_node.get(one.task.node or "", []).append(one)
+    found: dict[str, tuple[int, ...]] = {}
+    for name, tasks in by_node.items():
+        gpu_milli = forms.amount("gpu", scenario.nodes[name].gpu, f"nodes.{name}")
+        found |= _Node(name, gpu_milli).devices(tasks)
+    return found
+
+
+def _running(scenario: forms.Scenario) -> Iterator[_Running]:
+    for number, job in enumerate(scenario.jobs):
+        for index, task in enumerate(job.tasks):
+            if task.state == "running":
+                where = f"jobs[{number}].tasks[{index}]"
+                yield _Running(where, task, forms.amount("gpu", task.gpu, where))
+
+
+class _Node:
+    """The devices of one node, and how much is taken of each."""
+
+    def __init__(self, name: str, gpu_milli: int) -> None:
+        self._gpu_milli = gpu_milli
+        self._count = math.ceil(gpu_milli / _WHOLE)
+        self._has = f"node {name} has {gpu_milli / _WHOLE:g} of them"
+        self._labels: dict[str, int] = {}
+        self._used: dict[int, float] = {}
+
+    def devices(self, tasks: list[_Running]) -> dict[str, tuple[int, ...]]:
+        """Those of all tasks on the node."""
+        self._check_sum(tasks)
+        naming = [one for one in tasks if one.task.devices]
+        for one in naming:
+            self._labels.update((str(x), int(x)) for x in one.task.devices if str(x).isdecimal())
+        for one in naming:
+            for label in map(str, one.task.devices):
+                if label not in self._labels:
+                    self._labels[label] = _free(self._labels.values())
+        found = {one.where: self._named(one) for one in naming}
+        others = [one for one in tasks if not one.task.devices]
+        return found | (self._apart(others) or self._close(others))
+
+    def _check_sum(self, tasks: list[_Running]) -> None:
+        taken = 0
+        for one in tasks:
+            taken += one.gpu_milli
+            if taken > self._gpu_milli:
+                found = quantities.counted(taken / _WHOLE, "GPU")
+                message = (
+                    f"found {found} taken by what runs there, up to this task; "
+                    f"expected no more than there are: {self._has}"
+                )
+                raise forms.ScenarioError(message, f"{one.where}.gpu")
+
+    def _named(self, one: _Running) -> tuple[int, ...]:
+        """The devices that a task names."""
+        where = f"{one.where}.devices"
+        by_index = {self._labels[str(label)]: str(label) for label in one.task.devices}
+        for index, label in by_index.items():
+            if index >= self._count:
+                message = f"found device {label!r}; expected one that is there: {self._has}"
+                raise forms.ScenarioError(message, where)
+        if len(by_index) * _WHOLE < one.gpu_milli:
+            message = (
+                f"found {len(by_index)} of them; expected {one.gpu_milli // _WHOLE}, as many as "
+                "the task has GPUs"
+            )
+            raise forms.ScenarioError(message, where)
+        for index, label in by_index.items():
+            used = self._used.get(index, 0.0) + one.gpu_milli / len(by_index)
+            if used > _WHOLE + _NEARLY:
+                message = (
+                    f"found {used / _WHOLE:g} of device {label!r} taken, up to this task; expected "
+                    "at most 1"
+                )
+                raise forms.ScenarioError(message, where)
+            self._used[index] = used
+        return tuple(sorted(by_index))
+
+    def _apart(self, tasks: list[_Running]) -> dict[str, tuple[int, ...]] | None:
+        """Devices of their own for all, also for shares; None where there are too few."""
+        taken = set(self._used)
+        found: dict[str, tuple[int, ...]] = {}
+        for one in tasks:
+            own = [_take(taken) for _ in range(math.ceil(one.gpu_milli / _WHOLE))]
+            if any(index >= self._count for index in own):
+                return None
+            found[one.where] = tuple(own)
+        return found
+
+    def _close(self, tasks: list[_Running]) -> dict[str, tuple[int, ...]]:
+        """Devices of their own for whole GPUs, and for shares those that have room, larger first.
+
+        Raises:
+            ScenarioError: there are too few.
+        """
+        taken = set(self._used)
+        found: dict[str, tuple[int, ...]] = {}
+        for one in sorted(tasks, key=lambda each: -each.gpu_milli):
+            if one.gpu_milli >= _WHOLE:
+                own = [_take(taken) for _ in range(one.gpu_milli // _WHOLE)]
+                self._used.update(dict.fromkeys(own, float(_WHOLE)))
+            else:
+                own = [self._with_room(one.gpu_milli)] if one.gpu_milli else []
+                taken.update(own)
+            if any(index >= self._count for index in own):
+                asked = quantities.counted(one.gpu_milli / _WHOLE, "GPU")
+                message = (
+                    f"found no device left for {asked}; expected room "
+                    f"beside what else runs there ({self._has}): say `devices` of its tasks"
+                )
+                raise forms.ScenarioError(message, f"{one.where}.gpu")
+            found[one.where] = tuple(own)
+        return found
+
+    def _with_room(self, share: int) -> int:
+        """The first device that has so much left, which is now taken; past all where none has."""
+        room = (
+            index
+            for index in range(self._count)
+            if self._used.get(index, 0.0) + share <= _WHOLE + _NEARLY
+        )
+        index = next(room, self._count)
+        self._used[index] = self._used.get(index, 0.0) + share
+        return index
+
+
+def _free(taken: Iterable[int]) -> int:
+    """The first device that nobody has."""
+    used = set(taken)
+    return next(index for index in range(len(used) + 1) if index not in used)
+
+
+def _take(taken: set[int]) -> int:
+    index = _free(taken)
+    taken.add(index)
+    return index

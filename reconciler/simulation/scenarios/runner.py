@@ -1,0 +1,159 @@
+"""Runs scenarios: the situation, rounds of virtual time through the real ``reconcile``, a verdict.
+
+A round is a minute. The states after the rounds that count are compared with what is expected,
+and so is what stays the same for some rounds more: a decision that is taken back is none.
+"""
+
+import math
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from reconciler.core import reconcile
+from reconciler.model.state.states import AttemptState
+from reconciler.simulation.engine import simulated_cluster as clusters
+from reconciler.simulation.scenarios import builder as situations
+from reconciler.simulation.scenarios import scenario_validation as possible
+from reconciler.simulation.scenarios.schema import Expected, Scenario
+
+#: Seconds of virtual time in a round.
+ROUND_S = 60.0
+#: In which order several states of one job are told.
+_PRECEDENCE = ("running", *(state for state in possible.STATES if state != "running"))
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What became of one scenario.
+
+    Attributes:
+        exact: states and nodes agree, after every round that counts.
+        states: states and starts agree.
+        expected, found: of what disagrees, by name; ``found`` of what could not be run names
+            why, under ``*``.
+    """
+
+    exact: bool
+    states: bool
+    expected: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
+
+
+def run(scenario: Scenario) -> Verdict:
+    """Let a scenario happen, and compare.
+
+    Raises:
+        ScenarioError: an amount can't be read, or a name leads nowhere.
+    """
+    situation = situations.build(scenario)
+    if situation.missing:
+        why = f"not built yet: {', '.join(situation.missing)}"
+        return Verdict(exact=False, states=False, found={"*": {"state": why}})
+    story = _Story(scenario, situation)
+    if scenario.rounds is None:
+        story.cluster.run(situations.BEGIN + (scenario.until or 0.0))
+        return story.verdict()
+    verdict = Verdict(exact=True, states=True)
+    rounds = scenario.rounds
+    for number in range(1, rounds.settle + rounds.stable + 1):
+        story.cluster.run(situations.BEGIN + number * ROUND_S, inclusive=False)
+        if number < rounds.settle:
+            continue
+        now = story.verdict()
+        if not now.states:
+            return now
+        verdict = now if not now.exact else verdict
+    return verdict
+
+
+def begun(
+    situation: situations.Situation, decide: clusters.Decide = reconcile.reconcile
+) -> clusters.Cluster:
+    """The cluster of a situation at its beginning; jobs of later moments come by themselves.
+
+    ``decide``: the controller's one function.
+    """
+    cluster = clusters.Cluster(
+        situation.structure,
+        now=situations.BEGIN,
+        jobs=situation.jobs,
+        observed=situation.observed,
+        fates=partial(situations.fate_of, situation),
+        decide=decide,
+    )
+    for at, job in situation.later:
+        cluster.at(at, partial(cluster.commit, (job,)))
+    return cluster
+
+
+class _Story:
+    """One scenario under way."""
+
+    def __init__(self, scenario: Scenario, situation: situations.Situation) -> None:
+        self.scenario = scenario
+        self.situation = situation
+        self.cluster = begun(situation)
+
+    def verdict(self) -> Verdict:
+        """What agrees at this moment."""
+        found = self._found()
+        exact, states = True, True
+        differs: dict[str, Expected] = {}
+        for name, expected in (self.scenario.expect.jobs | self.scenario.expect.tasks).items():
+            actual = found[name]
+            same_state = expected.state is None or _states(expected.state) == _states(actual.state)
+            same_start = expected.start is None or _close(expected.start, actual.start)
+            same_node = expected.node in (None, actual.node)
+            if same_state and same_start and same_node:
+                continue
+            exact = False
+            states = states and same_state and same_start
+            differs[name] = expected
+        shown = {
+            name: {k: v for k, v in msgspec.to_builtins(found[name]).items() if v is not None}
+            for name in differs
+        }
+        wanted = {name: msgspec.to_builtins(expected) for name, expected in differs.items()}
+        return Verdict(exact=exact, states=states, expected=wanted, found=shown)
+
+    def _found(self) -> dict[str, Expected]:
+        """Every job and task as it is now."""
+        memory = self.cluster.memory
+        running: dict[tuple[str, str, int], str] = {
+            (a.job, a.group, a.index): a.node
+            for a in memory.attempts.values()
+            if a.state is AttemptState.RUNNING
+        }
+        found: dict[str, Expected] = {}
+        for name, tasks in self.situation.tasks.items():
+            record = memory.jobs.get(name)
+            rest = record.state.value.lower() if record and record.finished else "pending"
+            start = record.started_at if record else None
+            start = None if start is None else start - situations.BEGIN
+            states, nodes = [], []
+            for index, (group, number) in enumerate(tasks):
+                node = running.get((name, group, number))
+                states.append("running" if node else rest)
+                nodes.append(node)
+                found[f"{name}-{index}"] = Expected(state=states[-1], node=node, start=start)
+            found[name] = Expected(
+                state=_together(sorted(states, key=_PRECEDENCE.index)),
+                node=_together(n for n in nodes if n),
+                start=start,
+            )
+        return found
+
+
+def _close(expected: float, actual: float | None) -> bool:
+    return actual is not None and math.isclose(expected, actual, abs_tol=1e-6)
+
+
+def _states(told: str | None) -> set[str]:
+    """The states that are told of a job, whose tasks have no order in this."""
+    return set((told or "").split(", "))
+
+
+def _together(values: Iterable[str]) -> str | None:
+    """One value that all share, or all that there are."""
+    return ", ".join(dict.fromkeys(values)) or None

@@ -1,0 +1,216 @@
+"""The form of a scenario: a cluster's situation, and what must have become of it.
+
+A document comes in as plain values and is checked against the types here, which have exactly the
+form's fields, so that a misspelt one is refused instead of changing what is tested.
+"""
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from reconciler.model.values import quantities
+
+ROUNDS_MAX = 10_000
+
+Number = int | float | str
+
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+
+
+class ScenarioError(ValueError):
+    """A document that can't be run; ``where`` is a dotted path in it."""
+
+    def __init__(self, message: str, where: str = "") -> None:
+        self.message = message
+        self.where = where
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+def amount(kind: Literal["cpu", "memory", "gpu"], written: Number, where: str) -> int:
+    """Milli-CPUs, bytes or milli-GPUs; ``where`` is what holds the amount.
+
+    Raises:
+        ScenarioError: it is none.
+    """
+    parse = {
+        "cpu": quantities.parse_cpu,
+        "memory": quantities.parse_memory,
+        "gpu": quantities.parse_gpu,
+    }[kind]
+    try:
+        return parse(written)
+    except quantities.QuantityError as error:
+        raise ScenarioError(str(error), f"{where}.{kind}") from error
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    """A mapping of a document."""
+
+
+class Node(_Part, frozen=True):
+    """What a node has; ``cpu`` and ``memory`` None: more than anyone asks for.
+
+    ``pool`` None: a pool of its own, of its name. Nodes of one pool are alike but for their names.
+    """
+
+    cpu: Number | None = None
+    memory: Number | None = None
+    gpu: Number = 0
+    labels: dict[str, str | int | float | bool] = {}
+    pool: str | None = None
+
+
+class Amounts(_Part, frozen=True):
+    """Amounts of a queue; None: not named."""
+
+    cpu: Number | None = None
+    memory: Number | None = None
+    gpu: Number | None = None
+
+
+class Flavor(_Part, frozen=True):
+    """What a queue has in one pool; None: nothing is said of it."""
+
+    pool: str
+    guaranteed: Amounts | None = None
+    limit: Amounts | None = None
+    lending_limit: Amounts | None = None
+    weight: float | None = None
+
+
+class Queue(_Part, frozen=True):
+    """A queue; ``guaranteed`` None: as much as there is. ``flavors``: amounts by pool beside."""
+
+    name: str
+    parent: str | None = None
+    guaranteed: Amounts | None = None
+    limit: Amounts | None = None
+    lending_limit: Amounts | None = None
+    weight: float | None = None
+    priority: int | None = None
+    flavors: list[Flavor] = []
+
+
+class Task(_Part, frozen=True):
+    """A task of a job; one that runs names its node, and devices where it has shares of them.
+
+    ``priority`` orders the tasks of its job: of a gang that runs in part, higher ones are there.
+    """
+
+    gpu: Number = 0
+    cpu: Number = 0
+    memory: Number = 0
+    state: Literal["running", "pending"] = "pending"
+    node: str | None = None
+    devices: list[str | int] = []
+    priority: int = 0
+
+
+class Job(_Part, frozen=True):
+    """A job. ``duration``, ``time_limit`` and ``submit`` in seconds."""
+
+    name: str
+    queue: str
+    tasks: list[Task]
+    priority: int | None = None
+    preemptible: bool = True
+    min: int | None = None
+    duration: float | None = None
+    time_limit: int | None = None
+    submit: float = 0.0
+    pools: list[str] = []
+
+
+class Rounds(_Part, frozen=True):
+    """So many rounds until the first comparison, and so many that are compared after it."""
+
+    settle: int = 2
+    stable: int = 0
+
+
+class Expected(_Part, frozen=True, omit_defaults=True):
+    """What must be so: state of every task, node, and the second of the first start."""
+
+    state: str | None = None
+    node: str | None = None
+    start: float | None = None
+
+
+class Expectations(_Part, frozen=True):
+    """By name of a job, and by ``JOB-INDEX`` of a task."""
+
+    jobs: dict[str, Expected] = {}
+    tasks: dict[str, Expected] = {}
+
+
+class Scenario(_Part, frozen=True):
+    """One document."""
+
+    scenario: str
+    source: str
+    nodes: dict[str, Node]
+    queues: list[Queue]
+    jobs: list[Job]
+    expect: Expectations
+    rounds: Rounds | None = None
+    until: float | None = None
+    policy: dict[str, Any] = {}
+
+
+def parse(value: Any) -> Scenario:
+    """A document's plain values as a scenario.
+
+    Raises:
+        ScenarioError: a field is unknown, missing or of another type.
+    """
+    try:
+        scenario = msgspec.convert(value, Scenario)
+    except msgspec.ValidationError as error:
+        raise explained(str(error), value) from error
+    if (scenario.until is None) == (scenario.rounds is None):
+        raise ScenarioError("it needs either `rounds` or `until`", "")
+    rounds = scenario.rounds or Rounds()
+    if not (
+        rounds.settle >= 1 and rounds.stable >= 0 and rounds.settle + rounds.stable <= ROUNDS_MAX
+    ):
+        raise ScenarioError(
+            f"expected settle from 1, stable from 0, {ROUNDS_MAX} together", "rounds"
+        )
+    known = {job.name for job in scenario.jobs}
+    for name in scenario.expect.jobs:
+        if name not in known:
+            raise ScenarioError(f"there is no job {name!r}", f"expect.jobs.{name}")
+    sizes = {job.name: len(job.tasks) for job in scenario.jobs}
+    for name in scenario.expect.tasks:
+        job, _, index = name.rpartition("-")
+        if not index.isdecimal() or int(index) >= sizes.get(job, 0):
+            raise ScenarioError(f"there is no task {name!r}", f"expect.tasks.{name}")
+    return scenario
+
+
+def explained(told: str, value: Any) -> ScenarioError:
+    """What the decoder says, with the whole path of the field that it is about."""
+    message, _, path = told.partition(" - at `")
+    where = path.rstrip("`").removeprefix("$").lstrip(".")
+    field = _UNKNOWN.search(message)
+    if field is not None:
+        where = f"{where}.{field[1]}".lstrip(".")
+        message = "there is no such field"
+    where = _with_keys(where, value)
+    return ScenarioError(message, where)
+
+
+def _with_keys(where: str, value: Any) -> str:
+    """A path in which ``[...]``, which stands for any key of a mapping, is the first that fits."""
+    before, found, after = where.partition("[...]")
+    if not found:
+        return where
+    inner = value
+    for step in before.split("."):
+        inner = inner.get(step, {}) if isinstance(inner, dict) else {}
+    rest = after.lstrip(".").partition(".")[0]
+    keys = list(inner) if isinstance(inner, dict) else []
+    fitting = (k for k in keys if isinstance(inner[k], dict) and rest in inner[k])
+    key = next(fitting, "*")
+    return f"{before}.{key}{after}"

@@ -1,0 +1,1 @@
+"""Replays of workload traces, their results and plots."""

@@ -1,0 +1,118 @@
+"""Reads the sums that reports are made of, grouped by the database itself.
+
+A report over months is a sum over at most some hundred thousand rows of hours; what comes back is
+one row a group. What has not been concluded yet is not in the sums: ``open_attempts`` gives it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from reconciler.model.state import records
+from reconciler.model.state import usage_rollups as rollups
+from reconciler.store import codec, schema
+from reconciler.store.store_reader import KEYS_MAX, Reader
+
+#: What sums can be grouped by, by the names that people use.
+USAGE_COLUMNS = {"queue": "queue", "user": "owner", "pool": "pool", "model": "model"}
+Group = tuple[str, ...]
+
+
+def usage(
+    reader: Reader, began: float, ended: float, by: Sequence[str]
+) -> dict[Group, rollups.Usage]:
+    """Use in the hours that begin between two times, by some of ``USAGE_COLUMNS``."""
+    table = schema.USAGE_HOURS
+    columns = [table.c[USAGE_COLUMNS[one]] for one in by]
+    sums = [sa.func.sum(table.c[name]) for name in rollups.Usage.__struct_fields__]
+    statement = sa.select(*columns, *sums).where(*_between(table.c.hour, began, ended, 3600))
+    rows = reader.rows(statement.group_by(*columns) if columns else statement)
+    count = len(by)
+    return {
+        tuple(row[:count]): rollups.Usage(int(row[count]), *row[count + 1 :])
+        for row in rows
+        if row[count] is not None
+    }
+
+
+def allocated(reader: Reader, began: float, ended: float, by: Sequence[str]) -> dict[Group, float]:
+    """As ``usage``, the GPU-seconds alone: over a year that takes half as long."""
+    table = schema.USAGE_HOURS
+    columns = [table.c[USAGE_COLUMNS[one]] for one in by]
+    statement = sa.select(*columns, sa.func.sum(table.c.gpu_s)).where(
+        *_between(table.c.hour, began, ended, 3600)
+    )
+    rows = reader.rows(statement.group_by(*columns) if columns else statement)
+    return {tuple(row[:-1]): row[-1] for row in rows if row[-1] is not None}
+
+
+def waits(
+    reader: Reader, began: float, ended: float, by: Sequence[str]
+) -> dict[Group, dict[int, rollups.Wait]]:
+    """Jobs that started on the days between two times, by ``USAGE_COLUMNS``, then by bucket."""
+    table = schema.WAIT_DAYS
+    columns = [table.c[USAGE_COLUMNS[one]] for one in by]
+    statement = (
+        sa.select(*columns, table.c.bucket, sa.func.sum(table.c.jobs), sa.func.sum(table.c.wait_s))
+        .where(*_between(table.c.day, began, ended, rollups.DAY_S))
+        .group_by(*columns, table.c.bucket)
+        .order_by(*columns, table.c.bucket)
+    )
+    found: dict[Group, dict[int, rollups.Wait]] = {}
+    for row in reader.rows(statement):
+        group: Group = tuple(row[:-3])
+        bucket, jobs, wait_s = tuple(row[-3:])
+        found.setdefault(group, {})[bucket] = rollups.Wait(int(jobs), wait_s)
+    return found
+
+
+def shares(reader: Reader, began: float, ended: float) -> dict[str, rollups.Share]:
+    """What queues were promised and given in the hours between two times."""
+    table = schema.SHARE_HOURS
+    sums = [sa.func.sum(table.c[name]) for name in rollups.Share.__struct_fields__]
+    statement = (
+        sa.select(table.c.queue, *sums)
+        .where(*_between(table.c.hour, began, ended, 3600))
+        .group_by(table.c.queue)
+    )
+    return {row[0]: rollups.Share(*row[1:]) for row in reader.rows(statement)}
+
+
+def pool_shares(
+    reader: Reader, began: float, ended: float
+) -> dict[tuple[str, str], rollups.PoolShare]:
+    """What queues were promised and given in pools in the hours between two times."""
+    table = schema.POOL_SHARE_HOURS
+    sums = [sa.func.sum(table.c[name]) for name in rollups.PoolShare.__struct_fields__]
+    statement = (
+        sa.select(table.c.queue, table.c.pool, *sums)
+        .where(*_between(table.c.hour, began, ended, 3600))
+        .group_by(table.c.queue, table.c.pool)
+    )
+    found: dict[tuple[str, str], rollups.PoolShare] = {}
+    for row in reader.rows(statement):
+        queue, pool, *amounts = tuple(row)
+        found[queue, pool] = rollups.PoolShare(*amounts)
+    return found
+
+
+def open_attempts(
+    reader: Reader,
+) -> list[tuple[records.AttemptRecord, records.JobRecord | None]]:
+    """Attempts that are not concluded, each with its job where that is known."""
+    table, jobs = schema.ATTEMPTS.c, schema.JOBS.c
+    statement = sa.select(table.body).where(table.concluded == sa.literal_column("0"))
+    found = [codec.attempt(row.body) for row in reader.rows(statement)]
+    keys = sorted({attempt.job_key for attempt in found})
+    known: dict[str, records.JobRecord] = {}
+    for start in range(0, len(keys), KEYS_MAX):
+        part = sa.select(jobs.key, jobs.body).where(jobs.key.in_(keys[start : start + KEYS_MAX]))
+        known |= {row.key: codec.job(row.body) for row in reader.rows(part)}
+    return [(attempt, known.get(attempt.job_key)) for attempt in found]
+
+
+def _between(
+    column: sa.ColumnElement[Any], began: float, ended: float, unit_s: int
+) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    return column >= int(began // unit_s), column < -int(-ended // unit_s)

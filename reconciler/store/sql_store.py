@@ -1,0 +1,226 @@
+"""The loop's own side of the store: to lead, to load, to commit whole cycles, to keep it small.
+
+Every write begins with an update of the leader's row that only matches while its epoch is ours;
+it takes the database's write lock too, so nothing can come between the check and the commit.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Self
+
+import sqlalchemy as sa
+
+from reconciler.model.state import records
+from reconciler.model.state import scheduler_state as recollection
+from reconciler.model.state import usage_rollups as rollups
+from reconciler.model.state.outcome import Outcome
+from reconciler.store import codec, database, lock, migrations, retention, schema
+from reconciler.store import store_writer as writer
+from reconciler.store.errors import DeposedError, StoreError
+from reconciler.store.store_reader import INCUMBENTS, RECOLLECTION, Reader
+
+_LEAD = "UPDATE leader SET renewed_at = ?, cycle = ? WHERE id = 1 AND epoch = ?"
+#: What the scheduler learned is written no more often than this.
+REMEMBER_EVERY_S = 10.0
+_COUNTERS = "UPDATE leader SET next_order = ?, last_event = ? WHERE id = 1"
+
+
+def next_epoch(before: int, now: float) -> int:
+    """The epoch of a new leader: larger than the last, and at least the time in seconds.
+
+    Agents refuse epochs older than one they have seen. A store that was lost, or restored from a
+    backup, has forgotten its last epochs; the time has not.
+    """
+    return max(before + 1, int(now))
+
+
+class Store(Reader):
+    """A store that is written. One thread uses the writing side; readers are free."""
+
+    def __init__(self, url: str, readers: sa.Engine, engine: sa.Engine) -> None:
+        super().__init__(url, readers)
+        self._engine = engine
+        self._lock: lock.LeaderLock | None = None
+        self._writer = writer.Writer()
+        self._led_since = 0.0
+        self._cycle = 0
+        self._last_event = 0
+        self._remembered: recollection.Recollection | None = None
+        self._remembered_at = 0.0
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Open a store; make it, or bring it up to date, where it needs that.
+
+        Raises:
+            StoreError: it can't be made, is damaged, or a newer Muster wrote it.
+        """
+        path = database.path_of(url)
+        if not path.parent.is_dir():
+            raise StoreError(f"store {url}: there is no folder {path.parent}; make it first")
+        with contextlib.suppress(OSError):  # what is wrong is told when it is opened
+            # all that is ever noted beside it gets the same mode
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        engine = database.engine(path, read_only=False)
+        try:
+            with database.told(url), engine.connect() as connection:
+                # takes the write lock first, so that two openers do not migrate at once
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                migrations.migrate(connection, url)
+                connection.commit()
+        except BaseException:
+            engine.dispose()
+            raise
+        return cls(url, database.engine(path, read_only=True), engine)
+
+    def close(self) -> None:
+        """Close its connections and stop leading."""
+        super().close()
+        self._engine.dispose()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @property
+    def cycle(self) -> int:
+        """The last cycle that was committed, by this leader or one before it."""
+        return self._cycle
+
+    @property
+    def last_event_sequence(self) -> int:
+        """The newest event's number as of the last commit."""
+        return self._last_event
+
+    def lead(self, holder: str, now: float) -> int:
+        """Begin to lead, and return the epoch that every commit has to name.
+
+        Raises:
+            StoreBusyError: a live controller leads this store.
+        """
+        if self._lock is None:
+            self._lock = lock.LeaderLock(self.path)
+        with database.told(self.url), self._engine.begin() as connection:
+            table = schema.LEADER
+            before = connection.execute(sa.select(table.c.epoch)).scalar_one()
+            epoch = next_epoch(int(before), now)
+            connection.execute(sa.update(table).values(holder=holder, epoch=epoch, renewed_at=now))
+            row = connection.execute(sa.select(table)).one()
+        self._led_since = now
+        self._cycle = int(row.cycle)
+        self._last_event = int(row.last_event)
+        self._writer = writer.Writer()
+        self._remembered = None
+        return int(row.epoch)
+
+    def load(self) -> records.Observed:
+        """Everything that ``core`` starts from; ``leader_since`` is when ``lead`` was called."""
+        observed = self.observed(self._led_since)
+        self._writer.remember(observed.jobs.values())
+        return observed
+
+    @contextmanager
+    def _write(self, epoch: int, cycle: int, now: float) -> Iterator[sa.Connection]:
+        """A transaction that exists only while ``epoch`` leads."""
+        try:
+            with database.told(self.url), self._engine.begin() as connection:
+                self._require_lead(connection, epoch, cycle, now)
+                yield connection
+        except BaseException:
+            # what the writer remembers may not be what was written
+            self._writer = writer.Writer(unsure=True)
+            raise
+
+    def _require_lead(self, connection: sa.Connection, epoch: int, cycle: int, now: float) -> None:
+        led = connection.exec_driver_sql(_LEAD, (now, cycle, epoch))
+        if led.rowcount == 1:
+            return
+        row = connection.execute(sa.select(schema.LEADER)).one()
+        raise DeposedError(
+            f"store {self.url}: epoch {epoch} no longer leads; {row.holder} does, with epoch "
+            f"{row.epoch}; nothing was written, and this controller has to stop"
+        )
+
+    def commit(
+        self,
+        epoch: int,
+        cycle: int,
+        outcome: Outcome,
+        *,
+        journal: bytes,
+        snapshot: bytes | None,
+        views: Mapping[str, bytes],
+        incumbents: bytes | None,
+        rollup: rollups.Rollup = rollups.Rollup(),  # noqa: B008 - a value that never changes
+    ) -> int:
+        """Make a cycle durable as a whole, and return the newest event's number.
+
+        Raises:
+            DeposedError: another controller leads; nothing was written.
+        """
+        shown = dict(views)
+        if incumbents is not None:
+            shown[INCUMBENTS] = incumbents
+        remembered = outcome.recollection
+        if self._is_due(remembered, outcome.now):
+            shown[RECOLLECTION] = codec.encode(remembered)
+        with self._write(epoch, cycle, outcome.now) as connection:
+            put = self._writer
+            put.jobs(connection, outcome.jobs)
+            put.records(connection, outcome.attempts, outcome.nodes, outcome.new_runs)
+            put.left(connection, outcome.left_jobs, outcome.left_nodes)
+            put.reasons(connection, outcome.reasons)
+            last = put.events(connection, outcome.events, self._last_event)
+            put.drift(connection, outcome.drift)
+            put.overrides(connection, outcome.overrides)
+            put.remedies(connection, outcome.remedies)
+            put.provisions(connection, outcome.provisions)
+            put.views(connection, shown)
+            put.rollup(connection, rollup)
+            written_as = schema.JOURNAL_FORMAT
+            entry = (epoch, cycle, outcome.now, len(journal), written_as, journal)
+            writer.many(connection, writer.UPSERT["journal"], [entry])
+            if snapshot is not None:
+                row = (epoch, cycle, len(snapshot), written_as, snapshot)
+                writer.many(connection, writer.UPSERT["snapshots"], [row])
+            connection.exec_driver_sql(_COUNTERS, (outcome.next_order, last))
+        if RECOLLECTION in shown:
+            self._remembered, self._remembered_at = remembered, outcome.now
+        self._cycle = cycle
+        self._last_event = last
+        return last
+
+    def _is_due(self, remembered: recollection.Recollection, now: float) -> bool:
+        """Whether to write what the scheduler remembers: at once what budgets have spent."""
+        before = self._remembered
+        if remembered is before:
+            return False
+        if before is None or remembered.spent != before.spent:
+            return True
+        return abs(now - self._remembered_at) >= REMEMBER_EVERY_S
+
+    def prune(
+        self,
+        epoch: int,
+        now: float,
+        *,
+        events_before: float,
+        journal_before: float,
+        history_before: float,
+        journal_bytes_max: int = retention.JOURNAL_BYTES_MAX,
+    ) -> int:
+        """Delete a bounded number of rows that are too old; returns how many, 0 when done.
+
+        Raises:
+            DeposedError: another controller leads; nothing was deleted.
+        """
+        with self._write(epoch, self._cycle, now) as connection:
+            return retention.prune(
+                connection,
+                events_before=events_before,
+                journal_before=journal_before,
+                history_before=history_before,
+                journal_bytes_max=journal_bytes_max,
+                now=now,
+            )

@@ -1,0 +1,110 @@
+"""What a copy never does, whatever its source says."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from agents.data import copy_worker as stagehand
+from agents.host import file_tree as trees
+
+
+def test_what_grows_while_it_is_copied_is_not_written_on(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    chunks = iter([b"x" * 600, b"x" * 400, b"x" * 2**20, b"x" * 2**20])
+    with pytest.raises(stagehand.StageError, match="was changed while it was copied"):
+        stagehand._write(str(path), chunks, 1000, hashing=False, progress=stagehand.Progress())
+    assert path.stat().st_size == 1000
+    assert next(chunks)  # the rest was not asked for
+
+
+def test_no_path_leads_up(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    handle = os.open(tmp_path / "a", stagehand.FOLDER)
+    try:
+        with pytest.raises(stagehand.StageError, match="leads elsewhere"):
+            stagehand.descend(handle, "../a")
+    finally:
+        os.close(handle)
+
+
+def test_what_grows_is_sent_no_further_than_shows_it(tmp_path: Path) -> None:
+    stream = stagehand.AtMost(io.BytesIO(b"x" * 100), 10)
+    with pytest.raises(stagehand.StageError, match="was changed"):
+        stagehand.Folder(str(tmp_path)).write("file", stream, 10)
+    assert stream.read(100) == b""
+    assert not list(tmp_path.iterdir())
+
+
+def nested(top: Path, depth: int) -> Path:
+    """A file in so many folders below each other; deeper than any path is long."""
+    top.mkdir(parents=True, exist_ok=True)
+    handle = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=handle)
+        below = os.open("d", os.O_RDONLY, dir_fd=handle)
+        os.close(handle)
+        handle = below
+    os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=handle))
+    os.close(handle)
+    return top
+
+
+@pytest.mark.parametrize("depth", [stagehand.DEPTH_MAX + 1, 3_000])
+def test_what_is_too_deep_is_refused_and_says_what_to_do(tmp_path: Path, depth: int) -> None:
+    source = stagehand.Folder(str(nested(tmp_path / "deep", depth)))
+    with pytest.raises(stagehand.StageError, match="more than 64 folders below each other: put it"):
+        source.list("", 10)
+    assert trees.delete(str(tmp_path / "deep"))
+
+
+class Said(io.StringIO):
+    """An agent that lets every copy go on."""
+
+    def readline(self, _: int | None = -1) -> str:  # type: ignore[override]
+        return "go\n"
+
+
+def test_what_is_as_deep_as_it_may_be_is_copied_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = nested(tmp_path / "deep", stagehand.DEPTH_MAX)
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    item = {
+        "name": "in", "path": "", "sha256": "", "checksums": "", "keys": ["", ""],
+        "store": {"folder": str(folder)},
+    }  # fmt: skip
+    monkeypatch.setattr("sys.stdin", Said())
+    found = stagehand.fetch({"items": [item], "cache": str(cache)}, stagehand.Progress())
+    key, data = found["in"]
+    assert (cache / key / data / ("d/" * stagehand.DEPTH_MAX) / "file").exists()
+    assert trees.measure(str(cache / key)).size_bytes is not None
+
+
+def test_a_bucket_that_is_too_deep_is_refused_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Deep:
+        def list(self, _path: str, _most: int) -> tuple[bool, stagehand.Listing]:
+            return False, [("d/" * (stagehand.DEPTH_MAX + 1) + "file", 0, "tag")]
+
+    monkeypatch.setattr(stagehand, "store_of", lambda _: Deep())
+    item = {"name": "in", "path": "sets", "sha256": ""}
+    with pytest.raises(stagehand.StageError, match="sets has more than 64 folders"):
+        stagehand.fetch({"items": [item], "cache": str(tmp_path)}, stagehand.Progress())
+
+
+def test_what_an_earlier_copy_has_left_goes_however_deep(tmp_path: Path) -> None:
+    entry = tmp_path / "key"
+    nested(entry, 3_000)
+    nested(tmp_path / f"key{stagehand.PART}", 3_000)
+    source = stagehand.Folder(str(nested(tmp_path / "from", 0)))
+    item = {"path": "", "sha256": "", "checksums": ""}
+    listing = source.list("", 10)[1]
+    stagehand.copy_in(
+        source, item, listing, str(entry), single=False, progress=stagehand.Progress()
+    )  # fmt: skip
+    assert stagehand.is_whole(str(entry))
+    assert sorted(path.name for path in entry.iterdir()) == ["data", "manifest.json"]

@@ -1,0 +1,165 @@
+"""Starts that wait for something: each by itself, and told as what it is."""
+
+import os
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents import state
+from agents.data import staging
+from agents.health import checks
+from agents.health import volume_checks as volumes
+from agents.host import trash
+from agents.settings import Settings
+from agents.tasks import gates
+from agents.tasks import launcher as carrying
+from agents.tasks import start_orders as tasks
+from reconciler.model.observed.health_checks import Plan, Result
+from reconciler.model.observed.storage import In, Store
+from reconciler.model.observed.storage import Plan as Stage
+from reconciler.model.observed.task_reports import Rule
+from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
+from reconciler.model.state.states import AttemptState, EndReason
+
+LONG_S = 60.0
+
+
+class Starts:
+    """A carrier, and the orders that came later."""
+
+    def __init__(self, root: Path) -> None:
+        self.lock = threading.RLock()
+        self.shared = root / "shared"
+        self.shared.mkdir()
+        (root / "trash").mkdir()
+        settings = Settings(name="n", root=root, server="http://127.0.0.1:1")
+        place = tasks.Place("n", str(root), str(self.shared))
+        self.carrier = carrying.Carrier(settings, place, trash.Trash(root / "trash"), self.lock)
+        self.orders: list[dict[str, Any]] = []
+        self.came = threading.Event()
+
+    def later(self, order: dict[str, Any]) -> None:
+        self.orders.append(order)
+        self.came.set()
+
+    def begin(self, name: str, **more: Any) -> list[dict[str, Any]]:
+        template = TaskTemplate("j", 1, "g", command=("true",), **more)
+        with self.lock:
+            step = state.Start(Assignment(name, "t", "b"), template)
+            return self.carrier.start_or_wait(step, self.later)
+
+
+@pytest.fixture
+def starts(tmp_path: Path) -> Starts:
+    return Starts(tmp_path)
+
+
+def test_checkpoints_are_looked_for_beside_the_lock(starts: Starts) -> None:
+    (starts.shared / "c").mkdir()
+    (starts.shared / "c" / "step-3").write_text("weights")
+    rule = Rule("step-*", settle_s=-LONG_S)
+    with starts.lock:  # whoever holds it is not kept waiting
+        assert starts.begin("a.1", checkpoint_path="c", saves=rule) == []
+        assert starts.carrier.stages() == {
+            "a.1": (AttemptState.FETCHING, "looking for its checkpoints")
+        }
+        assert [one["op"] for one in starts.begin("a.2")] == ["start"]
+    assert starts.came.wait(LONG_S)
+    (order,) = starts.orders
+    assert order["env"]["MUSTER_CHECKPOINT"] == f"{starts.shared}/c/step-3"
+    assert starts.carrier.stages() == {}
+
+
+def test_a_folder_that_hangs_ends_one_start(
+    starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = threading.Event()
+    make = os.mkdir
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", lambda *a, **k: (answers.wait(LONG_S), make(*a, **k)))
+        patch.setattr(carrying, "LOOK_S", 0.05)
+        assert starts.begin("a.1", checkpoint_path="c") == []
+        assert starts.came.wait(LONG_S)
+    answers.set()
+    (order,) = starts.orders
+    assert (order["op"], order["reason"]) == ("refuse", EndReason.START_FAILED.value)
+    assert "below" in order["message"]
+    assert "did not answer in 0.05 s" in order["message"]
+
+
+def test_who_is_stopped_during_the_look_never_starts(starts: Starts) -> None:
+    with starts.lock:
+        starts.begin("a.1", checkpoint_path="c")
+        order = starts.carrier.stop_order(state.Stop("a.1", EndReason.CANCELLED))
+        assert (order["op"], order["reason"]) == ("refuse", EndReason.CANCELLED.value)
+        # the same again: the look that was given up is no part of it
+        starts.begin("a.1", checkpoint_path="c")
+    assert starts.came.wait(LONG_S)
+    assert [one["op"] for one in starts.orders] == ["start"]
+
+
+def test_a_path_that_leads_out_ends_its_start(starts: Starts) -> None:
+    (starts.shared / "c").symlink_to("/")
+    starts.begin("a.1", checkpoint_path="c")
+    assert starts.came.wait(LONG_S)
+    (order,) = starts.orders
+    assert (order["op"], order["reason"]) == ("refuse", EndReason.START_FAILED.value)
+
+
+def test_a_task_at_the_gate_is_not_told_as_one_that_has_its_image(starts: Starts) -> None:
+    class Node:
+        def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
+            return ()
+
+    gate = starts.carrier.gate = gates.Gate(Node(), starts.lock)
+    gate.follow(Plan(before=("b",)))
+    assert starts.begin("a.1") == []
+    assert starts.carrier.stages() == {"a.1": (AttemptState.FETCHING, "checking the node: b")}
+    # a gang that is released in the meantime stays so
+    assert starts.carrier.release("a.1") == []
+    gate.turn(0)
+    assert [one["op"] for one in starts.orders] == ["start"]
+    assert starts.carrier.stages() == {}
+    assert starts.carrier.due({"id": "a.1", "op": "start", "hold": True}) != []
+
+
+def test_a_defect_in_what_a_start_needs_is_its_end(starts: Starts) -> None:
+    class Broken(volumes.Volumes):
+        def problem(self, names: Iterable[str]) -> str:
+            raise KeyError("v")
+
+    starts.carrier.volumes = Broken(checks.Mounts(), lambda _: None)
+    assert starts.begin("a.1", volumes=("v",)) == []
+    assert starts.came.wait(LONG_S)
+    (order,) = starts.orders
+    assert (order["op"], order["reason"]) == ("refuse", EndReason.START_FAILED.value)
+    assert starts.carrier.stages() == {}
+
+
+def test_who_is_stopped_while_it_is_prepared_is_copied_nothing(
+    starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = threading.Event()
+    stager = starts.carrier.stager
+    prepare = stager.prepare
+
+    def note(name: str, wanted: staging.Wanted) -> None:
+        prepare(name, wanted)
+        prepared.set()
+
+    monkeypatch.setattr(stager, "prepare", note)
+    plan = Stage(ins=(In("x", Store("v", str(starts.shared))),))
+    with starts.lock:
+        starts.begin("a.1", stage=plan)
+        assert prepared.wait(LONG_S)
+        # whatever the thread does next, it has to wait for who stops it now
+        assert starts.carrier.stages()["a.1"] == (AttemptState.FETCHING, "getting what it needs")
+        order = starts.carrier.stop_order(state.Stop("a.1", EndReason.CANCELLED))
+        assert (order["op"], order["reason"]) == ("refuse", EndReason.CANCELLED.value)
+    starts.begin("a.2", stage=plan)
+    assert starts.came.wait(LONG_S)
+    assert [one["id"] for one in starts.orders] == ["a.2"]
+    assert stager.waiting() == {}

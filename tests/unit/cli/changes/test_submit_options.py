@@ -1,0 +1,182 @@
+"""What stands behind ``muster submit``: files, a command, or a slip."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from reconciler.cli import main, terminal
+from reconciler.cli.changes import submit_options as submitwords
+from reconciler.cli.jobs import run as running
+
+
+def _submit(*words: str) -> int:
+    """The exit code of a dry run."""
+    code = main.application("submit").main(
+        ["submit", "--dry-run", "--name", "j", *words], prog_name="muster", standalone_mode=False
+    )
+    return code if isinstance(code, int) else 0
+
+
+@pytest.fixture
+def clone(starter: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The clone that one stands in."""
+    monkeypatch.chdir(starter)
+    return starter
+
+
+@pytest.mark.usefixtures("clone")
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nofile"], "nofile is no file: expected YAML files"),
+        (["./train.sh"], "./train.sh is no YAML file: expected"),
+        (["./train.sh", "--epochs", "3"], "muster submit -- ./train.sh --epochs 3"),
+        (["train.sh"], "train.sh is no YAML file"),
+        (["jobs/hello.yaml", "nofile"], "nofile is no file"),
+        (["sleep", "5"], "to run it on a node: muster submit -- sleep 5"),
+        (["train.sh", "--gpus", "1"], "muster submit --gpus 1 -- ./train.sh"),
+        (["train.sh", "-g=1", "--tasks", "2", "x"], "submit -g=1 --tasks 2 -- ./train.sh x"),
+        (["train.sh", "--dry-run", "--lr", "1"], "submit --dry-run -- ./train.sh --lr 1"),
+        (["jobs/hello.yaml", "--gpus", "1"], "--gpus: options that say what a job is go with"),
+        (["jobs/hello.yaml", "--dry-run"], "--dry-run stands behind jobs/hello.yaml: options go"),
+    ],
+)
+def test_a_word_that_is_no_file_is_no_command(
+    words: list[str], told: str, clone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (clone / "train.sh").write_text("#!/bin/sh\n")
+    assert _submit(*words) == terminal.USAGE
+    said = capsys.readouterr()
+    assert told in " ".join(said.err.split())
+    assert not said.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--name", "other"],
+        ["--queue", "default", "--gpus", "2", "--tasks", "2", "--array", "4", "--time", "5m"],
+    ],
+)
+def test_options_beside_files_are_refused(
+    words: list[str], clone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (clone / "other.yaml").write_text((clone / "jobs/hello.yaml").read_text())
+    code = main.application("submit").main(
+        ["submit", *words, "other.yaml"], prog_name="muster", standalone_mode=False
+    )
+    assert code == terminal.USAGE
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{', '.join(words[::2])}: options that say what a job is go with a command" in told
+    assert "nothing was submitted: write it into other.yaml" in told
+
+
+@pytest.mark.usefixtures("clone")
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["--", "./train.sh"], ["./train.sh"]),
+        (["--", "hostname"], ["hostname"]),
+        (["--", "sh", "--", "x"], ["sh", "--", "x"]),
+        (["--", "python3", "train.py"], ["python3", "train.py"]),
+    ],
+)
+def test_a_command_stands_behind_two_dashes(
+    words: list[str], command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _submit(*words) == 0
+    shown = capsys.readouterr().out.partition("command:\n")[2].split()
+    assert [word.strip("'") for word in shown[1::2]] == command
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("10", (10, None)), ("0-9", (10, None)), ("0-0", (1, None)), ("0-9%4", (10, 4))],
+)
+def test_an_array_is_a_count_or_a_range(text: str, expected: tuple[int, int | None]) -> None:
+    assert submitwords.elements(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "ten", "1-10", "0-9:2", "1,3", "-1", "10%2", "0-9%"])
+def test_other_indices_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as left:
+        submitwords.elements(text)
+    assert left.value.exit_code == terminal.USAGE
+    assert "expected how many elements: 10" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.usefixtures("clone")
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (["--nodes", "2"], {"count": 2, "placement": "spread"}),
+        (["-N", "2", "--tasks", "4"], {"count": 4, "placement": "spread"}),
+        (["--tasks", "4"], {"count": 4}),
+        ([], {}),
+    ],
+)
+def test_nodes_are_asked_for_by_their_number(
+    words: list[str], written: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _submit(*words, "--", "hostname") == 0
+    spec = yaml.safe_load(capsys.readouterr().out)["spec"]
+    assert {key: spec[key] for key in ("count", "placement") if key in spec} == written
+
+
+@pytest.mark.usefixtures("clone")
+def test_more_nodes_than_tasks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _submit("--nodes", "3", "--tasks", "2", "--", "hostname") == terminal.USAGE
+    assert "at least a task for each node" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("server", "told"),
+    [
+        (None, "no controller is known here"),
+        ("http://127.0.0.1:1", "http://127.0.0.1:1 can't be reached (Connection refused)"),
+    ],
+)
+def test_nobody_runs_what_nobody_could_wait_for(
+    server: str | None,
+    told: str,
+    clone: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("MUSTER_SERVER", raising=False)
+    if server is not None:
+        monkeypatch.setenv("MUSTER_SERVER", server)
+    code = main.application("run").main(
+        ["run", "--name", "unasked", "--clone", ".", "--", "hostname"],
+        prog_name="muster",
+        standalone_mode=False,
+    )
+    assert code == running.MUSTER_FAILED
+    said = capsys.readouterr().err
+    assert told in " ".join(said.split())
+    assert "may still run" not in said
+    assert not [one for one in clone.rglob("*.yaml") if "unasked" in one.read_text()]
+
+
+def test_of_several_each_is_told_by_its_name(
+    clone: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names go to programs, and what is said to people: in a pipe the two do not stand together."""
+    text = (clone / "jobs/hello.yaml").read_text()
+    for name in ("a", "b"):
+        (clone.parent / f"{name}.yaml").write_text(text.replace("hello", name))
+    commit = r"\([0-9a-f]{12}, in cluster/\)"
+    for words, told in (
+        (["submit", "../a.yaml", "../b.yaml"], f"submitted; committed in this clone, .* {commit}"),
+        (["submit", "../a.yaml", "../b.yaml"], r"it is so already \(clone .*\)"),
+        (["cancel", "a", "b"], f"removed from the repository; committed in .* {commit}"),
+    ):
+        main.application(words[0]).main(words, prog_name="muster", standalone_mode=False)
+        said = capsys.readouterr()
+        assert said.out == "a\nb\n"
+        lines = said.err.splitlines()
+        assert [line.partition(":")[0] for line in lines] == ["a", "b"]
+        assert all(re.fullmatch(f"[ab]: {told}", line) for line in lines), lines

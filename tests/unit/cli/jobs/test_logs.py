@@ -1,0 +1,143 @@
+"""``muster logs`` of several tasks: whole lines under their names, side by side or in order."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import pytest
+import typer
+
+from reconciler.cli.jobs import logs as tasklogs
+from reconciler.operations.client import api_client as clients
+
+
+class Api:
+    """A controller's answers: attempts of one job, and what its tasks wrote."""
+
+    def __init__(self, written: Mapping[str, list[bytes]], state: str = "Running") -> None:
+        self.written = written
+        self.state = state
+        self.asked: list[Mapping[str, str]] = []
+        #: While two tasks are followed each waits for the other to have been asked for too.
+        self.together = threading.Barrier(len(written) or 1)
+
+    def get(self, path: str, **query: Any) -> Any:
+        assert path == "/v1/jobs/train"
+        attempts = [{"task": task, "attempt": 1} for task in (*self.written, *self.written)]
+        return {"job": {"attempts": attempts, "state": self.state}}
+
+    def stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        self.asked.append(query)
+        if query["follow"] == "true":
+            self.together.wait(60)
+        yield from self.written[query["task"]]
+
+
+def shown(
+    api: Api, capfdbinary: pytest.CaptureFixture[bytes], **query: str
+) -> tuple[list[bytes], str]:
+    tasklogs._show_all(
+        cast("clients.Client", api), "train", {"follow": "false", "stream": "stdout"} | query
+    )
+    out, err = capfdbinary.readouterr()
+    return out.splitlines(), err.decode()
+
+
+def test_tasks_are_shown_in_the_order_of_their_numbers(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    api = Api({"main-10": [b"c\n"], "main-2": [b"a", b"\nb"], "head-0": [b"\xff\n"]})
+    assert shown(api, capfdbinary)[0] == [
+        b"head-0  | \xff",
+        b"main-2  | a",
+        b"main-2  | b",
+        b"main-10 | c",
+    ]
+
+
+def test_tasks_that_are_followed_are_read_at_the_same_time(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    many = [b"x" * 50 + b"\n"] * 200
+    lines, _ = shown(Api({"main-0": many, "main-1": many}, "Succeeded"), capfdbinary, follow="true")
+    assert sorted(lines) == [b"main-0 | " + b"x" * 50] * 200 + [b"main-1 | " + b"x" * 50] * 200
+
+
+def test_the_first_of_many_tasks_are_shown_and_the_rest_is_said(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    api = Api({f"main-{number}": [b"x\n"] for number in range(tasklogs.TASKS_MAX + 6)})
+    lines, err = shown(api, capfdbinary)
+    assert len(lines) == tasklogs.TASKS_MAX
+    assert "job train has 70 tasks, of which the first 64 are shown" in " ".join(err.split())
+
+
+WIDELY = {"every": "true", "widely": "true"}
+
+
+def test_a_job_that_was_never_started_says_so(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    told = "train never started, so there is no output: Cancelled"
+    for follow in ("false", "true"):
+        with pytest.raises(typer.Exit) as left:
+            shown(Api({}, "Cancelled"), capfdbinary, follow=follow)
+        assert left.value.exit_code == 1
+        assert told in capfdbinary.readouterr().err.decode()
+
+
+@pytest.mark.parametrize(("said", "more"), [*zip(tasklogs.UNSTARTED, ({}, WIDELY), strict=True)])
+def test_what_waits_says_why_it_has_no_output(
+    said: bytes, more: dict[str, str], capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    api = Waiting({"": [said + b"train was made yet\n"]}, "Pending")
+    query = {"follow": "false", "stream": "stdout", "task": "", **more}
+    with pytest.raises(typer.Exit) as left:
+        tasklogs._show(cast("clients.Client", api), "train", query)
+    assert left.value.exit_code == 1
+    out, err = capfdbinary.readouterr()
+    assert out == b""
+    assert "train has not started, so there is no output: NeverFits: too large" in err.decode()
+
+
+class Waiting(Api):
+    """A job that nothing was started of."""
+
+    def get(self, path: str, **query: Any) -> Any:
+        reasons = [{"code": "NeverFits", "message": "too large"}]
+        return {"job": {"attempts": [], "state": self.state, "reasons": reasons}}
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([], []),
+        ([b"a\nb"], [b"a", b"b"]),
+        ([b"a", b"", b"b\n", b"\n"], [b"ab", b""]),
+        ([b"x" * (tasklogs.LINE_BYTES_MAX + 1)], [b"x" * tasklogs.LINE_BYTES_MAX, b"x"]),
+    ],
+)
+def test_lines_are_put_together(pieces: list[bytes], expected: list[bytes]) -> None:
+    assert list(tasklogs.lines(pieces)) == expected
+
+
+class Retried(Api):
+    """A job whose second try never started."""
+
+    def get(self, path: str, **query: Any) -> Any:
+        attempts = [{"task": "main-0", "attempt": number} for number in (1, 2, 3)]
+        return {"job": {"attempts": attempts, "state": "Pending"}}
+
+    def stream(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        yield from self.written[query.get("attempt", "3")]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_newest_try_that_has_output_is_shown(
+    capfdbinary: pytest.CaptureFixture[bytes], *, kept: bool
+) -> None:
+    none = b"muster: node n0 keeps no stdout of this try\n"
+    api = Retried({"3": [none], "2": [none], "1": [b"a\n", b"b\n"] if kept else [none]})
+    query = {"follow": "false", "stream": "stdout"}
+    tasklogs._show(cast("clients.Client", api), "train", query)
+    out, err = capfdbinary.readouterr()
+    assert out == (b"a\nb\n" if kept else none)
+    assert (b"try 3 has no stdout; this is try 1" in err) == kept

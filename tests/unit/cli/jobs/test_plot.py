@@ -1,0 +1,99 @@
+"""Pictures of what a task measured: no name runs into another."""
+
+import io
+import itertools
+import json
+import math
+
+import pytest
+import typer
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from reconciler.cli.jobs import plot as plotting
+from reconciler.operations.reports import job_plots as jobplots
+from reconciler.simulation.traces import plot_text as picturetexts
+
+
+def test_names_of_series_stay_apart_and_within_the_picture() -> None:
+    points = tuple((float(step), float(step), float(step)) for step in range(60))
+    names = ("loss", "a_" + "very_" * 30 + "long_name", "accuracy")
+    figure = plotting.figure("train", tuple(jobplots.Curve(one, points) for one in names), "step")
+    figure.draw_without_rendering()
+    texts = [axes.get_title("left") for axes in figure.axes]
+    titles = [
+        next(text for text in figure.findobj(Text) if text.get_text() == one) for one in texts
+    ]
+    boxes = [title.get_window_extent() for title in titles]
+    assert texts[::2] == ["loss", "accuracy"]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+    assert all(axes.get_ylabel() == "" for axes in figure.axes)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cost_$_per^^$", "cost_$_per^^$"),
+        ("$x$ and $y$", "$x$ and $y$"),
+        (r"a\$b", r"a\$b"),
+        ("100%_of", "100%_of"),
+        ("\u640d\u5931", r"\u640d\u5931"),
+        ("tab\there", r"tab\there"),
+        ("\ud800", r"\ud800"),
+        ("_hidden", "\u200b_hidden"),
+    ],
+)
+def test_texts_of_others_are_drawn_as_they_are_written(text: str, shown: str) -> None:
+    """Warnings are errors here, as of a character that the font lacks."""
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot([1.0, 2.0], [1.0, 2.0], label=picturetexts.plain(text))
+    axes.set_title(picturetexts.plain(text))
+    (label,) = axes.legend().get_texts()
+    figure.savefig(io.BytesIO(), format="png")
+    assert "$" not in label.get_text().replace(r"\$", "")
+    assert label.get_text().replace(r"\$", "$") == shown
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        ((1.0, 1.0, 1e308), (2.0, 2.0, -1e308)),
+        ((1.0, 1.0, 1.7e308), (2.0, 2.0, 1e308)),
+        ((0.0, 1.0, 1.0), (1e308, 2.0, 2.0)),
+        ((-1e308, 1.0, 1.0), (1e308, 2.0, 2.0)),
+        ((1e308, 1.0, 1e308),),
+        ((1.0, 1.0, 5e-324), (2.0, 2.0, math.inf)),
+    ],
+)
+def test_a_series_with_a_strange_name_and_huge_values_is_drawn(
+    points: tuple[tuple[float, float, float], ...],
+) -> None:
+    curve = jobplots.Curve("cost_$_per^^$ \u640d", points)
+    figure = plotting.figure("train", (curve,), "step")
+    figure.savefig(io.BytesIO(), format="png")
+    (axes,) = figure.axes
+    is_cut = any(abs(one) > 1e300 for point in points for one in point if math.isfinite(one))
+    assert ("is drawn there" in axes.get_title("left")) is is_cut
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (0, "job train writes no series 's999'; it writes s000, "),
+        (1, "'s999' is none of the 64 series of job train that are kept, the first that it wrote"),
+    ],
+)
+def test_a_series_that_is_not_kept_is_not_called_unwritten(
+    more: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"s{one:03}" for one in range(jobplots.SERIES_MAX + more)]
+    rows = [json.dumps({"time": 1.0, **dict.fromkeys(names, 1.0)}).encode()] * 2
+    past = jobplots.read(rows)
+    assert len(past.curves) == jobplots.SERIES_MAX
+    with pytest.raises(typer.Exit):
+        plotting._chosen("train", past, ["s000", "s999"])
+    assert told in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,99 @@
+"""What tasks use, beside what they asked for, as a terminal of 80 columns shows it."""
+
+import re
+
+import msgspec
+import pytest
+
+from reconciler.cli.jobs import show_usage as jobwords
+from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.state.records import AttemptRecord
+from reconciler.model.state.states import AttemptState
+from reconciler.model.values.resources import Resources
+from reconciler.operations.views import attempt_views as attemptviews
+from tests.unit.store import samples
+
+MIB = 2**20
+ON_GPUS = (taskuse.GpuUse(0, 1, 70 * 1024 * MIB + 1), taskuse.GpuUse(3, 2, None))
+SAMPLED = taskuse.TaskUse(
+    "x", 160.0, 3, 90.0, 300 * MIB, 1536 * MIB, 0, 12_345_678_901_234, ON_GPUS
+)
+
+
+def tried(number: int = 0, **changes: object) -> AttemptRecord:
+    """A try at a task of a gang that runs since second 100 and asked for 16 CPUs and 64 GiB."""
+    made = samples.attempt(samples.job("j"), state=AttemptState.RUNNING)
+    has = Resources(cpu_milli=16_000, memory_bytes=64 * 1024 * MIB, gpu_milli=2000)
+    return msgspec.structs.replace(
+        made, **({"index": number, "started_at": 100.0, "resources": has} | changes)
+    )
+
+
+def shown(
+    capsys: pytest.CaptureFixture[str], *tries: AttemptRecord, use: taskuse.TaskUse | None = SAMPLED
+) -> list[str]:
+    """The lines below the attempts."""
+    views = [attemptviews.attempt_view(one, array=False, use=use) for one in tries]
+    jobwords.show(msgspec.to_builtins(views))
+    return capsys.readouterr().out.splitlines()
+
+
+def test_what_is_used_stands_beside_what_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    _, headings, row, gpus = shown(capsys, tried())
+    assert headings.split() == ["TASK", "TRY", "CPUS", "MEMORY", "PEAK", "READ", "WRITTEN"]
+    cells = re.split(r"\s{2,}", row.strip())
+    assert cells[2:] == ["1.50 of 16", "300Mi", "1.5Gi of 64Gi", "0", "11Ti"]
+    assert gpus == "    GPU 0: 70Gi in 1 process; GPU 3: memory not told in 2 processes"
+    assert max(map(len, (headings, row, gpus))) <= 80
+
+
+def test_columns_of_which_nothing_is_known_are_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ended = tried(
+        state=AttemptState.ENDED, ended_at=110.0, cpu_s=1.0, max_memory_bytes=2000, read_bytes=None,
+        written_bytes=None, resources=Resources(),
+    )  # fmt: skip
+    _, headings, row = shown(capsys, ended, use=None)
+    assert headings.split() == ["TASK", "TRY", "CPUS", "MEMORY", "PEAK"]
+    assert row.split()[2:] == ["0.10", "-", "2Ki"]
+
+
+def test_nothing_is_shown_where_nothing_was_sampled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, tried(), use=None) == []
+
+
+def test_what_was_used_in_less_than_a_second_has_no_mean(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    quick = tried(state=AttemptState.ENDED, ended_at=100.5, cpu_s=0.4)
+    _, headings, row = shown(capsys, quick)
+    assert headings.split()[2] == "CPUS"
+    assert "- of 16" in row, "it stays, since what was asked for stands behind it"
+
+
+def test_a_wide_gang_is_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, *(tried(number, started_at=100.0 + number) for number in range(20)))
+    assert lines[-1] == "and 12 more tasks (-o json has all)"
+    assert len(lines) == 3 + 2 * jobwords.TASKS_MAX
+
+
+def test_a_controller_of_before_does_not_say_what_was_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    view = msgspec.to_builtins(attemptviews.attempt_view(tried(), array=False, use=SAMPLED))
+    del view["asked"]
+    jobwords.show([view])
+    assert " of " not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0"), (1023, "1023"), (1024, "1Ki"), (1536, "1.5Ki"), (10 * 1024, "10Ki"),
+        (MIB - 1, "1Mi"), (1023 * MIB, "1023Mi"), (2**40, "1Ti"), (2**50, "1Pi"),
+        (1023 * 2**50, "1023Pi"), (2**60, "1Ei"), (2**63, "8Ei"),
+    ],
+)  # fmt: skip
+def test_sizes_take_four_digits_at_the_most(amount: int, text: str) -> None:
+    assert jobwords._size(amount) == text

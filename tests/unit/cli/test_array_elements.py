@@ -1,0 +1,218 @@
+"""Elements of arrays by the names that plans and reasons give them."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import typer
+
+from reconciler.cli import array_elements as elementwords
+from reconciler.cli.changes import submit as changing
+from reconciler.cli.cluster import inspect_commands as looking
+from reconciler.cli.jobs import explain as explaining
+from reconciler.cli.jobs import job_list as joblist
+from reconciler.cli.jobs import plot as plotting
+from reconciler.cli.jobs import show as onejob
+from reconciler.cli.jobs import wait as waiting
+
+if TYPE_CHECKING:
+    from reconciler.operations.client import api_client as clients
+
+
+def attempt(element: int, number: int, state: str, node: str) -> dict[str, object]:
+    return {"element": element, "attempt": number, "state": state, "node": node, "task": "main-0"}
+
+
+HOG: dict[str, Any] = {
+    "name": "hog",
+    "state": "Running",
+    "array": True,
+    "elements": {"Running": 2, "Pending": 2},
+    "place": None,
+    "estimatedStart": None,
+    "attempts": [
+        attempt(0, 1, "Running", "n1"),
+        attempt(1, 1, "Ended", "n1"),
+        attempt(1, 2, "Running", "n2"),
+        attempt(2, 1, "Ended", "n3"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("hog", ("hog", None)),
+        ("hog[2]", ("hog", 2)),
+    ],
+)
+def test_a_name_means_a_job_or_one_of_its_elements(
+    written: str, expected: tuple[str, int | None]
+) -> None:
+    assert elementwords.parted(written) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "like"),
+    [
+        ("hog[2", "hog[3]"),
+        ("hog2]", "hog2[3]"),
+        ("hog[x]", "hog[3]"),
+        ("hog[0-3]", "hog[3]"),
+        ("[2]", "JOB[3]"),
+    ],
+)
+def test_what_means_no_element_is_answered_with_how_one_is_written(
+    written: str, like: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for read in (elementwords.parted, lambda name: elementwords.chosen(name, None)):
+        with pytest.raises(typer.Exit) as left:
+            read(written)
+        assert left.value.exit_code == 64
+        told = " ".join(capsys.readouterr().err.split())
+        assert f"{written} names no element of an array: one is written as {like}, by its" in told
+
+
+@pytest.mark.parametrize(
+    ("element", "expected"),
+    [
+        (0, "Element 0 is Running on n1, its try 1."),
+        (1, "Element 1 is Running on n2, its try 2."),
+        (2, "The last try of element 2 that is told, 1, has ended on n3."),
+        (3, "Element 3 waits."),
+    ],
+)
+def test_what_is_told_of_an_element(
+    element: int, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    explaining._explain_job({"job": HOG, "reasons": [], "queue": None}, 0.0, element=element)
+    assert expected in capsys.readouterr().out.splitlines()
+
+
+def test_an_element_without_tries_may_have_ended() -> None:
+    job = HOG | {"elements": {"Succeeded": 1, "Running": 2, "Pending": 1}}
+    assert elementwords.told(job, 3) == "No try of element 3 is told: it waits, or ended long ago."
+
+
+@pytest.mark.parametrize(
+    ("job", "element", "expected"),
+    [
+        (HOG, 4, "there is no element 4: hog has 4, counted from 0"),
+        (HOG | {"array": False}, 0, "hog is no array: it has no element 0"),
+    ],
+)
+def test_an_element_that_is_not_there(
+    job: dict[str, object],
+    element: int,
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    elementwords.require(HOG, 3)
+    elementwords.require(HOG | {"run": 0, "array": False, "elements": {}}, 3)
+    with pytest.raises(typer.Exit):
+        elementwords.require(job, element)
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("written", "option", "expected"),
+    [
+        ("hog", None, ("hog", None)),
+        ("hog", 3, ("hog", 3)),
+        ("hog[2]", None, ("hog", 2)),
+        ("hog[2]", 2, ("hog", 2)),
+    ],
+)
+def test_a_name_and_an_option_mean_one_element(
+    written: str, option: int | None, expected: tuple[str, int | None]
+) -> None:
+    assert elementwords.chosen(written, option) == expected
+
+
+def test_two_elements_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as left:
+        elementwords.chosen("hog[2]", 3)
+    assert left.value.exit_code == 64
+    assert "hog[2] and --element 3 are two elements" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "call"),
+    [
+        ("cancel", changing.cancel),
+        ("hold", changing._on_jobs("hold", "")),
+        ("rerun", changing._on_jobs("rerun", "")),
+        ("wait", waiting.wait),
+        ("jobs", joblist.jobs),
+    ],
+)
+def test_what_takes_whole_jobs_says_what_to_write(
+    command: str, call: Callable[[list[str]], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as left:
+        call(["train", "hog[2]"])
+    assert left.value.exit_code == 64
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"hog[2] is one element of an array, and muster {command} takes whole jobs" in told
+    assert f"muster {command} hog is for all of it" in told
+
+
+@pytest.mark.parametrize(
+    ("written", "what"),
+    [("hog[2]", "is one element"), ("hog[x]", "means elements"), ("hog[0-3]", "means elements")],
+)
+def test_events_of_an_element_are_those_of_its_job(
+    written: str, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as left:
+        looking.events(written)
+    assert left.value.exit_code == 64
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{written} {what} of an array, and muster events takes whole jobs" in told
+    assert "muster events --job hog is for all of it" in told
+
+
+class Api:
+    """What the controller says of one job, which has written nothing."""
+
+    def __init__(self, job: dict[str, object]) -> None:
+        self.job = job
+
+    def get(self, path: str, **query: object) -> dict[str, object]:
+        return {"job": self.job}
+
+    def stream(self, path: str, query: dict[str, str]) -> list[bytes]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("job", "element", "expected"),
+    [
+        (HOG | {"array": False}, "0", "hog is no array: it has no element 0"),
+        (HOG, "4", "there is no element 4: hog has 4, counted from 0"),
+    ],
+)
+def test_a_plot_of_an_element_that_is_not_there(
+    job: dict[str, object], element: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = cast("clients.Client", Api(job))
+    with pytest.raises(typer.Exit):
+        plotting.written(api, "hog", {"element": element})
+    assert expected in capsys.readouterr().err
+    assert not plotting.written(api, "hog", {}).curves
+
+
+@pytest.mark.usefixtures("in_utc")
+def test_a_job_shows_the_tries_of_the_element_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    tries = [
+        {**one, "phase": None, "devices": [], "started": None, "ended": None, "asked": {}}
+        for one in HOG["attempts"]
+    ]
+    whole = {**HOG, "attempts": tries, "run": 1, "queue": "q"}
+    onejob.show_job(whole, [], 1)
+    told = capsys.readouterr().out
+    assert "Element   Element 1 is Running on n2, its try 2." in told
+    assert told.count("[1] main-0") >= 2
+    assert "[0] main-0" not in told
+    onejob.show_job(whole, [])
+    assert "[0] main-0" in capsys.readouterr().out

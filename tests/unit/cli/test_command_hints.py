@@ -1,0 +1,78 @@
+"""Who comes with another system's words is told ours, and those are there."""
+
+import itertools
+import re
+import sys
+
+import pytest
+
+from reconciler.cli import command_hints as otherwords
+from reconciler.cli import interrupts, main, terminal
+
+COMMANDS = set(itertools.chain.from_iterable(main.COMMANDS.values()))
+
+
+def run(*words: str) -> int:
+    """What ``muster`` exits with."""
+    before, sys.argv = sys.argv, ["muster", *words]
+    try:
+        main.main()
+    except SystemExit as left:
+        return int(left.code or 0)
+    finally:
+        sys.argv = before
+    raise AssertionError("it leaves")
+
+
+def test_no_word_hides_a_command() -> None:
+    assert not COMMANDS & otherwords.OTHER_WORDS.keys()
+
+
+@pytest.mark.parametrize("word", otherwords.OTHER_WORDS)
+def test_what_is_told_is_a_command(word: str) -> None:
+    named = re.findall(r"\bmuster ([a-z]+)", otherwords.OTHER_WORDS[word])
+    assert named
+    assert set(named) <= COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("word", "told"), [("sbatch", "muster submit"), ("describe", "muster job JOB")]
+)
+def test_a_word_of_another_system(
+    word: str, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupts, "leave_at_once", lambda: None)
+    monkeypatch.setattr(interrupts, "interrupt", lambda: None)
+    assert run(word, "--whatever", "x") == terminal.USAGE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"there is no '{word}' here; what you look for: {told}" in said.err
+
+
+def options(command: str) -> set[str]:
+    """How the options of a command are spelled."""
+    found = main.application(command).commands[command]
+    return {spelled for one in found.params for spelled in one.opts}
+
+
+@pytest.mark.parametrize(
+    ("command", "word", "meant"),
+    [
+        ("submit", "--partition", "--queue"),
+        ("run", "--gres", "--gpus"),
+        ("logs", "--from", "--since"),
+        ("logs", "--since", ""),
+        ("submit", "--whatever", ""),
+        ("jobs", "--user", "--owner"),
+    ],
+)
+def test_an_option_of_another_system(command: str, word: str, meant: str) -> None:
+    assert otherwords.option(word, options(command)) == meant
+
+
+def test_every_option_that_is_told_is_one_of_some_command() -> None:
+    known: set[str] = set()
+    for name in COMMANDS - {"controller", "agent"}:
+        known |= options(name)
+    told = set(itertools.chain.from_iterable(otherwords.OTHER_OPTIONS.values()))
+    assert told <= known

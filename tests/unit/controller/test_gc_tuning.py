@@ -1,0 +1,22 @@
+"""What is loaded is left out of the collector's walks; in a process of its own."""
+
+import subprocess
+import sys
+
+from reconciler.controller import gc_tuning as collecting
+
+PROGRAM = """
+import gc
+from reconciler.controller import gc_tuning as collecting
+held = [[] for _ in range(1000)]
+collecting.settle()
+print(gc.get_threshold(), gc.get_freeze_count() >= 1000)
+"""
+
+
+def test_what_is_there_is_left_out_and_looks_are_fewer() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+    wanted = (collecting.COLLECT_EVERY, collecting.OLDER_EVERY, collecting.OLDEST_EVERY)
+    assert done.stdout.strip() == f"{wanted} True"

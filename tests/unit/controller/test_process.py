@@ -1,0 +1,59 @@
+"""A controller that may not be started as it was asked to says so at once, and is none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def started(repo: Path, state: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    """A controller that has ended."""
+    command = [sys.executable, "-m", "reconciler.controller.process", "--repo", str(repo)]
+    return subprocess.run(
+        [*command, "--state", str(state), *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("listen", "said"),
+    [
+        ("0.0.0.0:7420", "can be reached from elsewhere and there is no --token-file"),
+        ("[::]:7420", "can be reached from elsewhere and there is no --token-file"),
+        ("127.0.0.1", "expected HOST:PORT"),
+    ],
+)
+def test_an_address_that_anybody_could_call_at_starts_nothing(
+    tmp_path: Path, listen: str, said: str
+) -> None:
+    state = tmp_path / "state"
+    done = started(tmp_path, state, "--listen", listen)
+    assert done.returncode == 64
+    assert said in done.stderr
+    assert not state.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [
+        (None, 0o600, "can't be read"),
+        ("secret alice admin\n", 0o644, "others may read it; chmod 600 it"),
+        ("secret alice\n", 0o600, "tokens:1: found 2 words"),
+        ("# nobody\n", 0o600, "holds no token: nobody could call"),
+    ],
+)
+def test_a_token_file_that_is_of_no_use_starts_nothing(
+    tmp_path: Path, text: str | None, mode: int, said: str
+) -> None:
+    state, tokens = tmp_path / "state", tmp_path / "tokens"
+    if text is not None:
+        tokens.write_text(text)
+        tokens.chmod(mode)
+    done = started(tmp_path, state, "--listen", "127.0.0.1:7420", "--token-file", str(tokens))
+    assert done.returncode == 64
+    assert said in " ".join(done.stderr.split())
+    assert not state.exists()

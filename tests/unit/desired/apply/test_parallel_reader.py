@@ -1,0 +1,119 @@
+"""Files that are read in several processes hold what they hold when read in one."""
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from reconciler.desired.apply import file_index as filed
+from reconciler.desired.apply import parallel_reader as reading
+from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.git import forked_worker as forked
+from tests.unit.desired.repositories import documents as together
+from tests.unit.desired.repositories import job, queue
+
+FILES = [
+    job("a").encode(),
+    together(job("b", timeLimit="1h"), queue("q", limit={"gpu": 2}), job("c")).encode(),
+    b"",
+    b"# nothing\n",
+    b"a: [b\n",
+    b"apiVersion: muster/v1\nkind: Jab\nmetadata: {name: d}\n",
+    together(job("e"), job("f", retries=3)).encode(),
+    job("g", priority=2**70).encode(),
+    job("h", resources="{cpu: 0.5, gpu: 2}", workingDirectory='"\\u00e9"').encode(),
+    *(job(f"j{number}", environment={"A": str(number)}).encode() for number in range(20)),
+]
+
+
+@pytest.fixture(params=[1, 2, 3])
+def processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Between how many the work is parted, however little it is."""
+    count: int = request.param
+    monkeypatch.setattr(reading, "BYTES_MIN", 1)
+    monkeypatch.setattr(forked, "processors", lambda: count)
+    return count
+
+
+def here(files: Sequence[bytes] = FILES) -> list[object]:
+    return shown([documents.read(data) for data in files])
+
+
+def shown(files: list[documents.File]) -> list[object]:
+    """Errors are compared by what they say."""
+    return [(file.documents, str(file.error)) for file in files]
+
+
+@pytest.mark.parametrize("files", [FILES, FILES[::-1], FILES[:1], FILES[2:3], []])
+def test_several_processes_read_what_one_does(files: list[bytes], processes: int) -> None:
+    assert shown(reading.files(files)) == here(files)
+    assert processes
+
+
+def test_the_shares_are_about_as_large_as_each_other() -> None:
+    shares = list(reading._shares(FILES, -(-sum(map(len, FILES)) // 3)))
+    assert [data for share in shares for data in share] == FILES
+    assert len(shares) == 3
+    sizes = [sum(map(len, share)) for share in shares]
+    assert max(sizes) < 2 * min(sizes)
+
+
+def test_a_child_that_fails_is_made_up_for(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = os.getpid()
+
+    def fails(_: bytes) -> None:
+        assert os.getpid() == parent, "the child has a defect"
+
+    monkeypatch.setattr(reading, "_sound", fails)
+    assert shown(reading.files(FILES)) == here()
+    assert processes
+
+
+def test_without_a_process_left_all_is_read_here(
+    processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused() -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "fork", refused)
+    assert shown(reading.files(FILES)) == here()
+    assert processes
+
+
+def test_who_is_interrupted_leaves_no_child(
+    processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children: list[int] = []
+    fork = os.fork
+
+    def counted() -> int:
+        children.append(fork())
+        return children[-1]
+
+    def interrupted(_: bytes) -> documents.File:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fork", counted)
+    monkeypatch.setattr(documents, "read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reading.files(FILES)
+    assert len(children) == processes - 1
+    for child in children:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(child, os.WNOHANG)
+
+
+def test_a_blob_that_is_known_is_not_read_again() -> None:
+    changes = [
+        filed.FileChange("a.yaml", "1", FILES[0]),
+        filed.FileChange("b.yaml", "2", None),
+        filed.FileChange("c.yaml", "3", b"not this"),
+        filed.FileChange("d.yaml", "1", FILES[0]),
+    ]
+    read: dict[str, documents.File] = {"3": documents.read(FILES[1])}
+    found = reading.changed(changes, read)
+    assert [change for change, _ in found] == changes
+    first, second = documents.read(FILES[0]), documents.read(FILES[1])
+    assert [file for _, file in found] == [first, documents.File(), second, first]
+    assert read == {"1": first, "3": second}
+    assert reading.changed(changes[:1], read)[0][1] is read["1"]

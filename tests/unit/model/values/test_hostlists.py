@@ -1,0 +1,91 @@
+"""Host lists: what they stand for, and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.model.values import hostlists
+from reconciler.model.values.hostlists import HostListError
+
+TABLE = [
+    ("a", ["a"]),
+    ("a,b", ["a", "b"]),
+    ("a, b", ["a", "b"]),
+    ("gpu[001-003]", ["gpu001", "gpu002", "gpu003"]),
+    ("gpu[1-2,9]", ["gpu1", "gpu2", "gpu9"]),
+    ("gpu[9-11]", ["gpu9", "gpu10", "gpu11"]),
+    ("r[1-2]n[1-2]", ["r1n1", "r1n2", "r2n1", "r2n2"]),
+    ("n[1-2].example.org", ["n1.example.org", "n2.example.org"]),
+    ("b,a,b", ["b", "a"]),
+]
+
+
+@pytest.mark.parametrize(("text", "names"), TABLE)
+def test_expand(text: str, names: list[str]) -> None:
+    assert hostlists.expand(text) == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *[
+            "",
+            ",",
+            "a,",
+            "a[",
+            "a]",
+            "a[]",
+            "a[[1]]",
+            "a[2-1]",
+            "a[x]",
+            f"a[1-{'9' * 5000}]",
+            f"a[{'9' * 5000}-{'9' * 5000}]",
+            f"a{'9' * 5000}",
+            "a[1-]",
+            "-a",
+            "a b",
+            "a/b",
+        ],
+        *["a[1-999999999]", "a[1-1000]b[1-1000]", "a[\u0661]", "a[1-2-3]", "a\nb"],
+    ],
+)
+def test_no_host_list(text: str) -> None:
+    with pytest.raises(HostListError):
+        hostlists.expand(text)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["gpu001", "gpu002", "gpu003", "gpu007"], "gpu[001-003,007]"),
+        (["n1", "n2", "n10"], "n[1-2,10]"),
+        (["a"], "a"),
+        (["a7"], "a7"),
+        ([], ""),
+    ],
+)
+def test_fold(names: list[str], text: str) -> None:
+    assert hostlists.fold(names) == text
+
+
+NAMES = st.from_regex(r"[a-z]([a-z0-9-]{0,4}[a-z0-9])?[0-9]{0,4}", fullmatch=True)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=30))
+def test_fold_and_expand(names: list[str]) -> None:
+    assert sorted(hostlists.expand(hostlists.fold(names))) == sorted(set(names))
+
+
+@given(st.text("a1[]-, 0", max_size=12))
+def test_anything_is_a_list_or_an_error(text: str) -> None:
+    try:
+        names = hostlists.expand(text)
+    except HostListError:
+        return
+    assert names
+    assert set(hostlists.expand(hostlists.fold(names))) == set(names)
+
+
+def test_digits_that_are_no_numbers_are_refused() -> None:
+    with pytest.raises(hostlists.HostListError, match="is not a number or a range"):
+        hostlists.expand("gpu[²-3]")

@@ -1,0 +1,136 @@
+"""Jobs that are submitted in a clone, from files in it and beside it."""
+
+from pathlib import Path
+
+import pytest
+
+from reconciler.operations.changes import local_changes as changing
+from tests.unit.desired.repositories import documents, git, job, queue
+
+OWNER = "test@example.org"
+
+
+def submit(work: Path, file: Path, *, dry_run: bool = False) -> list[changing.Done]:
+    target = changing.find_target(clone=None, server=None, token_file=None, here=work)
+    asked = changing.Submit(file.read_text(), OWNER, str(file))
+    return changing.carry_out([asked], target, dry_run=dry_run)
+
+
+def remote(work: Path, path: str) -> str:
+    return git(work.parent / "state.git", "show", f"main:{path}")
+
+
+@pytest.mark.parametrize("path", ["jobs/b.yaml", "mine.yml", "teams/b/train.yaml"])
+@pytest.mark.parametrize("stage", [True, False], ids=["staged", "untracked"])
+def test_a_file_of_the_clone_is_committed_itself(work: Path, path: str, *, stage: bool) -> None:
+    file = work / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(documents("# two\n" + job("b"), job("c", owner="ada@example.org")))
+    if stage:
+        git(work, "add", path)
+    (rehearsed, _) = submit(work, file, dry_run=True)
+    assert rehearsed.message == "would be submitted"
+    assert git(work, "log", "-1", "--format=%s") != "Submit Job/b, Job/c"
+    b, c = submit(work, file)
+    assert (b.message, b.commit) == (c.message, c.commit) == ("submitted", b.commit)
+    assert b.commit == git(work.parent / "state.git", "rev-parse", "main")
+    assert git(work, "log", "-1", "--format=%s") == "Submit Job/b, Job/c"
+    assert git(work, "status", "--porcelain") == ""
+    said = remote(work, path)
+    assert said.startswith("# two\n")
+    assert (said.count(f"owner: {OWNER}"), said.count("owner: ada@example.org")) == (1, 1)
+    assert {one.message for one in submit(work, file)} == {changing.UNCHANGED}
+
+
+def test_a_file_that_was_changed_is_committed_as_it_is_now(work: Path) -> None:
+    file = work / "jobs" / "a.yaml"
+    file.write_text(documents(job("train", run=2), job("b")))
+    assert [one.message for one in submit(work, file)] == ["submitted"] * 2
+    assert "run: 2" in remote(work, "jobs/a.yaml")
+    assert "owner" not in remote(work, "jobs/a.yaml"), "what was written before is whose it was"
+    file.write_text(job("b", run=2))
+    with pytest.raises(changing.ChangeError, match=r"a\.yaml as it is committed holds Job/train "):
+        submit(work, file)
+    assert git(work, "status", "--porcelain").split() == ["M", "jobs/a.yaml"]
+
+
+def test_what_lies_about_in_the_clone_is_in_nobodys_way(work: Path, tmp_path: Path) -> None:
+    (work / "jobs" / "broken.yaml").write_text("kind: Job\nmetadata: {name: b\n")
+    (work / "copy.yaml").write_text(documents(job("train"), job("b"), queue("q")))
+    file = tmp_path / "b.yaml"
+    file.write_text(job("b"))
+    (done,) = submit(work, file)
+    assert done.message == "submitted"
+    target = changing.find_target(clone=work, server=None, token_file=None, here=work)
+    assert changing.carry_out([changing.Act("cancel", "train")], target)[0].pushed
+    with pytest.raises(changing.ChangeError) as told:
+        submit(work, work / "jobs" / "broken.yaml")
+    assert any("jobs/broken.yaml:" in one for one in told.value.problems), told.value.problems
+    with pytest.raises(changing.ChangeError, match="Queue/q is no Job"):
+        submit(work, work / "copy.yaml")
+    left = git(work, "status", "--porcelain").splitlines()
+    assert left == ["?? copy.yaml", "?? jobs/broken.yaml"]
+
+
+def test_a_name_that_is_taken_is_refused(work: Path) -> None:
+    file = work / "mine.yaml"
+    file.write_text(job("train", priority=3))
+    with pytest.raises(changing.ChangeError, match=r"name train stands in jobs/a\.yaml"):
+        submit(work, file)
+    assert git(work, "status", "--porcelain") == "?? mine.yaml"
+
+
+def test_a_place_that_is_taken_is_told(work: Path, tmp_path: Path) -> None:
+    (work / "jobs" / "b.yaml").write_text(job("other"))
+    file = tmp_path / "b.yaml"
+    file.write_text(job("b"))
+    with pytest.raises(changing.ChangeError, match=r"`muster submit jobs/b\.yaml` submits the"):
+        submit(work, file)
+
+
+def test_a_file_that_git_ignores_is_copied(work: Path) -> None:
+    (work / ".gitignore").write_text("scratch/\n")
+    git(work, "add", ".gitignore")
+    git(work, "commit", "--quiet", "-m", "ignore")
+    file = work / "scratch" / "b.yaml"
+    file.parent.mkdir()
+    file.write_text(job("b"))
+    submit(work, file)
+    assert "name: b" in remote(work, "jobs/b.yaml")
+
+
+def test_a_hook_that_refuses_leaves_the_file_as_it_was(work: Path) -> None:
+    hook = work / ".git" / "hooks" / "pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    file = work / "jobs" / "b.yaml"
+    file.write_text(job("b"))
+    with pytest.raises(changing.ChangeError, match="nothing was changed"):
+        submit(work, file)
+    assert file.read_text() == job("b")
+    assert git(work, "status", "--porcelain") == "?? jobs/b.yaml"
+
+
+@pytest.mark.parametrize("others", [True, False], ids=["others pushed", "nobody pushed"])
+def test_what_could_not_be_pushed_is_by_the_same_command_again(
+    work: Path, tmp_path: Path, *, others: bool
+) -> None:
+    file = tmp_path / "b.yaml"
+    file.write_text(job("b"))
+    away = tmp_path / "away.git"
+    (tmp_path / "state.git").rename(away)
+    with pytest.raises(changing.ChangeError, match="or the same command again") as told:
+        submit(work, file)
+    assert told.value.unreachable
+    away.rename(tmp_path / "state.git")
+    if others:
+        git(tmp_path, "clone", "--quiet", str(tmp_path / "state.git"), "other")
+        (tmp_path / "z.yaml").write_text(job("z"))
+        submit(tmp_path / "other", tmp_path / "z.yaml")
+    (done,) = submit(work, file)
+    assert (done.message, done.pushed) == ("submitted", True)
+    git(tmp_path / "state.git", "merge-base", "--is-ancestor", done.commit or "", "main")
+    assert "name: b" in remote(work, "jobs/b.yaml")
+    assert git(work, "rev-parse", "main") == git(tmp_path / "state.git", "rev-parse", "main")
+    assert submit(work, file)[0].message == changing.UNCHANGED

@@ -1,0 +1,90 @@
+"""Both axes of pools and queues, and the cluster as the worst of each."""
+
+from typing import Any
+
+import pytest
+
+from reconciler.operations.views import cluster_status as standings
+
+SYNCED = {"sync": "Synced", "suspended": {}}
+NOW = 1_800_000_000.0
+
+
+def pool(**states: int) -> dict[str, Any]:
+    return {"name": "gpu", "nodes": sum(states.values()), "states": states}
+
+
+def drift(kind: str, **of: str) -> dict[str, Any]:
+    return {"kind": kind, "subject": "", "pool": "", "action": "report"} | of
+
+
+@pytest.mark.parametrize(
+    ("states", "health", "why"),
+    [
+        ({"Ready": 4}, "Healthy", ""),
+        ({}, "Healthy", ""),
+        ({"Ready": 3, "Drained": 1}, "Drained", "1 of 4 nodes Drained"),
+        ({"Ready": 3, "Draining": 1}, "Progressing", "1 of 4 nodes Draining"),
+        ({"Drained": 3, "Missing": 1}, "Missing", "3 of 4 nodes Drained; 1 of 4 nodes Missing"),
+        ({"Ready": 3, "Unknown": 1}, "Degraded", "1 of 4 nodes Unknown"),
+        (
+            {"Missing": 1, "Unhealthy": 1},
+            "Degraded",
+            "1 of 2 nodes Missing; 1 of 2 nodes Unhealthy",
+        ),
+        ({"Unknown": 4}, "Unknown", "4 of 4 nodes Unknown"),
+    ],
+)
+def test_a_pool_is_as_its_worst_node(states: dict[str, int], health: str, why: str) -> None:
+    found = standings.roll_up(SYNCED, [pool(**states)], [], [], NOW)
+    (one,) = found.objects
+    assert (one.sync, one.health, one.why) == ("Synced", health, why)
+    assert (found.sync, found.health) == ("Synced", health)
+
+
+def test_the_axes_are_never_mixed() -> None:
+    """A pool that is other than git says and well, a queue that is as git says and suspended."""
+    rows = [
+        drift("node-undeclared", pool="gpu"),
+        drift("task-missing", pool="gpu", action="ignore"),
+        drift("queue-over-limit", subject="busy"),
+    ]
+    sync = SYNCED | {"suspended": {"Queue/idle": "2027-01-15T05:00:00.000Z"}}
+    queues = [{"name": "idle"}, {"name": "busy"}]
+    found = standings.roll_up(sync, [pool(Ready=2)], queues, rows, NOW)
+    assert [(one.object, one.sync, one.health, one.why) for one in found.objects] == [
+        ("NodePool/gpu", "OutOfSync", "Healthy", "drift: node-undeclared"),
+        ("Queue/idle", "Synced", "Suspended", "suspended for 3h0m"),
+        ("Queue/busy", "OutOfSync", "Healthy", "drift: queue-over-limit"),
+    ]
+    assert (found.sync, found.health) == ("OutOfSync", "Suspended")
+
+
+def test_what_cant_be_read_is_unknown_and_no_less_well() -> None:
+    found = standings.roll_up({"sync": "Unknown"}, [pool(Ready=1)], [{"name": "q"}], [], NOW)
+    assert {one.sync for one in found.objects} == {"Unknown"}
+    assert (found.sync, found.health) == ("Unknown", "Healthy")
+
+
+def test_a_suspended_cluster_is_suspended_without_any_object() -> None:
+    sync = {"sync": "Synced", "suspended": {"Cluster": "2027-01-15T08:00:00.000Z"}}
+    assert standings.roll_up(sync, [], [], [], NOW).health == "Suspended"
+
+
+def test_no_order_has_a_gap() -> None:
+    assert standings.HEALTHS[-1] == standings.SYNCS[-1] == "Unknown"
+
+
+def test_drift_is_one_line_with_the_worst_of_it() -> None:
+    def row(severity: str, subject: str, action: str = "report") -> dict[str, str]:
+        kind = {"critical": "node-silent"}.get(severity, "node-labels")
+        return {"severity": severity, "kind": kind, "subject": subject, "action": action}
+
+    rows = [row("info", "a"), row("critical", "b"), row("critical", "c")]
+    assert standings.drift_line(rows) == (
+        "3 differences, the worst: critical node-silent b (`muster drift`)"
+    )
+    assert standings.drift_line(rows[:1]) == "1 difference: info node-labels a (`muster drift`)"
+    assert standings.drift_line([row("critical", "b", "ignore")]) == ""
+    commit = standings.drift_line([row("info", "0123456789abcdef" * 2 + "01234567")])
+    assert commit == "1 difference: info node-labels 0123456789ab (`muster drift`)"

@@ -1,0 +1,49 @@
+"""What is asked of all plain shapes at once is what each would be told."""
+
+import random
+
+import numpy as np
+import pytest
+
+from reconciler.scheduling.nodes import quick_fit as plainly
+from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.queues import arrival_batches as backlog
+from tests.unit.scheduling import drawn
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_all_plain_shapes_fit_where_each_does(seed: int) -> None:
+    situation = drawn.situation(seed)[0].snapshot()
+    room = Room(situation)
+    every, rng = room.plain(), random.Random(seed)
+    for shape in range(len(situation.shapes)):
+        if room.sizes[shape, 0] >= 0:
+            assert every[shape] == Room(situation).fits(shape)
+        else:
+            assert not every[shape]
+    for shape in rng.sample(range(len(situation.shapes)), len(situation.shapes)):
+        plan = room.plan(shape)
+        if plan is not None:
+            room.take(shape, plan)
+            plain = room.plain()
+            assert all(
+                plain[s] == room.fits(s) for s in np.flatnonzero(room.sizes[:, 0] >= 0).tolist()
+            )
+
+
+def test_nothing_is_asked_of_nodes_that_are_not_there() -> None:
+    sizes = np.array([[0, 0, 0, 0], [0, 1, 0, 0], [-1, 0, 0, 0], [1, 0, 5, 1]], dtype=np.int64)
+    rows = {0: np.zeros((0, 3), dtype=np.int64), 3: np.array([[-2, 5, 1], [9, 4, 8]])}
+    assert plainly.fitting(sizes, rows.__getitem__).tolist() == [False, False, False, True]
+    some = {0: np.array([[-3, -1, 0]]), 3: rows[0]}
+    assert plainly.fitting(sizes, some.__getitem__).tolist() == [True, False, False, False]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ages_are_put_in_order_however_far_they_lie_apart(seed: int) -> None:
+    rng = random.Random(seed)
+    count = rng.randint(1, 40)
+    ages = np.array([rng.randrange(rng.choice([count, 3 * count, 10**12])) for _ in range(count)])
+    ranked = backlog._by_age(ages)
+    assert sorted(ranked.tolist()) == list(range(count))
+    assert (np.diff(ages[ranked]) >= 0).all()

@@ -1,0 +1,85 @@
+"""What is asked while a call is under way is answered by the next one, together."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from reconciler.server import errors as failures
+from reconciler.server.process import batching as gathering
+
+
+class Work:
+    """Doubles numbers; the first call goes on until it is let go."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, asked: Sequence[int]) -> list[int | Exception]:
+        """An even one is wrong, and one of 1000 costs all who ask with it."""
+        self.calls.append(list(asked))
+        if len(self.calls) == 1:
+            self.begun.set()
+            self.go_on.wait()
+        if 1000 in asked:
+            raise RuntimeError("all")
+        return [2 * one if one % 2 else ValueError(str(one)) for one in asked]
+
+
+async def _settled(work: Work, first: int, others: Sequence[int]) -> list[int | BaseException]:
+    """Ask for one, and for the others once its call is under way."""
+    gathered = gathering.Gathered(work)
+    asked = [asyncio.ensure_future(gathered.ask(first))]
+    await asyncio.to_thread(work.begun.wait)
+    asked += [asyncio.ensure_future(gathered.ask(one)) for one in others]
+    await asyncio.sleep(0)  # they have come as far as to wait
+    work.go_on.set()
+    return await asyncio.gather(*asked, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ([3, 5], [6, 10]),
+        ([3, 4, 5], [6, "ValueError('4')", 10]),
+        ([3, 1000, 5], ["RuntimeError('all')"] * 3),
+    ],
+)
+def test_what_comes_meanwhile_is_one_call(others: list[int], expected: list[object]) -> None:
+    work = Work()
+    found = asyncio.run(_settled(work, 1, others))
+    assert work.calls == [[1], others]
+    assert [repr(one) if isinstance(one, Exception) else one for one in found] == [2, *expected]
+
+
+def test_a_call_has_a_bound() -> None:
+    work = Work()
+    others = list(range(3, 3 + 4 * gathering.CALL_MAX, 2))
+    assert asyncio.run(_settled(work, 1, others)) == [2, *(2 * one for one in others)]
+    assert [len(call) for call in work.calls] == [1, gathering.CALL_MAX, gathering.CALL_MAX]
+
+
+def test_who_leaves_costs_the_others_nothing() -> None:
+    async def run() -> tuple[list[list[int]], int]:
+        work = Work()
+        gathered = gathering.Gathered(work)
+        first = asyncio.ensure_future(gathered.ask(1))
+        await asyncio.to_thread(work.begun.wait)
+        leaving, staying = (asyncio.ensure_future(gathered.ask(one)) for one in (3, 5))
+        await asyncio.sleep(0)
+        first.cancel()
+        leaving.cancel()
+        work.go_on.set()
+        return work.calls, await staying
+
+    calls, found = asyncio.run(run())
+    assert (calls, found) == ([[1], [3, 5]], 10)
+
+
+def test_who_finds_too_many_waiting_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "WAITING_MAX", 2)
+    *_, third = asyncio.run(_settled(Work(), 1, [3, 5, 7]))
+    assert isinstance(third, failures.Failure)
+    assert third.status == 503
