@@ -3,12 +3,10 @@
 import faulthandler
 import sys
 
-from agents import node_agent as shell
-from agents import settings
-from agents.host import disk_space as room
-from agents.host import malloc_tuning as memory
+from agents import node_agent, settings
+from agents.host import disk_space, malloc_tuning
 from agents.link.http_client import LinkError
-from agents.node import agent_identity as lineage
+from agents.node import agent_identity
 from agents.tasks.start_orders import UnfitError
 
 
@@ -16,18 +14,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Run until told to leave; the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     if "--check" in words:
-        from agents import preflight as check  # noqa: PLC0415 - a node that runs needs nothing of it
+        from agents import preflight  # noqa: PLC0415 - a node that runs needs nothing of it
 
-        return check.main(settings.parser(required=False).parse_args(words))
+        return preflight.main(settings.parser(required=False).parse_args(words))
     given = settings.parse(words)
-    memory.restrain()
+    malloc_tuning.restrain()
     faulthandler.enable()  # a crash in compiled code says where it was
     try:
-        return shell.Agent(given).run()
-    except (lineage.OccupiedError, UnfitError, LinkError, OSError) as problem:
+        return node_agent.Agent(given).run()
+    except (agent_identity.OccupiedError, UnfitError, LinkError, OSError) as problem:
         why = str(problem)
         if isinstance(problem, OSError):
-            why = room.explained(problem, given.root)
+            why = disk_space.explained(problem, given.root)
         sys.stderr.write(f"muster-agent {given.name}: {why}\n")
         return 1
 

@@ -17,31 +17,23 @@ from typing import Any
 import msgspec
 
 from agents import reports, state
-from agents.host import failpoints as crashpoints
-from agents.host import operator_log as voice
-from agents.host import parent_watch as parents
-from agents.host import processes, trash
-from agents.host import shutdown as ending
-from agents.host import shutdown_request as asked
-from agents.job_data import reported_data as jobdata
-from agents.link import leader_epochs as epochs
-from agents.link import sync as talking
+from agents.host import (
+    failpoints,
+    operator_log,
+    parent_watch,
+    processes,
+    shutdown,
+    shutdown_request,
+    trash,
+)
+from agents.job_data import reported_data
+from agents.link import leader_epochs, sync
 from agents.link.http_client import LinkError, RejectedError, Target
-from agents.logs import event_log as chronicle
-from agents.logs import log_streamer as logs
-from agents.node import agent_identity as lineage
-from agents.node import cleanup as tidying
-from agents.node import inventory
-from agents.node import monitor as noticing
-from agents.node import remediation as orders
-from agents.node import shared_folder as commons
+from agents.logs import event_log, log_streamer
+from agents.node import agent_identity, cleanup, inventory, monitor, remediation, shared_folder
 from agents.settings import Settings
-from agents.supervisor import client as keeper
-from agents.tasks import container_cleanup as leftovers
-from agents.tasks import gates, images
-from agents.tasks import launcher as carrying
-from agents.tasks import nccl_interfaces as fabric
-from agents.tasks import start_orders as tasks
+from agents.supervisor import client
+from agents.tasks import container_cleanup, gates, images, launcher, nccl_interfaces, start_orders
 from reconciler.model.observed.devices import GpuProcess
 from reconciler.model.observed.health_checks import Plan, Result
 from reconciler.model.protocol.agent_messages import Assignment, SyncRequest, SyncResponse
@@ -64,55 +56,55 @@ class Agent:
         self.clean = threading.Event()
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.incarnation = os.urandom(8).hex()
-        token = tasks.read_token(settings.token_file) if settings.token_file else ""
+        token = start_orders.read_token(settings.token_file) if settings.token_file else ""
         self.target = Target(settings.server, token)
         self.target.parts()
-        self.talks = talking.Talks(self, settings.name, self.target, self.changed, self.leaving)
-        self.voice = voice.Voice(settings.name, settings.log_format, settings.log_level)
-        self.tells = chronicle.Chronicle(settings, self.voice)
+        self.talks = sync.Talks(self, settings.name, self.target, self.changed, self.leaving)
+        self.voice = operator_log.Voice(settings.name, settings.log_format, settings.log_level)
+        self.tells = event_log.Chronicle(settings, self.voice)
         self._orphaned = self._restarting = False
-        self.epoch = epochs.Newest(self.root, self.voice)
+        self.epoch = leader_epochs.Newest(self.root, self.voice)
 
     def prepare(self) -> None:
         """Take the root and find out what the node is."""
         self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._lock_file = lineage.take(self.root)
+        self._lock_file = agent_identity.take(self.root)
         self.port_loops = reports.open_port(
             self.settings.metrics, self._page_values, self.leaving, self.voice, self._notice
         )
         for problem in images.end_left(str(self.root)):
             self.say(problem)
-        follows = lineage.succeed(self.root, self.incarnation)
-        ours = commons.Commons(self.settings.shared or self.root / "shared", self.leaving)
+        follows = agent_identity.succeed(self.root, self.incarnation)
+        ours = shared_folder.Commons(self.settings.shared or self.root / "shared", self.leaving)
         shared = ours.find()
         for folder in ("attempts", "logs", "trash"):
             (self.root / folder).mkdir(mode=0o711, exist_ok=True)
         self.boot_id = inventory.boot_id_of(self.settings)
-        self.state = state.NodeState(self.boot_id, epochs.load(self.root, self.voice))
-        self.senses = noticing.Senses(self.settings, self.boot_id, self, self.lock, self.leaving)
+        self.state = state.NodeState(self.boot_id, leader_epochs.load(self.root, self.voice))
+        self.senses = monitor.Senses(self.settings, self.boot_id, self, self.lock, self.leaving)
         self.senses.skew = self.talks.skew
         found = self.senses.inventory
-        self.keeper = keeper.Keeper(self.root, self.settings.isolation, self.settings.enter)
+        self.keeper = client.Keeper(self.root, self.settings.isolation, self.settings.enter)
         self.trash = trash.Trash(self.root / "trash")
-        place = tasks.Place(
+        place = start_orders.Place(
             name=self.settings.name,
             root=str(self.root),
             shared=shared,
             gpus=found.gpus,
             as_root=found.runs_as_root,
             podman=self.settings.podman,
-            fabric=fabric.of_node(found),
+            fabric=nccl_interfaces.of_node(found),
         )
-        self.carrier = carrying.Carrier(self.settings, place, self.trash, self.lock)
+        self.carrier = launcher.Carrier(self.settings, place, self.trash, self.lock)
         self.carrier.volumes, self.carrier.cutter = self.senses.volumes, self.senses.cutter
         self.gate = self.carrier.gate = gates.Gate(self, self.lock)
-        self.words = jobdata.Words(self.root, place.shared)
-        self.orders = orders.Orders(self.root, self.boot_id, self, self.changed.set)
+        self.words = reported_data.Words(self.root, place.shared)
+        self.orders = remediation.Orders(self.root, self.boot_id, self, self.changed.set)
         if self.orders.reports():
             self.state.remedies = None
-        self.leftovers = leftovers.Leftovers(self.root, self, self.leaving)
-        self.tidier = tidying.Tidier(self.settings, self, self.trash, (self.clean, self.leaving))
-        self.followers = logs.Followers(
+        self.leftovers = container_cleanup.Leftovers(self.root, self, self.leaving)
+        self.tidier = cleanup.Tidier(self.settings, self, self.trash, (self.clean, self.leaving))
+        self.followers = log_streamer.Followers(
             self.root / "logs", self.settings.name, self.target, self._has_ended
         )
         self.reports = reports.Reports(
@@ -147,7 +139,7 @@ class Agent:
 
     def run(self) -> int:
         """Work until told to leave."""
-        asked.heed(self.leave)
+        shutdown_request.heed(self.leave)
         self.prepare()
         self.tells.begins(self.senses.inventory)
         self.senses.begin()
@@ -206,16 +198,16 @@ class Agent:
         while not self.leaving.is_set():
             try:
                 reports = self.keeper.connect(self.leaving)
-            except (keeper.KeeperError, OSError) as problem:
+            except (client.KeeperError, OSError) as problem:
                 if not self.leaving.is_set():
                     self.say(f"{problem}; trying again")
-                self.leaving.wait(talking.BACKOFF_S_MAX)
+                self.leaving.wait(sync.BACKOFF_S_MAX)
                 continue
             with self.lock:
                 isolation = self.carrier.supervised(self.keeper.hello)
                 reports = self.carrier.stager.hold(reports, self._end_later)
                 self.senses.hold_by(isolation)
-                self.senses.notice(chronicle.OUTDATED if self.keeper.outdated else "", "supervisor")
+                self.senses.notice(event_log.OUTDATED if self.keeper.outdated else "", "supervisor")
                 self.tells.supervised(reports, isolation.kind, outdated=self.keeper.outdated)
                 self.carry_out(self.state.supervisor_up(reports))
             return
@@ -224,7 +216,7 @@ class Agent:
         """The main thread: records from the supervisor, until the agent leaves."""
         parent = None
         try:
-            parent = parents.watch(self.settings.die_with_parent)
+            parent = parent_watch.watch(self.settings.die_with_parent)
         except ProcessLookupError:
             self._outlive()
         while not self.leaving.is_set():
@@ -248,7 +240,7 @@ class Agent:
         reports = self.keeper.receive()
         if reports is not None:
             if any(report.state is AttemptState.ENDED for report in reports):
-                crashpoints.reach("exited-not-acknowledged")
+                failpoints.reach("exited-not-acknowledged")
                 self.tidier.logs.ended()
                 self.leftovers.heard(reports, self.keeper.cleanups)
             # beside the lock: what a task wrote last is up to a MiB of reading
@@ -284,7 +276,7 @@ class Agent:
         self.keeper.end_all(self.settings.stop_grace_s, self._ended)
         with contextlib.suppress(LinkError, RejectedError):
             self.talks.tell_once(2.0)
-        for problem in ending.leave_nothing(self.root):
+        for problem in shutdown.leave_nothing(self.root):
             self.say(problem)
 
     def _ended(self, reports: list[AttemptReport]) -> None:
@@ -347,7 +339,7 @@ class Agent:
             if isinstance(step, state.Renew):
                 renewed_at = step.at
         if any(order["op"] == "start" for order in orders):
-            crashpoints.reach("sent-not-spawned")
+            failpoints.reach("sent-not-spawned")
         if orders:
             self._give(orders)
         if renewed_at is not None:  # after the stops of what is not this node's any more
@@ -361,11 +353,11 @@ class Agent:
             case state.Release(attempt):
                 return self.carrier.release(attempt)
             case state.Refuse(attempt, reason, message):
-                return [carrying.refusal(attempt, reason, message)]
+                return [launcher.refusal(attempt, reason, message)]
             case state.Stop():
                 return [self.carrier.stop_order(step)]
             case state.Forget(attempts):
-                crashpoints.reach("acknowledged-not-deleted")
+                failpoints.reach("acknowledged-not-deleted")
                 self._discard(attempts)
                 return [{"op": "forget", "ids": list(attempts)}]
             case state.SaveEpoch(epoch):
@@ -402,12 +394,12 @@ class Agent:
         except Exception:  # others begin with it, and they are to start
             name = step.assignment.attempt
             self.say(f"defect in the start of {name}: {traceback.format_exc()}")
-            return [carrying.refusal(name, EndReason.START_FAILED, carrying.DEFECT)]
+            return [launcher.refusal(name, EndReason.START_FAILED, launcher.DEFECT)]
 
     def _give(self, orders: list[dict[str, Any]]) -> None:
         """Give orders to the supervisor; one that can't be written down fails alone."""
         orders = self.leftovers.note(orders)
-        carrying.give(self.keeper, orders, self.say)
+        launcher.give(self.keeper, orders, self.say)
 
     def _order_later(self, order: dict[str, Any]) -> None:
         """An image that was waited for is there, or can't be had.
@@ -486,7 +478,7 @@ class Agent:
             if self.keeper.outdated and not self.state.holders():
                 self.keeper.dismiss()
         self.senses.look_at_host()
-        now = fabric.of_node(self.senses.inventory)
+        now = nccl_interfaces.of_node(self.senses.inventory)
         with self.lock:
             self.carrier.place = msgspec.structs.replace(self.carrier.place, fabric=now)
 

@@ -20,21 +20,16 @@ from pathlib import Path
 import msgspec
 
 from agents import settings
-from agents.data import secret_store as vault
-from agents.exporter import listeners as ports
-from agents.gpus import gpu_selection as shares
-from agents.gpus import mps, samples
-from agents.gpus import nvml_client as probe
-from agents.gpus import process_owners as owners
-from agents.host import disk_space as room
-from agents.host import host_info as hosts
-from agents.isolation import cgroups
-from agents.isolation import mount_namespace as sandbox
-from agents.link import controller_address as reached
+from agents.data import secret_store
+from agents.exporter import listeners
+from agents.gpus import gpu_selection, mps, nvml_client, process_owners, samples
+from agents.host import disk_space, host_info
+from agents.isolation import cgroups, mount_namespace
+from agents.link import controller_address
 from agents.link.http_client import LinkError, Target
-from agents.node import agent_identity as lineage
-from agents.supervisor import client as keeper
-from agents.tasks import start_orders as tasks
+from agents.node import agent_identity
+from agents.supervisor import client
+from agents.tasks import start_orders
 from reconciler.model.observed import devices
 from reconciler.model.observed.host_facts import Host
 from reconciler.model.values import addresses
@@ -81,7 +76,7 @@ def main(given: argparse.Namespace) -> int:
     for name, value in vars(given).items():
         if isinstance(value, Path):  # trying out what isolates leaves this process elsewhere
             setattr(given, name, value.absolute())
-    source = probe.Probe()
+    source = nvml_client.Probe()
     sample = None if given.gpus == "none" else source.sample(usage=False)
     source.close()
     found = list(findings(given, sample))
@@ -113,7 +108,7 @@ def findings(
     if sample is not None and sample.devices:
         yield from sharing()
     yield data()
-    yield from machine(hosts.read(top))
+    yield from machine(host_info.read(top))
     yield from shared_memory(top)
     yield from link(given)
     yield from address(given)
@@ -131,7 +126,7 @@ def secrets(folder: Path | None) -> Iterator[Finding]:
     """Whether the secrets of jobs are kept as they have to be."""
     if folder is None:
         return
-    found = list(itertools.islice(vault.problems(folder), PROBLEMS_MAX + 1))
+    found = list(itertools.islice(secret_store.problems(folder), PROBLEMS_MAX + 1))
     for problem in found[:PROBLEMS_MAX]:
         yield Finding("secrets", FAILED, problem, "jobs that name it end as StartFailed till then")
     if len(found) > PROBLEMS_MAX:
@@ -142,12 +137,14 @@ def secrets(folder: Path | None) -> Iterator[Finding]:
 
 def _unknown_gpus(sample: samples.Sample, chosen: frozenset[str] | None) -> Iterator[Finding]:
     """What the node is to offer and does not have, or has twice; what it has parts of."""
-    for said in shares.lacking(chosen, sample.devices):
+    for said in gpu_selection.lacking(chosen, sample.devices):
         yield Finding("gpus", FAILED, said, "name those that it has, by UUID, or use --gpus all")
-    both = list(shares.conflicts(chosen, sample.devices))
+    both = list(gpu_selection.conflicts(chosen, sample.devices))
     for said in both:
         yield Finding("gpus", FAILED, said, "name the GPU, or the instances that it is to offer")
-    parted = [one for one in sample.devices if shares.is_parted(one, shares.parts(chosen))]
+    parted = [
+        one for one in sample.devices if gpu_selection.is_parted(one, gpu_selection.parts(chosen))
+    ]
     for one in parted if not both else ():
         mine = sum(part.uuid in (chosen or ()) for part in one.mig)
         found = f"{mine} of {len(one.mig)} MIG instances of {one.uuid} are this node's"
@@ -179,7 +176,7 @@ def system(top: Path) -> Iterator[Finding]:
 
 def user(uid: int) -> Finding:
     """As whom tasks can run."""
-    name = owners.user_name(uid)
+    name = process_owners.user_name(uid)
     if uid == 0:
         return Finding("user", OK, f"{name}: tasks run as the Unix users of their owners")
     return Finding(
@@ -202,8 +199,12 @@ def folder(root: Path | None) -> Iterator[Finding]:
             Path(made, "f").touch(0o700)
         free = shutil.disk_usage(there).free
     except OSError as problem:
-        full = problem.errno in room.EXPLAINED
-        do = room.lacking(there, problem.errno) if full else "choose another --root, or mend it"
+        full = problem.errno in disk_space.EXPLAINED
+        do = (
+            disk_space.lacking(there, problem.errno)
+            if full
+            else "choose another --root, or mend it"
+        )
         yield Finding("folder", FAILED, f"{root}: {problem.strerror or problem}", do)
         return
     short = free < FREE_BYTES_MIN
@@ -300,14 +301,14 @@ def isolation(top: Path) -> Iterator[Finding]:
         )  # fmt: skip
     if kind == "cgroup-v2" and controllers:
         yield Finding("cgroup v2", NOTE, NOT_EXERCISED, "try a job that takes too much memory")
-    wrapped = keeper.scope("auto", "/", top)
+    wrapped = client.scope("auto", "/", top)
     yield Finding(
         "systemd", OK if wrapped else NOTE,
         "a delegated scope holds the supervisor" if wrapped
         else "no scopes: it does not run this machine",
     )  # fmt: skip
     if os.geteuid() == 0:
-        view = sandbox.Sandbox()
+        view = mount_namespace.Sandbox()
         yield Finding(
             "views", OK if view.usable else NOTE,
             "tasks get their own /tmp, /var/tmp, /dev/shm" if view.usable else view.problem,
@@ -367,8 +368,8 @@ def link(given: argparse.Namespace) -> Iterator[Finding]:
     """Token and controller, where they are named."""
     if given.token_file is not None:
         try:
-            tasks.read_token(given.token_file)
-        except (tasks.UnfitError, OSError) as problem:
+            start_orders.read_token(given.token_file)
+        except (start_orders.UnfitError, OSError) as problem:
             yield Finding("token", FAILED, str(problem), "mend it, or name another --token-file")
         else:
             yield Finding("token", OK, str(given.token_file))
@@ -393,7 +394,7 @@ def address(given: argparse.Namespace) -> Iterator[Finding]:
     found = given.address
     if not found:
         asked = settings.Settings(given.server, given.name or "", given.root or Path("/"))
-        found = reached.address_of(asked)
+        found = controller_address.address_of(asked)
     if addresses.is_loopback(found):
         said = f"{found}, which leads from each node to itself"
         do = "say --address, or no job finds its tasks that are on other nodes"
@@ -410,10 +411,12 @@ def metrics_port(given: argparse.Namespace) -> Iterator[Finding]:
         if listen is None:
             return
         if listen.token_file is not None:
-            tasks.read_token(listen.token_file)
-        ports.bind(listen).close()
-    except ports.TakenError as problem:
-        if problem.pid is not None and ports.has_open(problem.pid, lineage.lock_of(given.root)):
+            start_orders.read_token(listen.token_file)
+        listeners.bind(listen).close()
+    except listeners.TakenError as problem:
+        if problem.pid is not None and listeners.has_open(
+            problem.pid, agent_identity.lock_of(given.root)
+        ):
             own = f"{given.metrics_listen} is held by the agent of {given.root} itself"
             yield Finding(name, OK, own)
             return
@@ -421,7 +424,7 @@ def metrics_port(given: argparse.Namespace) -> Iterator[Finding]:
         do += "those who ask there: end it first"
         yield Finding(name, NOTE, str(problem), do)
         return
-    except (ValueError, tasks.UnfitError, OSError) as problem:
+    except (ValueError, start_orders.UnfitError, OSError) as problem:
         do = "mend that, or leave --metrics-listen out"
         yield Finding(name, FAILED, str(problem), do)
         return

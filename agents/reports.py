@@ -13,17 +13,13 @@ import msgspec
 
 from agents import state
 from agents.data import staging
-from agents.host import operator_log as voice
-from agents.job_data import reported_data as jobdata
-from agents.link import sync as talking
-from agents.node import inventory
-from agents.node import monitor as noticing
-from agents.node import remediation as orders
+from agents.host import operator_log
+from agents.job_data import reported_data
+from agents.link import sync
+from agents.node import inventory, monitor, remediation
 from agents.settings import Listen, Settings
-from reconciler.model.observed import devices
-from reconciler.model.observed import task_reports as taskwords
-from reconciler.model.observed import task_usage as taskuse
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.observed import devices, task_reports, task_usage
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
 
@@ -40,8 +36,8 @@ class Given(msgspec.Struct, frozen=True):
     """One attempt that is on the node, with what it was given."""
 
     report: records.AttemptReport
-    assignment: wire.Assignment
-    template: wire.TaskTemplate
+    assignment: agent_messages.Assignment
+    template: agent_messages.TaskTemplate
 
 
 class Now(msgspec.Struct, frozen=True):
@@ -59,8 +55,8 @@ class Now(msgspec.Struct, frozen=True):
     usage: records.NodeUsage
     attempts: tuple[Given, ...]
     gpu_usage: tuple[devices.GpuUsage, ...]
-    words: dict[str, taskwords.TaskMetrics]
-    uses: dict[str, taskuse.TaskUse]
+    words: dict[str, task_reports.TaskMetrics]
+    uses: dict[str, task_usage.TaskUse]
 
 
 class Reports:
@@ -72,9 +68,9 @@ class Reports:
         life: Life,
         *,
         node: state.NodeState,
-        senses: noticing.Senses,
-        words: jobdata.Words,
-        remedies: orders.Orders,
+        senses: monitor.Senses,
+        words: reported_data.Words,
+        remedies: remediation.Orders,
         stager: staging.Stager,
     ) -> None:
         self._settings = settings
@@ -89,7 +85,7 @@ class Reports:
         self._sequence = 0
         self._reported_at = 0.0
         #: What attempts were given that are on the node, also such as are wanted no more.
-        self._given: dict[str, tuple[wire.Assignment, wire.TaskTemplate]] = {}
+        self._given: dict[str, tuple[agent_messages.Assignment, agent_messages.TaskTemplate]] = {}
 
     def request(
         self,
@@ -98,7 +94,7 @@ class Reports:
         complete: bool,
         stages: dict[str, tuple[AttemptState, str]],
         helpers: tuple[int, ...],
-    ) -> wire.SyncRequest:
+    ) -> agent_messages.SyncRequest:
         """What the node says now. ``stages`` are those of attempts that have not started, with what
         they wait for; ``helpers`` are processes of the agent's own."""
         usage = self._sampler.usage(helpers)
@@ -109,7 +105,7 @@ class Reports:
         reports, complete = self._node.reports(complete=complete)
         self._sequence += 1
         uses = self._senses.uses
-        return wire.SyncRequest(
+        return agent_messages.SyncRequest(
             node=self._settings.name,
             boot_id=self._life.boot_id,
             incarnation=self._life.incarnation,
@@ -118,7 +114,7 @@ class Reports:
             complete=complete,
             sequence=self._sequence,
             attempts=tuple(
-                talking.relative(one, str(self._settings.root))
+                sync.relative(one, str(self._settings.root))
                 for one in self._words.with_saved(map(uses.with_use, reports))
             ),
             inventory=self._senses.inventory if self._node.want_inventory else None,
@@ -179,7 +175,7 @@ def open_port(
     listen: Listen | None,
     now: Callable[[], Now | None],
     leaving: threading.Event,
-    tells: voice.Voice,
+    tells: operator_log.Voice,
     notice: Callable[[str], None],
 ) -> tuple[Callable[[], None], ...]:
     """Open the node's own port, where one is asked for; what threads are to do for it.
@@ -193,8 +189,7 @@ def open_port(
     """
     if listen is None:
         return ()
-    from agents.exporter import metrics_page as nodepage  # noqa: PLC0415 - most nodes have no port
-    from agents.exporter import metrics_server as metricsport  # noqa: PLC0415 - the same
+    from agents.exporter import metrics_page, metrics_server  # noqa: PLC0415 - most have no port
 
-    page = nodepage.Page(now, leaving)
-    return page.turn, metricsport.Door(listen, page, leaving, tells, notice).turn
+    page = metrics_page.Page(now, leaving)
+    return page.turn, metrics_server.Door(listen, page, leaving, tells, notice).turn

@@ -13,8 +13,7 @@ from typing import NoReturn
 import msgspec
 
 from reconciler.model.state.records import Gpu
-from reconciler.model.values import addresses
-from reconciler.model.values import log_lines as loglines
+from reconciler.model.values import addresses, log_lines
 from reconciler.model.values.quantities import parse_cpu, parse_memory
 
 USAGE_ERROR = 64
@@ -142,9 +141,9 @@ def parser(*, required: bool = True) -> Parser:
     add("--stop-grace", type=float, default=5.0, metavar="S", help="how long they may take")
     add("--die-with-parent", nargs="?", type=int, const=0, metavar="PID",
         help="leave, with all tasks, when the process that started this one ends")  # fmt: skip
-    add("--log-format", choices=loglines.FORMS, default="readable", help="form of what the agent "
+    add("--log-format", choices=log_lines.FORMS, default="readable", help="form of what the agent "
         "itself says, one event a line; json is for programs that collect logs")  # fmt: skip
-    add("--log-level", choices=loglines.LEVELS, default="info", help="what is told at least: info "
+    add("--log-level", choices=log_lines.LEVELS, default="info", help="what is told at least: info "
         "has the session with the controller, and tasks that begin and end")  # fmt: skip
     add("--log-limit", default="64Mi", metavar="AMOUNT", help="size at which a log is turned over")
     add("--logs-total", default="4Gi", metavar="AMOUNT", help="size that all logs may have: "

@@ -10,9 +10,8 @@ from collections.abc import Iterable
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.observed import health_checks as checks
-from reconciler.model.observed import storage as staging
-from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.observed import health_checks, storage
+from reconciler.model.policy import drift_kinds
 from reconciler.model.protocol.agent_messages import (
     Assignment,
     AssignmentSet,
@@ -94,13 +93,13 @@ class Complain(msgspec.Struct, frozen=True):
 class Remedy(msgspec.Struct, frozen=True):
     """Carry out, once each, what the controller wants made right; nothing else is open."""
 
-    orders: tuple[drift.Remedy, ...]
+    orders: tuple[drift_kinds.Remedy, ...]
 
 
 class Check(msgspec.Struct, frozen=True):
     """Look at the node's health as this says from now on; None: no longer."""
 
-    plan: checks.Plan | None
+    plan: health_checks.Plan | None
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -112,7 +111,7 @@ class Cut(msgspec.Struct, frozen=True):
 class Watch(msgspec.Struct, frozen=True):
     """Look at these volumes from now on, and at no others."""
 
-    volumes: tuple[staging.WantedVolume, ...]
+    volumes: tuple[storage.WantedVolume, ...]
 
 
 Step = (
@@ -143,13 +142,13 @@ class NodeState:
         self.assignments: dict[str, Assignment] = {}
         self.templates: dict[str, TaskTemplate] = {}
         self.known: dict[str, AttemptReport] = {}
-        self.checks: checks.Plan | None = None
-        self.volumes: tuple[staging.WantedVolume, ...] = ()
+        self.checks: health_checks.Plan | None = None
+        self.volumes: tuple[storage.WantedVolume, ...] = ()
         self.mig: desired.MigPlan | None = None
         #: The pool that the node is in, as far as a set has said.
         self.pool = ""
         #: The orders that were last handed on; None: an earlier agent's are not settled yet.
-        self.remedies: tuple[drift.Remedy, ...] | None = ()
+        self.remedies: tuple[drift_kinds.Remedy, ...] | None = ()
         self.want_inventory = True
         #: What attempts wait for that have not started yet, where that is known.
         self.notes: dict[str, str] = {}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from agents.host import shutdown as ending
+from agents.host import shutdown
 
 BACKOFF_S_MIN = 0.5
 BACKOFF_S_MAX = 30.0
@@ -235,4 +235,4 @@ class VirtualNodes:
         """End the supervisor, if one lives, and whatever its tasks have left."""
         root = self.root(name)
         if root.exists():
-            ending.leave_nothing(root)
+            shutdown.leave_nothing(root)

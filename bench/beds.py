@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.core import observed_state as core_memory
-from reconciler.core import reconcile
+from reconciler.core import observed_state, reconcile
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, EndReason, JobState
-from reconciler.model.values import run_set as runs
+from reconciler.model.values import run_set
 
 
 class Cycle(NamedTuple):
@@ -42,7 +41,7 @@ class Bed:
         self.jobs: dict[str, desired.Job] = {}
         self.generation = 1
         self.running: dict[str, records.AttemptRecord] = {}
-        self.memory = core_memory.Memory(records.Observed(), leader_since=now)
+        self.memory = observed_state.Memory(records.Observed(), leader_since=now)
         self._sequence = itertools.count(1)
         self._news: dict[str, list[records.AttemptReport]] = {}
         for pool in structure.pools.values():
@@ -69,12 +68,12 @@ class Bed:
             )
             for number, spec in enumerate(specs)
         }
-        self.memory = core_memory.Memory.as_of(
+        self.memory = observed_state.Memory.as_of(
             msgspec.structs.replace(
                 self.memory.observed((), {}),
                 jobs=waiting,
                 active=waiting.keys(),
-                past_runs=runs.RunSet.of(spec.key for spec in specs),
+                past_runs=run_set.RunSet.of(spec.key for spec in specs),
                 standing=None,
                 next_order=len(specs) + 1,
             )

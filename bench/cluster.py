@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.local import local_cluster as localcluster
+from reconciler.operations.client import api_client
+from reconciler.operations.local import local_cluster
 
 POOL = """\
 apiVersion: muster/v1
@@ -31,11 +31,13 @@ spec:
 class Bed:
     """A running cluster and the repository that commits go to."""
 
-    def __init__(self, folder: Path, cluster: localcluster.LocalCluster, *, in_place: bool) -> None:
+    def __init__(
+        self, folder: Path, cluster: local_cluster.LocalCluster, *, in_place: bool
+    ) -> None:
         self.folder = folder
         self.cluster = cluster
         self._in_place = in_place
-        self.api = clients.Client(cluster.endpoint)
+        self.api = api_client.Client(cluster.endpoint)
 
     def commit(self, files: dict[str, str], message: str) -> None:
         """Put files into the branch by one commit, and push it unless it is there already."""
@@ -93,11 +95,11 @@ def running(
             if one is not None:
                 one.chmod(0o755)
         repository = _repository(folder, POOL.format(nodes=nodes, cpus=cpus), in_place=in_place)
-        cluster = localcluster.LocalCluster(
+        cluster = local_cluster.LocalCluster(
             folder=folder,
             repository=str(repository),
             branch="main",
-            listen=f"127.0.0.1:{localcluster.free_port()}",
+            listen=f"127.0.0.1:{local_cluster.free_port()}",
             isolation=isolation,
         )
         try:

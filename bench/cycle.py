@@ -15,8 +15,7 @@ from typing import Any
 import msgspec
 
 from bench.options import count
-from reconciler.core import observed_state as core_memory
-from reconciler.core import reconcile
+from reconciler.core import observed_state, reconcile
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, EndReason
@@ -38,7 +37,7 @@ class Bed:
             pools={"pool": self.pool}, queues={"bench": desired.Queue(name="bench")}
         )
         self.now = 1_000_000.0
-        self.memory = core_memory.Memory(records.Observed(), leader_since=self.now)
+        self.memory = observed_state.Memory(records.Observed(), leader_since=self.now)
         self.jobs = {spec.name: spec for spec in map(self._job, range(jobs))}
         self.generation = 1
         self.sequence = itertools.count(1)

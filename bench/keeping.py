@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.inputs.snapshots import (
     Claim,
@@ -114,7 +114,7 @@ class Cluster:
     def cycle(self, now: float) -> Decisions:
         """Decide, and do it."""
         self.turn += 1
-        decisions = scheduler.schedule(self.snapshot(now))
+        decisions = scheduling_cycle.schedule(self.snapshot(now))
         for placement in decisions.placements:
             job, kind = placement.job, self.kinds[placement.job]
             holding = Holding(

@@ -12,8 +12,7 @@ import msgspec
 from bench import tryout
 from bench.tryout import WHOLE, Host
 from reconciler.model import desired
-from reconciler.model.state import pending_reasons as reasons
-from reconciler.model.state import records
+from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.states import AttemptState, NodeState
 from reconciler.model.values.resources import Resources
 
@@ -29,7 +28,7 @@ class Seen(msgspec.Struct, frozen=True):
     job_records: Mapping[str, records.JobRecord]
     attempts: Mapping[str, records.AttemptRecord]
     nodes: Mapping[str, records.NodeRecord]
-    why: Mapping[str, tuple[reasons.Reason, ...]]
+    why: Mapping[str, tuple[pending_reasons.Reason, ...]]
     promised: Mapping[str, int] = {}
 
 

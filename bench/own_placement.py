@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.gpu_trace import Trace
 from bench.peers.placement import Cluster, Costs, Spot
-from reconciler.scheduling.cycle import scheduling_cycle as schedule
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED
@@ -132,7 +132,7 @@ class Cycles:
         now = situation(
             self.trace, self.cluster, self.shapes, (line,), self.arrives, turn=self.started
         )
-        placed = schedule.schedule(now).placements
+        placed = scheduling_cycle.schedule(now).placements
         if not placed:
             return None
         self.started += 1
@@ -153,7 +153,8 @@ def backlog(trace: Trace, cluster: Cluster, drawn: Sequence[int]) -> list[tuple[
     now = situation(trace, cluster, shapes(trace), lines, mix(trace, shares))
     kinds = {claim.job: kind for kind, of in claims.items() for claim in of}
     return [
-        (kinds[placed.job], _spot(placed.tasks)) for placed in schedule.schedule(now).placements
+        (kinds[placed.job], _spot(placed.tasks))
+        for placed in scheduling_cycle.schedule(now).placements
     ]
 
 

@@ -22,13 +22,10 @@ import msgspec
 
 from bench import idleness, moment, truth
 from reconciler.model import desired
-from reconciler.operations.simulate import trace_simulation as simulations
-from reconciler.simulation.baselines import gpu_pool as peers
-from reconciler.simulation.baselines import node_pool as nodepeers
-from reconciler.simulation.engine import simulated_cluster as clusters
-from reconciler.simulation.traces import trace_replay as replay
-from reconciler.simulation.traces import trace_results as results
-from reconciler.simulation.traces import workloads
+from reconciler.operations.simulate import trace_simulation
+from reconciler.simulation.baselines import gpu_pool, node_pool
+from reconciler.simulation.engine import simulated_cluster
+from reconciler.simulation.traces import trace_replay, trace_results, workloads
 
 NODES, GPUS = 88, 8
 _LIMIT_S = 300.0
@@ -50,8 +47,8 @@ _FIGURES = (
 def _load(options: argparse.Namespace) -> workloads.Workload:
     path: Path = options.jobs
     try:
-        workload = simulations.read_file(path, workloads.read_philly)
-    except simulations.SimulateError as error:
+        workload = trace_simulation.read_file(path, workloads.read_philly)
+    except trace_simulation.SimulateError as error:
         raise RuntimeError(str(error)) from error
     for row in workload.malformed:
         print(f"{path}: line {row.line} is left out: {row.why}", file=sys.stderr)
@@ -61,19 +58,19 @@ def _load(options: argparse.Namespace) -> workloads.Workload:
 
 def _peer(
     name: str, workload: workloads.Workload, *, nodes: bool = False
-) -> tuple[results.Figures, float]:
+) -> tuple[trace_results.Figures, float]:
     """One of ``peers``, over a number of GPUs or on nodes."""
     began = time.monotonic()
     if nodes:
-        run = nodepeers.run(name, workload, NODES, GPUS)
+        run = node_pool.run(name, workload, NODES, GPUS)
     else:
-        run = peers.run(name, workload, NODES * GPUS)
+        run = gpu_pool.run(name, workload, NODES * GPUS)
     taken_s = time.monotonic() - began
     run.guaranteed = workloads.guarantees(workload, NODES * GPUS)
-    return results.figures(run), taken_s
+    return trace_results.figures(run), taken_s
 
 
-def _seen(cluster: clusters.Cluster) -> moment.Seen:
+def _seen(cluster: simulated_cluster.Cluster) -> moment.Seen:
     memory = cluster.memory
     return moment.Seen(
         now=cluster.now,
@@ -94,9 +91,9 @@ class Idle:
         self.spent_s = 0.0
         first, last = workload.rows[0].submit_s, workload.rows[-1].submit_s
         self.capacity_gpu_s = NODES * GPUS * (last - first)
-        self.found = idleness.Idleness(replay.BEGIN + last)
+        self.found = idleness.Idleness(trace_replay.BEGIN + last)
 
-    def look(self, cluster: clusters.Cluster) -> None:
+    def look(self, cluster: simulated_cluster.Cluster) -> None:
         """Take note of this moment."""
         if not self.every or cluster.cycles % self.every:
             return
@@ -128,7 +125,7 @@ class Reasons:
         self.false: list[str] = []
         self.spent_s = 0.0
 
-    def look(self, cluster: clusters.Cluster) -> None:
+    def look(self, cluster: simulated_cluster.Cluster) -> None:
         """Try out all reasons of this moment."""
         if not self.every or cluster.cycles % self.every:
             return
@@ -163,10 +160,10 @@ class Reasons:
 
 def _muster(
     workload: workloads.Workload, options: argparse.Namespace, told: Reasons, idle: Idle
-) -> tuple[results.Figures, list[float], float]:
+) -> tuple[trace_results.Figures, list[float], float]:
     guaranteed = workloads.guarantees(workload, NODES * GPUS)
     settings = desired.Settings(scheduling=desired.Scheduling(learned_quantile=options.learned))
-    structure = replay.make_structure(NODES, GPUS, "gpu", guaranteed, settings)
+    structure = trace_replay.make_structure(NODES, GPUS, "gpu", guaranteed, settings)
     shown = 0
 
     def tell(ended: int) -> None:
@@ -176,15 +173,15 @@ def _muster(
             spent_s = time.monotonic() - began
             print(f"muster: {ended} jobs have ended, {spent_s:.0f} s", file=sys.stderr)
 
-    def look(cluster: clusters.Cluster) -> None:
+    def look(cluster: simulated_cluster.Cluster) -> None:
         told.look(cluster)
         idle.look(cluster)
 
     began = time.monotonic()
-    each = replay.Options(cycle_every_s=options.cycle_every)
-    run = replay.replay_rows(workload, structure, GPUS, each, tell, look=look)
+    each = trace_replay.Options(cycle_every_s=options.cycle_every)
+    run = trace_replay.replay_rows(workload, structure, GPUS, each, tell, look=look)
     own_s = time.monotonic() - began - told.spent_s - idle.spent_s
-    return results.figures(run), run.estimate_errors_s, own_s
+    return trace_results.figures(run), run.estimate_errors_s, own_s
 
 
 def _row(name: str, value: float | None, unit: str, **more: Any) -> dict[str, Any]:
@@ -193,7 +190,9 @@ def _row(name: str, value: float | None, unit: str, **more: Any) -> dict[str, An
     return row | more
 
 
-def compare(own: results.Figures, others: dict[str, results.Figures]) -> list[dict[str, Any]]:
+def compare(
+    own: trace_results.Figures, others: dict[str, trace_results.Figures]
+) -> list[dict[str, Any]]:
     """A row for each figure beside each peer, and the goals that it has."""
     rows = []
     for peer, found in others.items():
@@ -279,8 +278,8 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     if not workload.rows:
         raise RuntimeError(f"{options.jobs} holds no job that could be read")
     with concurrent.futures.ProcessPoolExecutor(1) as pool:
-        waiting = {name: pool.submit(_peer, name, workload) for name in peers.POLICIES}
-        for name in nodepeers.POLICIES if options.on_nodes else ():
+        waiting = {name: pool.submit(_peer, name, workload) for name in gpu_pool.POLICIES}
+        for name in node_pool.POLICIES if options.on_nodes else ():
             waiting[f"{name} on nodes"] = pool.submit(_peer, name, workload, nodes=True)
         told = Reasons(options.reasons_every)
         idle = Idle(options.idle_every, workload)
@@ -306,5 +305,5 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     if options.cycle_every:
         said = f"cycles at every event: they were {options.cycle_every:g} s apart at the least"
         rows.append({"not_measured": said})
-    print(msgspec.json.encode(results.as_mapping(own)).decode(), file=sys.stderr)
+    print(msgspec.json.encode(trace_results.as_mapping(own)).decode(), file=sys.stderr)
     return rows

@@ -21,12 +21,9 @@ import msgspec
 
 from bench.options import count
 from reconciler.model import desired
-from reconciler.operations.plan import cluster_snapshot as snapshots
-from reconciler.operations.plan import planner as planning
-from reconciler.operations.plan import revisions
-from reconciler.simulation.engine import simulated_cluster as clusters
-from reconciler.simulation.engine import simulated_nodes as machines
-from reconciler.simulation.forecast import cluster_forecast as forecasts
+from reconciler.operations.plan import cluster_snapshot, planner, revisions
+from reconciler.simulation.engine import simulated_cluster, simulated_nodes
+from reconciler.simulation.forecast import cluster_forecast
 
 _NOW = 1_800_000_000.0
 _SIZES = (1, 1, 1, 2, 2, 4, 8, 8, 8, 16, 32)
@@ -122,21 +119,21 @@ def propose(folder: Path, nodes: int, jobs: int, below: str = "") -> None:
     _git(folder, "checkout", "--quiet", "main")
 
 
-def live(wanted: desired.Desired, revision: str, cycles: int) -> snapshots.Live:
+def live(wanted: desired.Desired, revision: str, cycles: int) -> cluster_snapshot.Live:
     """A cluster that has decided so many cycles over what is wanted."""
     runs_s = {name: 0.7 * (job.time_limit_s or 3600) for name, job in wanted.jobs.items()}
-    cluster = clusters.Cluster(
+    cluster = simulated_cluster.Cluster(
         wanted.structure,
         now=_NOW,
         jobs=wanted.jobs,
-        fates=lambda attempt: machines.Fate(runs_s=runs_s[attempt.job]),
-        timing=clusters.Timing(start_report_within_s=60.0, cycle_every_s=60.0),
+        fates=lambda attempt: simulated_nodes.Fate(runs_s=runs_s[attempt.job]),
+        timing=simulated_cluster.Timing(start_report_within_s=60.0, cycle_every_s=60.0),
     )
     while cluster.cycles < cycles:
         cluster.step()
     observed = cluster.memory.observed((), {})
     pools = tuple(wanted.structure.pools.values())
-    return snapshots.Live("bench", cluster.now, revision, revision, observed, pools)
+    return cluster_snapshot.Live("bench", cluster.now, revision, revision, observed, pools)
 
 
 def timed(folder: Path, *arguments: str) -> tuple[float, float]:
@@ -182,14 +179,14 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         found = revisions.compare(folder, "", "main", "proposal")
         reading_s = time.perf_counter() - began
         kept = live(found.base, found.base_commit, options.cycles)
-        packed = snapshots.pack(kept)
+        packed = cluster_snapshot.pack(kept)
         file = Path(name) / "cluster.snapshot"
         file.write_bytes(packed)
         began = time.perf_counter()
-        snapshot = snapshots.unpack(packed, "bench")
+        snapshot = cluster_snapshot.unpack(packed, "bench")
         unpacking_s = time.perf_counter() - began
         began = time.perf_counter()
-        plan = planning.plan(found, snapshot, kept.at)
+        plan = planner.plan(found, snapshot, kept.at)
         planning_s = time.perf_counter() - began
         without = [timed(folder, "--no-forecast") for _ in range(options.times)]
         ahead = [timed(folder, "--against", str(file)) for _ in range(options.times)]
@@ -211,6 +208,6 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         _row("decided_cycle_by_cycle_s", forecast.decided_s, "s ahead"),
         _row("jobs_told", len(forecast.shifts), "jobs"),
         _row("jobs_preempted", len(forecast.evictions), "jobs"),
-        _row("cycles_at_the_least", 2 * forecasts.CYCLES_MIN, "cycles"),
+        _row("cycles_at_the_least", 2 * cluster_forecast.CYCLES_MIN, "cycles"),
         _row("changes", float(len(msgspec.to_builtins(plan.changes))), "objects"),
     ]

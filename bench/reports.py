@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.options import count
-from reconciler.metrics import usage_accounting as metering
+from reconciler.metrics import usage_accounting
 from reconciler.model import desired
-from reconciler.model.state import outcome, records
-from reconciler.model.state import usage_rollups as rollups
+from reconciler.model.state import outcome, records, usage_rollups
 from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
 from reconciler.model.values.resources import Resources
-from reconciler.operations.reports import usage_reports as reports
+from reconciler.operations.reports import usage_reports
 from reconciler.store import Reader, Store
 
 #: Midnight of a day, in UTC: the history is the year before it.
@@ -34,7 +33,7 @@ USERS, QUEUES, POOLS, NODES = 200, 30, 4, 400
 MODELS = ("NVIDIA H200", "NVIDIA H100", "NVIDIA A100", "NVIDIA L40S")
 GOAL_S = 5.0
 #: Each kind with what it is asked to tell apart.
-ASKED: tuple[tuple[reports.What, tuple[reports.By, ...]], ...] = (
+ASKED: tuple[tuple[usage_reports.What, tuple[usage_reports.By, ...]], ...] = (
     ("usage", ("queue",)),
     ("usage", ("queue", "user", "pool", "model")),
     ("waiting", ("queue",)),
@@ -115,22 +114,25 @@ def _job(
 
 def _shares(
     day: int,
-) -> tuple[dict[rollups.ShareKey, rollups.Share], dict[rollups.PoolShareKey, rollups.PoolShare]]:
+) -> tuple[
+    dict[usage_rollups.ShareKey, usage_rollups.Share],
+    dict[usage_rollups.PoolShareKey, usage_rollups.PoolShare],
+]:
     """What each queue was promised and given in each hour of a day, and in each pool of it."""
     first = int(NOW // 3600) - 24 * (DAYS - day)
-    shares: dict[rollups.ShareKey, rollups.Share] = {}
-    by_pool: dict[rollups.PoolShareKey, rollups.PoolShare] = {}
+    shares: dict[usage_rollups.ShareKey, usage_rollups.Share] = {}
+    by_pool: dict[usage_rollups.PoolShareKey, usage_rollups.PoolShare] = {}
     for hour, queue in itertools.product(range(first, first + 24), range(QUEUES)):
         name, had = f"queue{queue:02d}", (60 + queue) * 3600.0
-        key = rollups.ShareKey(hour, name)
-        shares[key] = rollups.Share(64 * 3600.0, 70 * 3600.0, had, 80 * 3600.0, 100.0 * queue)
+        key = usage_rollups.ShareKey(hour, name)
+        shares[key] = usage_rollups.Share(64 * 3600.0, 70 * 3600.0, had, 80 * 3600.0, 100.0 * queue)
         for pool in range(POOLS):
-            part = rollups.PoolShare(16 * 3600.0, 17 * 3600.0, had / POOLS, 20 * 3600.0)
-            by_pool[rollups.PoolShareKey(hour, name, f"pool{pool}")] = part
+            part = usage_rollups.PoolShare(16 * 3600.0, 17 * 3600.0, had / POOLS, 20 * 3600.0)
+            by_pool[usage_rollups.PoolShareKey(hour, name, f"pool{pool}")] = part
     return shares, by_pool
 
 
-def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, rollups.Rollup]]:
+def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, usage_rollups.Rollup]]:
     """The history, a day at a time."""
     draw = random.Random(1)
     nodes = _nodes()
@@ -138,8 +140,8 @@ def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, rollups.Rollup]]:
     for day in range(DAYS):
         began = NOW - 86_400.0 * (DAYS - day)
         made, tries = [], []
-        usage: dict[rollups.UsageKey, rollups.Usage] = {}
-        waits: dict[rollups.WaitKey, rollups.Wait] = {}
+        usage: dict[usage_rollups.UsageKey, usage_rollups.Usage] = {}
+        waits: dict[usage_rollups.WaitKey, usage_rollups.Wait] = {}
         for _ in range(jobs * (day + 1) // DAYS - jobs * day // DAYS):
             node = draw.choice(nodes)
             job, attempt = _job(next(numbers), began + draw.uniform(0, 86_400), draw, node)
@@ -148,20 +150,20 @@ def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, rollups.Rollup]]:
             assert attempt.ended_at is not None
             gpu_s = attempt.resources.gpu_milli / 1000 * (attempt.ended_at - attempt.assigned_at)
             measured = (gpu_s, gpu_s * draw.uniform(0.2, 0.95))
-            for key, used in metering.usage_of(attempt, job.spec, node, NOW, measured):
-                usage[key] = usage.get(key, rollups.Usage()) + used
+            for key, used in usage_accounting.usage_of(attempt, job.spec, node, NOW, measured):
+                usage[key] = usage.get(key, usage_rollups.Usage()) + used
             assert job.started_at is not None
             wait_s = job.started_at - job.submitted_at
-            waited = rollups.WaitKey(
-                int(job.started_at // rollups.DAY_S),
+            waited = usage_rollups.WaitKey(
+                int(job.started_at // usage_rollups.DAY_S),
                 job.spec.queue,
                 job.spec.owner,
                 node.pool,
                 node.inventory.gpus[0].model,
-                rollups.bucket_of(wait_s),
+                usage_rollups.bucket_of(wait_s),
             )
-            known = waits.get(waited, rollups.Wait())
-            waits[waited] = rollups.Wait(known.jobs + 1, known.wait_s + wait_s)
+            known = waits.get(waited, usage_rollups.Wait())
+            waits[waited] = usage_rollups.Wait(known.jobs + 1, known.wait_s + wait_s)
         decided = outcome.Outcome(
             now=began + 86_400,
             desired_generation=1,
@@ -169,7 +171,7 @@ def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, rollups.Rollup]]:
             attempts=tuple(tries),
             nodes=tuple(nodes) if day == 0 else (),
         )
-        yield decided, rollups.Rollup(usage, waits, *_shares(day))
+        yield decided, usage_rollups.Rollup(usage, waits, *_shares(day))
 
 
 def fill(url: str, jobs: int) -> None:
@@ -211,13 +213,13 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
             _row("jobs", options.jobs, "jobs"),
             _row("store_mib", path.stat().st_size / 2**20, "MiB"),
         ]
-        asked = reports.Asked(NOW - 86_400.0 * DAYS, NOW, (), NOW)
+        asked = usage_reports.Asked(NOW - 86_400.0 * DAYS, NOW, (), NOW)
         for what, by in ASKED:
             took, cpu = [], []
             for _ in range(options.times):
                 began, used = time.monotonic(), time.process_time()
                 with contextlib.closing(Reader.open(url)) as reader:
-                    made = reports.make(what, reader, _by(asked, by))
+                    made = usage_reports.make(what, reader, _by(asked, by))
                 took.append(time.monotonic() - began)
                 cpu.append(time.process_time() - used)
             value = statistics.median(took)
@@ -228,5 +230,5 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _by(asked: reports.Asked, by: tuple[reports.By, ...]) -> reports.Asked:
-    return reports.Asked(asked.began, asked.ended, by, asked.now)
+def _by(asked: usage_reports.Asked, by: tuple[usage_reports.By, ...]) -> usage_reports.Asked:
+    return usage_reports.Asked(asked.began, asked.ended, by, asked.now)

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench import beds, situations
 from bench.options import count, new_file
-from reconciler.controller import gc_tuning as collecting
+from reconciler.controller import gc_tuning
 from reconciler.model import desired
 from reconciler.model.state import outcome
 from reconciler.model.values.resources import Resources
@@ -84,7 +84,7 @@ class Bed(beds.Bed):
 def measure(nodes: int, jobs: int, cycles: int, seed: int = 1) -> dict[str, Any]:
     """Wall and CPU seconds of the first cycle, and of each steady one."""
     bed = Bed(nodes, jobs, seed)
-    collecting.settle()  # as the controller does
+    gc_tuning.settle()  # as the controller does
     first = bed.cycle()
     found: dict[str, Any] = {
         "placements": len(bed.running),

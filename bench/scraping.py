@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 
-from agents.link import http_client as link
+from agents.link import http_client
 from bench import cluster, situations
 from bench.options import count
 from reconciler.model.observed import devices
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values.resources import Resources
@@ -79,7 +79,7 @@ class Node:
     ) -> None:
         self.name = f"gpu{number:04d}"
         token = (bed.cluster.state / "node-token").read_text().strip()
-        self.connection = link.Connection(link.Target(bed.cluster.url, token))
+        self.connection = http_client.Connection(http_client.Target(bed.cluster.url, token))
         self.sequence = 0
         self.have = (0, 0)
         self.attempts: tuple[records.AttemptReport, ...] = ()
@@ -102,7 +102,7 @@ class Node:
         """
         self.sequence += 1
         now = time.time()
-        request = wire.SyncRequest(
+        request = agent_messages.SyncRequest(
             node=self.name,
             boot_id=f"boot-{self.name}",
             incarnation="bench",
@@ -122,7 +122,7 @@ class Node:
             time.sleep(1.0)
         if status != 200:
             raise RuntimeError(f"node {self.name}: {status} {answer[:200]!r}")
-        told = msgspec.msgpack.decode(answer, type=wire.SyncResponse)
+        told = msgspec.msgpack.decode(answer, type=agent_messages.SyncResponse)
         if told.set is not None:
             self.have = (told.epoch, told.version)
             self.attempts = tuple(

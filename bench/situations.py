@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.inputs.snapshots import (
     UNLIMITED,
@@ -166,7 +166,7 @@ def measured(situation: Snapshot, times: int = 3) -> Taken:
     decisions = Decisions()
     for _ in range(times):
         wall, cpu = time.perf_counter(), time.process_time()
-        decisions = scheduler.schedule(situation)
+        decisions = scheduling_cycle.schedule(situation)
         walls.append(time.perf_counter() - wall)
         cpus.append(time.process_time() - cpu)
     return Taken(statistics.median(walls), statistics.median(cpus), decisions)

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agents.supervisor import client as keeper
+from agents.supervisor import client
 
 _TASKS, _BURST = 3000, 64
 _READY_S = 60.0
@@ -118,7 +118,7 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
         for number, (label, way) in enumerate(_WAYS.items()):
             root = os.path.realpath(f"{folder}/{number}")
             supervisor = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(keeper.SCRIPT), root],
+                [sys.executable, "-I", "-S", str(client.SCRIPT), root],
                 env={**os.environ, "MUSTER_ISOLATION": way.isolation},
             )
             try:

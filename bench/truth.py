@@ -18,8 +18,7 @@ import msgspec
 from bench import moment
 from bench.tryout import WHOLE
 from reconciler.model import desired
-from reconciler.model.state import pending_reasons as reasons
-from reconciler.model.state import records
+from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.pending_reasons import ReasonCode
 from reconciler.model.state.states import ELEMENT_CODE, JobState
 from reconciler.model.values import times
@@ -47,7 +46,7 @@ class Finding(msgspec.Struct, frozen=True):
     """One reason of one job, and whether it is true; ``because`` says what was found instead."""
 
     job: str
-    reason: reasons.Reason
+    reason: pending_reasons.Reason
     verdict: Verdict
     because: str = ""
 
@@ -57,7 +56,9 @@ class Checker(moment.Moment):
 
     def __init__(self, seen: moment.Seen) -> None:
         super().__init__(seen)
-        self._of_code: dict[ReasonCode, Callable[[records.JobRecord, reasons.Reason], str | None]]
+        self._of_code: dict[
+            ReasonCode, Callable[[records.JobRecord, pending_reasons.Reason], str | None]
+        ]
         self._of_code = {
             ReasonCode.HELD: self._held,
             ReasonCode.INVALID: self._invalid,
@@ -86,7 +87,9 @@ class Checker(moment.Moment):
             for reason in self.seen.why.get(record.reason_key, ()):
                 yield self._judge(name, record, reason)
 
-    def _judge(self, name: str, record: records.JobRecord, reason: reasons.Reason) -> Finding:
+    def _judge(
+        self, name: str, record: records.JobRecord, reason: pending_reasons.Reason
+    ) -> Finding:
         check, record = self._of_code.get(reason.code), self._where(record, reason)
         try:
             because = "" if check is None else check(record, reason)
@@ -96,7 +99,9 @@ class Checker(moment.Moment):
             return Finding(name, reason, Verdict.OPEN, "nothing here checks this code")
         return Finding(name, reason, Verdict.FALSE if because else Verdict.TRUE, because or "")
 
-    def _where(self, record: records.JobRecord, reason: reasons.Reason) -> records.JobRecord:
+    def _where(
+        self, record: records.JobRecord, reason: pending_reasons.Reason
+    ) -> records.JobRecord:
         """A job as if it might go only to the pools that a reason is about: there is one for each.
 
         ``not in pool A`` leaves A, ``in pool A or B`` what has no amounts of its own.
@@ -158,16 +163,16 @@ class Checker(moment.Moment):
 
     # -- what a job waits for before it asks for room
 
-    def _held(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _held(self, record: records.JobRecord, _: pending_reasons.Reason) -> str | None:
         spec = record.spec
         above = any(queue.suspend for queue in self.path(spec.queue))
         held = spec.suspend or record.state is JobState.HELD or above
         return None if held or self.structure.settings.suspend else "nothing holds it"
 
-    def _invalid(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _invalid(self, record: records.JobRecord, _: pending_reasons.Reason) -> str | None:
         return "its queue exists" if record.spec.queue in self.structure.queues else None
 
-    def _no_unix_user(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _no_unix_user(self, record: records.JobRecord, _: pending_reasons.Reason) -> str | None:
         if record.spec.owner in self.structure.unix_users:
             return "its owner has a Unix user"
         asks = [h for h in self.all_hosts("empty") if not h.pool.allow_root]
@@ -178,7 +183,9 @@ class Checker(moment.Moment):
         record = self.seen.job_records.get(job)
         return None if record is None else record.state
 
-    def _dependency_never_met(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _dependency_never_met(
+        self, record: records.JobRecord, _: pending_reasons.Reason
+    ) -> str | None:
         for one in record.spec.depends_on:
             state = self._state_of(one.job)
             if state not in _FINISHED or one.per_element or one.condition == "afterAny":
@@ -187,13 +194,13 @@ class Checker(moment.Moment):
                 return None
         return "nothing that it depends on has ended in another way"
 
-    def _dependency(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _dependency(self, record: records.JobRecord, _: pending_reasons.Reason) -> str | None:
         for one in record.spec.depends_on:
             if one.per_element or self._state_of(one.job) not in _FINISHED:
                 return None
         return "all that it depends on has ended"
 
-    def _backing_off(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _backing_off(self, record: records.JobRecord, _: pending_reasons.Reason) -> str | None:
         waits = [n for n, code in enumerate(record.elements) if code == _PENDING]
         if any(one.per_element for one in record.spec.depends_on):
             waits = [n for n in waits if n in record.notes]
@@ -201,7 +208,7 @@ class Checker(moment.Moment):
         ready = sum(at <= self.seen.now for at in until)
         return f"{ready} elements need not wait" if ready or not until else None
 
-    def _array_limit(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _array_limit(self, record: records.JobRecord, _: pending_reasons.Reason) -> str | None:
         most = record.spec.parallelism
         if most is None:
             return "nothing limits its elements"
@@ -211,7 +218,7 @@ class Checker(moment.Moment):
 
     # -- amounts
 
-    def _over_limit(self, record: records.JobRecord, reason: reasons.Reason) -> str | None:
+    def _over_limit(self, record: records.JobRecord, reason: pending_reasons.Reason) -> str | None:
         spec, asked, used = record.spec, moment.asked(record.spec), self.used()
         for queue in self.path(spec.queue):
             bounds = queue.limit.as_vector()
@@ -323,7 +330,7 @@ class Checker(moment.Moment):
         kept = one.name in self.seen.promised
         return (first or kept) and quota in self._quotas(one.spec)
 
-    def _over_budget(self, record: records.JobRecord, reason: reasons.Reason) -> str | None:
+    def _over_budget(self, record: records.JobRecord, reason: pending_reasons.Reason) -> str | None:
         for quota in self._quotas(record.spec):
             if quota.budget_gpu_s is not None and f"Quota {quota.name} " in reason.message:
                 gpus = moment.whole(record.spec)[2] / WHOLE
@@ -333,7 +340,9 @@ class Checker(moment.Moment):
                 raise _OpenError("what was spent is not known here")
         return "no budget holds for it"
 
-    def _waiting_for_quota(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _waiting_for_quota(
+        self, record: records.JobRecord, _: pending_reasons.Reason
+    ) -> str | None:
         spec = record.spec
         pools = spec.pools or tuple(self.structure.pools)
         if any(self.is_beyond_firm(spec, pool, now=True) for pool in ("", *pools)):
@@ -361,7 +370,7 @@ class Checker(moment.Moment):
 
     # -- room
 
-    def _never_fits(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _never_fits(self, record: records.JobRecord, _: pending_reasons.Reason) -> str | None:
         if self.is_beyond_firm(record.spec, "", now=False):
             return None
         pools = record.spec.pools or tuple(self.structure.pools)
@@ -374,24 +383,28 @@ class Checker(moment.Moment):
             raise _OpenError("whether it fits was not found out")
         return "it fits where nothing runs" if fits else None
 
-    def _no_topology_domain(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _no_topology_domain(
+        self, record: records.JobRecord, _: pending_reasons.Reason
+    ) -> str | None:
         spec = record.spec
         levels = [spec.topology, *(group.topology for group in spec.groups)]
         if not any(one.required or one.slice_size for one in levels):
             return "it asks for no domain"
         return self._fit_now(record)
 
-    def _fragmented(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _fragmented(self, record: records.JobRecord, _: pending_reasons.Reason) -> str | None:
         free = sum(sum(h.devices) for h in self.usable(record.spec, "now", sure=False))
         asked = moment.asked(record.spec)[2]
         if free < asked:
             return f"{free} thousandths of GPUs are free, {asked} asked"
         return self._fit_now(record)
 
-    def _insufficient(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _insufficient(self, record: records.JobRecord, _: pending_reasons.Reason) -> str | None:
         return self._fit_now(record)
 
-    def _waiting_for_evictions(self, record: records.JobRecord, _: reasons.Reason) -> str | None:
+    def _waiting_for_evictions(
+        self, record: records.JobRecord, _: pending_reasons.Reason
+    ) -> str | None:
         if not self.seen.promised.get(record.name):
             return "no room is kept for it"
         if not self.stopping:
@@ -401,7 +414,7 @@ class Checker(moment.Moment):
             raise _OpenError("whether it fits was not found out")
         return None if fits else "it would not fit when all that stops has stopped"
 
-    def _reserved(self, record: records.JobRecord, reason: reasons.Reason) -> str | None:
+    def _reserved(self, record: records.JobRecord, reason: pending_reasons.Reason) -> str | None:
         due = _DUE.search(reason.message)
         spec = record.spec
         if due is None:
@@ -422,7 +435,7 @@ class Checker(moment.Moment):
         """Jobs of which something was started in this cycle."""
         return {a.job for a in self.live if a.assigned_at >= self.seen.now}
 
-    def _behind(self, record: records.JobRecord, reason: reasons.Reason) -> str | None:
+    def _behind(self, record: records.JobRecord, reason: pending_reasons.Reason) -> str | None:
         strict = _STRICT.search(reason.message)
         if strict is not None:
             return self._behind_strictly(record, strict["job"])

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from reconciler.model.state import events
-from reconciler.model.values import log_lines as loglines
+from reconciler.model.values import log_lines
 
 #: Names under which ``extra`` may say what a message is of.
 FIELDS = ("event", "revision", "cycle", "job", "node", "pool", "attempt", "path")
@@ -29,7 +29,7 @@ class Lines(logging.Formatter):
         fields = {name: getattr(record, name, "") for name in FIELDS}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return loglines.line(
+        return log_lines.line(
             self._form,
             record.created,
             self._source,
@@ -48,7 +48,7 @@ class EventLines:
     def write(self, happened: Iterable[events.Event], *, cycle: int, revision: str) -> None:
         """One write for all of them; a stream that nobody reads any more is left alone."""
         lines = [
-            loglines.line(
+            log_lines.line(
                 self._form,
                 event.at,
                 self._source,

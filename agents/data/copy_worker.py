@@ -27,8 +27,8 @@ from typing import Any, NoReturn
 if __package__ in {None, ""}:
     sys.path.append(os.path.abspath(__file__).rpartition(f"{os.sep}agents{os.sep}")[0])  # noqa: PTH100
 
-from agents.data import object_store as buckets
-from agents.host import file_tree as trees
+from agents.data import object_store
+from agents.host import file_tree
 
 Listing = list[tuple[str, int, str]]
 
@@ -230,7 +230,7 @@ def store_of(item: dict[str, Any]) -> Any:
     """The store of an item of an order."""
     store = item["store"]
     if store.get("objects"):
-        return buckets.Bucket(store["objects"], tuple(item["keys"]))
+        return object_store.Bucket(store["objects"], tuple(item["keys"]))
     try:
         return Folder(store["folder"])
     except OSError as problem:
@@ -296,7 +296,7 @@ def copy_in(
 ) -> None:  # fmt: skip
     """Make an entry of the cache; it has its name only when it is whole."""
     for old in (entry, entry + PART):
-        trees.delete(old, sys.maxsize)
+        file_tree.delete(old, sys.maxsize)
     part = entry + PART
     wanted = {listing[0][0]: item["sha256"]} if item["sha256"] else {}
     hashing = bool(wanted or item["checksums"])
@@ -320,10 +320,10 @@ def copy_in(
             os.fsync(stream.fileno())
         os.rename(part, entry)  # noqa: PTH104
     except OSError as problem:
-        trees.delete(part, sys.maxsize)
+        file_tree.delete(part, sys.maxsize)
         raise refused(problem, "the node's cache") from None
     except BaseException:
-        trees.delete(part, sys.maxsize)
+        file_tree.delete(part, sys.maxsize)
         raise
 
 
@@ -429,7 +429,7 @@ def main() -> int:
             os.umask(0o022)
             deliver(order, progress)
             say({"done": {"entries": {}, "moved": progress.moved}})
-    except (StageError, buckets.BucketError) as problem:
+    except (StageError, object_store.BucketError) as problem:
         say({"problem": str(problem), "moved": progress.moved})
         return 1
     except OSError as problem:

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from agents.data import copy_worker as stagehand
-from agents.host import file_tree as trees
+from agents.data import copy_worker
+from agents.host import file_tree
 from reconciler.model.state.states import EndReason
 
 #: Of the file system, where no limit is given; and what is left free of it in any case.
@@ -167,7 +167,7 @@ class Cache:
         home = self._folder / str(uid)
         with contextlib.suppress(FileExistsError):
             home.mkdir(mode=0o700)
-        handle = os.open(home, stagehand.FOLDER)
+        handle = os.open(home, copy_worker.FOLDER)
         try:
             if os.fstat(handle).st_uid != uid:
                 os.fchown(handle, uid, gid)
@@ -205,8 +205,8 @@ class Cache:
         """A copy has ended, one way or the other: measure what is there now, and remove what it
         could not finish."""
         for key in keys:
-            trees.delete(self._path(key) + stagehand.PART)
-        sizes = {key: trees.measure(self._path(key)).size_bytes for key in keys}
+            file_tree.delete(self._path(key) + copy_worker.PART)
+        sizes = {key: file_tree.measure(self._path(key)).size_bytes for key in keys}
         with self._lock:
             self._promised.pop(attempt, None)
             for key, size in sizes.items():
@@ -244,7 +244,7 @@ class Cache:
 
     def _remove(self, key: Key) -> None:
         """Delete what was an entry, under a name that says so."""
-        trees.delete(_gone(self._path(key)))
+        file_tree.delete(_gone(self._path(key)))
 
     # What an earlier agent has left ----------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Cache:
             with contextlib.suppress(OSError), os.scandir(home) as listed:
                 names = sorted(one.name for one in itertools.islice(listed, 2 * ENTRIES_MAX))
                 for number, name in enumerate(names):
-                    left = name.endswith((stagehand.PART, stagehand.GONE))
+                    left = name.endswith((copy_worker.PART, copy_worker.GONE))
                     if left or number >= ENTRIES_MAX:
                         gone.append(_gone(f"{home}/{name}"))
                     else:
@@ -282,7 +282,7 @@ class Cache:
         try:
             for key in found:
                 path = self._path(key)
-                measured = trees.measure(path, min(names[key[0]], trees.NAMES_MAX))
+                measured = file_tree.measure(path, min(names[key[0]], file_tree.NAMES_MAX))
                 names[key[0]] -= measured.names
                 with contextlib.suppress(OSError), self._lock:
                     if key in self._entries:
@@ -295,14 +295,14 @@ class Cache:
         finally:
             self.loaded.set()
         for path in gone:
-            trees.delete(path)
+            file_tree.delete(path)
 
 
 def _gone(path: str) -> str:
     """Take the name away from what is to be deleted; where it is then."""
-    if path.endswith(stagehand.GONE):
+    if path.endswith(copy_worker.GONE):
         return path
-    gone = f"{os.path.dirname(path)}/{secrets.token_hex(8)}{stagehand.GONE}"  # noqa: PTH120
+    gone = f"{os.path.dirname(path)}/{secrets.token_hex(8)}{copy_worker.GONE}"  # noqa: PTH120
     with contextlib.suppress(OSError):
         os.rename(path, gone)  # noqa: PTH104
     return gone

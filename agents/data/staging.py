@@ -20,13 +20,10 @@ from typing import Any
 
 import msgspec
 
-from agents.data import copy_worker as stagehand
-from agents.data import data_cache as datacache
-from agents.data import secret_store as vault
-from agents.data import worker_process as dialogue
+from agents.data import copy_worker, data_cache, secret_store, worker_process
 from agents.host import processes
-from reconciler.model.observed import storage as plans
-from reconciler.model.protocol import decoders as decoding
+from reconciler.model.observed import storage
+from reconciler.model.protocol import decoders
 from reconciler.model.state.records import AttemptReport, NodeUsage
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -58,7 +55,7 @@ class Wanted(msgspec.Struct, frozen=True):
     ``lease_s``: for how long the attempt is this node's after each renewal, None: for ever;
     ``grace_s``: what one has that is told to leave, where it is not told how long."""
 
-    plan: plans.Plan
+    plan: storage.Plan
     user: dict[str, Any] | None
     name: str
     uid: int
@@ -68,7 +65,7 @@ class Wanted(msgspec.Struct, frozen=True):
     grace_s: float = 0.0
 
 
-_convert_wanted = decoding.converter(Wanted)
+_convert_wanted = decoders.converter(Wanted)
 
 
 class _Copy:
@@ -80,7 +77,7 @@ class _Copy:
         self.note = note
         self.home = home
         self.lease_s = lease_s
-        self.child: dialogue.Child | None = None
+        self.child: worker_process.Child | None = None
         self.why = ""
         self.reason: EndReason | None = None
         #: Moments of the monotonic clock: when it has to have ended.
@@ -114,7 +111,7 @@ class Stager:
         secrets: where credentials come from.
     """
 
-    def __init__(self, root: str, cache: datacache.Cache, secrets: vault.Vault) -> None:
+    def __init__(self, root: str, cache: data_cache.Cache, secrets: secret_store.Vault) -> None:
         self.cache = cache
         self.moved_bytes = 0
         self._root = root
@@ -126,7 +123,7 @@ class Stager:
         self._queue: list[_Copy] = []
         self._busy: list[_Copy] = []
         #: Those that can't be killed: their turn is another's.
-        self._hung: list[dialogue.Child] = []
+        self._hung: list[worker_process.Child] = []
         #: When leases were renewed, on the boot clock; nothing is known before the first time.
         self._renewed_at = -math.inf
         #: How long attempts have that were told to leave.
@@ -145,7 +142,7 @@ class Stager:
         outs = None
         if wanted.plan.outs:
             outs = msgspec.to_builtins(wanted)
-        self.cache.put(attempt, datacache.Note(outs=outs))
+        self.cache.put(attempt, data_cache.Note(outs=outs))
         if wanted.plan.ins:
             self.cache.home(wanted.uid, wanted.gid)
 
@@ -159,7 +156,7 @@ class Stager:
             found: dict[str, str] = {}
             try:
                 problem = self._fetch(attempt, wanted, copy, found)
-            except (OSError, vault.SecretError) as failure:
+            except (OSError, secret_store.SecretError) as failure:
                 problem = f"data: {failure}"
             except Exception as failure:  # whatever it is, who waits has to hear of it
                 problem = f"data: {failure!r}"
@@ -197,7 +194,7 @@ class Stager:
         ]  # fmt: skip
         home = self.cache.home(wanted.uid, wanted.gid)
         order = {"do": "in", "cache": home, "items": items}
-        keys: dict[str, datacache.Key] = {}
+        keys: dict[str, data_cache.Key] = {}
         total = 0
 
         def listed(news: dict[str, Any]) -> str:
@@ -288,7 +285,7 @@ class Stager:
         self,
         report: AttemptReport,
         wanted: Wanted,
-        outs: list[plans.Out],
+        outs: list[storage.Out],
         copy: _Copy,
         told: Callable[[AttemptReport], None],
     ) -> None:
@@ -307,7 +304,7 @@ class Stager:
                 copy.note = f"copying out, {_gib(count)} so far"
 
             problem = self._copy_out(order, wanted, copy, moved)
-        except (OSError, vault.SecretError) as failure:
+        except (OSError, secret_store.SecretError) as failure:
             problem = str(failure)
         except Exception as failure:  # the end has to be told, whatever it is
             problem = f"{failure!r}"
@@ -341,7 +338,7 @@ class Stager:
 
     # Both ------------------------------------------------------------------------------------
 
-    def _keys(self, store: plans.Store, wanted: Wanted) -> list[str]:
+    def _keys(self, store: storage.Store, wanted: Wanted) -> list[str]:
         """Access key and secret key of a store."""
         objects = store.objects
         if objects is None or not objects.access_key:
@@ -373,8 +370,8 @@ class Stager:
             copy.timeout_s = wanted.plan.timeout_s
             copy.late_at = time.monotonic() + copy.timeout_s
             try:
-                child = dialogue.Child(
-                    [sys.executable, "-I", stagehand.__file__],
+                child = worker_process.Child(
+                    [sys.executable, "-I", copy_worker.__file__],
                     functools.partial(self._is_over, copy), LINE_BYTES_MAX, cwd="/", **more,
                 )  # fmt: skip
             except PermissionError:
@@ -385,7 +382,7 @@ class Stager:
             copy.child = child
         try:
             problem, done = self._converse(child, order, listed, moved)
-        except dialogue.OverError:
+        except worker_process.OverError:
             problem, done = STOPPED, {}
         finally:
             copy.late_at = math.inf
@@ -396,11 +393,11 @@ class Stager:
                     self._hung.append(child)
         if copy.why or copy.lost:
             return copy.why, {}
-        return problem[: plans.MESSAGE_CHARACTERS_MAX], done
+        return problem[: storage.MESSAGE_CHARACTERS_MAX], done
 
     def _converse(
         self,
-        child: dialogue.Child,
+        child: worker_process.Child,
         order: dict[str, Any],
         listed: Callable[[dict[str, Any]], str],
         moved: Callable[[int], None],

@@ -14,7 +14,7 @@ import msgspec
 
 from agents import reports
 from reconciler.model.metrics import node_series
-from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.observed import task_reports
 from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 from reconciler.model.values import resources
@@ -40,7 +40,7 @@ def render(now: reports.Now) -> bytes:
         usage=now.usage,
         last_report_at=now.reported_at,
     )
-    words = {name: taskwords.bounded(one) for name, one in now.words.items()}
+    words = {name: task_reports.bounded(one) for name, one in now.words.items()}
     attempts = [attempt_of(now, one) for one in now.attempts]
     return node_series.render(record, attempts, now.gpu_usage, words, now.uses, judged=False)
 

@@ -13,12 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from agents.exporter import http_responses as scrapes
-from agents.exporter import listeners as ports
-from agents.exporter import metrics_page as nodepage
-from agents.host import operator_log as voice
+from agents.exporter import http_responses, listeners, metrics_page
+from agents.host import operator_log
 from agents.settings import Listen
-from agents.tasks import start_orders as tasks
+from agents.tasks import start_orders
 
 #: The most connections at once; further ones wait in the kernel's queue.
 CONNECTIONS_MAX = 64
@@ -43,7 +41,7 @@ class _Caller:
         self.came_at = now
         self.until = now + ASK_S
         self.heard = b""
-        self.asked: scrapes.Asked | None = None
+        self.asked: http_responses.Asked | None = None
         self.left = memoryview(b"")
 
     def say(self, answer: bytes, now: float) -> None:
@@ -63,7 +61,7 @@ class Port:
     """
 
     def __init__(
-        self, listener: socket.socket, token: str, page: nodepage.Page, leaving: threading.Event
+        self, listener: socket.socket, token: str, page: metrics_page.Page, leaving: threading.Event
     ) -> None:
         self._listener = listener
         self._token = token.encode()
@@ -134,7 +132,7 @@ class Port:
             if silent is None:
                 return
             with contextlib.suppress(OSError):
-                silent.connection.send(scrapes.refuse(scrapes.SLOW))
+                silent.connection.send(http_responses.refuse(http_responses.SLOW))
             self._let_go(selector, silent)
         try:
             connection, _ = self._listener.accept()
@@ -175,17 +173,17 @@ class Port:
             self._let_go(selector, caller)  # it has gone, or says more than it was asked for
             return
         caller.heard += data
-        head, end, _ = caller.heard.partition(scrapes.END_OF_HEAD)
-        if len(head) > scrapes.HEAD_BYTES_MAX:
-            self._say(selector, caller, scrapes.refuse(scrapes.OVERLONG))
+        head, end, _ = caller.heard.partition(http_responses.END_OF_HEAD)
+        if len(head) > http_responses.HEAD_BYTES_MAX:
+            self._say(selector, caller, http_responses.refuse(http_responses.OVERLONG))
         elif end:
-            asked = scrapes.read(head + end, self._token)
-            if isinstance(asked, scrapes.Refusal):
-                self._say(selector, caller, scrapes.refuse(asked))
+            asked = http_responses.read(head + end, self._token)
+            if isinstance(asked, http_responses.Refusal):
+                self._say(selector, caller, http_responses.refuse(asked))
             elif asked.page:
                 caller.asked, caller.until = asked, time.monotonic() + MAKE_S
             else:
-                self._say(selector, caller, scrapes.answer(200, b"ok\n"))
+                self._say(selector, caller, http_responses.answer(200, b"ok\n"))
 
     def _look_after(self, selector: selectors.BaseSelector, caller: _Caller, now: float) -> None:
         """Give a caller the page where it is there, and no more time than it has."""
@@ -194,21 +192,21 @@ class Port:
             if ready is not None:
                 self._say(selector, caller, self._answer(ready, caller.asked))
             elif now > caller.until:
-                late = scrapes.Refusal(503, f"the page was not made in {MAKE_S:.0f} s")
-                self._say(selector, caller, scrapes.refuse(late))
+                late = http_responses.Refusal(503, f"the page was not made in {MAKE_S:.0f} s")
+                self._say(selector, caller, http_responses.refuse(late))
         elif now > caller.until:
             if caller.left:
                 self._let_go(selector, caller)
             else:
-                self._say(selector, caller, scrapes.refuse(scrapes.SLOW))
+                self._say(selector, caller, http_responses.refuse(http_responses.SLOW))
 
     @staticmethod
-    def _answer(ready: nodepage.Ready, asked: scrapes.Asked) -> bytes:
+    def _answer(ready: metrics_page.Ready, asked: http_responses.Asked) -> bytes:
         if ready.problem:
-            return scrapes.refuse(scrapes.Refusal(503, ready.problem))
+            return http_responses.refuse(http_responses.Refusal(503, ready.problem))
         if asked.packed:
-            return scrapes.answer(200, ready.packed, packed=True)
-        return scrapes.answer(200, ready.page)
+            return http_responses.answer(200, ready.packed, packed=True)
+        return http_responses.answer(200, ready.page)
 
     def _say(self, selector: selectors.BaseSelector, caller: _Caller, answer: bytes) -> None:
         caller.say(answer, time.monotonic())
@@ -244,13 +242,15 @@ class Door:
     def __init__(
         self,
         listen: Listen,
-        page: nodepage.Page,
+        page: metrics_page.Page,
         leaving: threading.Event,
-        tells: voice.Voice,
+        tells: operator_log.Voice,
         notice: Callable[[str], None],
     ) -> None:
         self._listen = listen
-        self._token = tasks.read_token(listen.token_file) if listen.token_file is not None else ""
+        self._token = (
+            start_orders.read_token(listen.token_file) if listen.token_file is not None else ""
+        )
         self._page = page
         self._leaving = leaving
         self._tells = tells
@@ -259,7 +259,7 @@ class Door:
         self._problem = ""
         self._brief = ""
         self.port: Port | None = None
-        with contextlib.suppress(ports.TakenError):
+        with contextlib.suppress(listeners.TakenError):
             self._open()
 
     def turn(self) -> None:
@@ -272,16 +272,16 @@ class Door:
         self._again_s = min(2 * self._again_s, AGAIN_S_MAX)
         if self._leaving.is_set():
             return
-        with contextlib.suppress(ports.PortError):
+        with contextlib.suppress(listeners.PortError):
             self._open()
             self._notice("")
 
     def _open(self) -> None:
         """Open the port; what is in the way is said once, and again when it is another thing."""
         try:
-            self.port = Port(ports.bind(self._listen), self._token, self._page, self._leaving)
-        except ports.PortError as problem:
-            brief = problem.brief if isinstance(problem, ports.TakenError) else str(problem)
+            self.port = Port(listeners.bind(self._listen), self._token, self._page, self._leaving)
+        except listeners.PortError as problem:
+            brief = problem.brief if isinstance(problem, listeners.TakenError) else str(problem)
             self._brief = brief
             if str(problem) != self._problem:
                 self._problem = str(problem)

@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from agents.gpus import process_owners as owners
-from agents.gpus import samples
-from reconciler.model.observed import devices
-from reconciler.model.observed import task_usage as taskuse
+from agents.gpus import process_owners, samples
+from reconciler.model.observed import devices, task_usage
 from reconciler.model.state import records
 
 #: The most that is told of one node.
@@ -139,13 +137,13 @@ def capacity_milli(found: Iterable[records.Gpu]) -> int:
 def attribute(
     sample: samples.Sample,
     known: tuple[records.Gpu, ...],
-    table: Mapping[int, owners.Facts],
+    table: Mapping[int, process_owners.Facts],
     tasks: Mapping[str, int],
     before: Mapping[tuple[str, int], Seen],
     *,
     shared_cgroup: str,
     clocks: tuple[float, float],
-) -> tuple[dict[tuple[str, int], Seen], dict[str, tuple[taskuse.GpuUse, ...]]]:
+) -> tuple[dict[tuple[str, int], Seen], dict[str, tuple[task_usage.GpuUse, ...]]]:
     """Processes on devices that are no task's, by device and pid, and what tasks have on each.
 
     Who is there in one sample only is not told: a task that has just ended, or started, looks the
@@ -153,15 +151,15 @@ def attribute(
     """
     numbers = {gpu.uuid: gpu.index for gpu in known}
     found: dict[tuple[str, int], Seen] = {}
-    owned: dict[str, dict[int, taskuse.GpuUse]] = {}
+    owned: dict[str, dict[int, task_usage.GpuUse]] = {}
     for device in sample.devices:
         for process in device.processes:
             facts = table.get(process.pid)
-            owner = owners.owner_of(process.pid, table, tasks, shared_cgroup)
+            owner = process_owners.owner_of(process.pid, table, tasks, shared_cgroup)
             if owner:
                 number = numbers.get(device.uuid, device.index)
                 of_task = owned.setdefault(owner, {})
-                of_task[number] = _with(of_task.get(number, taskuse.GpuUse(number, 0)), process)
+                of_task[number] = _with(of_task.get(number, task_usage.GpuUse(number, 0)), process)
                 continue
             if facts is not None and facts.name in SERVERS:
                 continue
@@ -178,17 +176,17 @@ def attribute(
     return found, {name: tuple(uses.values()) for name, uses in owned.items()}
 
 
-def _with(use: taskuse.GpuUse, process: samples.ProcessReading) -> taskuse.GpuUse:
+def _with(use: task_usage.GpuUse, process: samples.ProcessReading) -> task_usage.GpuUse:
     """What a task has on a device with one more of its processes."""
     parts = [one for one in (use.memory_bytes, process.memory_bytes) if one is not None]
-    return taskuse.GpuUse(use.gpu, use.processes + 1, sum(parts) if parts else None)
+    return task_usage.GpuUse(use.gpu, use.processes + 1, sum(parts) if parts else None)
 
 
 def _foreign(
     process: samples.ProcessReading,
     uuid: str,
     number: int,
-    facts: owners.Facts | None,
+    facts: process_owners.Facts | None,
     clocks: tuple[float, float],
 ) -> devices.GpuProcess:
     if facts is None:
@@ -203,9 +201,9 @@ def _foreign(
         gpu=number,
         uuid=uuid,
         name=facts.name[:64],
-        user=owners.user_name(facts.uid),
+        user=process_owners.user_name(facts.uid),
         memory_bytes=process.memory_bytes,
-        started_at=round(owners.started_at(facts, *clocks)),
+        started_at=round(process_owners.started_at(facts, *clocks)),
         detail=detail,
     )
 
@@ -234,7 +232,7 @@ def usage_of(
     sample: samples.Sample,
     known: tuple[records.Gpu, ...],
     *,
-    owned: Mapping[str, tuple[taskuse.GpuUse, ...]],
+    owned: Mapping[str, tuple[task_usage.GpuUse, ...]],
     foreign: Iterable[devices.GpuProcess],
     xids: Mapping[str, tuple[devices.Xid, ...]],
 ) -> tuple[devices.GpuUsage, ...]:

@@ -15,16 +15,10 @@ from typing import Protocol
 
 import msgspec
 
-from agents.gpus import gpu_inventory as gpus
-from agents.gpus import gpu_selection as shares
-from agents.gpus import mig_manager as cutting
-from agents.gpus import process_owners as owners
-from agents.gpus import samples
-from agents.host import host_info as hosts
-from agents.host import processes
+from agents.gpus import gpu_inventory, gpu_selection, mig_manager, process_owners, samples
+from agents.host import host_info, processes
 from agents.settings import Settings
-from reconciler.model.observed import devices
-from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.observed import devices, task_usage
 from reconciler.model.state import records
 
 #: How often it is looked whether a driver has come where there was none.
@@ -61,7 +55,7 @@ class Look(msgspec.Struct, frozen=True):
     foreign: tuple[devices.GpuProcess, ...] = ()
     usage: tuple[devices.GpuUsage, ...] = ()
     again: bool = False
-    tasks: Mapping[str, tuple[taskuse.GpuUse, ...]] = {}
+    tasks: Mapping[str, tuple[task_usage.GpuUse, ...]] = {}
     lacking: tuple[str, ...] = ()
 
 
@@ -84,7 +78,7 @@ class Watch:
         boot_id: str,
         source: Source,
         settings: Settings,
-        cutter: cutting.Cutter | None = None,
+        cutter: mig_manager.Cutter | None = None,
     ) -> None:
         self._cutter = cutter
         self._root = root
@@ -92,30 +86,30 @@ class Watch:
         self._source = source
         self._chosen = settings.gpu_uuids
         self._usage = settings.gpu_usage
-        self._seen: dict[tuple[str, int], gpus.Seen] = {}
+        self._seen: dict[tuple[str, int], gpu_inventory.Seen] = {}
         self._xids: dict[str, tuple[devices.Xid, ...]] = {}
-        self._shared_cgroup = owners.cgroup_of(os.getpid())
+        self._shared_cgroup = process_owners.cgroup_of(os.getpid())
         self.known = self._load()
 
     def look(self, tasks: Mapping[str, int]) -> Look:
         """What the devices are and do now; ``tasks`` maps live attempts to main processes."""
         sample = self._source.sample(usage=self._usage)
-        sample = shares.chosen(sample, self._chosen, self.known)
-        known = gpus.merge(self.known, sample, hosts.numa_of_pci)
-        known = shares.only(known, self._chosen)
+        sample = gpu_selection.chosen(sample, self._chosen, self.known)
+        known = gpu_inventory.merge(self.known, sample, host_info.numa_of_pci)
+        known = gpu_selection.only(known, self._chosen)
         again = False
         if self._cutter is not None and sample.driver == devices.OK:
             known, again = self._cutter.turn(sample, known, self._source)
         if known != self.known:
             self._save(known)
         self.known = known
-        driver = gpus.driver_of(sample)
+        driver = gpu_inventory.driver_of(sample)
         if sample.driver != devices.OK:
             # nobody knows who is on the devices: what was told stays told
-            return Look(known, driver, gpus.told(self._seen))
+            return Look(known, driver, gpu_inventory.told(self._seen))
         pids = {process.pid for device in sample.devices for process in device.processes}
-        table = owners.read(pids, tasks, str(self._root)) if pids else {}
-        self._seen, owned = gpus.attribute(
+        table = process_owners.read(pids, tasks, str(self._root)) if pids else {}
+        self._seen, owned = gpu_inventory.attribute(
             sample,
             known,
             table,
@@ -124,12 +118,12 @@ class Watch:
             shared_cgroup=self._shared_cgroup,
             clocks=(time.time(), processes.boottime()),
         )
-        self._xids = gpus.count_events(self._xids, sample.events)
-        foreign = gpus.told(self._seen)
-        lacking = tuple(shares.lacking(self._chosen, known))
+        self._xids = gpu_inventory.count_events(self._xids, sample.events)
+        foreign = gpu_inventory.told(self._seen)
+        lacking = tuple(gpu_selection.lacking(self._chosen, known))
         if not self._usage:
             return Look(known, driver, foreign, again=again, tasks=owned, lacking=lacking)
-        found = gpus.usage_of(sample, known, owned=owned, foreign=foreign, xids=self._xids)
+        found = gpu_inventory.usage_of(sample, known, owned=owned, foreign=foreign, xids=self._xids)
         if self._cutter is not None:
             found = self._cutter.with_attempts(found)
         return Look(known, driver, foreign, found, again, owned, lacking)
@@ -149,7 +143,7 @@ class Watch:
             kept = _DECODE_KEPT((self._root / "gpus.json").read_bytes())
         except (OSError, msgspec.MsgspecError):
             return ()
-        return shares.only(kept.gpus, self._chosen) if kept.boot_id == self._boot_id else ()
+        return gpu_selection.only(kept.gpus, self._chosen) if kept.boot_id == self._boot_id else ()
 
     def _save(self, known: tuple[records.Gpu, ...]) -> None:
         """Losing this costs numbers that stay the same, and only when the agent starts anew."""

@@ -17,9 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from agents.gpus import gpu_selection as shares
-from agents.gpus import mig_layout as miglayout
-from agents.gpus import samples, simulated
+from agents.gpus import gpu_selection, mig_layout, samples, simulated
 from reconciler.model import desired
 from reconciler.model.observed import devices
 from reconciler.model.protocol.agent_messages import Assignment
@@ -312,7 +310,7 @@ class Cutter:
         pending = not wanted and not gpu.mig_enabled and self._made.get(gpu.uuid, _Made()).mode
         if gpu.simulated or gpu.state != devices.OK:
             return None, False
-        if shares.is_parted(gpu, self._given):
+        if gpu_selection.is_parted(gpu, self._given):
             return _of_another(gpu, wanted), False
         if fits(gpu, wanted) and not pending:
             self._tries.pop(gpu.uuid, None)
@@ -388,7 +386,7 @@ class Cutter:
             fresh.replace(self._path)
 
 
-def fits(gpu: records.Gpu, wanted: miglayout.Wanted) -> bool:
+def fits(gpu: records.Gpu, wanted: mig_layout.Wanted) -> bool:
     """Whether a device has just these instances, as tasks see them."""
     if not wanted:
         return not gpu.mig_enabled
@@ -396,11 +394,11 @@ def fits(gpu: records.Gpu, wanted: miglayout.Wanted) -> bool:
     return is_cut and Counter(one.profile for one in gpu.mig) == Counter(dict(wanted))
 
 
-def _of_another(gpu: records.Gpu, wanted: miglayout.Wanted) -> devices.MigCut:
+def _of_another(gpu: records.Gpu, wanted: mig_layout.Wanted) -> devices.MigCut:
     """How far a device is of which the node was given instances alone."""
     if fits(gpu, wanted):
         return devices.MigCut(devices.FITS)
-    has = miglayout.told(Counter(one.profile for one in gpu.mig).items())
+    has = mig_layout.told(Counter(one.profile for one in gpu.mig).items())
     said = f"--gpus gives this node {has} of it, and its layout is not the node's to change"
     return devices.MigCut(devices.BLOCKED, f"{said}: declare just these")
 

@@ -24,8 +24,7 @@ from typing import Any
 
 import msgspec
 
-from agents.gpus import nvml_mig as nvmlmig
-from agents.gpus import samples
+from agents.gpus import nvml_mig, samples
 from agents.gpus.nvml_calls import (
     DEVICE_GONE,
     DRIVER_GONE,
@@ -124,7 +123,7 @@ class Nvml:
         if usage and ask.state == devices.OK:
             values |= read_usage(ask)
             if values["mig_enabled"]:
-                values["instances"] = tuple(nvmlmig.read_usage(ask))
+                values["instances"] = tuple(nvml_mig.read_usage(ask))
         if ask.state == devices.OK and not (values["uuid"] and values["memory_total_bytes"]):
             error = ask.errors.get("nvmlDeviceGetUUID") or ask.errors.get("nvmlDeviceGetMemoryInfo")
             ask.state, ask.message = (
@@ -150,7 +149,7 @@ class Nvml:
             "compute_mode": COMPUTE_MODES[mode] if mode in range(len(COMPUTE_MODES)) else "",
             "mig_able": mig_mode is not None,
             "mig_enabled": mig_enabled,
-            "mig": tuple(nvmlmig.read_mig(ask)) if mig_enabled else (),
+            "mig": tuple(nvml_mig.read_mig(ask)) if mig_enabled else (),
             "links": links,
             "fabric": fabric,
             "fabric_problem": fabric_problem,
@@ -403,7 +402,7 @@ def main() -> int:
             try:
                 if line.startswith("cut "):
                     say(samples.Progress("a change of MIG"))
-                    say(nvmlmig.cut(nvml.library, decode_order(line[4:])))
+                    say(nvml_mig.cut(nvml.library, decode_order(line[4:])))
                     continue
                 say(nvml.read(lambda what: say(samples.Progress(what)), usage="usage" in line))
             except DriverError as error:

@@ -11,8 +11,7 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
-from agents.gpus import mig_layout as miglayout
-from agents.gpus import samples
+from agents.gpus import mig_layout, samples
 from agents.gpus.nvml_calls import FUNCTION_NOT_FOUND, NOT_SUPPORTED, RESET_REQUIRED, Caller, call
 from reconciler.model.observed import devices
 
@@ -84,7 +83,7 @@ def cut(library: Any, order: samples.MigOrder) -> samples.MigOutcome:
         state, message = cutter.work()
     except _CallError as failure:
         state, message = failure.state, str(failure)
-    except miglayout.LayoutError as problem:
+    except mig_layout.LayoutError as problem:
         state = devices.BLOCKED if problem.blocked else devices.CUT_FAILED
         message = str(problem)
     return samples.MigOutcome(
@@ -125,7 +124,7 @@ class _Cutter:
         self.mine = {one.id for one in there if self._is_made(one.id)}
         if not order.wanted:
             return self._undo(there)
-        steps = miglayout.plan(order.wanted, there, profiles)
+        steps = mig_layout.plan(order.wanted, there, profiles)
         for one in steps.destroy:
             self._destroy(one.id)
         for one in steps.complete:
@@ -134,7 +133,7 @@ class _Cutter:
             self._create(profile, where)
         return devices.FITS, ""
 
-    def _undo(self, there: list[miglayout.Instance]) -> tuple[str, str]:
+    def _undo(self, there: list[mig_layout.Instance]) -> tuple[str, str]:
         """Make the device whole again, as far as it is Muster's to undo."""
         for one in there:
             if one.mine:
@@ -162,7 +161,7 @@ class _Cutter:
         if status:
             raise _CallError(what, int(status))
 
-    def _profiles(self) -> Iterator[miglayout.Profile]:
+    def _profiles(self) -> Iterator[mig_layout.Profile]:
         """What the driver could make of the device, and where."""
         for number in range(GPU_PROFILES):
             code, info = call(
@@ -178,14 +177,14 @@ class _Cutter:
                 "places of MIG instances", "nvmlDeviceGetGpuInstancePossiblePlacements",
                 self._device, info.id, ctypes.byref(places), ctypes.byref(room),
             )  # fmt: skip
-            yield miglayout.Profile(
+            yield mig_layout.Profile(
                 _text(info.name).rpartition(" ")[2],
                 info.id,
                 info.sliceCount,
-                tuple(miglayout.Place(one.start, one.size) for one in places[: room.value]),
+                tuple(mig_layout.Place(one.start, one.size) for one in places[: room.value]),
             )
 
-    def _instances(self, profiles: dict[str, miglayout.Profile]) -> Iterator[miglayout.Instance]:
+    def _instances(self, profiles: dict[str, mig_layout.Profile]) -> Iterator[mig_layout.Instance]:
         """The device's GPU instances, by their ids."""
         found = []
         for profile in profiles.values():
@@ -197,10 +196,10 @@ class _Cutter:
                 self._handles[info.id] = handle
                 slices = [size for size, _ in self._computes(handle)]
                 found.append(
-                    miglayout.Instance(
+                    mig_layout.Instance(
                         id=info.id,
                         profile=profile.name,
-                        place=miglayout.Place(info.placement.start, info.placement.size),
+                        place=mig_layout.Place(info.placement.start, info.placement.size),
                         whole=slices == [profile.slices],
                         empty=not slices,
                         mine=self.order.take_over or self._is_made(info.id),
@@ -248,7 +247,7 @@ class _Cutter:
         self._do(what, "nvmlGpuInstanceDestroy", handle)
         self.mine.discard(number)
 
-    def _complete(self, handle: Any, profile: miglayout.Profile) -> None:
+    def _complete(self, handle: Any, profile: mig_layout.Profile) -> None:
         """Give all of a GPU instance's compute to one compute instance."""
         what = f"the compute of a {profile.name}"
         whole = [id_ for slices, id_ in self._compute_profiles(handle) if slices == profile.slices]
@@ -256,7 +255,7 @@ class _Cutter:
             raise _CallError(what, NOT_SUPPORTED)
         self._do(what, "nvmlGpuInstanceCreateComputeInstance", handle, whole[0])
 
-    def _create(self, profile: miglayout.Profile, where: miglayout.Place) -> None:
+    def _create(self, profile: mig_layout.Profile, where: mig_layout.Place) -> None:
         what = f"making a {profile.name} at {where.start}"
         wanted = self.library.c_nvmlGpuInstancePlacement_t(where.start, where.size)
         handle = self._do(

@@ -15,7 +15,7 @@ import msgspec
 
 from agents.gpus import samples
 from reconciler.model.observed import devices
-from reconciler.model.protocol import decoders as decoding
+from reconciler.model.protocol import decoders
 from reconciler.model.state import records
 
 FILE_NAME = "devices.json"
@@ -57,7 +57,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _DECODE_SCENE = msgspec.json.Decoder(Scene).decode
-_convert_reading = decoding.converter(samples.DeviceReading)
+_convert_reading = decoders.converter(samples.DeviceReading)
 
 
 def instances(

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import msgspec
 
-from agents.health import site_checks as sitechecks
-from agents.host import host_info as hosts
-from agents.host import processes
+from agents.health import site_checks
+from agents.host import host_info, processes
 from reconciler.model.observed import devices
 from reconciler.model.observed.health_checks import BUILT_IN, Plan, Result, Verdict
 from reconciler.model.state import records
@@ -89,7 +88,7 @@ def _result(name: str, findings: list[Finding]) -> Result:
     failed = [one for one in findings if one[0] == "failed"]
     told = failed or findings
     more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-    text = f"{told[0][1]}{more}"[: sitechecks.MESSAGE_CHARACTERS_MAX]
+    text = f"{told[0][1]}{more}"[: site_checks.MESSAGE_CHARACTERS_MAX]
     numbers = tuple(sorted({one[2] for one in told if len(one) == 3}))
     return Result(name, "failed" if failed else "degraded", text, numbers)
 
@@ -356,7 +355,7 @@ class Checker:
         self._links = Links(root / "nvlinks.json", boot_id)
         self._unkillable: dict[tuple[int, int], float] = {}
         self._mounts = Mounts()
-        self._site = sitechecks.Site()
+        self._site = site_checks.Site()
         self._gated: dict[str, Result] = {}
         self.turn = threading.Lock()
 
@@ -404,7 +403,7 @@ class Checker:
             disk_free_ratio=space.f_bavail / space.f_blocks if space.f_blocks else 1.0,
             inodes_free_ratio=space.f_favail / space.f_files if space.f_files else 1.0,
             clock_synchronised=clock_synchronised(),
-            memory_errors=hosts.memory_errors(),
+            memory_errors=host_info.memory_errors(),
             stuck=self._stuck(),
             mounts={
                 path: self._mounts.problem(path) for path in plan.mounts if "mounts" not in plan.off

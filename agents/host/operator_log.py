@@ -4,7 +4,7 @@ import contextlib
 import sys
 import time
 
-from reconciler.model.values import log_lines as loglines
+from reconciler.model.values import log_lines
 
 SAY_AGAIN_S = 60.0
 #: Texts that are told apart by their beginnings; so many are remembered.
@@ -16,7 +16,7 @@ class Voice:
 
     def __init__(self, name: str, form: str = "readable", level: str = "info") -> None:
         self._name, self._form = name, form
-        self._least = loglines.LEVELS.index(level)
+        self._least = log_lines.LEVELS.index(level)
         self._said: dict[str, float] = {}
 
     def say(self, text: str) -> None:
@@ -31,10 +31,10 @@ class Voice:
 
     def tell(self, text: str, *, level: str = "INFO", **fields: str) -> None:
         """Write a line of what happens, with what it is of, each time."""
-        if loglines.LEVELS.index(level.lower()) < self._least:
+        if log_lines.LEVELS.index(level.lower()) < self._least:
             return
         of = {"node": self._name, **fields}
-        line = loglines.line(self._form, time.time(), "agent", text, level=level, fields=of)
+        line = log_lines.line(self._form, time.time(), "agent", text, level=level, fields=of)
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()

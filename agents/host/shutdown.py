@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 
 from agents.host import processes
-from agents.isolation import task_isolation as confinement
+from agents.isolation import task_isolation
 from agents.supervisor import journal
-from agents.tasks import container_cleanup as leftovers
-from agents.tasks import images
+from agents.tasks import container_cleanup, images
 
 #: How long a supervisor that was killed may take to be gone.
 GONE_S = 10.0
@@ -34,7 +33,7 @@ def leave_nothing(root: Path) -> list[str]:
     recorded = [record for record in alive.values() if record["state"] != "Ended"]
     if not processes.kill_leftovers(str(root), recorded):
         problems.append("some processes of tasks can't be killed")
-    if not confinement.clean_up(str(root)):
+    if not task_isolation.clean_up(str(root)):
         problems.append("some control groups of tasks can't be removed")
     problems += images.end_left(str(root))
-    return problems + leftovers.clear(root)
+    return problems + container_cleanup.clear(root)

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from agents.host import file_tree as trees
+from agents.host import file_tree
 
 #: How long no directory has to have come before the hollow ones are deleted.
 QUIET_S = 5.0
@@ -108,4 +108,4 @@ def _remove(path: str) -> None:
             os.rmdir(f"{gone}/{name}")  # noqa: PTH106
         os.rmdir(gone)  # noqa: PTH106
     except OSError:
-        trees.delete(gone, sys.maxsize)  # which no depth defeats, whatever a task has made
+        file_tree.delete(gone, sys.maxsize)  # which no depth defeats, whatever a task has made

@@ -16,12 +16,8 @@ import time
 from typing import Any, Literal
 
 from agents.host import processes
-from agents.isolation import attempt_cgroups as groups
-from agents.isolation import cgroups
-from agents.isolation import local_filesystems as nearby
-from agents.isolation import mount_namespace as sandbox
-from agents.supervisor import reaper as guardian
-from agents.supervisor import spawn as spawning
+from agents.isolation import attempt_cgroups, cgroups, local_filesystems, mount_namespace
+from agents.supervisor import reaper, spawn
 
 #: What the agent asks for, in the environment of the supervisor.
 VARIABLE = "MUSTER_ISOLATION"
@@ -43,16 +39,18 @@ class Confinement:
     def __init__(self, root: str, asked: str) -> None:
         own = {} if asked == PROCESS_GROUP else cgroups.discover()
         self.tree = cgroups.Tree(root, own)
-        self.sandbox = sandbox.Sandbox() if asked != PROCESS_GROUP and os.geteuid() == 0 else None
+        self.sandbox = (
+            mount_namespace.Sandbox() if asked != PROCESS_GROUP and os.geteuid() == 0 else None
+        )
         self._root = root
-        self._pool = groups.Pool(self.tree, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self._groups: dict[str, groups.Group] = {}
+        self._pool = attempt_cgroups.Pool(self.tree, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._groups: dict[str, attempt_cgroups.Group] = {}
         self._over: set[str] = set()
         #: Why an attempt that ran already could not be held, by its id.
         self._unheld: dict[str, str] = {}
         #: The hierarchy in which a child can be born where it belongs, if any.
         self._born_in = cgroups.UNIFIED if self._can_fork_into() else ""
-        self._nearby = nearby.Nearby(root, [guardian.SHELL])
+        self._nearby = local_filesystems.Nearby(root, [reaper.SHELL])
         #: When a task was last started, by a clock that only goes forward.
         self._started_at = -QUIET_S
 
@@ -62,7 +60,7 @@ class Confinement:
         if base is None:
             return False
         try:
-            pid = spawning.fork_into(f"{base}/keeper")
+            pid = spawn.fork_into(f"{base}/keeper")
         except OSError:
             return False
         if pid == 0:
@@ -104,7 +102,7 @@ class Confinement:
 
     def start(
         self, order: dict[str, Any], standard: tuple[int, int, int], company: Company = "alone"
-    ) -> spawning.Child:
+    ) -> spawn.Child:
         """Start a task in groups and a view of its own; :meth:`see_begin` waits for its program.
 
         ``company``: of others that start.
@@ -122,7 +120,7 @@ class Confinement:
         try:
             group = self._pool.take(name, limits, keep=may_keep(order))
         except OSError as problem:
-            raise spawning.refused(problem, "control group of the task") from None
+            raise spawn.refused(problem, "control group of the task") from None
         try:
             child = self._spawn(order, standard, group, company)
         except Exception:
@@ -131,7 +129,7 @@ class Confinement:
         self._groups[name] = group
         return child
 
-    def see_begin(self, name: str, child: spawning.Child) -> int:
+    def see_begin(self, name: str, child: spawn.Child) -> int:
         """Wait until the program of a task that was started has begun; the number of its process.
         Until then nobody is started from within groups.
 
@@ -150,9 +148,9 @@ class Confinement:
         self,
         order: dict[str, Any],
         standard: tuple[int, int, int],
-        group: groups.Group | None,
+        group: attempt_cgroups.Group | None,
         company: Company,
-    ) -> spawning.Child:
+    ) -> spawn.Child:
         """In the view that an order asks for, where views are to be had."""
         view = order.get("private")
         if not view or self.sandbox is None or not self.sandbox.usable:
@@ -163,7 +161,7 @@ class Confinement:
         try:
             self.sandbox.enter(view)
         except OSError as problem:
-            raise spawning.refused(problem, problem.strerror or "the task's own folders") from None
+            raise spawn.refused(problem, problem.strerror or "the task's own folders") from None
         try:
             self._furnish(order)
             return self._spawn_in(order, standard, group, company)
@@ -173,18 +171,18 @@ class Confinement:
     def _furnish(self, order: dict[str, Any]) -> None:
         """Put into the attempt's folder what is to be there, then let its user have it."""
         try:
-            spawning.write_secrets(self._root, order)
-            spawning.hand_over(self._root, order)
+            spawn.write_secrets(self._root, order)
+            spawn.hand_over(self._root, order)
         except OSError as problem:
-            raise spawning.refused(problem, "folder of the attempt") from None
+            raise spawn.refused(problem, "folder of the attempt") from None
 
     def _spawn_in(
         self,
         order: dict[str, Any],
         standard: tuple[int, int, int],
-        group: groups.Group | None,
+        group: attempt_cgroups.Group | None,
         company: Company,
-    ) -> spawning.Child:
+    ) -> spawn.Child:
         """In groups. What might hang is forked: that holds the child alone. A child that is forked
         goes to its groups by itself, before it is anybody else: what the supervisor's own pages
         cost would be charged to the task for ever. So would be what it copies while it is there
@@ -192,8 +190,8 @@ class Confinement:
         forks = order.get("user") is not None or not self._nearby.has(order)
         if group is None:
             if forks:
-                return spawning.spawn_as(order, standard, [])
-            return spawning.Child(spawning.spawn(order, standard))
+                return spawn.spawn_as(order, standard, [])
+            return spawn.Child(spawn.spawn(order, standard))
         now = time.monotonic()
         quiet, self._started_at = now - self._started_at >= QUIET_S, now
         born_in = group.folders.get(self._born_in, "")
@@ -203,17 +201,17 @@ class Confinement:
             except Exception as problem:
                 raise _unbound(problem) from None
             entries = group.entries(but=self._born_in if born_in else "")
-            return spawning.spawn_as(order, standard, entries, born_in)
-        return spawning.Child(self._spawn_from_within(order, standard, group))
+            return spawn.spawn_as(order, standard, entries, born_in)
+        return spawn.Child(self._spawn_from_within(order, standard, group))
 
     def _spawn_from_within(
-        self, order: dict[str, Any], standard: tuple[int, int, int], group: groups.Group
+        self, order: dict[str, Any], standard: tuple[int, int, int], group: attempt_cgroups.Group
     ) -> int:
         """Go to the groups, start the task and come back: where many tasks start, a fork for each
         costs more."""
         try:
             group.enter()
-            pid = spawning.spawn(order, standard)
+            pid = spawn.spawn(order, standard)
         finally:
             _come_back(group)
         name = order["id"]
@@ -290,22 +288,22 @@ def may_keep(order: dict[str, Any]) -> bool:
     return user["uid"] != 0 and user["gid"] != 0 and 0 not in user["groups"]
 
 
-def _unbound(problem: Exception) -> spawning.SpawnError:
+def _unbound(problem: Exception) -> spawn.SpawnError:
     """What is told of a limit that could not be set."""
     what = "control group of the task"
     if isinstance(problem, OSError):
-        return spawning.refused(problem, what)
-    return spawning.SpawnError(126, f"{what}: {problem!r}")
+        return spawn.refused(problem, what)
+    return spawn.SpawnError(126, f"{what}: {problem!r}")
 
 
-def _come_home(view: sandbox.Sandbox) -> None:
+def _come_home(view: mount_namespace.Sandbox) -> None:
     try:
         view.leave()
     except OSError as problem:  # all that follows would be started in this one's view
         raise SystemExit(f"no way back from the folders of a task: {problem}") from None
 
 
-def _come_back(group: groups.Group) -> None:
+def _come_back(group: attempt_cgroups.Group) -> None:
     try:
         group.come_back()
     except OSError as problem:  # among tasks it would be killed with one of them

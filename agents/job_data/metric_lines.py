@@ -10,7 +10,7 @@ import math
 import re
 from typing import Any
 
-from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.observed import task_reports
 
 LINE_BYTES_MAX = 16 * 1024
 #: Keys of a JSON line that are no series.
@@ -28,17 +28,17 @@ class Words:
 
     def __init__(self, attempt: str) -> None:
         self.attempt = attempt
-        self.newest: dict[str, taskwords.Metric] = {}
+        self.newest: dict[str, task_reports.Metric] = {}
         self.lines = 0
         self.bad_lines = 0
         self.problem = ""
         self.skipped_bytes = 0
         #: The checkpoint that the task named last.
-        self.checkpoint: taskwords.Saved | None = None
+        self.checkpoint: task_reports.Saved | None = None
 
-    def told(self) -> taskwords.TaskMetrics:
+    def told(self) -> task_reports.TaskMetrics:
         """All of it, as it is reported."""
-        return taskwords.TaskMetrics(
+        return task_reports.TaskMetrics(
             attempt=self.attempt,
             metrics=tuple(self.newest[name] for name in sorted(self.newest)),
             lines=self.lines,
@@ -47,7 +47,7 @@ class Words:
             skipped_bytes=self.skipped_bytes,
         )
 
-    def take(self, line: bytes, now: float) -> tuple[taskwords.Metric, ...]:
+    def take(self, line: bytes, now: float) -> tuple[task_reports.Metric, ...]:
         """Take one line, read at ``now``; the values that it has."""
         text = line.decode("utf-8", "replace").strip()
         if not text or text.startswith("#"):
@@ -59,8 +59,8 @@ class Words:
         found = self._json(text, now) if text.startswith("{") else self._sample(text, now)
         kept = []
         for one in found:
-            if one.name not in self.newest and len(self.newest) >= taskwords.SERIES_MAX:
-                self._complain(f"{one.name}: a task has at most {taskwords.SERIES_MAX} series")
+            if one.name not in self.newest and len(self.newest) >= task_reports.SERIES_MAX:
+                self._complain(f"{one.name}: a task has at most {task_reports.SERIES_MAX} series")
                 continue
             self.newest[one.name] = one
             kept.append(one)
@@ -75,9 +75,9 @@ class Words:
         text = f"line {self.lines}: {what}"
         if not self.problem.startswith(f"line {self.lines}:"):
             self.bad_lines += 1
-        self.problem = taskwords.told_text(text, taskwords.PROBLEM_CHARACTERS_MAX)
+        self.problem = task_reports.told_text(text, task_reports.PROBLEM_CHARACTERS_MAX)
 
-    def _json(self, text: str, now: float) -> list[taskwords.Metric]:
+    def _json(self, text: str, now: float) -> list[task_reports.Metric]:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as problem:
@@ -94,26 +94,26 @@ class Words:
             number = _number(given)
             if number is None:
                 self._complain(f"{name[:40]!r}: found {str(given)[:40]!r}, expected a number")
-            elif not _NAME.fullmatch(name) or len(name) > taskwords.NAME_CHARACTERS_MAX:
+            elif not _NAME.fullmatch(name) or len(name) > task_reports.NAME_CHARACTERS_MAX:
                 self._complain(f"{name[:40]!r} can't be the name of a series")
             else:
-                found.append(taskwords.Metric(name, number, at, step))
+                found.append(task_reports.Metric(name, number, at, step))
         return found
 
     def _save(self, path: Any, at: float, step: float | None) -> None:
         parts = path.split("/") if isinstance(path, str) else []
         if (
             not parts
-            or len(path) > taskwords.PATH_CHARACTERS_MAX
+            or len(path) > task_reports.PATH_CHARACTERS_MAX
             or path.startswith("/")
             or not {"", ".."}.isdisjoint(parts)
             or not path.isprintable()
         ):
             self._complain("checkpoint: expected a path below MUSTER_CHECKPOINT_DIR")
             return
-        self.checkpoint = taskwords.Saved(path, at, step)
+        self.checkpoint = task_reports.Saved(path, at, step)
 
-    def _sample(self, text: str, now: float) -> list[taskwords.Metric]:
+    def _sample(self, text: str, now: float) -> list[task_reports.Metric]:
         match = _SAMPLE.fullmatch(text)
         if match is None:
             self._complain(f"neither JSON nor Prometheus' text: {text[:40]!r}")
@@ -125,14 +125,14 @@ class Words:
             self._complain(f"{name[:40]}: found {written[:40]!r}, expected a number")
             return []
         name += labels or ""
-        if len(name) > taskwords.NAME_CHARACTERS_MAX:
-            self._complain(f"{name[:40]!r}… is longer than {taskwords.NAME_CHARACTERS_MAX}")
+        if len(name) > task_reports.NAME_CHARACTERS_MAX:
+            self._complain(f"{name[:40]!r}… is longer than {task_reports.NAME_CHARACTERS_MAX}")
             return []
         if name in {STEP, TIME} or not name.isprintable():
             self._complain(f"{name[:40]!r} can't be the name of a series")
             return []
         at = _moment(None if moment is None else int(moment) / 1000, now)
-        return [taskwords.Metric(name, number, at)]
+        return [task_reports.Metric(name, number, at)]
 
 
 def _number(value: Any) -> float | None:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from agents.job_data import metric_lines as metriclines
+from agents.job_data import metric_lines
 from agents.tasklib import muster
-from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.observed import task_reports
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState
 
@@ -80,32 +80,32 @@ class Listener:
             if not (self._attempts / place.name).exists():
                 place.unlink(missing_ok=True)  # an agent that was killed had just let go of it
         self._reading = threading.Lock()
-        self._words: dict[str, metriclines.Words] = {}
+        self._words: dict[str, metric_lines.Words] = {}
         self._known: dict[str, Place] = {}
         #: What was read, under a lock of its own that is never held for long.
         self._telling = threading.Lock()
-        self._told: dict[str, taskwords.TaskMetrics] = {}
-        self._saved: dict[str, taskwords.Saved] = {}
+        self._told: dict[str, task_reports.TaskMetrics] = {}
+        self._saved: dict[str, task_reports.Saved] = {}
         self._news: dict[str, None] = {}
         #: Those that are over, and whose places are still to be given up.
         self._over: set[str] = set()
 
     # For reports -----------------------------------------------------------------------------
 
-    def news(self) -> tuple[taskwords.TaskMetrics, ...] | None:
+    def news(self) -> tuple[task_reports.TaskMetrics, ...] | None:
         """What has changed since the last call, of so many tasks; None for nothing."""
         with self._telling:
-            chosen = list(self._news)[: taskwords.TASKS_MAX]
+            chosen = list(self._news)[: task_reports.TASKS_MAX]
             for name in chosen:
                 del self._news[name]
             return tuple(self._told[name] for name in chosen if name in self._told) or None
 
-    def newest(self) -> dict[str, taskwords.TaskMetrics]:
+    def newest(self) -> dict[str, task_reports.TaskMetrics]:
         """The newest of every task that has written some, by attempt."""
         with self._telling:
             return dict(self._told)
 
-    def again(self, told: tuple[taskwords.TaskMetrics, ...] | None = None) -> None:
+    def again(self, told: tuple[task_reports.TaskMetrics, ...] | None = None) -> None:
         """Some were not delivered, or, None, nobody remembers any: they are news again."""
         with self._telling:
             names = self._told if told is None else [one.attempt for one in told]
@@ -174,7 +174,7 @@ class Listener:
                 place.inode, place.offset, place.skipping = found.st_ino, 0, False
             words = self._words.get(name)
             if words is None:
-                words = self._words[name] = metriclines.Words(name)
+                words = self._words[name] = metric_lines.Words(name)
             now = time.time()
             size = found.st_size
             _skip(place, words, size, last=last)
@@ -191,7 +191,7 @@ class Listener:
         finally:
             os.close(handle)
 
-    def _tell(self, name: str, words: metriclines.Words) -> None:
+    def _tell(self, name: str, words: metric_lines.Words) -> None:
         """Have what was read go out with the next report."""
         told = words.told()
         with self._telling:
@@ -230,7 +230,9 @@ class Listener:
         (self._places / name).write_bytes(msgspec.json.encode(place))
 
 
-def newer(one: taskwords.Saved | None, other: taskwords.Saved | None) -> taskwords.Saved | None:
+def newer(
+    one: task_reports.Saved | None, other: task_reports.Saved | None
+) -> task_reports.Saved | None:
     """The newer of two checkpoints."""
     if one is None or (other is not None and other.at >= one.at):
         return other
@@ -253,7 +255,7 @@ def _open(folder: Path) -> int:
     raise OSError(f"{folder}/{FILE} is not a file of its task's own")
 
 
-def _skip(place: Place, words: metriclines.Words, size: int, *, last: bool) -> None:
+def _skip(place: Place, words: metric_lines.Words, size: int, *, last: bool) -> None:
     """Leave out the middle of what a task has written faster than it is read."""
     most, kept = (LAST_BYTES_MAX,) * 2 if last else (BEHIND_BYTES_MAX, READ_BYTES_MAX)
     if size - place.offset > most:
@@ -262,7 +264,7 @@ def _skip(place: Place, words: metriclines.Words, size: int, *, last: bool) -> N
 
 
 def _rows(
-    handle: int, place: Place, words: metriclines.Words, *, now: float, last: bool
+    handle: int, place: Place, words: metric_lines.Words, *, now: float, last: bool
 ) -> list[dict[str, float]]:
     """Read on in a file; the rows of values that were found. ``last``: nothing comes after."""
     data = os.pread(handle, READ_BYTES_MAX, place.offset)
@@ -272,7 +274,7 @@ def _rows(
     together: dict[str, float] = {}
     for line in filter(None, lines):
         whole = line.endswith(b"\n")
-        if not whole and not last and len(line) <= metriclines.LINE_BYTES_MAX:
+        if not whole and not last and len(line) <= metric_lines.LINE_BYTES_MAX:
             break  # the rest of it is still to come
         place.offset += len(line)
         if place.skipping:
@@ -290,7 +292,7 @@ def _rows(
     return [*rows, together] if together else rows
 
 
-def _row(found: tuple[taskwords.Metric, ...]) -> dict[str, float]:
+def _row(found: tuple[task_reports.Metric, ...]) -> dict[str, float]:
     row = {"time": round(found[0].at, 3)}
     if found[0].step is not None:
         row["step"] = found[0].step

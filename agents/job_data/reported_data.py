@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from agents import state
-from agents.job_data import checkpoints
-from agents.job_data import metrics as metricfiles
-from agents.logs import timestamps as logtimes
-from reconciler.model.observed import task_reports as taskwords
+from agents.job_data import checkpoints, metrics
+from agents.logs import timestamps
+from reconciler.model.observed import task_reports
 from reconciler.model.state.records import AttemptReport
 
 
@@ -22,10 +21,10 @@ class Words:
 
     def __init__(self, root: Path, shared: str) -> None:
         self.shared = shared
-        self._listener = metricfiles.Listener(root)
+        self._listener = metrics.Listener(root)
         self._watcher = checkpoints.Watcher()
-        self._marks = logtimes.Marks(root / "logs")
-        metricfiles.install(root)
+        self._marks = timestamps.Marks(root / "logs")
+        metrics.install(root)
 
     def loops(
         self, lock: threading.RLock, node: state.NodeState, leaving: threading.Event
@@ -33,7 +32,7 @@ class Words:
         """What threads do until the agent leaves."""
 
         def read_metrics() -> None:
-            while not leaving.wait(metricfiles.EVERY_S):
+            while not leaving.wait(metrics.EVERY_S):
                 with lock:
                     running = node.running()
                 self._listener.look(running)
@@ -45,7 +44,7 @@ class Words:
                 self._watcher.look(chosen)
 
         def mark_output() -> None:
-            while not leaving.wait(logtimes.EVERY_S):
+            while not leaving.wait(timestamps.EVERY_S):
                 with lock:
                     running = node.running()
                 self._marks.look(running)
@@ -70,15 +69,15 @@ class Words:
         for report in reports:
             yield self._watcher.with_saved(self._listener.with_saved(report))
 
-    def news(self) -> tuple[taskwords.TaskMetrics, ...] | None:
+    def news(self) -> tuple[task_reports.TaskMetrics, ...] | None:
         """Metrics that have changed since the last call."""
         return self._listener.news()
 
-    def newest(self) -> dict[str, taskwords.TaskMetrics]:
+    def newest(self) -> dict[str, task_reports.TaskMetrics]:
         """The newest metrics of every task that has written some, by attempt."""
         return self._listener.newest()
 
-    def again(self, told: tuple[taskwords.TaskMetrics, ...] | None = None) -> None:
+    def again(self, told: tuple[task_reports.TaskMetrics, ...] | None = None) -> None:
         """Those were not delivered, or, None, nobody remembers any."""
         self._listener.again(told)
 

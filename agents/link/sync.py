@@ -10,8 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from agents.host import clock_skew as clocks
-from agents.host import processes
+from agents.host import clock_skew, processes
 from agents.link.http_client import Connection, LinkError, RejectedError, Target, packed, understand
 from reconciler.model.protocol.agent_messages import SyncRequest, SyncResponse
 from reconciler.model.state.records import AttemptReport
@@ -72,7 +71,7 @@ class Talks:
         self._changed = changed
         self._leaving = leaving
         #: How far the node's clock is from the controller's.
-        self.skew = clocks.Skew()
+        self.skew = clock_skew.Skew()
 
     def poll(self) -> None:
         """The long poll: hears at once when the controller wants something else."""

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from agents.host import operator_log as voice
+from agents.host import operator_log
 from agents.settings import Settings
 from agents.state import NodeState
 from reconciler.model.state.records import AttemptReport, Inventory
@@ -31,7 +31,7 @@ class Chronicle:
     def __init__(
         self,
         settings: Settings,
-        says: voice.Voice,
+        says: operator_log.Voice,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings

@@ -14,8 +14,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from agents.logs import rotation as turning
-from agents.logs import timestamps as logtimes
+from agents.logs import rotation, timestamps
 from reconciler.model.protocol.agent_messages import LogMark
 
 CHUNK_BYTES_MAX = 256 * 2**10
@@ -65,9 +64,9 @@ def turn_over(path: Path, keep_bytes: int) -> None:
     copy, cut = copy_of(path), _state(path).cut
     _note(path, cut, is_turning=True)
     try:
-        began, ended = turning.turn_over(path, copy, keep_bytes)
+        began, ended = rotation.turn_over(path, copy, keep_bytes)
         cut += ended
-        logtimes.moved(path, copy, began)
+        timestamps.moved(path, copy, began)
     finally:
         _note(path, cut, is_turning=False)
 
@@ -82,7 +81,7 @@ def _note(path: Path, cut: int, *, is_turning: bool) -> None:
 
 
 def _state(path: Path) -> _State:
-    if not path.name.endswith(logtimes.STREAMS):
+    if not path.name.endswith(timestamps.STREAMS):
         return _State(0, 0, turning=False)  # the past of metrics bounds itself in its own way
     kept = 0
     with contextlib.suppress(OSError):
@@ -144,10 +143,10 @@ def _marks(path: Path, state: _State, begin: int, end: int) -> tuple[LogMark, ..
     start = state.cut - state.kept
     if begin < state.cut:
         last = min(end, state.cut) - start
-        found += _shifted(logtimes.within(copy_of(path), begin - start, last), start)
+        found += _shifted(timestamps.within(copy_of(path), begin - start, last), start)
     if end > state.cut:
         first = max(begin, state.cut) - state.cut
-        found += _shifted(logtimes.within(path, first, end - state.cut), state.cut)
+        found += _shifted(timestamps.within(path, first, end - state.cut), state.cut)
     return tuple(found)
 
 

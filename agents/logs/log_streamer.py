@@ -16,8 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from agents.link.http_client import Connection, LinkError, Target
-from agents.logs import log_file as logparts
-from agents.logs import timestamps as logtimes
+from agents.logs import log_file, timestamps
 from agents.tasks.start_orders import ATTEMPT_PATTERN
 from reconciler.model.protocol.agent_messages import LogChunk, LogRequest
 
@@ -32,7 +31,7 @@ ALIVE_EVERY_S = 15.0
 FILES_MAX = 20_000
 REMEMBERED_MAX = 1024
 POST_TIMEOUT_S = 30.0
-STREAMS = logtimes.STREAMS
+STREAMS = timestamps.STREAMS
 #: What can be read besides: the past of a task's metrics, which bounds itself.
 READABLE = (*STREAMS, "metrics")
 
@@ -50,12 +49,12 @@ def rotate(folder: Path, attempts: Iterable[str], limit: int) -> Turned:
     for attempt in attempts:
         for stream in STREAMS:
             path = folder / f"{attempt}.{stream}"
-            copy = logparts.copy_of(path)
+            copy = log_file.copy_of(path)
             try:
                 size = path.stat().st_size
                 if size > limit:
                     hurried = hurried or size > HURRIED_TIMES * limit
-                    logparts.turn_over(path, limit)
+                    log_file.turn_over(path, limit)
                     size = 0
                 total += min(size, limit)
                 total += copy.stat().st_size
@@ -69,7 +68,7 @@ def prune(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int
     old: list[tuple[float, int, str]] = []  # names alone: paths of thousands take megabytes
     with os.scandir(folder) as entries:
         for entry in entries:
-            name = entry.name.removesuffix(logparts.CUT).removesuffix(logtimes.TIMES)
+            name = entry.name.removesuffix(log_file.CUT).removesuffix(timestamps.TIMES)
             attempt = name.removesuffix(".1").rpartition(".")[0]
             if attempt not in keep:
                 with contextlib.suppress(FileNotFoundError):
@@ -144,7 +143,7 @@ class Followers:
         posted_at = time.monotonic()
         while True:
             last = not request.follow or self._has_ended(request.attempt)
-            piece = logparts.read(path, offset, times=request.times)
+            piece = log_file.read(path, offset, times=request.times)
             data, offset = piece.data, piece.offset
             if data is None and last:
                 error = f"node {self._node} keeps no {request.stream} of this try"

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from agents.logs import rotation as turning
+from agents.logs import rotation
 from reconciler.model.protocol.agent_messages import LogMark
 
 STREAMS = ("stdout", "stderr")
@@ -62,7 +62,7 @@ def times_of(log: Path) -> Path:
 
 
 def _append(path: Path, mark: LogMark) -> None:
-    with os.fdopen(turning.append_private(path), "ab") as stream:
+    with os.fdopen(rotation.append_private(path), "ab") as stream:
         end = stream.tell()
         stream.truncate(end - end % _MARK.size)  # the last is torn where the disk was full
         stream.write(_MARK.pack(mark.at, mark.offset))
@@ -71,7 +71,7 @@ def _append(path: Path, mark: LogMark) -> None:
         kept = _read(path)
         part = path.with_name(f"{path.name}.part")
         part.unlink(missing_ok=True)
-        with os.fdopen(turning.append_private(part), "wb") as stream:
+        with os.fdopen(rotation.append_private(part), "wb") as stream:
             stream.writelines(_MARK.pack(one.at, one.offset) for one in kept[1::2])
         part.replace(path)
 
@@ -90,7 +90,7 @@ def moved(log: Path, copy: Path, began: int) -> None:
     first = max(0, bisect.bisect_right([mark.offset for mark in found], began) - 1)
     times_of(copy).unlink(missing_ok=True)
     if found:
-        with os.fdopen(turning.append_private(times_of(copy)), "wb") as stream:
+        with os.fdopen(rotation.append_private(times_of(copy)), "wb") as stream:
             for mark in found[first:]:
                 stream.write(_MARK.pack(mark.at, max(0, mark.offset - began)))
     times_of(log).unlink(missing_ok=True)

@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 
 _FILE = "incarnations"
 _NAME = re.compile(r"[0-9a-f]{1,64}")
@@ -51,10 +51,10 @@ def succeed(root: Path, incarnation: str) -> tuple[str, ...]:
     before: list[str] = []
     with contextlib.suppress(OSError, ValueError):
         words = (root / _FILE).read_text(encoding="ascii").split()
-        before = [word for word in words if _NAME.fullmatch(word)][-wire.FOLLOWS_MAX :]
+        before = [word for word in words if _NAME.fullmatch(word)][-agent_messages.FOLLOWS_MAX :]
     fresh = root / f"{_FILE}.new"
     with contextlib.suppress(OSError):
-        kept = [*before, incarnation][-wire.FOLLOWS_MAX :]
+        kept = [*before, incarnation][-agent_messages.FOLLOWS_MAX :]
         fresh.write_text("".join(f"{name}\n" for name in kept), encoding="ascii")
         fresh.replace(root / _FILE)
     return tuple(before)

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from agents.host import malloc_tuning as memory
-from agents.host import trash
-from agents.logs import log_streamer as logs
+from agents.host import malloc_tuning, trash
+from agents.logs import log_streamer
 from agents.settings import Settings
 
 ROTATE_EVERY_S = 5.0
@@ -68,8 +67,8 @@ class Logs:
         limit = settings.logs_total_bytes_max
         # what has ended meanwhile may have written much since it was looked at
         gone = [attempt for attempt in self._ran if attempt not in running]
-        logs.rotate(self._folder, gone, settings.log_bytes_max)
-        used, hurried = logs.rotate(self._folder, running, settings.log_bytes_max)
+        log_streamer.rotate(self._folder, gone, settings.log_bytes_max)
+        used, hurried = log_streamer.rotate(self._folder, running, settings.log_bytes_max)
         self._ran = running
         self.again_s = HURRIED_S if hurried else ROTATE_EVERY_S
         pressed = self._ended or used + self._old_bytes > limit
@@ -78,7 +77,9 @@ class Logs:
         self._ended = False
         began_at = self._clock()
         left = max(0, limit - used)
-        self._old_bytes = logs.prune(self._folder, set(running), left, settings.logs_age_s_max)
+        self._old_bytes = log_streamer.prune(
+            self._folder, set(running), left, settings.logs_age_s_max
+        )
         done_at = self._clock()
         self._not_before = done_at + max(ROTATE_EVERY_S, REST_TIMES * (done_at - began_at))
         self._due_at = done_at + PRUNE_EVERY_S
@@ -112,6 +113,6 @@ class Tidier:
             self.logs.turn(self._node.running())
             if time.monotonic() >= look_at:
                 self._node.look_at_host()
-                memory.give_back()
+                malloc_tuning.give_back()
                 look_at = time.monotonic() + HOST_EVERY_S
             self._leaving.wait(0.05)

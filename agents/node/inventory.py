@@ -9,10 +9,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from agents.gpus import gpu_inventory as gpus
-from agents.gpus import gpu_watcher as gpuwatch
-from agents.host import host_info as hosts
-from agents.link import controller_address as reached
+from agents.gpus import gpu_inventory, gpu_watcher
+from agents.host import host_info
+from agents.link import controller_address
 from agents.settings import Settings
 from reconciler.model.observed.host_facts import Host
 from reconciler.model.state.records import Inventory, NodeUsage
@@ -37,7 +36,7 @@ def inventory_of(settings: Settings) -> Inventory:
     capacity = capacity_of(settings, 1000 * len(settings.gpus))
     return Inventory(
         hostname=platform.node(),
-        address=reached.address_of(settings),
+        address=controller_address.address_of(settings),
         capacity=capacity,
         gpus=settings.gpus,
         labels=settings.labels,
@@ -45,12 +44,12 @@ def inventory_of(settings: Settings) -> Inventory:
         agent_version=VERSION,
         virtual=settings.virtual,
         runs_as_root=os.geteuid() == 0,
-        host=None if settings.virtual else hosts.read(),
+        host=None if settings.virtual else host_info.read(),
         unchecked=True,
     )
 
 
-def with_gpus(before: Inventory, look: gpuwatch.Look) -> Inventory:
+def with_gpus(before: Inventory, look: gpu_watcher.Look) -> Inventory:
     """The inventory with GPUs as they were last seen. It changes only when they do."""
     capacity = before.capacity
     return msgspec.structs.replace(
@@ -58,7 +57,9 @@ def with_gpus(before: Inventory, look: gpuwatch.Look) -> Inventory:
         gpus=look.gpus,
         gpu_driver=look.driver,
         foreign_gpu_processes=look.foreign,
-        capacity=msgspec.structs.replace(capacity, gpu_milli=gpus.capacity_milli(look.gpus)),
+        capacity=msgspec.structs.replace(
+            capacity, gpu_milli=gpu_inventory.capacity_milli(look.gpus)
+        ),
     )
 
 
@@ -93,7 +94,7 @@ def address_now(before: Inventory, settings: Settings) -> str:
     """The node's address: what it was, unless that leads back to itself, as on a machine whose
     network came up after its agent."""
     lost = addresses.is_loopback(before.address)
-    return reached.address_of(settings) if lost else before.address
+    return controller_address.address_of(settings) if lost else before.address
 
 
 class Sampler:

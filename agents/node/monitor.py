@@ -11,18 +11,11 @@ from typing import Protocol
 
 import msgspec
 
-from agents.gpus import gpu_selection as shares
-from agents.gpus import gpu_watcher as gpuwatch
-from agents.gpus import mig_manager as cutting
-from agents.gpus import nvml_client as probe
-from agents.gpus import simulated
-from agents.health import checks
-from agents.health import volume_checks as volumes
-from agents.host import clock_skew as clocks
-from agents.host import host_info as hosts
+from agents.gpus import gpu_selection, gpu_watcher, mig_manager, nvml_client, simulated
+from agents.health import checks, volume_checks
+from agents.host import clock_skew, host_info
 from agents.isolation import cgroups
-from agents.node import inventory
-from agents.node import usage_sampler as taskuse
+from agents.node import inventory, usage_sampler
 from agents.settings import Settings
 from reconciler.model import desired
 from reconciler.model.observed.devices import GpuUsage
@@ -78,23 +71,23 @@ class Senses:
         leaving: threading.Event,
     ) -> None:
         self.inventory = inventory.inventory_of(settings)
-        self.probe = probe.Probe()
+        self.probe = nvml_client.Probe()
         self._settings = settings
         self._boot_id = boot_id
         self._node = node
         self._lock = lock
         self._leaving = leaving
         self._checker = checks.Checker(settings.root, boot_id)
-        self.volumes = volumes.Volumes(checks.Mounts(), self._know_volumes)
-        self._given = shares.parts(settings.gpu_uuids)
-        self.cutter = cutting.Cutter(
+        self.volumes = volume_checks.Volumes(checks.Mounts(), self._know_volumes)
+        self._given = gpu_selection.parts(settings.gpu_uuids)
+        self.cutter = mig_manager.Cutter(
             settings.root, boot_id, node, lock, gpus=settings.gpus, given=self._given
         )
-        self.skew = clocks.Skew()
+        self.skew = clock_skew.Skew()
         self._notices: dict[str, str] = {}
-        self.uses = taskuse.Uses(cgroups.token_of(str(settings.root)))
-        self._on_gpus: taskuse.OnGpus = {}
-        self._watcher_of_gpus: gpuwatch.Watcher | None = None
+        self.uses = usage_sampler.Uses(cgroups.token_of(str(settings.root)))
+        self._on_gpus: usage_sampler.OnGpus = {}
+        self._watcher_of_gpus: gpu_watcher.Watcher | None = None
         self._plan: Plan | None = None
         self._look_now = threading.Event()
         self._seen: tuple[GpuUsage, ...] = ()
@@ -106,7 +99,7 @@ class Senses:
             self._begin_simulating()
         if not self._settings.watch_gpus:
             return
-        watch = gpuwatch.Watch(
+        watch = gpu_watcher.Watch(
             self._settings.root, self._boot_id, self.probe, self._settings, self.cutter
         )
         watcher = self._watcher_of_gpus = self._watcher(watch)
@@ -123,7 +116,7 @@ class Senses:
         """UUIDs of devices of which the node was given MIG instances alone; asked under the
         lock."""
         gpus = self.inventory.gpus
-        return frozenset(gpu.uuid for gpu in gpus if shares.is_parted(gpu, self._given))
+        return frozenset(gpu.uuid for gpu in gpus if gpu_selection.is_parted(gpu, self._given))
 
     @contextlib.contextmanager
     def devices_alone(self, reset: Collection[str]) -> Iterator[None]:
@@ -171,7 +164,7 @@ class Senses:
 
     def look_at_host(self) -> None:
         """Notice what has changed of the machine itself."""
-        host, settings = hosts.read(), self._settings
+        host, settings = host_info.read(), self._settings
         address = inventory.address_now(self.inventory, settings)
         with self._lock:
             self.take_over(inventory.with_host(self.inventory, host, address, settings))
@@ -179,7 +172,7 @@ class Senses:
     def look_at_tasks(self) -> None:
         """Sample what tasks use, and wait until the next time."""
         self.uses.look(self._node.pids(), self._on_gpus)
-        self._leaving.wait(taskuse.EVERY_S)
+        self._leaving.wait(usage_sampler.EVERY_S)
 
     def check(self) -> None:
         """Look at the node's health as its pool asks for; what changes is told at once."""
@@ -222,15 +215,15 @@ class Senses:
         with self._lock:
             self.take_over(msgspec.structs.replace(self.inventory, volumes=known))
 
-    def _watcher(self, watch: gpuwatch.Watch) -> gpuwatch.Watcher:
-        return gpuwatch.Watcher(
+    def _watcher(self, watch: gpu_watcher.Watch) -> gpu_watcher.Watcher:
+        return gpu_watcher.Watcher(
             self._settings, watch, tasks=self._node.pids, take=self._take, leaving=self._leaving
         )
 
     def _begin_simulating(self) -> None:
         """Look at simulated GPUs, from when a file says something of them or one is cut."""
         source = simulated.Source(self._settings.root / simulated.FILE_NAME, self._settings.gpus)
-        watch = gpuwatch.Watch(
+        watch = gpu_watcher.Watch(
             self._settings.root, self._boot_id, source, self._settings, self.cutter
         )
         watcher = self._watcher_of_gpus = self._watcher(watch)
@@ -250,7 +243,7 @@ class Senses:
 
         self._node.keep_at(turn)
 
-    def _take(self, look: gpuwatch.Look) -> None:
+    def _take(self, look: gpu_watcher.Look) -> None:
         """Take over what a look at GPUs found; what changed is reported at once."""
         with self._lock:
             self._untold = look.usage or self._untold
@@ -259,5 +252,5 @@ class Senses:
             if not self.take_over(inventory.with_gpus(self.inventory, look)):
                 return
             self._node.know_gpus(self.inventory.gpus)
-        for complaint in gpuwatch.complaints(look):
+        for complaint in gpu_watcher.complaints(look):
             self._node.say(complaint)

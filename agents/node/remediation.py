@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from agents.health import site_checks as sitechecks
+from agents.health import site_checks
 from agents.host import processes
 from reconciler.model.observed import devices
 from reconciler.model.observed.health_checks import Command
@@ -318,7 +318,7 @@ def reboot(_: Remedy, node: Node) -> str:
 
 
 #: Of this process, as the children that can't be ended are its own.
-_SITE = sitechecks.Site()
+_SITE = site_checks.Site()
 
 
 def _must_be_idle(node: Node) -> None:

@@ -15,14 +15,14 @@ import msgspec
 
 from agents.host import processes
 from agents.isolation import cgroups
-from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.observed import task_usage
 from reconciler.model.state.records import AttemptReport
 
 EVERY_S = 15.0
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: What a device has of an attempt, by attempt: what a look at GPUs found last.
-OnGpus = Mapping[str, tuple[taskuse.GpuUse, ...]]
+OnGpus = Mapping[str, tuple[task_usage.GpuUse, ...]]
 
 
 class _Process(msgspec.Struct, frozen=True):
@@ -46,8 +46,8 @@ class Uses:
     def __init__(self, token: str, top: str = "") -> None:
         self._token = token
         self._top = top
-        self._found: dict[str, taskuse.TaskUse] = {}
-        self._untold: tuple[taskuse.TaskUse, ...] | None = None
+        self._found: dict[str, task_usage.TaskUse] = {}
+        self._untold: tuple[task_usage.TaskUse, ...] | None = None
 
     def look(self, pids: Mapping[str, int], on_gpus: OnGpus) -> None:
         """Sample once. ``pids`` are main processes by attempt."""
@@ -68,14 +68,14 @@ class Uses:
             members = {*sessions.get(main, ()), *(cgroups.members(tracked) if tracked else ())}
             members = {pid for pid in processes.below({main, *members}, children) if pid in table}
             found[name] = self._use(name, members, table, groups, on_gpus.get(name, ()))
-        self._found, self._untold = found, tuple(found.values())[: taskuse.TASKS_MAX]
+        self._found, self._untold = found, tuple(found.values())[: task_usage.TASKS_MAX]
 
-    def news(self) -> tuple[taskuse.TaskUse, ...] | None:
+    def news(self) -> tuple[task_usage.TaskUse, ...] | None:
         """What was sampled since the last call; None for nothing."""
         untold, self._untold = self._untold, None
         return untold
 
-    def newest(self) -> dict[str, taskuse.TaskUse]:
+    def newest(self) -> dict[str, task_usage.TaskUse]:
         """What each task that ran used when it was last sampled, by attempt."""
         return dict(self._found)
 
@@ -98,17 +98,17 @@ class Uses:
         members: Iterable[int],
         table: Mapping[int, _Process],
         groups: Mapping[str, str],
-        gpus: tuple[taskuse.GpuUse, ...],
-    ) -> taskuse.TaskUse:
+        gpus: tuple[task_usage.GpuUse, ...],
+    ) -> task_usage.TaskUse:
         own = [table[pid] for pid in members]
-        before = self._found.get(name) or taskuse.TaskUse(name, 0.0)
+        before = self._found.get(name) or task_usage.TaskUse(name, 0.0)
         memory = sum(one.memory_bytes for one in own)
         most = max(memory, before.memory_max_bytes)
         of_group = _memory_of(groups)
         if of_group is not None:
             memory, most = of_group
         read, written = self._io(members)
-        return taskuse.TaskUse(
+        return task_usage.TaskUse(
             attempt=name,
             at=time.time(),
             processes=sum(one.lives for one in own),

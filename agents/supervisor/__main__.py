@@ -28,17 +28,18 @@ if __package__ in {None, ""}:
     # Run as a script in isolated mode: its own package is the only other thing to be found.
     sys.path.append(os.path.abspath(__file__).rpartition(f"{os.sep}agents{os.sep}")[0])
 
-from agents.host import failpoints as crashpoints
-from agents.host import processes
-from agents.isolation import task_isolation as confinement
-from agents.supervisor import connections as clients
-from agents.supervisor import exit_reasons as verdicts
-from agents.supervisor import journal
-from agents.supervisor import orphans as sweeping
-from agents.supervisor import reaper as guardian
-from agents.supervisor import source_hash as edition
-from agents.supervisor import spawn as spawning
-from agents.supervisor import start_queue as starting
+from agents.host import failpoints, processes
+from agents.isolation import task_isolation
+from agents.supervisor import (
+    connections,
+    exit_reasons,
+    journal,
+    orphans,
+    reaper,
+    source_hash,
+    spawn,
+    start_queue,
+)
 
 Record = dict[str, Any]
 
@@ -79,28 +80,28 @@ class Supervisor:
             for name, record in journal.read(self.journal.path).items()
             if journal.can_be_told(name)
         }
-        self.live: dict[str, spawning.Attempt] = {}
-        self.by_pid: dict[int, spawning.Attempt] = {}
-        self.sweeper = sweeping.Sweeper(root)
-        self.held = confinement.Confinement(root, os.environ.get(confinement.VARIABLE, ""))
+        self.live: dict[str, spawn.Attempt] = {}
+        self.by_pid: dict[int, spawn.Attempt] = {}
+        self.sweeper = orphans.Sweeper(root)
+        self.held = task_isolation.Confinement(root, os.environ.get(task_isolation.VARIABLE, ""))
         #: Processes that not even a kill ended, of attempts that are over.
         self.stuck: set[int] = set()
         self.news: dict[str, Record] = {}
-        self.clients = clients.Clients()
+        self.clients = connections.Clients()
         self.renewed_at = processes.boottime()
-        self.edition = edition.on_disk()
+        self.edition = source_hash.on_disk()
         self.leaving = False
         self.retry_at = 0.0
         self.alone_since: float | None = processes.boottime()
         self.tidy_at: float | None = None
         self.leave_at = 0.0
         facts = processes.process_facts(os.getpid())
-        self.guardian = guardian.Guardian(
-            guardian.token(os.getpid(), facts[2] if facts else 0), root, self.held.for_guardian()
+        self.guardian = reaper.Guardian(
+            reaper.token(os.getpid(), facts[2] if facts else 0), root, self.held.for_guardian()
         )
         self.null = os.open("/dev/null", os.O_RDWR)
-        starter = starting.Starter(root, self.held, self.guardian.name, self.null)
-        self.starts = starting.Starts(starter, self.clients.poller, self)
+        starter = start_queue.Starter(root, self.held, self.guardian.name, self.null)
+        self.starts = start_queue.Starts(starter, self.clients.poller, self)
         self.orders = {
             "hello": self.on_hello, "start": self.on_start, "refuse": self.on_refuse,
             "stop": self.on_stop, "renew": self.on_renew, "forget": self.on_forget,
@@ -127,7 +128,7 @@ class Supervisor:
         self.journal.flush()
         self.news = {}
 
-    def on_hello(self, _order: Record, client: clients.Client) -> None:
+    def on_hello(self, _order: Record, client: connections.Client) -> None:
         """A new agent: it gets every record there is, and from now on all changes.
 
         It hears of starts that wait or hang as well: an agent before it ordered them, and they may
@@ -160,12 +161,12 @@ class Supervisor:
             "started_at": record.get("started_at"),
         }  # fmt: skip
 
-    def on_start(self, order: Record, _client: clients.Client) -> None:
+    def on_start(self, order: Record, _client: connections.Client) -> None:
         """Queue a start, so that a burst of them does not keep exits waiting."""
         if not self.leaving:
             self.starts.queue.append(order)
 
-    def on_refuse(self, order: Record, _client: clients.Client) -> None:
+    def on_refuse(self, order: Record, _client: connections.Client) -> None:
         """Record an end of an attempt that never started, so that it never will."""
         name = order["id"]
         if name in self.records:
@@ -178,12 +179,12 @@ class Supervisor:
         record = {"id": name, "started_at": None, "exit_code": order.get("exit_code")}
         self.end(record, order["reason"], message=order.get("message", ""))
 
-    def on_stop(self, order: Record, _client: clients.Client) -> None:
+    def on_stop(self, order: Record, _client: connections.Client) -> None:
         """Signal an attempt; a later order can only bring the kill nearer."""
         queued = [start for start in self.starts.queue if start["id"] == order["id"]]
         if queued and order["id"] not in self.records:
             self.starts.queue.remove(queued[0])
-            self.on_refuse({**order, "message": starting.NEVER_STARTED}, _client)
+            self.on_refuse({**order, "message": start_queue.NEVER_STARTED}, _client)
         self.starts.stop(order["id"], order["reason"])
         attempt = self.live.get(order["id"])
         if attempt is not None:
@@ -192,11 +193,11 @@ class Supervisor:
                 grace_s = attempt.order["grace_s"]
             self.stop(attempt, order["reason"], order["signal"], float(grace_s))
 
-    def on_renew(self, order: Record, _client: clients.Client) -> None:
+    def on_renew(self, order: Record, _client: connections.Client) -> None:
         """The controller answered a request sent at ``at`` on the boot clock."""
         self.renewed_at = max(self.renewed_at, min(float(order["at"]), processes.boottime()))
 
-    def on_forget(self, order: Record, _client: clients.Client) -> None:
+    def on_forget(self, order: Record, _client: connections.Client) -> None:
         """Ends that the controller has, and whose directories are gone."""
         names = [n for n in order["ids"] if self.records.get(n, {}).get("state") == "Ended"]
         for name in names:
@@ -204,14 +205,14 @@ class Supervisor:
         if names:
             self.journal.add({"forget": names}, sync=False)
 
-    def on_shutdown(self, order: Record, _client: clients.Client) -> None:
+    def on_shutdown(self, order: Record, _client: connections.Client) -> None:
         """Stop every task, then leave."""
         self.leaving = True
         self.starts.stop_all(order["reason"])
         for attempt in self.live.values():
             self.stop(attempt, order["reason"], "SIGTERM", float(order["grace_s"]))
 
-    def stop(self, attempt: spawning.Attempt, reason: str, name: str, grace_s: float) -> None:
+    def stop(self, attempt: spawn.Attempt, reason: str, name: str, grace_s: float) -> None:
         """Ask an attempt to leave, and set the moment of the kill."""
         kill_at = processes.boottime() + grace_s
         if attempt.exited:
@@ -233,20 +234,20 @@ class Supervisor:
         """Tell of an attempt that is long on its way to its program."""
         self.news[name] = {"id": name, "state": "Starting", "pid": 0, "message": message}
 
-    def began(self, begun: starting.Begun, record: Record) -> None:
+    def began(self, begun: start_queue.Begun, record: Record) -> None:
         """Record an attempt as running: its program has begun."""
-        attempt = spawning.Attempt(begun.order, record)
+        attempt = spawn.Attempt(begun.order, record)
         self.live[begun.name] = self.by_pid[attempt.pid] = attempt
         self.records[begun.name] = self.news[begun.name] = record
         self.journal.add({"record": record}, sync=False)
 
-    def doomed(self, begun: starting.Begun, reason: str, message: str) -> None:
+    def doomed(self, begun: start_queue.Begun, reason: str, message: str) -> None:
         """Kill an attempt that is on its way: from then on it never gets its program, even where
         it can't go yet. It ends as one that ran does, or when it was waited for long enough."""
         now = processes.boottime()
         # without its number: a supervisor that follows this one needn't wait for it
         record = begun.record | {"state": "Stopping", "pid": 0, "ticks": 0, **begun.kept}
-        attempt = spawning.Attempt(begun.order, record)
+        attempt = spawn.Attempt(begun.order, record)
         attempt.pid, attempt.why, attempt.message = begun.child.pid, reason, message
         attempt.kill_at, attempt.gone_by = now + KILL_AGAIN_S, now + SWEEP_S
         self.live[begun.name] = self.by_pid[attempt.pid] = attempt
@@ -265,7 +266,7 @@ class Supervisor:
     def end(self, record: Record, reason: str, *, message: str = "") -> None:
         """Make an end durable with the next flush, and have it told after that."""
         if record.get("secrets"):
-            spawning.remove_secrets(self.root, record["id"])
+            spawn.remove_secrets(self.root, record["id"])
         ended = {**record, "state": "Ended", "end_reason": reason, "ended_at": time.time()}
         ended["message"] = message
         self.records[record["id"]] = self.news[record["id"]] = ended
@@ -324,10 +325,10 @@ class Supervisor:
             stays = self.held.left(name, kill=name not in patient) or name in left
             if stays and now < attempt.deadline:
                 continue
-            crashpoints.reach("exited-not-recorded")
+            failpoints.reach("exited-not-recorded")
             self.conclude(attempt, stays=stays)
 
-    def conclude(self, attempt: spawning.Attempt, *, stays: bool) -> None:
+    def conclude(self, attempt: spawn.Attempt, *, stays: bool) -> None:
         """Record the end of an attempt; ``stays``: something of it could not be killed."""
         name = attempt.record["id"]
         del self.live[name]
@@ -337,7 +338,7 @@ class Supervisor:
         except Exception:  # what it used is not known then; how it ended is
             complain(f"defect in the end of {name}: {traceback.format_exc()}")
             kernel = {}
-        record, reason, message = verdicts.of_end(attempt, kernel, stays=stays)
+        record, reason, message = exit_reasons.of_end(attempt, kernel, stays=stays)
         self.end(record, reason, message=message)
         self.tidy_at = self.tidy_at or processes.boottime() + TIDY_S
 
@@ -389,7 +390,7 @@ class Supervisor:
         # A machine that sleeps wakes with a boot clock ahead of the one that epoll waits by.
         return min(60.0, max(0.0, min(moments) - processes.boottime()) + 0.001)
 
-    def obey(self, client: clients.Client, line: bytes) -> None:
+    def obey(self, client: connections.Client, line: bytes) -> None:
         """Carry out one order."""
         try:
             order = json.loads(line)
@@ -485,7 +486,7 @@ def main() -> int:
     except BlockingIOError:
         complain(f"another supervisor holds {root}/supervisor.lock; nothing to do")
         return 3
-    for number in spawning.IGNORED_SIGNALS:
+    for number in spawn.IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     read, write = os.pipe()
@@ -497,7 +498,7 @@ def main() -> int:
     supervisor = Supervisor(root)
     supervisor.recover()
     os.chdir(root)
-    listener = clients.listen("supervisor.sock")
+    listener = connections.listen("supervisor.sock")
     supervisor.serve(listener, read)
     os.unlink(f"{root}/supervisor.sock")
     return 0

@@ -19,11 +19,9 @@ from typing import Any
 
 import msgspec
 
-from agents.host import disk_space as room
-from agents.host import processes
-from agents.isolation import cgroups
-from agents.isolation import task_isolation as confinement
-from agents.supervisor import source_hash as edition
+from agents.host import disk_space, processes
+from agents.isolation import cgroups, task_isolation
+from agents.supervisor import source_hash
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -180,7 +178,7 @@ class Keeper:
             return None
         self.hello = messages[0]
         self.link, self.pid = link, int(self.hello["hello"])
-        said, here = self.hello.get("edition", "none"), edition.on_disk()
+        said, here = self.hello.get("edition", "none"), source_hash.on_disk()
         # one that this agent has started could be replaced by no newer one
         self.outdated = self._started is None and bool(said and here) and said != here
         latest: dict[str, AttemptReport] = {}
@@ -213,11 +211,11 @@ class Keeper:
                     stdout=stream,
                     stderr=stream,
                     cwd="/",
-                    env={**os.environ, confinement.VARIABLE: self._isolation},
+                    env={**os.environ, task_isolation.VARIABLE: self._isolation},
                     start_new_session=True,
                 )
         except OSError as problem:
-            why = room.explained(problem, self.root)
+            why = disk_space.explained(problem, self.root)
             raise KeeperError(f"the supervisor can't be started: {why}") from problem
 
     def _last_words(self) -> str:
@@ -231,7 +229,9 @@ class Keeper:
             lines = []
         said = next((line.strip() for line in reversed(lines) if line.strip()), "")
         words = f"{log} ends with: {said}" if said else f"see {log}"
-        return f"{words}; {room.lacking(self.root)}" if room.is_short(self.root) else words
+        return (
+            f"{words}; {disk_space.lacking(self.root)}" if disk_space.is_short(self.root) else words
+        )
 
     def _reports(self, message: dict[str, Any]) -> list[AttemptReport]:
         reports = []

@@ -6,8 +6,7 @@ message for people go out. Standard library only.
 
 from typing import Any
 
-from agents.supervisor import orphans as sweeping
-from agents.supervisor import spawn as spawning
+from agents.supervisor import orphans, spawn
 
 Record = dict[str, Any]
 
@@ -16,7 +15,7 @@ STAYS = "some of its processes could not be killed"
 _NEVER_RAN = {"exit_code": 126, "signal": None}
 
 
-def of_end(attempt: spawning.Attempt, kernel: Record, *, stays: bool) -> tuple[Record, str, str]:
+def of_end(attempt: spawn.Attempt, kernel: Record, *, stays: bool) -> tuple[Record, str, str]:
     """Record, reason and message of an attempt whose main process is gone.
 
     Args:
@@ -28,7 +27,7 @@ def of_end(attempt: spawning.Attempt, kernel: Record, *, stays: bool) -> tuple[R
     message = STAYS if stays else ""
     reason = attempt.why or "Exited"
     if kernel:
-        record |= sweeping.used(record, kernel)
+        record |= orphans.used(record, kernel)
     if kernel.get("unheld"):
         reason, message = attempt.why or "StartFailed", kernel["unheld"]
         record |= _NEVER_RAN

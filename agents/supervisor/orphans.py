@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agents.host import processes
-from agents.isolation import task_isolation as confinement
-from agents.supervisor import spawn as spawning
+from agents.isolation import task_isolation
+from agents.supervisor import spawn
 
 
 class Sweeper:
@@ -32,7 +32,7 @@ class Sweeper:
 
     def sweep(
         self,
-        live: Mapping[str, spawning.Attempt],
+        live: Mapping[str, spawn.Attempt],
         spare: set[int],
         patient: set[str],
         strayed: Callable[[int], bool],
@@ -48,7 +48,7 @@ class Sweeper:
         mains = {attempt.pid for attempt in live.values() if not attempt.exited}
         idle = not mains and not patient
         staying = [attempt.order for attempt in live.values() if not attempt.exited]
-        sure = not patient and all(map(confinement.may_keep, staying))
+        sure = not patient and all(map(task_isolation.may_keep, staying))
         for pid in processes.own_children():
             if pid in mains or pid in spare:
                 continue
@@ -68,8 +68,8 @@ class Sweeper:
 
     def kill_trees(
         self,
-        attempts: list[spawning.Attempt],
-        live: Mapping[str, spawning.Attempt],
+        attempts: list[spawn.Attempt],
+        live: Mapping[str, spawn.Attempt],
         spare: set[int],
     ) -> None:
         """Kill attempts with everything below them, whichever group or session it is in."""
@@ -86,7 +86,7 @@ class Sweeper:
             for pid in victims:
                 processes.kill(pid)
 
-    def _owner_of(self, pid: int, live: Mapping[str, spawning.Attempt]) -> str:
+    def _owner_of(self, pid: int, live: Mapping[str, spawn.Attempt]) -> str:
         """The attempt that an orphan belongs to; empty when nothing tells."""
         owner = self._owners.get(pid, "")
         if not owner:

@@ -15,8 +15,7 @@ import select
 import signal
 from typing import Any
 
-from agents.host import failpoints as crashpoints
-from agents.host import processes
+from agents.host import failpoints, processes
 
 Record = dict[str, Any]
 
@@ -244,7 +243,7 @@ def become(
     what = "files of the task"
     try:
         die_with(parent, signal.SIGKILL)
-        crashpoints.orphan("forked-not-begun")
+        failpoints.orphan("forked-not-begun")
         _PRCTL(_PR_SET_NAME, processes.BEGINS)
         signal.set_wakeup_fd(-1)
         for target, handle in enumerate(standard):

@@ -13,11 +13,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from agents.host import failpoints as crashpoints
-from agents.host import processes
-from agents.isolation import task_isolation as confinement
-from agents.supervisor import reaper as guardian
-from agents.supervisor import spawn as spawning
+from agents.host import failpoints, processes
+from agents.isolation import task_isolation
+from agents.supervisor import reaper, spawn
 
 Record = dict[str, Any]
 
@@ -50,7 +48,7 @@ class Begun:
 
     __slots__ = ("child", "kept", "order", "record", "start_s", "told_at", "until")
 
-    def __init__(self, order: Record, record: Record, kept: Record, child: spawning.Child) -> None:
+    def __init__(self, order: Record, record: Record, kept: Record, child: spawn.Child) -> None:
         self.order = order
         self.record = record
         self.kept = kept
@@ -148,14 +146,14 @@ class Starter:
     """Starts attempts below a root, each once and never again."""
 
     def __init__(
-        self, root: str, held: confinement.Confinement, guardian_name: str, null: int
+        self, root: str, held: task_isolation.Confinement, guardian_name: str, null: int
     ) -> None:
         self._root = root
         self._held = held
         self._guardian = guardian_name
         self._null = null
 
-    def begin(self, order: Record, company: confinement.Company = "alone") -> Begun:
+    def begin(self, order: Record, company: task_isolation.Company = "alone") -> Begun:
         """Make an attempt's folder and its process, in the ``company`` of others that start.
 
         Raises:
@@ -169,17 +167,17 @@ class Starter:
         if order.get("limits", {}).get("cpus"):
             kept["cpus"] = order["limits"]["cpus"]
         try:
-            spawning.make_folder(self._root, order)
+            spawn.make_folder(self._root, order)
         except FileExistsError:
             raise NotStartedError(record, "Lost", "its directory was there already") from None
         except OSError as problem:
             message = f"directory of the attempt: {problem}"
             raise NotStartedError(record, "StartFailed", message) from None
-        order["env"][guardian.VARIABLE] = self._guardian
+        order["env"][reaper.VARIABLE] = self._guardian
         standard = [self._null]
         try:
             standard += [
-                spawning.open_log(self._root, order, stream) for stream in ("stdout", "stderr")
+                spawn.open_log(self._root, order, stream) for stream in ("stdout", "stderr")
             ]
             files = standard[0], standard[1], standard[2]
             child = self._held.start(order, files, company)
@@ -200,14 +198,14 @@ class Starter:
             pid = self._held.see_begin(begun.name, begun.child)
         except Exception as problem:
             raise _not_started(begun.record, problem) from None
-        crashpoints.reach("spawned-not-recorded")
+        failpoints.reach("spawned-not-recorded")
         facts = processes.process_facts(pid)
         ticks = facts[2] if facts else 0
         return begun.record | {"state": "Running", "pid": pid, "ticks": ticks, **begun.kept}
 
 
 def _not_started(record: Record, problem: Exception) -> NotStartedError:
-    if isinstance(problem, spawning.SpawnError):
+    if isinstance(problem, spawn.SpawnError):
         return NotStartedError(
             record | {"exit_code": problem.exit_code}, "StartFailed", str(problem)
         )
@@ -280,7 +278,7 @@ class Starts:
         for other in begun:
             self._await(other)
 
-    def _company(self, chosen: list[Record]) -> confinement.Company:
+    def _company(self, chosen: list[Record]) -> task_isolation.Company:
         """Of an attempt that begins among others."""
         if self.way:
             return "beside"

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from agents.host import processes
-from agents.tasks import container_runtimes as runtimes
+from agents.tasks import container_runtimes
 
 TOGETHER_MAX = 2
 LOOK_S = 60.0
@@ -44,7 +44,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """An image as one user has it. ``user`` is as in orders, None: the agent's own; ``timeout_s``
     is how long a pull may take, None: as long as the node says."""
 
-    runtime: runtimes.Runtime
+    runtime: container_runtimes.Runtime
     image: str
     user: dict[str, Any] | None
     environment: tuple[tuple[str, str], ...]

@@ -14,22 +14,14 @@ from typing import Any
 import msgspec
 
 from agents import state
-from agents.data import data_cache as datacache
-from agents.data import secret_store as vault
-from agents.data import staging
-from agents.gpus import mig_manager as cutting
-from agents.gpus import mps
-from agents.health import volume_checks as volumes
-from agents.host import host_info as hosts
-from agents.host import trash
-from agents.host import unix_users as accounts
-from agents.isolation import cpu_pinning as cores
-from agents.isolation import task_limits as views
+from agents.data import data_cache, secret_store, staging
+from agents.gpus import mig_manager, mps
+from agents.health import volume_checks
+from agents.host import host_info, trash, unix_users
+from agents.isolation import cpu_pinning, task_limits
 from agents.settings import Settings
-from agents.supervisor import client as keeper
-from agents.tasks import container_runtimes as runtimes
-from agents.tasks import gates, images
-from agents.tasks import start_orders as tasks
+from agents.supervisor import client
+from agents.tasks import container_runtimes, gates, images, start_orders
 from reconciler.model.state.records import AttemptReport, Isolation
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -74,7 +66,7 @@ class Carrier:
     def __init__(
         self,
         settings: Settings,
-        place: tasks.Place,
+        place: start_orders.Place,
         spares: trash.Trash,
         lock: threading.RLock,
     ) -> None:
@@ -83,19 +75,19 @@ class Carrier:
         #: Attempts whose checkpoints are looked for, by what tells the looks apart.
         self._looking: dict[str, object] = {}
         self._looks = 0
-        self._inquiries = accounts.Inquiries(lock, LOOK_S, accounts.SYSTEM)
+        self._inquiries = unix_users.Inquiries(lock, LOOK_S, unix_users.SYSTEM)
         self._settings = settings
         self._spares = spares
         self._takes_spares = False
-        self._cores: cores.Cores | None = None
+        self._cores: cpu_pinning.Cores | None = None
         self.images = images.Images(settings.image_timeout_s, place.root)
-        self._vault = vault.Vault(settings.secrets, settings.secret_command)
-        cache = datacache.Cache(settings.root, settings.cache_bytes_max)
+        self._vault = secret_store.Vault(settings.secrets, settings.secret_command)
+        cache = data_cache.Cache(settings.root, settings.cache_bytes_max)
         self.stager = staging.Stager(place.root, cache, self._vault)
         #: Looks at volumes before tasks start; None: nobody does.
-        self.volumes: volumes.Volumes | None = None
+        self.volumes: volume_checks.Volumes | None = None
         #: Gives out MIG instances; None: nobody does.
-        self.cutter: cutting.Cutter | None = None
+        self.cutter: mig_manager.Cutter | None = None
         self._fetching: set[str] = set()
         self._daemons = mps.Daemons(Path(place.root))
         self._ready: dict[str, dict[str, Any]] = {}
@@ -107,7 +99,7 @@ class Carrier:
         """A supervisor has said how it holds tasks, and what it has: take that over."""
         facts = hello.get("isolation", {})
         enforces = tuple(facts.get("enforces", ()))
-        holding = views.Holding(
+        holding = task_limits.Holding(
             kind=facts.get("kind", "process-group"),
             enforces=enforces,
             views=bool(facts.get("views")),
@@ -125,8 +117,8 @@ class Carrier:
         self._takes_spares = bool(hello.get("spares"))
         self._cores = None
         if self._settings.pin_cpus and "cpuset" in enforces:
-            lists = [node.cpus for node in hosts.read().numa]
-            self._cores = cores.of_machine(lists, os.sched_getaffinity(0))
+            lists = [node.cpus for node in host_info.read().numa]
+            self._cores = cpu_pinning.of_machine(lists, os.sched_getaffinity(0))
             for record in hello.get("records", ()):
                 if record["state"] != AttemptState.ENDED:
                     self._cores.restore(record["id"], record.get("cpus", ""))
@@ -176,7 +168,7 @@ class Carrier:
     ) -> list[dict[str, Any]]:
         """Start, once it is known who it runs as."""
         name = step.assignment.attempt
-        user = tasks.asked_for(step.template, self.place)
+        user = start_orders.asked_for(step.template, self.place)
 
         def told(problem: str) -> None:
             if problem:
@@ -225,8 +217,8 @@ class Carrier:
 
         def look() -> None:
             try:
-                kept, problem = tasks.checkpoints_of(assignment, template, self.place), ""
-            except tasks.UnfitError as unfit:
+                kept, problem = start_orders.checkpoints_of(assignment, template, self.place), ""
+            except start_orders.UnfitError as unfit:
                 kept, problem = {}, str(unfit)
             except Exception as defect:  # said as the reason of its end
                 kept, problem = {}, f"{DEFECT}: {defect!a}"
@@ -277,7 +269,7 @@ class Carrier:
         """Get what a start needs, in a thread of its own. What goes wrong is its end."""
         try:
             refused = self._get(needs)
-        except (vault.SecretError, mps.MpsError) as problem:
+        except (secret_store.SecretError, mps.MpsError) as problem:
             refused = EndReason.START_FAILED, str(problem)
         except OSError as problem:
             refused = EndReason.STAGE_FAILED, f"data: {problem}"
@@ -398,12 +390,12 @@ class Carrier:
             cpus = self._cores.take(assignment.attempt, template.cpu_milli, self._near(step))
         try:
             parts = self.cutter.allot(assignment) if self.cutter is not None else ()
-            given = tasks.Given(cpus, kept, parts)
-            order = tasks.order_for(assignment, template, self.place, given)
-        except (tasks.UnfitError, cutting.NotReadyError) as problem:
+            given = start_orders.Given(cpus, kept, parts)
+            order = start_orders.order_for(assignment, template, self.place, given)
+        except (start_orders.UnfitError, mig_manager.NotReadyError) as problem:
             if self._cores is not None:
                 self._cores.give_back(assignment.attempt)
-            lacks = isinstance(problem, cutting.NotReadyError)
+            lacks = isinstance(problem, mig_manager.NotReadyError)
             reason = EndReason.CHECK_FAILED if lacks else EndReason.START_FAILED
             return refusal(assignment.attempt, reason, str(problem))
         if order["user"] is None and self._takes_spares:
@@ -422,7 +414,7 @@ def refusal(attempt: str, reason: EndReason, message: str) -> dict[str, Any]:
     return {"op": "refuse", "id": attempt, "reason": reason.value, "message": message}
 
 
-def give(to: keeper.Keeper, orders: list[dict[str, Any]], say: Callable[[str], None]) -> None:
+def give(to: client.Keeper, orders: list[dict[str, Any]], say: Callable[[str], None]) -> None:
     """Give orders to the supervisor; one that can't be written down fails alone."""
     try:
         to.send(orders)
@@ -439,18 +431,18 @@ def give(to: keeper.Keeper, orders: list[dict[str, Any]], say: Callable[[str], N
 def add_staged(order: dict[str, Any], found: dict[str, str]) -> None:
     """Tell a task where data is that was copied for it."""
     for name, path in found.items():
-        variable = tasks.staged_variable(name)
-        for key in (variable, *(f"{prefix}{variable}" for prefix in runtimes.PREFIXES)):
+        variable = start_orders.staged_variable(name)
+        for key in (variable, *(f"{prefix}{variable}" for prefix in container_runtimes.PREFIXES)):
             if key in order["env"]:
                 order["env"][key] = path
 
 
-def add_secrets(order: dict[str, Any], wanted: dict[str, Any], source: vault.Vault) -> None:
+def add_secrets(order: dict[str, Any], wanted: dict[str, Any], source: secret_store.Vault) -> None:
     """Put what a task may know into its order: files, and the variables that it asked for."""
     names = [name for name, _ in wanted["names"]]
     values = source.fetch(wanted["user"], wanted["uid"], names)
     order["secrets"] = values
     for name, variable in wanted["names"]:
-        for key in (variable, *(f"{prefix}{variable}" for prefix in runtimes.PREFIXES)):
+        for key in (variable, *(f"{prefix}{variable}" for prefix in container_runtimes.PREFIXES)):
             if variable and key in order["env"]:
                 order["env"][key] = values[name]

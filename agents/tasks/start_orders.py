@@ -16,15 +16,14 @@ import msgspec
 
 from agents.data import staging
 from agents.gpus import mps
-from agents.host import unix_users as accounts
-from agents.isolation import task_limits as views
-from agents.job_data import checkpoints as saves
-from agents.tasks import container_runtimes as runtimes
-from agents.tasks import frameworks, images
+from agents.host import unix_users
+from agents.isolation import task_limits
+from agents.job_data import checkpoints
+from agents.tasks import container_runtimes, frameworks, images
 from reconciler.model.observed.devices import MigInstance
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import Gpu
-from reconciler.model.values import exec_limits as starts
+from reconciler.model.values import exec_limits
 
 #: What an attempt's id may look like: it becomes the name of a folder and of two files.
 ATTEMPT_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,239}")
@@ -40,7 +39,7 @@ class Place(msgspec.Struct, frozen=True):
     shared: str
     gpus: tuple[Gpu, ...] = ()
     as_root: bool = False
-    holding: views.Holding = views.Holding()
+    holding: task_limits.Holding = task_limits.Holding()
     podman: tuple[str, ...] = ("podman",)
     fabric: dict[str, str] = {}
 
@@ -80,7 +79,7 @@ def _account(template: TaskTemplate, place: Place) -> User:
         except KeyError:
             return User(str(uid), uid, os.getegid(), "/", switch=False)
         return User(entry.pw_name, uid, entry.pw_gid, entry.pw_dir, switch=False)
-    found = accounts.SYSTEM.of(name)
+    found = unix_users.SYSTEM.of(name)
     if found is None:
         raise UnfitError(
             f"user {name!r} does not exist on node {place.name}; create it there, or change "
@@ -163,9 +162,9 @@ def _command(template: TaskTemplate, folder: str) -> tuple[list[str], str | None
         if not template.command:
             raise UnfitError(f"job {template.job} has neither a command nor a script")
         return list(template.command), None
-    if len(script.encode()) > starts.SCRIPT_BYTES_MAX:
+    if len(script.encode()) > exec_limits.SCRIPT_BYTES_MAX:
         raise UnfitError(
-            f"script of job {template.job} is larger than {starts.SCRIPT_BYTES_MAX} bytes"
+            f"script of job {template.job} is larger than {exec_limits.SCRIPT_BYTES_MAX} bytes"
         )
     argv = [f"{folder}/script"]
     return (argv if script.startswith("#!") else ["/bin/sh", *argv]), script
@@ -202,12 +201,12 @@ def _held(
     needed: list[str],
 ) -> dict[str, Any]:
     """What a process is held to, and what it sees of its node."""
-    denied = views.denied_gpus(place.gpus, assignment.reachable, given.instances)
+    denied = task_limits.denied_gpus(place.gpus, assignment.reachable, given.instances)
     return {
-        "limits": views.limits_of(
+        "limits": task_limits.limits_of(
             place.holding, template.cpu_milli, template.memory_bytes, given.cpus, denied
         ),
-        "private": views.view_of(
+        "private": task_limits.view_of(
             place.holding,
             f"{place.root}/attempts/{assignment.attempt}",
             [place.root, place.shared, *needed],
@@ -245,7 +244,7 @@ def _contained(
     and here it would be followed by the agent, which it could lead to a file system that hangs.
     """
     task = {**task, "env": {**task["env"], "PATH": node_path(user)}}
-    runtime = runtimes.find(template.runtime, place.podman, task["env"]["PATH"])
+    runtime = container_runtimes.find(template.runtime, place.podman, task["env"]["PATH"])
     if runtime is None:
         raise UnfitError(
             f"job {template.job} runs by {template.runtime}, which is not installed on node "
@@ -256,7 +255,7 @@ def _contained(
     binds = [(folder, False), (place.shared, False), library, *template.mounts]
     if template.stage.ins:
         binds.append((f"{place.root}/cache/{user.uid}", True))
-    box = runtimes.Box(
+    box = container_runtimes.Box(
         attempt=assignment.attempt,
         root=place.root,
         image=template.image,
@@ -274,12 +273,12 @@ def _contained(
         as_root=user.uid == 0,
         cgroup=f"{place.holding.path}/{assignment.attempt}" if place.holding.path else "",
         cpus=given.cpus,
-        limits=runtimes.limits_of_process(),
+        limits=container_runtimes.limits_of_process(),
     )
     # what root's runtime makes has groups of its own, in which it could not allow what is usual
     denied = {}
     if user.uid != 0:
-        denied = views.denied_gpus(place.gpus, assignment.reachable, given.instances)
+        denied = task_limits.denied_gpus(place.gpus, assignment.reachable, given.instances)
     switched = switch_to(user) if user.switch else None
     base = {name: task["env"][name] for name in ("PATH", "HOME", "USER", "LOGNAME")}
     remove = runtime.remove(box.name)
@@ -290,7 +289,7 @@ def _contained(
         "env": runtime.environment(box),
         # the runtime starts in a folder that is there, and goes to the task's in the container
         "cwd": f"{folder}/work",
-        "limits": views.limits_of(
+        "limits": task_limits.limits_of(
             place.holding, template.cpu_milli, template.memory_bytes, given.cpus, denied
         ),
         "cleanup": {"argv": remove, "env": base, "user": switched} if remove else None,
@@ -426,7 +425,7 @@ def resumed(
     assignment: Assignment, template: TaskTemplate, shared: str, folder: str
 ) -> dict[str, str]:
     """Where the next attempt may go on from: the newest whole checkpoint, if there is any."""
-    found = saves.newest(
+    found = checkpoints.newest(
         shared,
         template.checkpoint_path or "",
         template.saves,

@@ -7,7 +7,7 @@ as nothing was committed behind it by which the same change could come to be hel
 from pathlib import Path
 
 from reconciler.changes import requests
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import git_commands
 
 #: The most commits that are looked through.
 COMMITS_MAX = 1_000
@@ -33,7 +33,7 @@ def standing(
         GitError: it can't be read.
     """
     line = f"{requests.APPROVE_TRAILER}: {digest}"
-    said = gitobjects.run(
+    said = git_commands.run(
         folder,
         *("log", "--first-parent", f"--max-count={COMMITS_MAX}", "--no-show-signature"),
         *("--format=%H%x00%ae%x00%(trailers:only,unfold)%x01", head),
@@ -48,7 +48,7 @@ def standing(
 
 def _stands(folder: Path, commit: str, head: str) -> bool:
     """Whether nothing but new files was committed since."""
-    other = gitobjects.run(
+    other = git_commands.run(
         folder,
         *("log", "--first-parent", "--diff-merges=first-parent", "--no-renames"),
         *("--diff-filter=a", "--name-only", "--max-count=1", "--format=%H", f"{commit}..{head}"),
@@ -61,9 +61,9 @@ def _leads(folder: Path, commit: str, to: str) -> bool:
     if not to:
         return False
     asked = ("merge-base", "--is-ancestor", commit, to)
-    return gitobjects.run(folder, *asked, good=(0, 1, 128)).returncode == 0
+    return git_commands.run(folder, *asked, good=(0, 1, 128)).returncode == 0
 
 
 def _is_signed(folder: Path, commit: str) -> bool:
-    head = gitobjects.run(folder, "cat-file", "commit", commit).stdout.partition(b"\n\n")[0]
+    head = git_commands.run(folder, "cat-file", "commit", commit).stdout.partition(b"\n\n")[0]
     return b"\ngpgsig " in head or b"\ngpgsig-sha256 " in head

@@ -8,8 +8,7 @@ folders of one repository each has a reference of its own.
 import urllib.parse
 
 from reconciler.changes.requests import MUSTER
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import source
+from reconciler.desired.git import git_commands, source
 
 REFERENCE = "refs/notes/muster"
 #: How often a push of notes is tried again on top of what others pushed.
@@ -40,16 +39,16 @@ def exist(repository: source.Source) -> bool:
         GitError: the repository can't be read.
     """
     name = reference(repository)
-    here = gitobjects.run(repository.folder, "for-each-ref", "--count=1", name).stdout
+    here = git_commands.run(repository.folder, "for-each-ref", "--count=1", name).stdout
     return bool(here.strip()) or (not repository.local and _are_there(repository, name))
 
 
 def _are_there(repository: source.Source, name: str) -> bool:
     """Whether the remote has notes."""
-    found = gitobjects.run(
+    found = git_commands.run(
         repository.folder,
         *("ls-remote", "--quiet", "--", repository.address, name),
-        timeout_s=gitobjects.REMOTE_TIMEOUT_S,
+        timeout_s=git_commands.REMOTE_TIMEOUT_S,
     )
     return bool(found.stdout.strip())
 
@@ -68,12 +67,12 @@ def write(repository: source.Source, revision: str, text: str) -> None:
         _fetch(repository, name)
         _add(repository, revision, text)
         try:
-            gitobjects.run(
+            git_commands.run(
                 repository.folder,
                 *("push", "--quiet", "--", repository.address, f"{name}:{name}"),
-                timeout_s=gitobjects.REMOTE_TIMEOUT_S,
+                timeout_s=git_commands.REMOTE_TIMEOUT_S,
             )
-        except gitobjects.GitError:
+        except git_commands.GitError:
             if attempt == ATTEMPTS_MAX - 1:
                 raise
         else:
@@ -83,16 +82,16 @@ def write(repository: source.Source, revision: str, text: str) -> None:
 def _fetch(repository: source.Source, name: str) -> None:
     if not _are_there(repository, name):
         return
-    gitobjects.run(
+    git_commands.run(
         repository.folder,
         *("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--"),
         *(repository.address, f"+{name}:{name}"),
-        timeout_s=gitobjects.REMOTE_TIMEOUT_S,
+        timeout_s=git_commands.REMOTE_TIMEOUT_S,
     )
 
 
 def _add(repository: source.Source, revision: str, text: str) -> None:
-    gitobjects.run(
+    git_commands.run(
         repository.folder,
         *("notes", f"--ref={reference(repository)}", "add", "--force", "--message", text, revision),
         extra=_IDENTITY,

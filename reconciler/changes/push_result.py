@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import git_commands
 
 _LOST_RACE = ("fetch first", "non-fast-forward", "cannot lock ref", "failed to update ref")
 
@@ -13,7 +13,7 @@ def push(folder: Path, remote: str, commit: str, reference: str) -> str:
     Raises:
         GitError: the remote can't be reached, or refuses for another reason.
     """
-    done = gitobjects.run(
+    done = git_commands.run(
         folder,
         "-c",
         "advice.pushUpdateRejected=false",
@@ -22,7 +22,7 @@ def push(folder: Path, remote: str, commit: str, reference: str) -> str:
         "--",
         remote,
         f"{commit}:{reference}",
-        timeout_s=gitobjects.REMOTE_TIMEOUT_S,
+        timeout_s=git_commands.REMOTE_TIMEOUT_S,
         good=(0, 1),
     )
     if done.returncode == 0:
@@ -30,4 +30,4 @@ def push(folder: Path, remote: str, commit: str, reference: str) -> str:
     said = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
     if any(sign in said for sign in _LOST_RACE):
         return said
-    raise gitobjects.GitError(f"the push was refused: {said}")
+    raise git_commands.GitError(f"the push was refused: {said}")

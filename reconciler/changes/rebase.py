@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
 
 #: A line of ``diff-tree`` or ``update-index`` for a file that is not there.
@@ -40,7 +40,7 @@ def onto(root: Path, base: str, commits: list[str]) -> list[str]:
     made = []
     with tempfile.TemporaryDirectory(prefix="muster-restack-") as scratch:
         for commit in commits:
-            parent = _text(gitobjects.run(root, "rev-parse", f"{commit}~1").stdout)
+            parent = _text(git_commands.run(root, "rev-parse", f"{commit}~1").stdout)
             tree = _tree(root, base, (parent, commit), Path(scratch))
             base = _again(root, commit, base, tree)
             made.append(base)
@@ -57,12 +57,12 @@ def merge(root: Path, base: str, head: str) -> str:
         ContradictionError: both have changed the same, in other ways.
         GitError: they have nothing in common, or git can't make it.
     """
-    common = _text(gitobjects.run(root, "merge-base", base, head).stdout)
+    common = _text(git_commands.run(root, "merge-base", base, head).stdout)
     with tempfile.TemporaryDirectory(prefix="muster-restack-") as scratch:
         tree = _tree(root, base, (common, head), Path(scratch))
     message = f"Merge {head[:12]} into what others pushed\n".encode()
     parents = ("-p", base, "-p", head)
-    made = gitobjects.run(
+    made = git_commands.run(
         root, "commit-tree", *signing(root), *parents, "-F", "-", tree, data=message
     )
     return _text(made.stdout)
@@ -71,12 +71,12 @@ def merge(root: Path, base: str, head: str) -> str:
 def _tree(root: Path, base: str, change: tuple[str, str], scratch: Path) -> str:
     """The tree of ``base`` with what changes from one commit to another."""
     index = {"GIT_INDEX_FILE": str(scratch / "index")}
-    gitobjects.run(root, "read-tree", base, extra=index)
+    git_commands.run(root, "read-tree", base, extra=index)
     changed = dict(_changed(root, base, change, scratch))
     lines = [f"{one.mode} {one.blob}\t".encode() + path for path, one in changed.items()]
     data = b"".join(line + b"\0" for line in lines)
-    gitobjects.run(root, "update-index", "-z", "--index-info", data=data, extra=index)
-    tree = _text(gitobjects.run(root, "write-tree", extra=index).stdout)
+    git_commands.run(root, "update-index", "-z", "--index-info", data=data, extra=index)
+    tree = _text(git_commands.run(root, "write-tree", extra=index).stdout)
     _require_kept(root, base, tree, changed)
     return tree
 
@@ -87,7 +87,7 @@ def _require_kept(root: Path, base: str, tree: str, changed: Mapping[bytes, _Ent
     An index drops a file in whose place a folder is put, and says nothing of it.
     """
     listing = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", "--diff-filter=D")
-    gone = gitobjects.run(root, *listing, base, tree).stdout.split(b"\0")[:-1]
+    gone = git_commands.run(root, *listing, base, tree).stdout.split(b"\0")[:-1]
     for path in gone:
         if path not in changed:
             made = os.fsdecode(path)
@@ -102,7 +102,7 @@ def _changed(
     root: Path, base: str, change: tuple[str, str], scratch: Path
 ) -> list[tuple[bytes, _Entry]]:
     """The files that differ between two commits, as they are to be on top of ``base``."""
-    listed = gitobjects.run(root, "diff-tree", "-r", "-z", "--no-renames", *change).stdout.split(
+    listed = git_commands.run(root, "diff-tree", "-r", "-z", "--no-renames", *change).stdout.split(
         b"\0"
     )
     found = []
@@ -121,7 +121,7 @@ def _changed(
 
 
 def _at(root: Path, commit: str, path: bytes, absent: _Entry) -> _Entry:
-    said = gitobjects.run(root, "ls-tree", "-z", "--full-tree", commit, "--", os.fsdecode(path))
+    said = git_commands.run(root, "ls-tree", "-z", "--full-tree", commit, "--", os.fsdecode(path))
     head = said.stdout.partition(b"\t")[0].decode().split()
     return _Entry(head[0], head[2]) if len(head) == 3 else absent
 
@@ -131,18 +131,18 @@ def _merged(root: Path, of: tuple[_Entry, _Entry, _Entry], path: str, scratch: P
     files = []
     for number, entry in enumerate(of):
         files.append(scratch / f"side-{number}")
-        files[-1].write_bytes(gitobjects.run(root, "cat-file", "blob", entry.blob).stdout)
-    done = gitobjects.run(
+        files[-1].write_bytes(git_commands.run(root, "cat-file", "blob", entry.blob).stdout)
+    done = git_commands.run(
         root, "merge-file", "--quiet", "-p", "--", *map(str, files), good=range(256)
     )
     if done.returncode:
         raise ContradictionError(f"others changed the same lines of {path}")
-    return _text(gitobjects.run(root, "hash-object", "-w", "--stdin", data=done.stdout).stdout)
+    return _text(git_commands.run(root, "hash-object", "-w", "--stdin", data=done.stdout).stdout)
 
 
 def _again(root: Path, commit: str, parent: str, tree: str) -> str:
     """The same commit with another parent and tree, signed where this person signs."""
-    said = gitobjects.run(
+    said = git_commands.run(
         root, "show", "-s", "--date=raw", "--format=%an%x00%ae%x00%ad%x00%B", commit
     ).stdout
     name, address, when, message = said.split(b"\0", 3)
@@ -151,7 +151,7 @@ def _again(root: Path, commit: str, parent: str, tree: str) -> str:
         "GIT_AUTHOR_EMAIL": address.decode("utf-8", "replace"),
         "GIT_AUTHOR_DATE": when.decode(),
     }
-    made = gitobjects.run(
+    made = git_commands.run(
         root,
         *("commit-tree", *signing(root), "-p", parent, "-F", "-", tree),
         data=message.strip() + b"\n",
@@ -162,5 +162,5 @@ def _again(root: Path, commit: str, parent: str, tree: str) -> str:
 
 def signing(root: Path) -> tuple[str, ...]:
     """The option of ``commit-tree`` that signs, where this person signs."""
-    signs = gitobjects.run(root, "config", "--type=bool", "--get", "commit.gpgsign", good=(0, 1))
+    signs = git_commands.run(root, "config", "--type=bool", "--get", "commit.gpgsign", good=(0, 1))
     return ("-S",) if _text(signs.stdout) == "true" else ()

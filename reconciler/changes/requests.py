@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from reconciler.desired.documents import object_changes as altered
+from reconciler.desired.documents import object_changes
 from reconciler.desired.documents.yaml_reader import Path
 
 #: Why something may not be done, by the documents of the object that it acts upon, as they stand
 #: below what is committed in the end; empty: it may.
-Permit = Callable[[altered.Documents], str]
+Permit = Callable[[object_changes.Documents], str]
 #: Where in a document, and what is to stand there; ``edit.REMOVED`` takes a field away.
 Fields = tuple[tuple[Path, Any], ...]
 

@@ -19,7 +19,7 @@ import yaml
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.resolver import VersionedResolver
 
-from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.desired.documents import yaml_reader
 from reconciler.desired.documents.yaml_reader import Path
 
 
@@ -94,8 +94,8 @@ def documents(text: str) -> list[Any]:
         EditError: it is not YAML.
     """
     try:
-        return [document.value for document in yamlreader.read(text.encode())]
-    except yamlreader.YamlError as error:
+        return [document.value for document in yaml_reader.read(text.encode())]
+    except yaml_reader.YamlError as error:
         raise EditError(f"the file can't be read: {error}") from error
 
 
@@ -295,7 +295,7 @@ def _step(current: Any, step: str | int, path: Path) -> Any:
     try:
         return current[step]
     except (KeyError, IndexError, TypeError):
-        raise EditError(f"there is nothing at {yamlreader.dotted(path)}") from None
+        raise EditError(f"there is nothing at {yaml_reader.dotted(path)}") from None
 
 
 def _edited(body: str, value: Any, path: Path, wanted: Any, expected: Any) -> str:
@@ -308,13 +308,13 @@ def _edited(body: str, value: Any, path: Path, wanted: Any, expected: Any) -> st
                 return result
         except EditError:
             continue
-    raise EditError(f"{yamlreader.dotted(path)} can't be changed safely: edit the file by hand")
+    raise EditError(f"{yaml_reader.dotted(path)} can't be changed safely: edit the file by hand")
 
 
 def flow(value: Any) -> str:
     """A value in one line of YAML."""
     if isinstance(value, str):
-        plain = _SAFE_TEXT.match(value) and isinstance(yamlreader.scalar(value), str)
+        plain = _SAFE_TEXT.match(value) and isinstance(yaml_reader.scalar(value), str)
         return value if plain else json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
         return "{" + ", ".join(f"{flow(k)}: {flow(v)}" for k, v in value.items()) + "}"

@@ -4,15 +4,14 @@ from typing import Annotated
 
 import typer
 
-from reconciler.cli import completion as completing
-from reconciler.cli import context
+from reconciler.cli import completion, context
 
 #: A job, or one element of an array.
 JobOrElement = Annotated[
     str,
     typer.Argument(
         help="Name of the job, or JOB[ELEMENT] of an array.",
-        autocompletion=completing.jobs,
+        autocompletion=completion.jobs,
         callback=context.named,
     ),
 ]
@@ -22,7 +21,7 @@ OfNode = Annotated[
     typer.Option(
         "--node",
         help="Only of this node.",
-        autocompletion=completing.nodes,
+        autocompletion=completion.nodes,
         callback=context.named,
     ),
 ]

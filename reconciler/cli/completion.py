@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reconciler.cli import lazy_import as lazily
+from reconciler.cli import lazy_import
 from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
-    from reconciler.operations.client import api_client as clients
+    from reconciler.operations.client import api_client
 else:
-    clients = lazily.module("reconciler.operations.client.api_client")
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 #: How long a controller may take to be reached, and as long again to answer.
 ANSWER_S = 1.0
@@ -67,9 +67,16 @@ def _names(ctx: Any, path: str, incomplete: str, **query: str | float | None) ->
     given = ctx.params
     try:
         endpoint = endpoints.find(given.get("server"), given.get("token_file"), Path.cwd())
-        with clients.Client(endpoint, ANSWER_S, answer_s=ANSWER_S) as api:
+        with api_client.Client(endpoint, ANSWER_S, answer_s=ANSWER_S) as api:
             names = [str(item["name"]) for item in api.get(path, **query)["items"]]
-    except (endpoints.EndpointError, clients.ApiError, OSError, LookupError, TypeError, ValueError):
+    except (
+        endpoints.EndpointError,
+        api_client.ApiError,
+        OSError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):
         return []
     return [name for name in names if name.startswith(incomplete)][:NAMES_MAX]
 

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import lazy_import as lazily
-from reconciler.cli import terminal
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.cli import lazy_import, terminal
+from reconciler.desired.git import git_commands
 from reconciler.model.values import quantities, times
 from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
-    from reconciler.operations.client import api_client as clients
+    from reconciler.operations.client import api_client
 else:
-    clients = lazily.module("reconciler.operations.client.api_client")
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 
 def _url(value: str | None) -> str | None:
@@ -49,14 +48,14 @@ _LIKE_A_CLOCK = re.compile(r"\d+:\d+(:\d+)?Z?")
 
 
 @contextmanager
-def controller(server: str | None, token_file: str | None) -> Iterator[clients.Client]:
+def controller(server: str | None, token_file: str | None) -> Iterator[api_client.Client]:
     """A connection; what goes wrong in the block ends the command with the right exit code."""
     try:
-        with clients.Client(endpoint(server, token_file)) as connection:
+        with api_client.Client(endpoint(server, token_file)) as connection:
             yield connection
     except endpoints.EndpointError as error:  # of the token: it is read as it is used
         terminal.fail(str(error))
-    except clients.ApiError as error:
+    except api_client.ApiError as error:
         code = terminal.REFUSED if error.refused else terminal.ERROR
         terminal.fail(str(error), code, error.problems)
 
@@ -152,6 +151,6 @@ def identity() -> str | None:
     """The e-mail address that this person's commits carry."""
     command = ["git", "config", "user.email"]
     found = subprocess.run(
-        command, env=gitobjects.environment(), capture_output=True, text=True, check=False
+        command, env=git_commands.environment(), capture_output=True, text=True, check=False
     )
     return found.stdout.strip() or None

@@ -19,13 +19,13 @@ def main() -> None:
     """Entry point of ``muster``."""
     interrupts.leave_at_once()
     try:
-        from reconciler.cli import main as commands  # noqa: PLC0415 - after the line above
+        from reconciler.cli import main  # noqa: PLC0415 - after the line above
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if not missing or missing in OWN:
             raise
         sys.exit(_without_commands(missing, sys.argv[1:]))
-    commands.main()
+    main.main()
 
 
 def _without_commands(missing: str, words: list[str]) -> int:

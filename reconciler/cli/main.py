@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from reconciler.cli import command_hints as otherwords
-from reconciler.cli import interrupts, terminal
+from reconciler.cli import command_hints, interrupts, terminal
 
 #: The commands of each module of this package, in the order of help. A command that is named is
 #: looked up here, so that none but its own module has to be imported.
@@ -58,7 +57,7 @@ class _Group(typer.core.TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is named; whoever uses another system's word is told ours."""
-        known = otherwords.OTHER_WORDS.get(args[0])
+        known = command_hints.OTHER_WORDS.get(args[0])
         if known is not None and args[0] not in self.commands:
             ctx.fail(f"there is no {args[0]!r} here; what you look for: {known}")
         return super().resolve_command(ctx, args)
@@ -207,7 +206,7 @@ def _wrong_usage(error: Exception) -> int:
     word = getattr(error, "option_name", None)
     if isinstance(word, str) and context is not None and told.startswith("No such option"):
         known = (spelled for one in context.command.params for spelled in one.opts)
-        if meant := otherwords.option(word, known):
+        if meant := command_hints.option(word, known):
             told = f"No such option: {word}; here it is {meant}"
     sys.stderr.write(f"muster: {told}\n  see: {path} --help\n")
     return terminal.USAGE

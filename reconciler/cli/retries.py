@@ -10,15 +10,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from reconciler.cli import lazy_import as lazily
-from reconciler.cli import stream_position as resuming
-from reconciler.cli import terminal
+from reconciler.cli import lazy_import, stream_position, terminal
 from reconciler.model.state import states
 
 if TYPE_CHECKING:
-    from reconciler.operations.client import api_client as clients
+    from reconciler.operations.client import api_client
 else:
-    clients = lazily.module("reconciler.operations.client.api_client")
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 #: For how long a controller that is away is asked again, and how often.
 AWAY_S_MAX, AGAIN_S = 60.0, 1.0
@@ -50,7 +48,7 @@ class Patient:
     """
 
     def __init__(
-        self, api: clients.Client, *, answered: bool = False, ends_at: float | None = None
+        self, api: api_client.Client, *, answered: bool = False, ends_at: float | None = None
     ) -> None:
         self._api = api
         self._ends_at = ends_at
@@ -68,7 +66,7 @@ class Patient:
         while True:
             try:
                 found = self._api.get(path, **query)
-            except clients.ApiError as error:
+            except api_client.ApiError as error:
                 self._wait(error)
                 continue
             self._back()
@@ -92,12 +90,12 @@ class Patient:
         if any(key in query for key in _MOVING):
             try:
                 yield from self._api.stream(path, query)
-            except clients.ApiError as error:
+            except api_client.ApiError as error:
                 if not error.unreachable:
                     raise
                 raise GoneError(str(error)) from error
             return
-        shown = resuming.Shown(headings="attempt" not in query)
+        shown = stream_position.Shown(headings="attempt" not in query)
         shown.begin(self._begun_with(name, query))
         while True:
             returned, is_cut = self._returned, False
@@ -106,7 +104,7 @@ class Patient:
                     self._back()
                     if left := shown.new(piece):
                         yield left
-            except clients.ApiError as error:
+            except api_client.ApiError as error:
                 self._wait(error)
                 is_cut = True
             if left := shown.rest():
@@ -136,7 +134,7 @@ class Patient:
             return number, over or all(ended)
         return max((one["attempt"] for one in tries), default=None), over
 
-    def _wait(self, error: clients.ApiError) -> None:
+    def _wait(self, error: api_client.ApiError) -> None:
         """Give the controller a moment.
 
         Raises:

@@ -16,8 +16,7 @@ import rich.console
 import rich.text
 import typer
 
-from reconciler.model.values import log_lines as loglines
-from reconciler.model.values import paragraphs, quantities, times
+from reconciler.model.values import log_lines, paragraphs, quantities, times
 
 
 def plain(text: str) -> str:
@@ -27,7 +26,7 @@ def plain(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "\n".join(map(loglines.escape, text.split("\n")))
+    return "\n".join(map(log_lines.escape, text.split("\n")))
 
 
 class _Plain(rich.console.Console):

@@ -7,9 +7,9 @@ import logging
 
 import msgspec
 
-from reconciler.core import observed_state as core_memory
+from reconciler.core import observed_state
 from reconciler.model import desired
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.protocol import loop_messages
 
 log = logging.getLogger("muster.loop")
 
@@ -36,7 +36,10 @@ class Adoption:
         return {VIEW: b"pending" if self.pending else b""}
 
     def choose(
-        self, choice: link.Adopt, wanted: desired.Desired | None, memory: core_memory.Memory
+        self,
+        choice: loop_messages.Adopt,
+        wanted: desired.Desired | None,
+        memory: observed_state.Memory,
     ) -> bool:
         """Somebody says which jobs are new: the others count as done."""
         if not self.pending or wanted is None or wanted.generation <= 0:

@@ -14,33 +14,33 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler import log_format as logs
-from reconciler import metrics
-from reconciler.controller import adoption as adopt
-from reconciler.controller import cycle_commit as committing
-from reconciler.controller import dispatcher as telling
-from reconciler.controller import failpoints as crashpoints
-from reconciler.controller import loop_inbox as inboxes
-from reconciler.controller import publisher as publishing
-from reconciler.controller import report_intake as intake
-from reconciler.controller import retention as pruning
-from reconciler.controller import server_link as link_server
-from reconciler.controller import wall_clock as wallclock
-from reconciler.controller.quarantine import defects
-from reconciler.controller.quarantine import isolate_failures as containing
-from reconciler.controller.quarantine import job_bisection as parting
-from reconciler.controller.quarantine import revision_bisection as sifting
-from reconciler.core import observed_state as core_memory
-from reconciler.core import reconcile
-from reconciler.core.jobs import quarantined_jobs as asides
-from reconciler.engines import agents as agents_engine
-from reconciler.metrics import usage_accounting as metering
+from reconciler import log_format, metrics
+from reconciler.controller import (
+    adoption,
+    cycle_commit,
+    dispatcher,
+    failpoints,
+    loop_inbox,
+    publisher,
+    report_intake,
+    retention,
+    server_link,
+    wall_clock,
+)
+from reconciler.controller.quarantine import (
+    defects,
+    isolate_failures,
+    job_bisection,
+    revision_bisection,
+)
+from reconciler.core import observed_state, reconcile
+from reconciler.core.jobs import quarantined_jobs
+from reconciler.engines import agents
+from reconciler.metrics import usage_accounting
 from reconciler.model import desired
-from reconciler.model.protocol import loop_messages as link
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import outcome
-from reconciler.store import errors as store_errors
-from reconciler.store import sql_store as stores
+from reconciler.model.protocol import loop_messages
+from reconciler.model.state import instance_records, outcome
+from reconciler.store import errors, sql_store
 
 log = logging.getLogger("muster.loop")
 
@@ -83,23 +83,23 @@ class Loop:
     def __init__(
         self,
         *,
-        store: stores.Store,
+        store: sql_store.Store,
         epoch: int,
         socket_path: Path,
-        inbox: inboxes.Inbox,
+        inbox: loop_inbox.Inbox,
         hint: Callable[[], None],
         before: desired.Desired = _NOTHING,
         accepted: bytes = b"",
         adopting: bool = False,
-        provision: Callable[[Iterable[provisioning.Order]], None] = lambda _: None,
-        event_lines: logs.EventLines | None = None,
-        told: publishing.Told | None = None,
-        happened: Callable[[outcome.Outcome, core_memory.Memory, desired.Desired], None] = (
+        provision: Callable[[Iterable[instance_records.Order]], None] = lambda _: None,
+        event_lines: log_format.EventLines | None = None,
+        told: publisher.Told | None = None,
+        happened: Callable[[outcome.Outcome, observed_state.Memory, desired.Desired], None] = (
             lambda *_: None
         ),
         clock: Callable[[], float] = time.time,
         decide: Callable[..., outcome.Outcome] = reconcile.reconcile,
-        refuse: Callable[[containing.Refusal], None] = lambda _: None,
+        refuse: Callable[[isolate_failures.Refusal], None] = lambda _: None,
         contained: bool = False,
     ) -> None:
         self._store = store
@@ -111,25 +111,25 @@ class Loop:
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox.descriptor, selectors.EVENT_READ, "inbox")
-        self._link = link_server.LinkServer(socket_path, self._selector)
-        self._memory = core_memory.Memory(store.load(), leader_since=clock())
-        self._engine = agents_engine.AgentsEngine(epoch)
+        self._link = server_link.LinkServer(socket_path, self._selector)
+        self._memory = observed_state.Memory(store.load(), leader_since=clock())
+        self._engine = agents.AgentsEngine(epoch)
         self._before = before
         self._decide_by = decide
         self._refuse = refuse
-        self._passed: containing.Passed | None = None
+        self._passed: isolate_failures.Passed | None = None
         self._kept: desired.Desired | None = None  # instead of what no cycle passed with
-        self._search = parting.Search(time.monotonic)
+        self._search = job_bisection.Search(time.monotonic)
         self._passed_incumbents = accepted
-        self._adoption = adopt.Adoption(pending=adopting)
-        self._in_force = parting.InForce(self._adoption, self._search, self._memory)
+        self._adoption = adoption.Adoption(pending=adopting)
+        self._in_force = job_bisection.InForce(self._adoption, self._search, self._memory)
         self._desired: desired.Desired | None = None
         self._wake_at: float | None = None
         self._counters = metrics.Counters(clock())
         self._defects = defects.Defects(self._counters.defects, contained=contained)
-        self._teller = telling.Teller(self._link, self._engine, provision, self._defects)
-        self._meter = metering.Meter(self._counters)
-        self._commits = committing.Committer(
+        self._teller = dispatcher.Teller(self._link, self._engine, provision, self._defects)
+        self._meter = usage_accounting.Meter(self._counters)
+        self._commits = cycle_commit.Committer(
             store,
             epoch,
             memory=self._memory,
@@ -137,7 +137,7 @@ class Loop:
             defects=self._defects,
             spare=self._spare,
         )
-        self._publisher = publishing.Publisher(
+        self._publisher = publisher.Publisher(
             server=self._link,
             inbox=inbox,
             counters=self._counters,
@@ -145,14 +145,14 @@ class Loop:
             store=store,
             epoch=epoch,
             state_folder=socket_path.parent,
-            told=told or publishing.Nobody(),
+            told=told or publisher.Nobody(),
             clock=clock,
         )
         self._cycled_at = 0.0
         self._cycle_s = 0.0
         self._stopping = False
-        self._pruner = pruning.Pruner(store, epoch, clock())
-        self._steps = wallclock.Steps(clock())
+        self._pruner = retention.Pruner(store, epoch, clock())
+        self._steps = wall_clock.Steps(clock())
 
     def stop(self) -> None:
         """Leave after the cycle under way."""
@@ -234,12 +234,12 @@ class Loop:
     def _as_before(self) -> desired.Desired:
         """What goes on where nothing newer can: what a cycle passed with last."""
         if self._passed is None:
-            return containing.after_restart(self._before, self._memory)
+            return isolate_failures.after_restart(self._before, self._memory)
         return self._passed.taken if self._adoption.pending else self._passed.wanted
 
-    def _take_message(self, message: link.ToLoop) -> bool:
+    def _take_message(self, message: loop_messages.ToLoop) -> bool:
         match message:
-            case link.Reported():
+            case loop_messages.Reported():
                 node = message.request.node
                 if message.question and not self._defects.is_unheard(node):
                     # whatever becomes of the report, who is confirmed counts as heard of
@@ -248,18 +248,18 @@ class Loop:
                 if self._defects.is_aside(node, self._clock()):  # no cycle would answer otherwise
                     return node in self._teller.questions
                 with self._defects.spare("usage"):
-                    intake.measure(message, self._meter, self._memory)
-                self._memory.add_report(intake.report_of(message))
+                    report_intake.measure(message, self._meter, self._memory)
+                self._memory.add_report(report_intake.report_of(message))
                 return True
-            case link.Answered(node=node, at=at):
+            case loop_messages.Answered(node=node, at=at):
                 self._memory.answered[node] = at
                 return False
-            case link.Hint():
+            case loop_messages.Hint():
                 self._hint()
                 return False
-            case link.Adopt():
+            case loop_messages.Adopt():
                 return self._adoption.choose(message, self._desired, self._memory)
-            case link.OverrideAsked(request=request):
+            case loop_messages.OverrideAsked(request=request):
                 self._memory.ask(request)
                 return True
 
@@ -270,20 +270,20 @@ class Loop:
         now = self._clock()
         self._mind_clock(now)
         asked, scripts = self._memory.take_asked(), self._memory.take_provisioned()
-        unheard = frozenset(self._defects.unheard(containing.Inflow()))
-        came = containing.Inflow(*self._memory.take_input(), asked, scripts, unheard)
+        unheard = frozenset(self._defects.unheard(isolate_failures.Inflow()))
+        came = isolate_failures.Inflow(*self._memory.take_input(), asked, scripts, unheard)
         got = self._attempt(came, now)
         result = self._contain(got, came, now) if isinstance(got, Exception) else got
         return self._find_jobs(result, now) if self._search.is_open else result
 
-    def _attempt(self, came: containing.Inflow, now: float) -> outcome.Outcome | Exception:
+    def _attempt(self, came: isolate_failures.Inflow, now: float) -> outcome.Outcome | Exception:
         """Decide by what is desired and carry it out, or leave everything as it was."""
         started = time.perf_counter()
         wanted = self._in_force.of(self._desired or _NOTHING)
         try:
             result, decide_s = self._decide(wanted, came, now)
         except Exception as defect:
-            if not self._defects.contained or store_errors.is_of_store(defect):
+            if not self._defects.contained or errors.is_of_store(defect):
                 raise
             self._commits.undo()
             return defect
@@ -297,7 +297,7 @@ class Loop:
         return result
 
     def _decide(
-        self, wanted: desired.Desired, came: containing.Inflow, now: float
+        self, wanted: desired.Desired, came: isolate_failures.Inflow, now: float
     ) -> tuple[outcome.Outcome, float]:
         """Decide, and make it durable; how long deciding took. What raises here has done nothing
         that ``_undo`` does not undo."""
@@ -331,7 +331,7 @@ class Loop:
         self._adoption.runs = ()
         taken = self._desired or wanted
         in_force = self._adoption.in_force(taken)
-        self._passed = containing.Passed(taken, in_force, self._adoption.pending)
+        self._passed = isolate_failures.Passed(taken, in_force, self._adoption.pending)
         self._inbox.adopt(self._passed.taken.generation)
         if incumbents is not None:
             self._passed_incumbents = incumbents
@@ -345,7 +345,7 @@ class Loop:
         self._commits.journal.told(result)
         self._wake_at = result.wake_at
         if result.actions:
-            crashpoints.reach("committed-not-sent")
+            failpoints.reach("committed-not-sent")
         self._teller.tell(result, wanted.structure, self._memory)
         if self._event_lines is not None:
             revision = wanted.status.jobs_revision or ""
@@ -363,26 +363,30 @@ class Loop:
         """Go on whatever the block raises, unless there is a desired state to refuse for it."""
         return nullcontext() if self._is_new() else self._defects.spare(part)
 
-    def _contain(self, defect: Exception, came: containing.Inflow, now: float) -> outcome.Outcome:
+    def _contain(
+        self, defect: Exception, came: isolate_failures.Inflow, now: float
+    ) -> outcome.Outcome:
         """Decide a cycle that raised with less than it had; raises it where that does not help."""
         newer = self._desired or _NOTHING
-        bases = [containing.Basis(newer, self._commits.incumbents)]
-        problem = containing.problem_of(defect)
+        bases = [isolate_failures.Basis(newer, self._commits.incumbents)]
+        problem = isolate_failures.problem_of(defect)
         if self._is_new():
-            self._kept = containing.refused(newer.status, self._as_before(), problem)
-            bases.append(containing.Basis(self._kept, None))
+            self._kept = isolate_failures.refused(newer.status, self._as_before(), problem)
+            bases.append(isolate_failures.Basis(self._kept, None))
 
-        def attempt(basis: containing.Basis, part: containing.Inflow) -> containing.Got:
+        def attempt(
+            basis: isolate_failures.Basis, part: isolate_failures.Inflow
+        ) -> isolate_failures.Got:
             self._desired, self._commits.incumbents = basis
             return self._attempt(part, now)
 
         def without_jobs(
-            basis: containing.Basis, part: containing.Inflow, *, started: bool
-        ) -> containing.Got | None:
+            basis: isolate_failures.Basis, part: isolate_failures.Inflow, *, started: bool
+        ) -> isolate_failures.Got | None:
             self._desired, self._commits.incumbents = basis
             return self._without_jobs(part, now, started=started)
 
-        found = containing.rescue(attempt, bases, came, without_jobs)
+        found = isolate_failures.rescue(attempt, bases, came, without_jobs)
         sifted = None
         if found and found.basis is not bases[0]:
             sifted = self._sift(attempt, bases[0], is_whole=self._search.is_open)
@@ -393,26 +397,30 @@ class Loop:
             self._inbox.adopt(newer.generation)
         elif sifted is not None:
             self._refuse(
-                containing.Refusal(newer.generation, problem, self._passed_incumbents, sifted.apart)
+                isolate_failures.Refusal(
+                    newer.generation, problem, self._passed_incumbents, sifted.apart
+                )
             )
         if found.left_out:
-            nodes = self._defects.unheard(containing.Inflow())
+            nodes = self._defects.unheard(isolate_failures.Inflow())
             self._teller.doubt(nodes, found.basis.wanted.structure, self._memory)
         if found.left_out or not found.waiting.is_bare:
-            containing.put_back(found.waiting, self._memory)
+            isolate_failures.put_back(found.waiting, self._memory)
             self._wake_at = now
         return found.result
 
     def _without_jobs(
-        self, came: containing.Inflow, now: float, *, started: bool
-    ) -> containing.Got | None:
+        self, came: isolate_failures.Inflow, now: float, *, started: bool
+    ) -> isolate_failures.Got | None:
         """Decide without the jobs that wait, or with ``started`` without all; None: nobody does.
 
         What came in is decided so; which of them it takes to leave out is found afterwards.
         """
         wanted = self._adoption.in_force(self._desired or _NOTHING)
         self._memory.leave_out(wanted.aside.keys())
-        names = (asides.unfinished if started else asides.waiting)(wanted, self._memory)
+        names = (quarantined_jobs.unfinished if started else quarantined_jobs.waiting)(
+            wanted, self._memory
+        )
         names = [one for one in names if one not in wanted.aside and one not in self._search.found]
         if not names:
             return None
@@ -423,7 +431,7 @@ class Loop:
                 tried = self._in_force.without(wanted, {**self._search.aside, **out})
                 return self._would_pass(tried, came if whole else came.bare(), now)
 
-            if parting.blames_input(probe, names, is_doubted=is_doubted, clock=clock):
+            if job_bisection.blames_input(probe, names, is_doubted=is_doubted, clock=clock):
                 return None
         self._search.begin(names)
         got = self._attempt(came, now)
@@ -431,7 +439,9 @@ class Loop:
             self._search.drop()
         return got
 
-    def _would_pass(self, tried: desired.Desired, came: containing.Inflow, now: float) -> bool:
+    def _would_pass(
+        self, tried: desired.Desired, came: isolate_failures.Inflow, now: float
+    ) -> bool:
         """Whether a cycle can be decided; nothing comes of it."""
         self._memory.leave_out(tried.aside.keys())
         said = (came.reports, came.answered, came.asked, came.provisioned)
@@ -444,7 +454,7 @@ class Loop:
     def _find_jobs(self, result: outcome.Outcome, now: float) -> outcome.Outcome:
         """Find which of the jobs that were left out have to stay so, for as long as a turn may."""
         wanted = self._desired or _NOTHING
-        got = self._search.go_on(lambda: self._attempt(containing.Inflow(), now), wanted)
+        got = self._search.go_on(lambda: self._attempt(isolate_failures.Inflow(), now), wanted)
         if self._search.is_open:
             self._wake_at = now
             return got if got is not None else result
@@ -453,20 +463,24 @@ class Loop:
         self._search.stop()
         if not found:
             return got if got is not None else result
-        self._desired = parting.told(wanted, found, next(self._in_force.numbers))
-        last = self._attempt(containing.Inflow(), now)
+        self._desired = job_bisection.told(wanted, found, next(self._in_force.numbers))
+        last = self._attempt(isolate_failures.Inflow(), now)
         problem = found[0].problem("")
-        self._refuse(containing.Refusal(wanted.generation, problem, self._passed_incumbents, found))
+        self._refuse(
+            isolate_failures.Refusal(wanted.generation, problem, self._passed_incumbents, found)
+        )
         return result if isinstance(last, Exception) else last
 
     def _sift(
-        self, attempt: containing.Attempt, newest: containing.Basis, *, is_whole: bool
-    ) -> containing.Sifted:
+        self, attempt: isolate_failures.Attempt, newest: isolate_failures.Basis, *, is_whole: bool
+    ) -> isolate_failures.Sifted:
         """Go on by what is refused but for its jobs that can't be decided, or without it."""
-        found = containing.Sifted(self._kept or newest.wanted)
+        found = isolate_failures.Sifted(self._kept or newest.wanted)
         if not (self._adoption.pending or is_whole):
-            found = sifting.sift(
-                lambda wanted: attempt(containing.Basis(wanted, None), containing.Inflow()),
+            found = revision_bisection.sift(
+                lambda wanted: attempt(
+                    isolate_failures.Basis(wanted, None), isolate_failures.Inflow()
+                ),
                 *(newest.wanted, found.wanted, self._in_force.numbers),
                 clock=time.monotonic,
             )

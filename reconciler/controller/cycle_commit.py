@@ -12,13 +12,12 @@ import msgspec
 
 import reconciler
 from reconciler.controller.quarantine import defects
-from reconciler.core import cycle_journal as journal
-from reconciler.core import observed_state as core_memory
-from reconciler.metrics import usage_accounting as metering
+from reconciler.core import cycle_journal, observed_state
+from reconciler.metrics import usage_accounting
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
-from reconciler.operations.views import job_views as shown
-from reconciler.store import sql_store as stores
+from reconciler.operations.views import job_views
+from reconciler.store import sql_store
 
 log = logging.getLogger("muster.loop")
 
@@ -43,11 +42,11 @@ class Committer:
 
     def __init__(
         self,
-        store: stores.Store,
+        store: sql_store.Store,
         epoch: int,
         *,
-        memory: core_memory.Memory,
-        meter: metering.Meter,
+        memory: observed_state.Memory,
+        meter: usage_accounting.Meter,
         defects: defects.Defects,
         spare: Callable[[str], AbstractContextManager[None]],
     ) -> None:
@@ -58,7 +57,7 @@ class Committer:
         self._defects = defects
         self._spare = spare
         self.cycle = store.cycle
-        self.journal = journal.Recorder(reconciler.__version__)
+        self.journal = cycle_journal.Recorder(reconciler.__version__)
         self.committed_at = 0.0
         self.incumbents: bytes | None = None
         self._shown: desired.SyncStatus | None = None
@@ -118,15 +117,15 @@ class Committer:
     ) -> None:
         views = dict(view)
         if wanted.status != self._shown:
-            views[shown.SYNC] = self._encoder.encode(wanted.status)
+            views[job_views.SYNC] = self._encoder.encode(wanted.status)
         with self._spare("views"):
             views |= self._views(result, wanted)
-        written = journal.NOTHING
+        written = cycle_journal.NOTHING
         with self.writing():
             written = self.journal.take()
         snapshot = written.snapshot
-        if snapshot is not None and len(snapshot) > journal.SNAPSHOT_BYTES_MAX:
-            log.warning(journal.TOO_LARGE, len(snapshot), journal.SNAPSHOT_BYTES_MAX)
+        if snapshot is not None and len(snapshot) > cycle_journal.SNAPSHOT_BYTES_MAX:
+            log.warning(cycle_journal.TOO_LARGE, len(snapshot), cycle_journal.SNAPSHOT_BYTES_MAX)
             snapshot = None
         with self._meter.trying():
             self._use(result)
@@ -151,7 +150,7 @@ class Committer:
             self._meter.cycle(result, self._memory)
 
     def _views(self, result: outcome.Outcome, wanted: desired.Desired) -> Mapping[str, bytes]:
-        views = shown.cycle_views(result)
+        views = job_views.cycle_views(result)
         if result.desired_generation != self._memory.desired_generation:
-            views |= shown.desired_views(wanted)
+            views |= job_views.desired_views(wanted)
         return views

@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from reconciler.controller import server_link as link_server
-from reconciler.controller.quarantine import defects
-from reconciler.controller.quarantine import isolate_failures as containing
-from reconciler.core import observed_state as core_memory
-from reconciler.engines import agents as agents_engine
+from reconciler.controller import server_link
+from reconciler.controller.quarantine import defects, isolate_failures
+from reconciler.core import observed_state
+from reconciler.engines import agents
 from reconciler.model import desired
-from reconciler.model.protocol import loop_messages as link
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import outcome
+from reconciler.model.protocol import loop_messages
+from reconciler.model.state import instance_records, outcome
 
 log = logging.getLogger("muster.loop")
 
@@ -39,9 +37,9 @@ class Teller:
 
     def __init__(
         self,
-        server: link_server.LinkServer,
-        engine: agents_engine.AgentsEngine,
-        provision: Callable[[Iterable[provisioning.Order]], None],
+        server: server_link.LinkServer,
+        engine: agents.AgentsEngine,
+        provision: Callable[[Iterable[instance_records.Order]], None],
         defects: defects.Defects,
     ) -> None:
         self._server = server
@@ -60,7 +58,7 @@ class Teller:
         self,
         result: outcome.Outcome,
         structure: desired.Structure,
-        memory: core_memory.Memory,
+        memory: observed_state.Memory,
     ) -> None:
         """Tell the nodes that an outcome touches, and those that wait to hear how they stand."""
         touched = self._engine.touched(result.actions)
@@ -81,13 +79,13 @@ class Teller:
                 self._provision(
                     order
                     for pool in memory.provisions.values()
-                    for order in provisioning.orders(pool)
+                    for order in instance_records.orders(pool)
                 )
                 self._provisions = memory.provisions
         for identity, refused in result.answers.items():
-            self._server.send(link.OverrideAnswered(identity, refused))
+            self._server.send(loop_messages.OverrideAnswered(identity, refused))
 
-    def everything(self, structure: desired.Structure, memory: core_memory.Memory) -> None:
+    def everything(self, structure: desired.Structure, memory: observed_state.Memory) -> None:
         """A server has connected: every node's set. Who asked the one before has gone."""
         self.questions.clear()
         for node in memory.nodes:
@@ -95,7 +93,7 @@ class Teller:
                 self._server.send(self._engine.update(node, structure, memory))
 
     def doubt(
-        self, nodes: Iterable[str], structure: desired.Structure, memory: core_memory.Memory
+        self, nodes: Iterable[str], structure: desired.Structure, memory: observed_state.Memory
     ) -> None:
         """Let no lease of these nodes be renewed: what they say can't be decided."""
         for node in nodes:
@@ -112,7 +110,7 @@ class Teller:
             yield
             self._unserved.discard(node)
 
-    def _behind(self, structure: desired.Structure, memory: core_memory.Memory) -> set[str]:
+    def _behind(self, structure: desired.Structure, memory: observed_state.Memory) -> set[str]:
         """Nodes that have to hear of another plan than they know."""
         found = set()
         for node in self._engine.planned(memory):
@@ -128,6 +126,6 @@ class Teller:
         self._said_at = now
         log.error(
             "%s: what is wanted of %s can't be told there; they go on by what they were told last",
-            containing.MARK,
-            containing.listed([f"node {node}" for node in sorted(self._unserved)]),
+            isolate_failures.MARK,
+            isolate_failures.listed([f"node {node}" for node in sorted(self._unserved)]),
         )

@@ -16,17 +16,13 @@ import msgspec
 
 from reconciler import metrics
 from reconciler.changes import notes
-from reconciler.controller import loop_inbox as inboxes
-from reconciler.controller.quarantine import isolate_failures as containing
-from reconciler.desired.apply import last_good as incumbents
-from reconciler.desired.apply import loader
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import source, watch
+from reconciler.controller import loop_inbox
+from reconciler.controller.quarantine import isolate_failures
+from reconciler.desired.apply import last_good, loader
+from reconciler.desired.git import git_commands, source, watch
 from reconciler.model import desired
 from reconciler.notifications import delivery, messages
-from reconciler.operations.audit import audit_entries as auditing
-from reconciler.operations.audit import audit_log as auditlog
-from reconciler.operations.audit import retention as auditkeeping
+from reconciler.operations.audit import audit_entries, audit_log, retention
 
 log = logging.getLogger("muster.controller")
 
@@ -78,17 +74,17 @@ class RepositoryThread(threading.Thread):
         self,
         repository: source.Source,
         reading: loader.Loader,
-        inbox: inboxes.Inbox,
+        inbox: loop_inbox.Inbox,
         polling: watch.Polling,
         *,
         allow_root: bool,
-        audit: auditlog.Log | None = None,
+        audit: audit_log.Log | None = None,
         notifier: delivery.Notifier | None = None,
     ) -> None:
         super().__init__(name="repository", daemon=True)
         self._audit = audit
         self._notifier = notifier
-        self._chained: auditlog.Line | None = None
+        self._chained: audit_log.Line | None = None
         self._tidied_at = -TIDY_EVERY_S
         self._repository = repository
         self._loader = reading
@@ -110,9 +106,9 @@ class RepositoryThread(threading.Thread):
         self._last: desired.Desired | None = None
         self._recorded: deque[_Recorded] = deque(maxlen=RECORDED_MAX)
         self._withdrawn: list[int] = []
-        self._refusals: deque[containing.Refusal] = deque(maxlen=REFUSALS_MAX)
+        self._refusals: deque[isolate_failures.Refusal] = deque(maxlen=REFUSALS_MAX)
 
-    def refuse(self, refusal: containing.Refusal) -> None:
+    def refuse(self, refusal: isolate_failures.Refusal) -> None:
         """The loop could not decide by what it was handed: take it back."""
         self._refusals.append(refusal)
         self.changed()
@@ -144,7 +140,7 @@ class RepositoryThread(threading.Thread):
                 try:
                     self._load()
                 except Exception as defect:  # one look is lost, not the thread
-                    log.exception("%s kept the repository from being read", containing.MARK)
+                    log.exception("%s kept the repository from being read", isolate_failures.MARK)
                     self._fail(defect)
             elif self._has_news() and self._notes_left_s() <= 0:
                 self._write_notes()
@@ -157,7 +153,7 @@ class RepositoryThread(threading.Thread):
     def _watch_again(self) -> None:
         """Watch the repository that is there now, before it is looked at; else it is polled."""
         if self.watching is not None:
-            with contextlib.suppress(gitobjects.GitError, OSError):
+            with contextlib.suppress(git_commands.GitError, OSError):
                 self.watching.renew()
 
     def _judge_again_s(self) -> float:
@@ -180,7 +176,7 @@ class RepositoryThread(threading.Thread):
             self._record(value, took_s)
             _log_outcome(value.status)
             self._last = value
-            packed = incumbents.encode(self._loader.incumbents())
+            packed = last_good.encode(self._loader.incumbents())
             self._inbox.put_desired(rooted(value, allowed=self._allow_root), packed)
             self._note(value)
             self._notify(value)
@@ -196,7 +192,7 @@ class RepositoryThread(threading.Thread):
             if self._last is None or self._last.generation != refusal.generation:
                 continue
             packed = refusal.incumbents
-            before = incumbents.decode(packed) if packed else incumbents.Incumbents()
+            before = last_good.decode(packed) if packed else last_good.Incumbents()
             if refusal.jobs:
                 self._loader.leave(before, refusal.jobs)
             else:
@@ -229,20 +225,20 @@ class RepositoryThread(threading.Thread):
         before, number = known[-1] if known else None, None
         try:
             last = self._audit.newest_revision()
-            entry = auditing.entry_of(
+            entry = audit_entries.entry_of(
                 value.status,
                 self._loader.line,
                 signers=self._loader.signers,
-                before=auditing.NOTHING if before is None and last is None else before,
+                before=audit_entries.NOTHING if before is None and last is None else before,
                 after=value,
                 at=time.time(),
                 duration_s=took_s,
             )
             if self._withdrawn:
-                entry = auditing.withdrawing(entry, self._withdrawn)
-            if auditing.is_news(entry, last.entry if last else None):
+                entry = audit_entries.withdrawing(entry, self._withdrawn)
+            if audit_entries.is_news(entry, last.entry if last else None):
                 keep_s = value.structure.settings.retain_audit_s
-                self._chained = self._audit.append(entry, part_s=auditkeeping.part_s(keep_s))
+                self._chained = self._audit.append(entry, part_s=retention.part_s(keep_s))
                 number = self._chained.number
             self._withdrawn = []
         except (OSError, ValueError) as error:
@@ -260,7 +256,7 @@ class RepositoryThread(threading.Thread):
         self._tidied_at = time.monotonic()
         revision = value.status.structure_revision or ""
         try:
-            told = auditkeeping.drop(self._audit, keep_s=keep_s, now=time.time(), revision=revision)
+            told = retention.drop(self._audit, keep_s=keep_s, now=time.time(), revision=revision)
         except (OSError, ValueError) as error:
             log.warning("nothing is dropped from the audit log: %s", error)
             return
@@ -275,7 +271,7 @@ class RepositoryThread(threading.Thread):
             self._counted = revision
             try:
                 committed_at = self._repository.committed_at(revision)
-            except (gitobjects.GitError, OSError) as error:
+            except (git_commands.GitError, OSError) as error:
                 log.warning("the time of commit %s can't be read: %s", revision, error)
         self._inbox.put_look(
             metrics.Look(metrics.LOOK_OF[status.sync], time.time(), took_s, committed_at)
@@ -288,7 +284,7 @@ class RepositoryThread(threading.Thread):
             metrics.Look(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
         )
         last = self._last or desired.Desired()
-        message = containing.unread(defect)
+        message = isolate_failures.unread(defect)
         status = msgspec.structs.replace(last.status, sync="Unknown", message=message)
         self._last = msgspec.structs.replace(last, status=status)
         self._inbox.put_desired(rooted(self._last, allowed=self._allow_root), None)
@@ -299,7 +295,7 @@ class RepositoryThread(threading.Thread):
         defects = [
             ": ".join(filter(None, (one.object, one.message)))
             for one in status.problems
-            if one.rule == containing.RULE
+            if one.rule == isolate_failures.RULE
         ][:DEFECTS_NOTED_MAX]
         told = (status.attempted_revision, status.sync, len(status.problems), *defects)
         if status.attempted_revision is None or status.sync == "Unknown" or told == self._told:
@@ -354,7 +350,7 @@ class RepositoryThread(threading.Thread):
             try:
                 notes.write(self._repository, revision, note.text)
                 why = ""
-            except (gitobjects.GitError, OSError) as error:
+            except (git_commands.GitError, OSError) as error:
                 log.warning("the outcome of %s is not noted in git: %s", revision, error)
                 why = str(error)
             if self._notifier is not None:

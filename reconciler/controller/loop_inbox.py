@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from reconciler import metrics
 from reconciler.model import desired
-from reconciler.model.state import instance_records as provisioning
+from reconciler.model.state import instance_records
 
 #: The most looks at the repository that wait to be counted.
 LOOKS_MAX = 1000
@@ -24,7 +24,7 @@ class Inbox:
         self._lock = threading.Lock()
         self._desired: desired.Desired | None = None
         self._incumbents: bytes | None = None
-        self._provisioned: deque[provisioning.Result] = deque()
+        self._provisioned: deque[instance_records.Result] = deque()
         #: The newest generation that a cycle passed with, and who is told of it.
         self.adopted = 0
         self.on_adopted: Callable[[], None] = lambda: None
@@ -59,12 +59,12 @@ class Inbox:
         """The repository was looked at; nothing waits for that to be known."""
         self._looks.append(look)
 
-    def put_provisioned(self, result: provisioning.Result) -> None:
+    def put_provisioned(self, result: instance_records.Result) -> None:
         """A script has answered; there are no more answers than open orders."""
         self._provisioned.append(result)
         self.wake()
 
-    def take_provisioned(self) -> list[provisioning.Result]:
+    def take_provisioned(self) -> list[instance_records.Result]:
         """What scripts answered since the last time."""
         return [self._provisioned.popleft() for _ in range(len(self._provisioned))]
 

@@ -23,35 +23,30 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NoReturn
 
-from agents.logs import rotation as turning
-from reconciler import __version__
-from reconciler import log_format as logs
+from agents.logs import rotation
+from reconciler import __version__, log_format
 from reconciler.changes import notes
-from reconciler.controller import adoption as adopting
-from reconciler.controller import control_loop as controller
-from reconciler.controller import full_disk as fulldisk
-from reconciler.controller import gc_tuning as collecting
-from reconciler.controller import git_watcher as following
-from reconciler.controller import loop_inbox as inboxes
-from reconciler.controller.quarantine import isolate_failures as containing
+from reconciler.controller import (
+    adoption,
+    control_loop,
+    full_disk,
+    gc_tuning,
+    git_watcher,
+    loop_inbox,
+)
+from reconciler.controller.quarantine import isolate_failures
 from reconciler.core import reconcile
-from reconciler.core.safety import sync_limits as safety
-from reconciler.desired.apply import last_good as incumbents
-from reconciler.desired.apply import loader
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import source, watch
+from reconciler.core.safety import sync_limits
+from reconciler.desired.apply import last_good, loader
+from reconciler.desired.git import git_commands, source, watch
 from reconciler.model.state import outcome, records, states
-from reconciler.model.values import addresses
-from reconciler.model.values import log_lines as loglines
-from reconciler.model.values import revision_names as revisions
-from reconciler.notifications import delivery
-from reconciler.notifications import triggers as happenings
-from reconciler.operations.audit import audit_log as auditlog
-from reconciler.operations.local import log_files as logfiles
+from reconciler.model.values import addresses, log_lines, revision_names
+from reconciler.notifications import delivery, triggers
+from reconciler.operations.audit import audit_log
+from reconciler.operations.local import log_files
 from reconciler.provisioning import runner
 from reconciler.server.auth import tokens
-from reconciler.store import errors as store_errors
-from reconciler.store import sql_store as stores
+from reconciler.store import errors, sql_store
 
 log = logging.getLogger("muster.controller")
 
@@ -113,7 +108,7 @@ class ServerProcess:
 
     def _run_once(self) -> int:
         """Start it, and wait for its end."""
-        with os.fdopen(turning.append_private(self._log_path), "ab") as output:
+        with os.fdopen(rotation.append_private(self._log_path), "ab") as output:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
@@ -122,7 +117,7 @@ class ServerProcess:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return self._process.wait(timeout=LOG_LOOK_S)
-            logfiles.bound(self._log_path)
+            log_files.bound(self._log_path)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -174,12 +169,12 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument(
         "--log-format",
-        choices=loglines.FORMS,
+        choices=log_lines.FORMS,
         default="readable",
         help="form of its own log, one event a line; json is for programs that collect logs",
     )
     options.add_argument(
-        "--log-level", choices=loglines.LEVELS, default="info", help="nothing below it is logged"
+        "--log-level", choices=log_lines.LEVELS, default="info", help="nothing below it is logged"
     )
     options.add_argument(
         "--die-with-parent", type=int, metavar="PID", help="leave when this process ends"
@@ -228,13 +223,13 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
     return command
 
 
-def _is_adoption(store: stores.Store, repository: source.Source, *, known: bool) -> bool:
+def _is_adoption(store: sql_store.Store, repository: source.Source, *, known: bool) -> bool:
     """Whether the store knows nothing of a repository that was run before."""
     if known:
-        return store.view(adopting.VIEW) == b"pending"
+        return store.view(adoption.VIEW) == b"pending"
     try:
         return notes.exist(repository)
-    except (gitobjects.GitError, OSError) as error:
+    except (git_commands.GitError, OSError) as error:
         log.warning("can't tell whether the repository was run before: %s", error)
         return False
 
@@ -242,38 +237,38 @@ def _is_adoption(store: stores.Store, repository: source.Source, *, known: bool)
 def _revision(text: str) -> str:
     """A commit to accept, as argparse takes it."""
     try:
-        return revisions.accepted(text)
+        return revision_names.accepted(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _records(store: stores.Store) -> records.Observed | None:
+def _records(store: sql_store.Store) -> records.Observed | None:
     """The records as of the last commit, None where they can't be read."""
     try:
         return store.observed(0.0)
-    except store_errors.StoreError:
+    except errors.StoreError:
         log.exception("the records can't be read to judge a change")
         return None
 
 
-def _begun(store: stores.Store, names: Collection[str]) -> dict[str, str]:
+def _begun(store: sql_store.Store, names: Collection[str]) -> dict[str, str]:
     """Of jobs, those whose newest run has begun or ended, with its key; none if nobody can tell."""
     try:
         found = store.newest_states(names)
-    except store_errors.StoreError:
+    except errors.StoreError:
         log.exception("the records can't be read to judge %d jobs", len(names))
         return {}
     waiting = states.WAITING_JOB_STATES
     return {name: key for name, (key, state) in found.items() if state not in waiting}
 
 
-def _watch(address: str, reading: following.RepositoryThread) -> watch.LocalWatch | None:
+def _watch(address: str, reading: git_watcher.RepositoryThread) -> watch.LocalWatch | None:
     """See changes of a repository on this machine at once; others are polled."""
     if not source.is_local(address):
         return None
     try:
         return watch.LocalWatch(Path(address), reading.changed)
-    except (gitobjects.GitError, OSError) as error:
+    except (git_commands.GitError, OSError) as error:
         log.warning("%s can't be watched and is polled instead: %s", address, error)
         return None
 
@@ -290,27 +285,27 @@ def _notifier(options: argparse.Namespace) -> delivery.Notifier:
 
 def _reading(
     options: argparse.Namespace,
-    store: stores.Store,
+    store: sql_store.Store,
     repository: source.Source,
-    before: incumbents.Incumbents,
+    before: last_good.Incumbents,
     *,
-    inbox: inboxes.Inbox,
+    inbox: loop_inbox.Inbox,
     notifier: delivery.Notifier,
-) -> following.RepositoryThread:
+) -> git_watcher.RepositoryThread:
     """What brings revisions from the repository to the loop, on from those accepted ``before``."""
-    return following.RepositoryThread(
+    return git_watcher.RepositoryThread(
         repository,
         loader.Loader(
             repository,
             before,
             accept_revision=options.accept_revision,
-            gate=safety.Safety(lambda: _records(store), time.time),
+            gate=sync_limits.Safety(lambda: _records(store), time.time),
             begun=lambda names: _begun(store, names),
         ),
         inbox,
         watch.Polling(random=random.random, clock=time.monotonic, interval_s=options.poll),
         allow_root=options.allow_root,
-        audit=auditlog.Log(options.state / auditlog.FILE),
+        audit=audit_log.Log(options.state / audit_log.FILE),
         notifier=notifier,
     )
 
@@ -323,7 +318,7 @@ def _tell_start(epoch: int, options: argparse.Namespace) -> None:
 
 def run(
     options: argparse.Namespace,
-    lines: logs.EventLines | None = None,
+    lines: log_format.EventLines | None = None,
     decide: Callable[..., outcome.Outcome] = reconcile.reconcile,
 ) -> int:
     """Run the controller until SIGTERM or SIGINT.
@@ -340,9 +335,9 @@ def run(
         options.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         why = error.strerror or str(error)
-        raise store_errors.StoreError(f"--state {options.state} can't be made: {why}") from error
+        raise errors.StoreError(f"--state {options.state} can't be made: {why}") from error
     store_url = options.store or f"sqlite:///{options.state / 'store.db'}"
-    store = stores.Store.open(store_url)
+    store = sql_store.Store.open(store_url)
     with contextlib.closing(store):
         _lead(options, store, store_url, lines, decide)
     return 0
@@ -350,9 +345,9 @@ def run(
 
 def _lead(
     options: argparse.Namespace,
-    store: stores.Store,
+    store: sql_store.Store,
     store_url: str,
-    lines: logs.EventLines | None,
+    lines: log_format.EventLines | None,
     decide: Callable[..., outcome.Outcome],
 ) -> None:
     """Lead a store until told to stop."""
@@ -364,26 +359,26 @@ def _lead(
         state=options.state,
     )
     packed = store.incumbents()
-    before = incumbents.decode(packed) if packed else incumbents.Incumbents()
-    inbox = inboxes.Inbox()
+    before = last_good.decode(packed) if packed else last_good.Incumbents()
+    inbox = loop_inbox.Inbox()
     notifier = _notifier(options)
     reading = _reading(options, store, repository, before, inbox=inbox, notifier=notifier)
     reading.watching = _watch(options.repo, reading)
     scripts = options.provisioners.resolve() if options.provisioners else None
     running = runner.Runner(scripts, options.state / "provisioning", inbox.put_provisioned)
-    loop = controller.Loop(
+    loop = control_loop.Loop(
         store=store,
         epoch=epoch,
         socket_path=options.state / "loop.sock",
         inbox=inbox,
         hint=reading.hint,
         adopting=_is_adoption(store, repository, known=packed is not None),
-        before=following.rooted(containing.accepted_in(before), allowed=options.allow_root),
+        before=git_watcher.rooted(isolate_failures.accepted_in(before), allowed=options.allow_root),
         accepted=packed or b"",
         provision=running.want,
         event_lines=lines,
         told=notifier,
-        happened=functools.partial(happenings.tell, notifier),
+        happened=functools.partial(triggers.tell, notifier),
         decide=decide,
         refuse=reading.refuse,
         contained=True,
@@ -394,7 +389,7 @@ def _lead(
     notifier.start()
     reading.start()
     server.start()
-    collecting.settle()
+    gc_tuning.settle()
     _tell_start(epoch, options)
     try:
         loop.run()
@@ -404,7 +399,7 @@ def _lead(
 
 def _end(
     server: ServerProcess,
-    reading: following.RepositoryThread,
+    reading: git_watcher.RepositoryThread,
     notifier: delivery.Notifier,
     running: runner.Runner,
 ) -> None:
@@ -429,16 +424,16 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
     except ValueError as error:  # a token file that is of no use is one as well
         parser().error(str(error))
     faulthandler.enable()  # a crash in compiled code says where it was
-    lines = logs.configure(options.log_format, options.log_level, "loop")
+    lines = log_format.configure(options.log_format, options.log_level, "loop")
     try:
         sys.exit(run(options, lines, decide))
-    except store_errors.StoreError as error:
+    except errors.StoreError as error:
         _say_last(options, str(error))
-        if type(error) in {store_errors.StoreError, store_errors.FullError}:
+        if type(error) in {errors.StoreError, errors.FullError}:
             _wait_for_room(options)
         sys.exit(1)
     except OSError as error:
-        if error.errno not in fulldisk.ERRNOS:
+        if error.errno not in full_disk.ERRNOS:
             raise
         _say_last(options, f"{error}; make room on the disk of {options.state}")
         _wait_for_room(options)
@@ -447,11 +442,11 @@ def main(decide: Callable[..., outcome.Outcome] = reconcile.reconcile) -> None:
 
 def _wait_for_room(options: argparse.Namespace) -> None:
     """Where the disk of the state is full, return once it is not; a signal ends the process."""
-    if not fulldisk.is_full(options.state, fulldisk.free):
+    if not full_disk.is_full(options.state, full_disk.free):
         return
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    _say_last(options, fulldisk.wait(options.state, fulldisk.free, time.sleep))
+    _say_last(options, full_disk.wait(options.state, full_disk.free, time.sleep))
 
 
 def _say_last(options: argparse.Namespace, text: str) -> None:

@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Protocol
 
 from reconciler import metrics
-from reconciler.controller import loop_inbox as inboxes
-from reconciler.controller import metrics_pages as paging
-from reconciler.controller import server_link as link_server
+from reconciler.controller import loop_inbox, metrics_pages, server_link
 from reconciler.controller.quarantine import defects
-from reconciler.core import observed_state as core_memory
+from reconciler.core import observed_state
 from reconciler.model import desired
-from reconciler.model.protocol import loop_messages as link
-from reconciler.store import sql_store as stores
+from reconciler.model.protocol import loop_messages
+from reconciler.store import sql_store
 
 
 class Told(Protocol):
@@ -22,7 +20,7 @@ class Told(Protocol):
         """How many notices came to which end, by channel and result."""
         ...
 
-    def untold(self) -> tuple[link.Untold, ...]:
+    def untold(self) -> tuple[loop_messages.Untold, ...]:
         """Who can't be told now."""
         ...
 
@@ -34,7 +32,7 @@ class Nobody:
         """None."""
         return {}
 
-    def untold(self) -> tuple[link.Untold, ...]:
+    def untold(self) -> tuple[loop_messages.Untold, ...]:
         """Nobody."""
         return ()
 
@@ -55,11 +53,11 @@ class Publisher:
     def __init__(
         self,
         *,
-        server: link_server.LinkServer,
-        inbox: inboxes.Inbox,
+        server: server_link.LinkServer,
+        inbox: loop_inbox.Inbox,
         counters: metrics.Counters,
         defects: defects.Defects,
-        store: stores.Store,
+        store: sql_store.Store,
         epoch: int,
         state_folder: Path,
         told: Told,
@@ -74,7 +72,7 @@ class Publisher:
         self._state_folder = state_folder
         self._told = told
         self._clock = clock
-        self._page = paging.Page()
+        self._page = metrics_pages.Page()
         self._rendered = b""
 
     def wait_s(self) -> float:
@@ -84,7 +82,7 @@ class Publisher:
     def publish(
         self,
         wanted: desired.Desired | None,
-        memory: core_memory.Memory,
+        memory: observed_state.Memory,
         *,
         cycle: int,
         adopting: bool,
@@ -109,7 +107,7 @@ class Publisher:
         settings = wanted.structure.settings if wanted else desired.Settings()
         leases = [settings.lease_s, settings.node_silence_s]
         self._server.send(
-            link.Published(
+            loop_messages.Published(
                 epoch=self._epoch,
                 cycle=cycle,
                 at=self._clock(),
@@ -123,7 +121,7 @@ class Publisher:
             )
         )
 
-    def _render(self, wanted: desired.Desired, memory: core_memory.Memory) -> bytes:
+    def _render(self, wanted: desired.Desired, memory: observed_state.Memory) -> bytes:
         """The page; where it can't be made, the one before, whose age is told of by an alert."""
         with self._defects.spare("metrics"):
             self._rendered = metrics.render_cluster(

@@ -1,13 +1,12 @@
 """What the server has heard of nodes, as the loop takes it."""
 
-from reconciler.core import observed_state as core_memory
-from reconciler.metrics import usage_accounting as metering
-from reconciler.model.protocol import agent_messages as wire
-from reconciler.model.protocol import loop_messages as link
+from reconciler.core import observed_state
+from reconciler.metrics import usage_accounting
+from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import records
 
 
-def report_of(message: link.Reported) -> records.NodeReport:
+def report_of(message: loop_messages.Reported) -> records.NodeReport:
     """What a node said, for the next cycle."""
     request = message.request
     return records.NodeReport(
@@ -20,11 +19,13 @@ def report_of(message: link.Reported) -> records.NodeReport:
         sequence=request.sequence,
         inventory=request.inventory,
         usage=request.usage,
-        remedies=request.remedies[: wire.REMEDIES_MAX],
+        remedies=request.remedies[: agent_messages.REMEDIES_MAX],
     )
 
 
-def measure(message: link.Reported, meter: metering.Meter, memory: core_memory.Memory) -> None:
+def measure(
+    message: loop_messages.Reported, meter: usage_accounting.Meter, memory: observed_state.Memory
+) -> None:
     """Take down how busy the GPUs of a node's attempts are."""
     node = message.request.node
     if message.gpu_ratios:

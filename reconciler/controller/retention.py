@@ -1,7 +1,7 @@
 """When the loop deletes what is too old: a bounded number of rows at a time, between two cycles."""
 
 from reconciler.model import desired
-from reconciler.store import sql_store as stores
+from reconciler.store import sql_store
 
 #: Old events and journal entries are pruned this often.
 PRUNE_EVERY_S = 600.0
@@ -12,7 +12,7 @@ PRUNE_AGAIN_S = 5.0
 class Pruner:
     """Deletes from a store that ``epoch`` leads; the first time a while after ``now``."""
 
-    def __init__(self, store: stores.Store, epoch: int, now: float) -> None:
+    def __init__(self, store: sql_store.Store, epoch: int, now: float) -> None:
         self._store = store
         self._epoch = epoch
         self.next_at = now + PRUNE_EVERY_S

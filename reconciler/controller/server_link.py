@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.protocol import loop_messages
 
 #: Bytes that may wait for a server that does not read; past it the connection is dropped.
 BACKLOG_BYTES_MAX = 256 * 2**20
 
-_decoder = msgspec.msgpack.Decoder(link.ToLoop)
+_decoder = msgspec.msgpack.Decoder(loop_messages.ToLoop)
 
 
 class LinkServer:
@@ -27,7 +27,7 @@ class LinkServer:
         self.path = path
         self._selector = selector
         self._connection: socket.socket | None = None
-        self._incoming = link.FrameBuffer()
+        self._incoming = loop_messages.FrameBuffer()
         self._outgoing = bytearray()
         path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -62,9 +62,9 @@ class LinkServer:
         self._selector.register(connection, selectors.EVENT_READ, "connection")
         return True
 
-    def receive(self) -> list[link.ToLoop]:
+    def receive(self) -> list[loop_messages.ToLoop]:
         """What the server has said; empty, and the connection dropped, when it has gone."""
-        messages: list[link.ToLoop] = []
+        messages: list[loop_messages.ToLoop] = []
         while self._connection is not None:
             try:
                 data = self._connection.recv(1 << 20)
@@ -77,18 +77,18 @@ class LinkServer:
                 break
             try:
                 messages.extend(_decoder.decode(body) for body in self._incoming.feed(data))
-            except (link.FrameError, msgspec.DecodeError):
+            except (loop_messages.FrameError, msgspec.DecodeError):
                 self.drop()
                 break
             if len(data) < 1 << 20:
                 break
         return messages
 
-    def send(self, message: link.ToServer) -> None:
+    def send(self, message: loop_messages.ToServer) -> None:
         """Queue a message; it leaves as fast as the server reads."""
         if self._connection is None:
             return
-        self._outgoing += link.encode(message)
+        self._outgoing += loop_messages.encode(message)
         if len(self._outgoing) > BACKLOG_BYTES_MAX:
             self.drop()
             return
@@ -117,7 +117,7 @@ class LinkServer:
                 self._selector.unregister(self._connection)
             self._connection.close()
         self._connection = None
-        self._incoming = link.FrameBuffer()
+        self._incoming = loop_messages.FrameBuffer()
         self._outgoing = bytearray()
 
     def close(self) -> None:

@@ -7,12 +7,9 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import cycle_context as desk
-from reconciler.core import job_draft as drafts
+from reconciler.core import cycle_cache, cycle_context, job_draft
 from reconciler.core.jobs import lifecycle
-from reconciler.core.snapshot import pending_cache as pending
-from reconciler.core.snapshot import snapshot_builder as snapshots
+from reconciler.core.snapshot import pending_cache, snapshot_builder
 from reconciler.model import desired
 from reconciler.model.state import identifiers, records
 from reconciler.model.state.pending_reasons import ReasonCode, never_starts
@@ -25,10 +22,12 @@ from reconciler.scheduling import decisions
 RENDEZVOUS_PORTS = range(29_400, 32_700)
 
 
-def apply(work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions) -> None:
+def apply(
+    work: cycle_context.Work, situation: snapshot_builder.Situation, decided: decisions.Decisions
+) -> None:
     """Write what was decided into the work: new attempts, stop orders, reasons."""
     given = _Given(work, situation)
-    touched: dict[str, drafts.JobDraft] = {}
+    touched: dict[str, job_draft.JobDraft] = {}
     placed: dict[tuple[str, int], list[decisions.Placement]] = {}
     for placement in decided.placements:  # an elastic element may start and grow in one cycle
         placed.setdefault((placement.job, placement.element), []).append(placement)
@@ -48,7 +47,9 @@ def apply(work: desk.Work, situation: snapshots.Situation, decided: decisions.De
     _deadlines(work, situation, decided)
 
 
-def _evict(work: desk.Work, draft: drafts.JobDraft, eviction: decisions.Eviction) -> None:
+def _evict(
+    work: cycle_context.Work, draft: job_draft.JobDraft, eviction: decisions.Eviction
+) -> None:
     """An element leaves, or only those of its tasks that it can go on without."""
     element, moving = eviction.element, eviction.ground == "consolidate"
     what = draft.spec.element_text(element)
@@ -69,7 +70,7 @@ def _evict(work: desk.Work, draft: drafts.JobDraft, eviction: decisions.Eviction
     work.event("JobEvicted", f"{what} {verb}{whom}: {eviction.why}", job=eviction.job)
 
 
-def _goes_first(work: desk.Work, job: str) -> None:
+def _goes_first(work: cycle_context.Work, job: str) -> None:
     """Who others move for starts before them, also where it once moved for somebody itself.
 
     Else the one that moves now would go back to where it was, and move again, and so on.
@@ -85,7 +86,7 @@ def _goes_first(work: desk.Work, job: str) -> None:
 class _Given:
     """What placements are turned into attempts with: names, ports, MIG instances."""
 
-    def __init__(self, work: desk.Work, situation: snapshots.Situation) -> None:
+    def __init__(self, work: cycle_context.Work, situation: snapshot_builder.Situation) -> None:
         self.nodes = situation.nodes
         self._work = work
         self._ports: _Ports | None = None
@@ -124,7 +125,10 @@ class _Given:
 
 
 def _place(
-    work: desk.Work, draft: drafts.JobDraft, parts: list[decisions.Placement], given: _Given
+    work: cycle_context.Work,
+    draft: job_draft.JobDraft,
+    parts: list[decisions.Placement],
+    given: _Given,
 ) -> None:
     spec = draft.spec
     element = parts[0].element
@@ -137,7 +141,7 @@ def _place(
     note = draft.note(element)
     if not grows and note.verdict is not None:  # as older versions could leave one behind
         draft.set_note(element, msgspec.structs.replace(note, verdict=None))
-    number = 1 + max(note.tries, desk.try_number_of(present, note) if present else 0)
+    number = 1 + max(note.tries, cycle_context.try_number_of(present, note) if present else 0)
     ranks = _ranks(work, spec, tasks, names, given)
     for task, rank in zip(tasks, ranks, strict=True):
         name = names[task.node]
@@ -162,7 +166,7 @@ def _place(
                 devices=task.devices,
                 rank=rank,
                 lease_s=spec.lease_s,
-                grace_s=desk.lease_grace_s(work, spec, name),
+                grace_s=cycle_context.lease_grace_s(work, spec, name),
                 mig_profile=profile,
                 instances=instances,
                 saves_every_s=spec.checkpoint.every_s if spec.checkpoint else None,
@@ -181,7 +185,7 @@ def _place(
     work.event("JobPlaced", f"{what} {places}{why}{_waited_for(work, draft)}", job=spec.name)
 
 
-def _waited_for(work: desk.Work, draft: drafts.JobDraft) -> str:
+def _waited_for(work: cycle_context.Work, draft: job_draft.JobDraft) -> str:
     """The reason that it carried until now: nobody could tell it later without a replay.
 
     An array tells none: of many elements it would be told again and again.
@@ -199,7 +203,7 @@ def _waited_for(work: desk.Work, draft: drafts.JobDraft) -> str:
 
 
 def _ranks(
-    work: desk.Work,
+    work: cycle_context.Work,
     spec: desired.Job,
     tasks: list[decisions.TaskPlacement],
     node_names: tuple[str, ...],
@@ -243,7 +247,7 @@ def _ranks(
     return ranks
 
 
-def _ports_needed(work: desk.Work, tasks: Mapping[str, int]) -> int:
+def _ports_needed(work: cycle_context.Work, tasks: Mapping[str, int]) -> int:
     """How many tasks of a gang are at the address that has most; ``tasks``: by node."""
     found: Counter[str] = Counter()
     for name, count in tasks.items():
@@ -266,7 +270,7 @@ def _by_node(tasks: list[decisions.TaskPlacement]) -> dict[int, tuple[int, ...]]
 
 
 def _by_topology(
-    work: desk.Work, tasks: list[decisions.TaskPlacement], node_names: tuple[str, ...]
+    work: cycle_context.Work, tasks: list[decisions.TaskPlacement], node_names: tuple[str, ...]
 ) -> list[int]:
     """Positions of tasks in the order of their ranks; domains stand as they are first met."""
     met: dict[tuple[str, ...], int] = {}
@@ -287,7 +291,7 @@ def _by_topology(
 class _Ports:
     """Rendezvous ports that no gang of this moment has, as many in a row as one needs."""
 
-    def __init__(self, work: desk.Work) -> None:
+    def __init__(self, work: cycle_context.Work) -> None:
         self._used: set[int] = set()
         for attempt in work.live_attempts():
             port = attempt.rank.master_port
@@ -311,13 +315,15 @@ class _Ports:
         return RENDEZVOUS_PORTS.start
 
 
-def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions) -> None:
+def _reasons(
+    work: cycle_context.Work, situation: snapshot_builder.Situation, decided: decisions.Decisions
+) -> None:
     """Point every waiting job at its reasons; write only what changed.
 
     Plain jobs whose line is told the same as in the last cycle are not looked at.
     """
     reasons = {**situation.reasons, **decided.reasons}
-    part = work.recall.part(pending.Pending)
+    part = work.recall.part(pending_cache.Pending)
     started = Counter(p.job for p in decided.placements if p.action != "grow")
     found = dict(situation.reason_of)
     visit = part.begin_telling(work.reasons)
@@ -339,7 +345,7 @@ def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions
     # What autoscaling has told of jobs beside this stands in their records until now.
     visit.update(work.observed.recollection.growing.helped)
     visit = visit.union(found, part.changed, part.others, work.drafts)
-    for name in recalls.in_order(visit, work.observed.jobs):
+    for name in cycle_cache.in_order(visit, work.observed.jobs):
         key = found.get(name, "")
         group = None if key else part.group_of.get(name)
         if group is not None and group not in apart:
@@ -355,7 +361,7 @@ def _reasons(work: desk.Work, situation: snapshots.Situation, decided: decisions
             work.reasons[key] = ()
 
 
-def _point(work: desk.Work, name: str, key: str) -> None:
+def _point(work: cycle_context.Work, name: str, key: str) -> None:
     """Write a key into a job's record, if it waits or this cycle has touched it."""
     draft = work.drafts.get(name)
     if draft is not None:
@@ -366,7 +372,7 @@ def _point(work: desk.Work, name: str, key: str) -> None:
 
 
 def _deadlines(
-    work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions
+    work: cycle_context.Work, situation: snapshot_builder.Situation, decided: decisions.Decisions
 ) -> None:
     """Say at once which deadlines can't be met any more, and take it back where they can.
 
@@ -382,25 +388,25 @@ def _deadlines(
             late[claim.job] = latest
     for name, latest in late.items():
         draft = work.draft(name)
-        if draft is None or drafts.PENDING not in draft.elements:
+        if draft is None or job_draft.PENDING not in draft.elements:
             continue
         message = _late(draft, latest, work.now)
         if draft.message != message:
-            known = draft.message.startswith(drafts.LATE)
+            known = draft.message.startswith(job_draft.LATE)
             draft.message = message
             if not known:
                 work.event("DeadlineOutOfReach", message, job=name)
     for name in situation.in_time:
         draft = work.draft(name) if name not in late else None
-        if draft is not None and draft.message.startswith(drafts.LATE):
+        if draft is not None and draft.message.startswith(job_draft.LATE):
             draft.message = ""
     for draft in work.drafts.values():  # among them all that has started in this cycle
-        waits = drafts.PENDING in draft.elements and draft.spec.deadline is not None
-        if draft.message.startswith(drafts.LATE) and not waits:
+        waits = job_draft.PENDING in draft.elements and draft.spec.deadline is not None
+        if draft.message.startswith(job_draft.LATE) and not waits:
             draft.message = ""
 
 
-def _late(draft: drafts.JobDraft, latest: float, now: float) -> str:
+def _late(draft: job_draft.JobDraft, latest: float, now: float) -> str:
     """That a deadline can't be met, by which length that is known, and until when it could."""
     spec = draft.spec
     takes_s = 0.0 if spec.deadline is None else spec.deadline - latest
@@ -410,6 +416,5 @@ def _late(draft: drafts.JobDraft, latest: float, now: float) -> str:
         known_by = "by the time it is expected to take" if takes_s > 0 else "any more"
     who = "what waits of it" if draft.live_count() else "it"
     would = "would have to" if latest >= now else "would have had to"
-    return (
-        f"{drafts.LATE}{known_by}: {who} {would} start by {times.format_time(latest)} at the latest"
-    )
+    by = times.format_time(latest)
+    return f"{job_draft.LATE}{known_by}: {who} {would} start by {by} at the latest"

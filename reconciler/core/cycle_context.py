@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import job_draft as job_drafts
+from reconciler.core import cycle_cache, job_draft
 from reconciler.model import desired
-from reconciler.model.observed import task_reports as taskwords
-from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.observed import task_reports
+from reconciler.model.policy import drift_kinds
 from reconciler.model.state import events, outcome, records, states
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 
 if TYPE_CHECKING:
-    from reconciler.core import pool_state as poolbooks
+    from reconciler.core import pool_state
 
 _NOTHING: Mapping[int, dict[str, None]] = {}
 
@@ -46,7 +45,7 @@ class Work:
         wanted: desired.Desired,
         observed: records.Observed,
         now: float,
-        recall: recalls.Recall | None = None,
+        recall: cycle_cache.Recall | None = None,
     ) -> None:
         """``recall``: what earlier cycles with these very records worked out.
 
@@ -54,14 +53,14 @@ class Work:
             ValueError: it knows other records.
         """
         if recall is None:
-            recall = recalls.Recall.of(observed)
+            recall = cycle_cache.Recall.of(observed)
         elif recall.attempts is not observed.attempts:
             raise ValueError("what is recalled is of other records than those observed")
         self.recall = recall
         self.desired = wanted
         self.observed = observed
         self.now = now
-        self.drafts: dict[str, job_drafts.JobDraft] = {}
+        self.drafts: dict[str, job_draft.JobDraft] = {}
         #: Jobs that nothing happens to but that they wait for another reason, with its key.
         self.pointed: dict[str, str] = {}
         self.attempts: dict[str, records.AttemptRecord] = {}
@@ -79,14 +78,14 @@ class Work:
         self.short_since: dict[str, float] = {}
         self.overrides: tuple[records.Override, ...] = observed.overrides
         #: Tries to make differences right, oldest first; by cause on demand.
-        self.remedies: list[drift.Remedy] = list(observed.remedies)
-        self._by_cause: dict[str, list[drift.Remedy]] | None = None
-        self._on_node: dict[str, drift.Remedy] | None = None
+        self.remedies: list[drift_kinds.Remedy] = list(observed.remedies)
+        self._by_cause: dict[str, list[drift_kinds.Remedy]] | None = None
+        self._on_node: dict[str, drift_kinds.Remedy] | None = None
         self.answers: dict[str, str] = {}
         #: Drains that are in force though git does not say them, by node.
         self.override_drains: dict[str, desired.Drain] = {}
         #: Pools whose nodes come and go, and slots of theirs behind which nothing is to be.
-        self.books: dict[str, poolbooks.Book] = {}
+        self.books: dict[str, pool_state.Book] = {}
         self.absent: set[str] = set()
         #: Keys of runs that somebody cancelled before they could begin.
         self.barred: set[str] = set()
@@ -126,14 +125,14 @@ class Work:
         record = self.observed.jobs.get(name)
         return record.state if record else None
 
-    def draft(self, name: str) -> job_drafts.JobDraft | None:
+    def draft(self, name: str) -> job_draft.JobDraft | None:
         """The job to work on, or None if there is none of that name."""
         draft = self.drafts.get(name)
         if draft is None:
             record = self.observed.jobs.get(name)
             if record is None:
                 return None
-            draft = self.drafts[name] = job_drafts.JobDraft(record)
+            draft = self.drafts[name] = job_draft.JobDraft(record)
             draft.reason_key = self.pointed.pop(name, record.reason_key)
         return draft
 
@@ -237,7 +236,7 @@ class Work:
         there = dict.fromkeys(self.nodes, True) | dict.fromkeys(self.left_nodes, False)
         return self.recall.nodes.with_drafts(there)
 
-    def remedies_of(self, cause: str) -> list[drift.Remedy]:
+    def remedies_of(self, cause: str) -> list[drift_kinds.Remedy]:
         """Tries at one difference, oldest first."""
         if self._by_cause is None:
             self._by_cause = {}
@@ -245,17 +244,19 @@ class Work:
                 self._by_cause.setdefault(one.cause, []).append(one)
         return self._by_cause.get(cause, [])
 
-    def remedy_on(self, node: str) -> drift.Remedy | None:
+    def remedy_on(self, node: str) -> drift_kinds.Remedy | None:
         """What is done on a node under which nothing may run there; None: nothing is."""
         if self._on_node is None:
             self._on_node = {
-                one.node: one for one in self.remedies if one.open and one.verb in drift.IDLE_VERBS
+                one.node: one
+                for one in self.remedies
+                if one.open and one.verb in drift_kinds.IDLE_VERBS
             }
         return self._on_node.get(node)
 
     # -- writing
 
-    def add_job(self, spec: desired.Job) -> job_drafts.JobDraft:
+    def add_job(self, spec: desired.Job) -> job_draft.JobDraft:
         """A run that has never been: it begins here."""
         state = JobState.HELD if spec.suspend else JobState.PENDING
         record = records.JobRecord(
@@ -266,7 +267,7 @@ class Work:
             order=self.next_order,
         )
         self.next_order += 1
-        draft = job_drafts.JobDraft(record)
+        draft = job_draft.JobDraft(record)
         draft.is_new = True
         self.drafts[spec.name] = draft
         self.new_runs.append(spec.key)
@@ -319,12 +320,14 @@ class Work:
             self.nodes[node.name] = renewed
         return renewed
 
-    def add_remedy(self, remedy: drift.Remedy) -> None:
+    def add_remedy(self, remedy: drift_kinds.Remedy) -> None:
         """Remember a try."""
         self.remedies.append(remedy)
         self._by_cause = self._on_node = None
 
-    def end_remedy(self, remedy: drift.Remedy, state: drift.RemedyState, message: str) -> None:
+    def end_remedy(
+        self, remedy: drift_kinds.Remedy, state: drift_kinds.RemedyState, message: str
+    ) -> None:
         """An order of a node has come to its end; that is an event."""
         ended = msgspec.structs.replace(remedy, state=state, ended_at=self.now, message=message)
         self.remedies = [ended if one.id == remedy.id else one for one in self.remedies]
@@ -351,7 +354,7 @@ class Work:
         self.nodes.pop(name, None)
         self.event("NodeForgotten", "gone, in no pool, and not heard of for long", node=name)
 
-    def set_job_state(self, draft: job_drafts.JobDraft, state: JobState, message: str = "") -> None:
+    def set_job_state(self, draft: job_draft.JobDraft, state: JobState, message: str = "") -> None:
         """Change a job's state as the table allows; a change is an event."""
         if state is draft.state:
             return
@@ -437,7 +440,7 @@ def try_number_of(attempts: list[records.AttemptRecord], note: records.ElementNo
 
 def newest_saved(
     attempts: Iterable[records.AttemptRecord], note: records.ElementNote
-) -> taskwords.Saved | None:
+) -> task_reports.Saved | None:
     """The newest checkpoint of an element, of the try under way or of earlier ones."""
     known = [one.saved for one in attempts if one.saved is not None]
     if note.saved is not None:

@@ -15,11 +15,9 @@ from typing import TypeVar
 
 import msgspec
 
-from reconciler.core import observed_state as memories
-from reconciler.core import reconcile
+from reconciler.core import observed_state, reconcile
 from reconciler.model import desired
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import outcome, records
+from reconciler.model.state import instance_records, outcome, records
 
 #: A snapshot is due after so many calls of ``reconcile``, or when they took so long together, or
 #: after so many bytes of their inputs: no replay has more to do than this. It is due after a time,
@@ -77,7 +75,7 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True):
     wanted: DesiredDelta | None = None
     asked: tuple[records.OverrideRequest, ...] = ()
     adopted: tuple[str, ...] = ()
-    provisioned: tuple[provisioning.Result, ...] = ()
+    provisioned: tuple[instance_records.Result, ...] = ()
     unheard: tuple[str, ...] = ()
     checks: tuple[int, ...] = ()
 
@@ -420,7 +418,7 @@ class Replay:
         }
         self.muster = start.muster
         self._wanted = msgspec.structs.replace(start.wanted, jobs=jobs)
-        self._memory = memories.Memory.as_of(start.observed)
+        self._memory = observed_state.Memory.as_of(start.observed)
         self._told = start.told
 
     def through(self, inputs: Iterable[Input]) -> Iterator[Cycle]:

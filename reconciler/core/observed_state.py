@@ -11,13 +11,12 @@ from typing import Self
 import msgspec
 import numpy as np
 
-from reconciler.core import cycle_cache as recalls
+from reconciler.core import cycle_cache
 from reconciler.model import desired
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import outcome, records
+from reconciler.model.state import instance_records, outcome, records
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import AttemptState
-from reconciler.model.values import run_set as runs
+from reconciler.model.values import run_set
 
 #: How many reports may wait for one cycle; what is over is dropped, since agents tell it again.
 REPORTS_MAX = 100_000
@@ -46,8 +45,8 @@ class Memory:
         self.overrides = loaded.overrides
         self.drift = loaded.drift
         self.remedies = loaded.remedies
-        self.provisions: dict[str, provisioning.Provision] = dict(loaded.provisions)
-        self.provisioned: list[provisioning.Result] = []
+        self.provisions: dict[str, instance_records.Provision] = dict(loaded.provisions)
+        self.provisioned: list[instance_records.Result] = []
         self.promised: Mapping[str, int] = dict(loaded.promised)
         self.standing = loaded.standing
         self.look_at = loaded.look_at
@@ -80,11 +79,11 @@ class Memory:
         if len(self.asked) < ASKED_MAX:
             self.asked.append(request)
 
-    def add_provisioned(self, result: provisioning.Result) -> None:
+    def add_provisioned(self, result: instance_records.Result) -> None:
         """Keep what a script answered for the next cycle; no more than there are open orders."""
         self.provisioned.append(result)
 
-    def take_provisioned(self) -> tuple[provisioning.Result, ...]:
+    def take_provisioned(self) -> tuple[instance_records.Result, ...]:
         """What scripts answered since the last cycle; it is not handed out twice."""
         answers, self.provisioned = tuple(self.provisioned), []
         return answers
@@ -105,7 +104,7 @@ class Memory:
         reports: tuple[records.NodeReport, ...],
         answered: Mapping[str, float],
         asked: tuple[records.OverrideRequest, ...] = (),
-        provisioned: tuple[provisioning.Result, ...] = (),
+        provisioned: tuple[instance_records.Result, ...] = (),
         unheard: tuple[str, ...] = (),
     ) -> records.Observed:
         """The input of ``reconcile``: records as they stand, and what came in."""
@@ -210,7 +209,7 @@ class Memory:
 
     def recall_anew(self) -> None:
         """Forget what cycles need not work out again: one of them has not come to its end."""
-        self.recall = recalls.Recall(self.jobs, self.active, self.attempts, self.nodes)
+        self.recall = cycle_cache.Recall(self.jobs, self.active, self.attempts, self.nodes)
 
     def has_attempts(self, job: str) -> bool:
         """Whether a job has tries that are not concluded."""
@@ -231,7 +230,7 @@ class Memory:
         """Keep a record; whether more of it is other than the reason for which it waits."""
         before = self.jobs.get(job.name)
         self.jobs[job.name] = job
-        if before is not None and recalls.is_alike(before, job):
+        if before is not None and cycle_cache.is_alike(before, job):
             return False
         if job.finished:
             self.active.discard(job.name)
@@ -245,7 +244,7 @@ class Memory:
 
     def _pack_runs(self) -> None:
         known = self.past_runs
-        if len(known.recent) <= max(runs.RECENT_MAX, min(len(known) // 8, RECENT_RUNS_MAX)):
+        if len(known.recent) <= max(run_set.RECENT_MAX, min(len(known) // 8, RECENT_RUNS_MAX)):
             return
         packed = np.frombuffer(known.packed, dtype=np.int64)
         recent = np.fromiter(known.recent, dtype=np.int64, count=len(known.recent))

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import cycle_context as desk
+from reconciler.core import cycle_cache, cycle_context
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.values import times
@@ -27,14 +26,14 @@ OVERRIDES_MAX = 1000
 Overrides = dict[tuple[str, str], records.Override]
 
 
-class _Suspended(recalls.Part):
+class _Suspended(cycle_cache.Part):
     """The structure with what overrides suspend: the same object for as long as they are the same.
 
     Much that is worked out is kept for as long as the structure is the same object: also what jobs
     are told, which names who suspended it, until when, and why.
     """
 
-    def __init__(self, recall: recalls.Recall) -> None:
+    def __init__(self, recall: cycle_cache.Recall) -> None:
         super().__init__(recall)
         self._of: tuple[desired.Structure, tuple[records.Override, ...]] | None = None
 
@@ -49,7 +48,7 @@ class _Suspended(recalls.Part):
         return self._made
 
 
-def apply(work: desk.Work) -> None:
+def apply(work: cycle_context.Work) -> None:
     """Take up what was asked for, let go of what has ended, and put the rest into force."""
     if not work.observed.overrides and not work.observed.asked:
         return
@@ -82,13 +81,13 @@ def apply(work: desk.Work) -> None:
         work.desired = msgspec.structs.replace(work.desired, structure=made)
 
 
-def _still_cancels(work: desk.Work, one: records.Override) -> bool:
+def _still_cancels(work: cycle_context.Work, one: records.Override) -> bool:
     """Whether it is of a run that is not over yet."""
     record = work.job(one.subject) if one.verb == "cancel" else None
     return record is not None and not record.finished and record.key == one.run_key
 
 
-def _forget_oldest(work: desk.Work, overrides: Overrides) -> None:
+def _forget_oldest(work: cycle_context.Work, overrides: Overrides) -> None:
     """Of each owner's cancels of runs that are over, the newest stay, as drift, until they end."""
     over: dict[str, list[records.Override]] = {}
     for one in overrides.values():
@@ -149,7 +148,7 @@ def settled_by(one: records.Override, *, signed: bool) -> str:
 
 
 def _put(
-    work: desk.Work,
+    work: cycle_context.Work,
     overrides: Overrides,
     asked: records.Override,
     pools: dict[str, desired.Pool],
@@ -197,7 +196,7 @@ def _put(
     return ""
 
 
-def _bar_changed(work: desk.Work, record: records.JobRecord) -> None:
+def _bar_changed(work: cycle_context.Work, record: records.JobRecord) -> None:
     """What git says of the cancelled run now does not begin either, where it was changed."""
     spec = work.desired.jobs.get(record.name)
     if spec is not None and spec.run == record.spec.run and spec.key != record.key:
@@ -205,7 +204,7 @@ def _bar_changed(work: desk.Work, record: records.JobRecord) -> None:
         work.new_runs.append(spec.key)
 
 
-def _not_drainable(work: desk.Work, node: str, pool: desired.Pool | None) -> str:
+def _not_drainable(work: cycle_context.Work, node: str, pool: desired.Pool | None) -> str:
     """Why a node can't be drained by an override; empty where it can."""
     if pool is None and work.node(node) is None:
         return f"no node {node} is known"
@@ -224,7 +223,7 @@ def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
     )
 
 
-def _clear(work: desk.Work, overrides: Overrides, asked: records.ClearOverride) -> str:
+def _clear(work: cycle_context.Work, overrides: Overrides, asked: records.ClearOverride) -> str:
     """End an override; why not, or nothing."""
     known = overrides.pop((asked.verb, asked.subject), None)
     if known is None:
@@ -234,7 +233,7 @@ def _clear(work: desk.Work, overrides: Overrides, asked: records.ClearOverride) 
 
 
 def _ended(
-    work: desk.Work, one: records.Override, pool: desired.Pool | None
+    work: cycle_context.Work, one: records.Override, pool: desired.Pool | None
 ) -> tuple[str, str] | None:
     """The kind of event and message with which an override ends now, if it does."""
     if one.expires_at <= work.now:
@@ -260,7 +259,7 @@ def _ended(
     return None
 
 
-def _enforce(work: desk.Work, one: records.Override) -> None:
+def _enforce(work: cycle_context.Work, one: records.Override) -> None:
     """Do what an override that is in force says."""
     if one.verb == "drain":
         work.override_drains[one.subject] = desired.Drain(one.reason, one.owner, one.expires_at)
@@ -276,7 +275,7 @@ def _enforce(work: desk.Work, one: records.Override) -> None:
         draft.message = f"cancelled {describe(one)}"
 
 
-def _event(work: desk.Work, kind: str, one: records.Override, message: str) -> None:
+def _event(work: cycle_context.Work, kind: str, one: records.Override, message: str) -> None:
     if one.verb == "cancel":
         work.event(kind, message, job=one.subject)
     elif one.verb == "drain":

@@ -9,10 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
-from reconciler.core import cycle_context as desk
+from reconciler.core import cycle_context
 from reconciler.model import desired
-from reconciler.model.state import instance_records as model
-from reconciler.model.state import outcome
+from reconciler.model.state import instance_records, outcome
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.values import times
 
@@ -28,7 +27,9 @@ _NUMBER_DIGITS_MAX = 15
 class Book:
     """The record of one pool while a cycle works on it."""
 
-    def __init__(self, work: desk.Work, base: model.Provision, pool: desired.Pool | None) -> None:
+    def __init__(
+        self, work: cycle_context.Work, base: instance_records.Provision, pool: desired.Pool | None
+    ) -> None:
         """``pool`` None: git asks for it no longer."""
         self.work = work
         self.pool = pool
@@ -70,7 +71,7 @@ class Book:
     @property
     def present(self) -> int:
         """Instances that are there to stay, or are coming."""
-        return sum(one.state in model.STAYING for one in self.instances.values())
+        return sum(one.state in instance_records.STAYING for one in self.instances.values())
 
     @property
     def is_known(self) -> bool:
@@ -81,7 +82,7 @@ class Book:
         """Slots behind which there is nothing, in order."""
         return [name for name in self.slots if name not in self.instances]
 
-    def record(self) -> model.Provision | None:
+    def record(self) -> instance_records.Provision | None:
         """The renewed record; the old one where nothing changed, None where it may go."""
         if self.pool is None and not self.instances and not self.orphans:
             return None
@@ -110,14 +111,16 @@ class Book:
 
     # -- what happens to instances
 
-    def put(self, one: model.Instance, **changes: object) -> model.Instance:
+    def put(self, one: instance_records.Instance, **changes: object) -> instance_records.Instance:
         """Renew an instance."""
         renewed = self.instances[one.node] = msgspec.structs.replace(one, **changes)
         return renewed
 
-    def move(self, one: model.Instance, state: InstanceState, why: str) -> model.Instance:
+    def move(
+        self, one: instance_records.Instance, state: InstanceState, why: str
+    ) -> instance_records.Instance:
         """Bring an instance into its next state; that is an event."""
-        renewed = self.instances[one.node] = model.moved(one, state, self.work.now, why)
+        renewed = self.instances[one.node] = instance_records.moved(one, state, self.work.now, why)
         self.work.event(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
         return renewed
 
@@ -141,13 +144,13 @@ class Book:
         """Ask for a machine behind a free slot."""
         request = self.new_request(slot)
         self.changed_at = self.work.now
-        one = model.Instance(slot, InstanceState.CREATING, request, self.work.now, why)
+        one = instance_records.Instance(slot, InstanceState.CREATING, request, self.work.now, why)
         self.instances[slot] = one
         self.work.event("InstanceCreating", f"{request}: {why}", node=slot)
         self.work.wake(self.work.now)
         self.begin(one)
 
-    def begin(self, one: model.Instance) -> None:
+    def begin(self, one: instance_records.Instance) -> None:
         """Have the script of an instance's state run, where there is one and it is time."""
         work = self.work
         if not self.scripted or one.open or work.desired.structure.settings.suspend:
@@ -156,10 +159,10 @@ class Book:
             work.wake(one.retry_at)
             return
         one = self.put(one, open=True, tries=one.tries + 1)
-        verb: model.Verb = "create" if one.state is InstanceState.CREATING else "destroy"
+        verb: instance_records.Verb = "create" if one.state is InstanceState.CREATING else "destroy"
         work.actions.append(outcome.RunProvisioner(verb, self.name, one.request, one.tries))
 
-    def empty(self, one: model.Instance) -> None:
+    def empty(self, one: instance_records.Instance) -> None:
         """There is nothing behind a slot any more."""
         del self.instances[one.node]
         self.freed[one.node] = self.work.now
@@ -184,7 +187,7 @@ class Book:
         return PAUSE_S if self.failures > self.asked.retries else backoff_s(self.failures)
 
 
-_Retried = TypeVar("_Retried", model.Instance, model.Orphan)
+_Retried = TypeVar("_Retried", instance_records.Instance, instance_records.Orphan)
 
 
 def _bounded(one: _Retried, now: float) -> _Retried:
@@ -193,7 +196,7 @@ def _bounded(one: _Retried, now: float) -> _Retried:
     return one if one.retry_at <= latest else msgspec.structs.replace(one, retry_at=latest)
 
 
-def _past(one: model.Instance, now: float) -> model.Instance:
+def _past(one: instance_records.Instance, now: float) -> instance_records.Instance:
     """The same, and nothing that has happened is yet to come."""
     one = _bounded(one, now)
     if one.since > now:

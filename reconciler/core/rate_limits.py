@@ -9,9 +9,9 @@ import zlib
 
 import msgspec
 
-from reconciler.core import cycle_context as desk
+from reconciler.core import cycle_context
 from reconciler.model import desired
-from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.observed import task_reports
 from reconciler.model.policy.drift_kinds import KINDS, Action, Remedy, RemedyVerb
 from reconciler.model.values import quantities, times
 
@@ -63,7 +63,7 @@ def idle_reason(structure: desired.Structure, pool: str) -> str:
     return ""
 
 
-def stand_of(work: desk.Work, kind: str, cause: str, pool: str) -> Stand:
+def stand_of(work: cycle_context.Work, kind: str, cause: str, pool: str) -> Stand:
     """How a difference stands that policy wants made right."""
     limits = work.desired.structure.settings.remediation
     tried = work.remedies_of(cause)
@@ -96,13 +96,15 @@ def _tries(count: int) -> str:
     return quantities.counted(count, "try", "tries")
 
 
-def _rate_at(work: desk.Work, pool: str, per_hour: int) -> float:
+def _rate_at(work: cycle_context.Work, pool: str, per_hour: int) -> float:
     """When the pool may see another try."""
     recent = [one.at for one in work.remedies if one.pool == pool and one.at > work.now - HOUR_S]
     return work.now if len(recent) < per_hour else recent[-per_hour] + HOUR_S
 
 
-def begin(work: desk.Work, verb: RemedyVerb, cause: str, pool: str, **details: object) -> Remedy:
+def begin(
+    work: cycle_context.Work, verb: RemedyVerb, cause: str, pool: str, **details: object
+) -> Remedy:
     """Note a try; one that a node carries out is open until the node tells of it."""
     number = len(work.remedies_of(cause)) + 1
     identity = f"{verb}.{zlib.crc32(cause.encode()):08x}.{int(work.now * 1000)}.{number}"
@@ -121,13 +123,13 @@ def begin(work: desk.Work, verb: RemedyVerb, cause: str, pool: str, **details: o
     return remedy
 
 
-def healing_of(work: desk.Work, pool: str, subject: str) -> desired.Healing | None:
+def healing_of(work: cycle_context.Work, pool: str, subject: str) -> desired.Healing | None:
     """What a pool says is to be done about a failed check, ``NODE/CHECK``."""
     declared = work.desired.structure.pools.get(pool)
     return declared.remedies.get(subject.rpartition("/")[2]) if declared else None
 
 
-def may_begin(work: desk.Work, kind: str, cause: str, pool: str) -> bool:
+def may_begin(work: cycle_context.Work, kind: str, cause: str, pool: str) -> bool:
     """Whether policy and limits allow a try at a difference that is there now."""
     if action_of(work.desired.structure, kind, pool) != "remediate":
         return False
@@ -137,4 +139,4 @@ def may_begin(work: desk.Work, kind: str, cause: str, pool: str) -> bool:
 
 def shorten(message: str) -> str:
     """A message that a node chose, on one line, printable and within bounds."""
-    return taskwords.told_text(message, _MESSAGE_CHARACTERS_MAX)
+    return task_reports.told_text(message, _MESSAGE_CHARACTERS_MAX)

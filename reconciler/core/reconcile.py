@@ -11,32 +11,26 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from reconciler.core import apply_schedule as placing
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import cycle_context as desk
-from reconciler.core import garbage_collection as leaving
-from reconciler.core import overrides
-from reconciler.core import schedule_reuse as standing
-from reconciler.core.drift import detection as drifts
-from reconciler.core.drift import remediation as remedies
-from reconciler.core.jobs import admission, lifecycle
-from reconciler.core.jobs import quarantined_jobs as asides
-from reconciler.core.jobs import running_gangs as held
-from reconciler.core.nodes import clock_steps as stepping
-from reconciler.core.nodes import draining, health
-from reconciler.core.nodes import node_reports as ingest
+from reconciler.core import (
+    apply_schedule,
+    cycle_cache,
+    cycle_context,
+    garbage_collection,
+    overrides,
+    schedule_reuse,
+)
+from reconciler.core.drift import detection, remediation
+from reconciler.core.jobs import admission, lifecycle, quarantined_jobs, running_gangs
+from reconciler.core.nodes import clock_steps, draining, health, node_reports
 from reconciler.core.pools import autoscaling, provisioning
-from reconciler.core.quota import budgets
-from reconciler.core.quota import unschedulable as hopeless
-from reconciler.core.snapshot import learned_mix as learning
-from reconciler.core.snapshot import snapshot_builder as snapshots
+from reconciler.core.quota import budgets, unschedulable
+from reconciler.core.snapshot import learned_mix, snapshot_builder
 from reconciler.model import desired
-from reconciler.model.state import outcome, records
-from reconciler.model.state import scheduler_state as recollections
+from reconciler.model.state import outcome, records, scheduler_state
 from reconciler.model.state.states import AttemptState
 from reconciler.scheduling import decisions
-from reconciler.scheduling.cycle import scheduling_cycle as schedule
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.cycle import scheduling_cycle
+from reconciler.scheduling.inputs import snapshots
 
 #: The phases of a cycle, in order; the outcome is put together after the last one.
 Phase = Literal["ingest", "admit", "health", "lifecycle", "leave", "snapshot", "schedule", "place"]
@@ -48,7 +42,7 @@ def reconcile(
     now: float,
     *,
     always_schedule: bool = False,
-    recall: recalls.Recall | None = None,
+    recall: cycle_cache.Recall | None = None,
     ended: Callable[[Phase], None] = lambda _: None,
 ) -> outcome.Outcome:
     """Decide one cycle.
@@ -64,18 +58,18 @@ def reconcile(
         ended: told of each phase when it has ended, so that the caller's clock can measure it;
             nothing comes back from it.
     """
-    work = desk.Work(wanted, observed, now, recall)
+    work = cycle_context.Work(wanted, observed, now, recall)
     _bring_up_to_date(work, ended)
-    last = standing.find(work)
+    last = schedule_reuse.find(work)
     if last is None or always_schedule:
         return _outcome(work, _schedule(work, last, ended))
     return _outcome(work, _let_stand(work, last))
 
 
-def _bring_up_to_date(work: desk.Work, ended: Callable[[Phase], None]) -> None:
+def _bring_up_to_date(work: cycle_context.Work, ended: Callable[[Phase], None]) -> None:
     """Every phase before the schedule: what was reported and asked for, and what follows."""
-    stepping.forget_the_future(work)
-    ingest.apply_reports(work)
+    clock_steps.forget_the_future(work)
+    node_reports.apply_reports(work)
     ended("ingest")
     admission.admit(work)
     overrides.apply(work)
@@ -84,14 +78,14 @@ def _bring_up_to_date(work: desk.Work, ended: Callable[[Phase], None]) -> None:
     health.watch(work)
     ended("health")
     lifecycle.progress(work)
-    asides.end_overdue(work)
+    quarantined_jobs.end_overdue(work)
     budgets.enforce(work)
     draining.apply(work)
     admission.admit_successors(work)
     lifecycle.progress_successors(work)
-    remedies.apply(work)
+    remediation.apply(work)
     ended("lifecycle")
-    leaving.apply(work)
+    garbage_collection.apply(work)
     ended("leave")
 
 
@@ -101,36 +95,36 @@ class _Schedule(NamedTuple):
     stands: records.Standing | None
     queues: tuple[outcome.QueueUsage, ...] | None
     promised: Mapping[str, int]
-    recollection: recollections.Recollection
+    recollection: scheduler_state.Recollection
     expected: dict[str, outcome.ExpectedStart] | None = None
 
 
 def _remembered(
-    work: desk.Work,
-    situation: snapshots.Situation,
+    work: cycle_context.Work,
+    situation: snapshot_builder.Situation,
     decided: decisions.Decisions,
     usage: tuple[outcome.QueueUsage, ...],
-) -> recollections.Recollection:
+) -> scheduler_state.Recollection:
     """What the scheduler remembers after a schedule."""
-    found = learning.renewed(work)
+    found = learned_mix.renewed(work)
     counts = bool(work.desired.structure.settings.scheduling.usage_strength)
     renewed = msgspec.structs.replace(
         found,
         turn=found.turn + bool(decided.placements),
-        kept=learning.rooms_of(decided.kept, situation.node_names),
-        turns=learning.turns_of(work, decided.turns),
+        kept=learned_mix.rooms_of(decided.kept, situation.node_names),
+        turns=learned_mix.turns_of(work, decided.turns),
         used=situation.used,
         offered=situation.offered,
         slices=situation.slices,
         used_at=situation.at if counts else 0.0,
-        held={one.name: one.allocated[2] / columns.WHOLE for one in usage} if counts else {},
+        held={one.name: one.allocated[2] / snapshots.WHOLE for one in usage} if counts else {},
     )
     return found if renewed == found else renewed
 
 
-def _let_stand(work: desk.Work, last: records.Standing) -> _Schedule:
+def _let_stand(work: cycle_context.Work, last: records.Standing) -> _Schedule:
     """The schedule that was made before, which would come out the same."""
-    known = learning.renewed(work)
+    known = learned_mix.renewed(work)
     remembered = autoscaling.decide(work, known, scheduled=False)
     stands: records.Standing | None = last
     if known.growing.helped.keys() - remembered.growing.helped.keys():
@@ -140,26 +134,26 @@ def _let_stand(work: desk.Work, last: records.Standing) -> _Schedule:
 
 
 def _schedule(
-    work: desk.Work, last: records.Standing | None, ended: Callable[[Phase], None]
+    work: cycle_context.Work, last: records.Standing | None, ended: Callable[[Phase], None]
 ) -> _Schedule:
     """Make the schedule and apply it; as of the moment of ``last`` where that still stands."""
     at = work.now if last is None else last.at
-    situation = snapshots.build(work, at)
+    situation = snapshot_builder.build(work, at)
     ended("snapshot")
-    decided = schedule.schedule(situation.snapshot)
+    decided = scheduling_cycle.schedule(situation.snapshot)
     ended("schedule")
-    placing.apply(work, situation, decided)
+    apply_schedule.apply(work, situation, decided)
     ended("place")
     if at < decided.wake_at < math.inf:
         work.wake_schedule(decided.wake_at)
-    new = standing.made(work, at, situation.snapshot, decided)
+    new = schedule_reuse.made(work, at, situation.snapshot, decided)
     usage = _queue_usage(work, situation, decided)
     remembered = autoscaling.decide(
         work, _remembered(work, situation, decided, usage), scheduled=True
     )
-    if hopeless.kinds(work, situation.capped) != situation.let_last:
+    if unschedulable.kinds(work, situation.capped) != situation.let_last:
         new = None  # quotas let others through by what was told now
-        work.wake(work.now + hopeless.AGAIN_S)
+        work.wake(work.now + unschedulable.AGAIN_S)
     if new is None and work.schedule_at is not None:
         work.wake(work.schedule_at)
     starts = {
@@ -171,12 +165,12 @@ def _schedule(
     return _Schedule(new, usage, decided.promised, remembered, starts)
 
 
-def _outcome(work: desk.Work, schedule_: _Schedule) -> outcome.Outcome:
+def _outcome(work: cycle_context.Work, schedule_: _Schedule) -> outcome.Outcome:
     stands = schedule_.stands
     if stands is not None and stands.wake_at is not None:
         work.wake(stands.wake_at)
     renewed_jobs = work.renewed_jobs()
-    found = drifts.find(work, schedule_.queues)
+    found = detection.find(work, schedule_.queues)
     return outcome.Outcome(
         now=work.now,
         desired_generation=work.desired.generation,
@@ -210,9 +204,9 @@ def _outcome(work: desk.Work, schedule_: _Schedule) -> outcome.Outcome:
 
 
 def _queue_usage(
-    work: desk.Work, situation: snapshots.Situation, decided: decisions.Decisions
+    work: cycle_context.Work, situation: snapshot_builder.Situation, decided: decisions.Decisions
 ) -> tuple[outcome.QueueUsage, ...]:
-    table: columns.QueueColumns = situation.snapshot.queues
+    table: snapshots.QueueColumns = situation.snapshot.queues
     queues = work.desired.structure.queues
     allocated = table.allocated.tolist()
     above = table.parent.tolist()
@@ -222,7 +216,7 @@ def _queue_usage(
     for attempt in work.attempts.values():
         if attempt.state is AttemptState.ENDED or attempt.id in work.observed.attempts:
             continue
-        spec = held.spec_of(work, attempt.job)
+        spec = running_gangs.spec_of(work, attempt.job)
         if spec is None:
             continue
         if attempt.job not in came and attempt.job not in situation.held.running.get(
@@ -257,7 +251,7 @@ def _queue_usage(
 
 
 def _by_pool(
-    queue: desired.Queue, situation: snapshots.Situation, share: decisions.QueueShare
+    queue: desired.Queue, situation: snapshot_builder.Situation, share: decisions.QueueShare
 ) -> tuple[outcome.PoolUsage, ...]:
     """What a queue has in pools with amounts of their own, those first that it names itself."""
     pools = situation.snapshot.pools
@@ -283,15 +277,15 @@ def _by_pool(
     return tuple(found)
 
 
-_UNMEASURED = (columns.UNLIMITED, columns.UNLIMITED, columns.UNLIMITED)
+_UNMEASURED = (snapshots.UNLIMITED, snapshots.UNLIMITED, snapshots.UNLIMITED)
 
 
-def _countable(amounts: columns.Vector) -> columns.Vector:
+def _countable(amounts: snapshots.Vector) -> snapshots.Vector:
     """What many jobs ask for together may be more than what is stored can hold."""
-    cpu, memory, gpu = (min(amount, columns.UNLIMITED) for amount in amounts)
+    cpu, memory, gpu = (min(amount, snapshots.UNLIMITED) for amount in amounts)
     return (cpu, memory, gpu)
 
 
-def _measured(share: columns.Vector) -> tuple[int | None, int | None, int | None]:
-    cpu, memory, gpu = (None if amount >= columns.UNLIMITED else amount for amount in share)
+def _measured(share: snapshots.Vector) -> tuple[int | None, int | None, int | None]:
+    cpu, memory, gpu = (None if amount >= snapshots.UNLIMITED else amount for amount in share)
     return (cpu, memory, gpu)

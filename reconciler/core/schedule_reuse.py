@@ -8,18 +8,17 @@ slack of a deadline) is reckoned by ``Standing.at``, which moves only when a sch
 anyhow, or after a minute: so leaving a schedule out is no approximation.
 """
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import overrides
-from reconciler.core.nodes import unschedulable_nodes as closing
+from reconciler.core import cycle_context, overrides
+from reconciler.core.nodes import unschedulable_nodes
 from reconciler.model.state import records
 from reconciler.scheduling import decisions
-from reconciler.scheduling.inputs import snapshots as snapshot
+from reconciler.scheduling.inputs import snapshots
 
 #: How long what time changes steadily is taken to be as it was, while something waits to start.
 SAMPLE_S = 60.0
 
 
-def find(work: desk.Work) -> records.Standing | None:
+def find(work: cycle_context.Work) -> records.Standing | None:
     """The last schedule's standing if the phases before it changed nothing it was made from."""
     standing = work.observed.standing
     if standing is None or standing.generation != work.desired.generation:
@@ -43,7 +42,7 @@ def find(work: desk.Work) -> records.Standing | None:
 
 
 def made(
-    work: desk.Work, at: float, situation: snapshot.Snapshot, decided: decisions.Decisions
+    work: cycle_context.Work, at: float, situation: snapshots.Snapshot, decided: decisions.Decisions
 ) -> records.Standing | None:
     """What a schedule stands for; None where it changed what the next one is made from."""
     if decided.placements or decided.evictions:
@@ -62,6 +61,6 @@ def _other(before: records.NodeRecord | None, now: records.NodeRecord) -> bool:
         before is None
         or now.state is not before.state
         or now.pool != before.pool
-        or closing.words(now) != closing.words(before)
+        or unschedulable_nodes.words(now) != unschedulable_nodes.words(before)
         or (now.inventory is not before.inventory and now.inventory != before.inventory)
     )

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reconciler import package_data as resources
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.local import local_cluster as localcluster
+from reconciler import package_data
+from reconciler.desired.git import git_commands
+from reconciler.operations.client import api_client
+from reconciler.operations.local import local_cluster
 
 #: How often the story looks at the cluster while it waits for something.
 LOOK_S = 0.1
@@ -41,20 +41,20 @@ class Stage:
         self._interrupted = interrupted
         #: Whether the folder is this performance's.
         self.prepared = False
-        self.cluster = localcluster.LocalCluster(
+        self.cluster = local_cluster.LocalCluster(
             folder=self.folder,
             repository=str(self.folder / "repository.git"),
             branch="main",
-            listen=f"127.0.0.1:{localcluster.free_port()}",
+            listen=f"127.0.0.1:{local_cluster.free_port()}",
             identity="demo@example.org",
         )
-        self._api: clients.Client | None = None
+        self._api: api_client.Client | None = None
 
     @property
-    def api(self) -> clients.Client:
+    def api(self) -> api_client.Client:
         """The users' API of the cluster."""
         if self._api is None:
-            self._api = clients.Client(self.cluster.endpoint)
+            self._api = api_client.Client(self.cluster.endpoint)
         return self._api
 
     def prepare(self) -> None:
@@ -77,7 +77,7 @@ class Stage:
         self.prepared = True
         self.git("init", "--quiet", "--bare", "--initial-branch", "main", "repository.git")
         self.git("clone", "--quiet", "repository.git", "clone")
-        for path in sorted(resources.cluster_state().glob("*.yaml")):
+        for path in sorted(package_data.cluster_state().glob("*.yaml")):
             shutil.copy(path, self.clone / path.name)
         self.commit("Describe the cluster: a pool of four nodes, queues, priorities")
 
@@ -90,15 +90,15 @@ class Stage:
         """
         try:
             self.cluster.start(self._interrupted)
-        except localcluster.StoppedError:
+        except local_cluster.StoppedError:
             raise Interrupted from None
-        except localcluster.ClusterError as error:
+        except local_cluster.ClusterError as error:
             raise StoryError(str(error)) from error
 
     def git(self, *arguments: str, folder: Path | None = None) -> str:
         """Run git with an identity of the demo's own and nobody's configuration."""
         environment = {
-            **gitobjects.environment(),
+            **git_commands.environment(),
             "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_CONFIG_SYSTEM": os.devnull,
             "GIT_AUTHOR_NAME": "Demo",
@@ -133,7 +133,7 @@ class Stage:
         folder = self.clone / "jobs"
         folder.mkdir(exist_ok=True)
         for name in names:
-            source = resources.cluster_state() / "jobs" / f"{name}.yaml"
+            source = package_data.cluster_state() / "jobs" / f"{name}.yaml"
             shutil.copy(source, folder / source.name)
         self.commit(f"Submit {', '.join(names)}")
 
@@ -152,7 +152,7 @@ class Stage:
                 raise StoryError(f"the controller has ended while this was waited for: {what}")
             try:
                 found = look()
-            except clients.ApiError as error:
+            except api_client.ApiError as error:
                 if error.status not in (0, 404, 503):
                     raise
                 found = None

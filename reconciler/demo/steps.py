@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from reconciler.demo import environment as stages
+from reconciler.demo import environment
 from reconciler.model import desired
 from reconciler.model.values import paragraphs, times
 
@@ -65,7 +65,7 @@ class Teller:
 class Story:
     """The steps, in order; each uses commits and public commands and checks by the API."""
 
-    def __init__(self, stage: stages.Stage, teller: Teller) -> None:
+    def __init__(self, stage: environment.Stage, teller: Teller) -> None:
         self.stage = stage
         self.say = teller.say
 
@@ -95,7 +95,7 @@ class Story:
         self._where(job)
         places = {attempt["node"] for attempt in job["attempts"]}
         if len(places) != 2:
-            raise stages.StoryError(f"4 ranks on {len(places)} nodes; expected 2 on each of 2")
+            raise environment.StoryError(f"4 ranks on {len(places)} nodes; expected 2 on each of 2")
         first = self.stage.until("a loss is printed", lambda: self._losses("train"))
         self.say(f"the ranks have met; after {first[0][0]} steps the loss is {first[0][1]}")
         self.stage.until("a checkpoint is written", self._checkpoint)
@@ -130,7 +130,7 @@ class Story:
             "background goes on", lambda: self._line("background", "begins at")
         )
         if resumed.endswith("begins at 0"):
-            raise stages.StoryError("background began at zero again")
+            raise environment.StoryError("background began at zero again")
         self.say(f"background is back: {resumed}")
 
     def agent_dies(self) -> None:
@@ -140,7 +140,7 @@ class Story:
         before = {attempt["id"] for attempt in _live(job)}
         nodes = self.stage.cluster.nodes
         if nodes is None:
-            raise stages.StoryError("there are no nodes")
+            raise environment.StoryError("there are no nodes")
         steps = len(self._losses("train"))
         nodes.kill_agent(node)
         self.say(f"the agent of {node} is dead (SIGKILL); its tasks go on")
@@ -148,7 +148,7 @@ class Story:
         self.stage.until("training goes on", lambda: len(self._losses("train")) > steps)
         after = {attempt["id"] for attempt in _live(self.stage.job("train"))}
         if before != after:
-            raise stages.StoryError("tasks were started anew instead of adopted")
+            raise environment.StoryError("tasks were started anew instead of adopted")
         self.say("a new agent has adopted them: the same attempts go on, the loss still falls")
 
     def node_dies(self) -> None:
@@ -157,7 +157,7 @@ class Story:
         node = _live(job)[-1]["node"]
         nodes = self.stage.cluster.nodes
         if nodes is None:
-            raise stages.StoryError("there are no nodes")
+            raise environment.StoryError("there are no nodes")
         nodes.kill_node(node)
         self.say(f"{node} is dead with everything on it")
 
@@ -217,7 +217,7 @@ class Story:
         self.stage.until_state("train", "Succeeded", timeout_s=90)
         losses = self._losses("train")
         if not losses:
-            raise stages.StoryError("training has told no loss since it resumed")
+            raise environment.StoryError("training has told no loss since it resumed")
         self.say(f"training is done: loss {losses[-1][1]} after {losses[-1][0]} steps")
         self.stage.until_state("evaluate", "Succeeded")
         for line in self.stage.output("evaluate").splitlines():
@@ -331,7 +331,7 @@ def play(folder: Path, *, keep: bool) -> int:
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     teller = Teller()
-    stage = stages.Stage(folder, lambda: asked)
+    stage = environment.Stage(folder, lambda: asked)
     story = Story(stage, teller)
     began = time.monotonic()
     steps: list[Step] = []
@@ -347,10 +347,10 @@ def play(folder: Path, *, keep: bool) -> int:
         story.table()
         while keep and not asked:
             time.sleep(0.2)
-    except stages.Interrupted:
+    except environment.Interrupted:
         teller.say("interrupted")
         code = 130
-    except stages.StoryError as error:
+    except environment.StoryError as error:
         teller.say(f"this went wrong: {error}")
         teller.say(f"logs: {stage.cluster.state}")
         code = 1

@@ -13,11 +13,9 @@ from typing import Protocol
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.observed import health_checks as checks
-from reconciler.model.observed import storage as staging
-from reconciler.model.policy import drift_kinds as drift
-from reconciler.model.protocol import agent_messages as wire
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.observed import health_checks, storage
+from reconciler.model.policy import drift_kinds
+from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import identifiers, outcome, records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values import hostlists
@@ -26,8 +24,8 @@ from reconciler.model.values import hostlists
 class _Watched(msgspec.Struct, frozen=True):
     """What a node is to see to beside its tasks."""
 
-    checks: checks.Plan | None
-    volumes: tuple[staging.WantedVolume, ...]
+    checks: health_checks.Plan | None
+    volumes: tuple[storage.WantedVolume, ...]
     mig: desired.MigPlan | None
     pool: str
 
@@ -56,7 +54,7 @@ class Held(Protocol):
         """Nodes by name."""
 
     @property
-    def remedies(self) -> tuple[drift.Remedy, ...]:
+    def remedies(self) -> tuple[drift_kinds.Remedy, ...]:
         """Tries of the last day to make differences right."""
 
 
@@ -87,7 +85,7 @@ class AgentsEngine:
         actions: Iterable[outcome.Action],
         structure: desired.Structure,
         memory: Held,
-    ) -> list[link.NodeUpdate]:
+    ) -> list[loop_messages.NodeUpdate]:
         """The updates that follow from a committed outcome, one for each node it touches."""
         return [
             self.update(node, structure, memory, acknowledged)
@@ -124,13 +122,13 @@ class AgentsEngine:
         structure: desired.Structure,
         memory: Held,
         acknowledged: tuple[str, ...] = (),
-    ) -> link.NodeUpdate:
+    ) -> loop_messages.NodeUpdate:
         """The node's whole set as it is now, under a new version."""
         version = self._versions.get(node, 0) + 1
         self._versions[node] = version
         wanted = self._set(node, structure, memory)
         leases = [one.lease_s for one in wanted.templates.values() if one.lease_s is not None]
-        return link.NodeUpdate(
+        return loop_messages.NodeUpdate(
             node=node,
             epoch=self.epoch,
             version=version,
@@ -139,8 +137,10 @@ class AgentsEngine:
             lease_s=min(leases, default=None),
         )
 
-    def _set(self, node: str, structure: desired.Structure, memory: Held) -> wire.AssignmentSet:
-        templates: dict[str, wire.TaskTemplate] = {}
+    def _set(
+        self, node: str, structure: desired.Structure, memory: Held
+    ) -> agent_messages.AssignmentSet:
+        templates: dict[str, agent_messages.TaskTemplate] = {}
         assignments = []
         for attempt_id in memory.attempts_by_node.get(node, ()):
             attempt = memory.attempts[attempt_id]
@@ -153,7 +153,7 @@ class AgentsEngine:
                 record = memory.nodes.get(node)
                 templates[template] = self._template(job.spec, attempt, structure, record)
             assignments.append(
-                wire.Assignment(
+                agent_messages.Assignment(
                     attempt=attempt.id,
                     template=template,
                     boot_id=attempt.boot_id,
@@ -176,7 +176,7 @@ class AgentsEngine:
             )
         remedies = tuple(one for one in memory.remedies if one.open and one.node == node)
         watched = self._plans[node] = _watched(node, structure, memory)
-        return wire.AssignmentSet(
+        return agent_messages.AssignmentSet(
             templates=templates,
             assignments=tuple(assignments),
             remedies=remedies,
@@ -213,11 +213,11 @@ class AgentsEngine:
         attempt: records.AttemptRecord,
         structure: desired.Structure,
         node: records.NodeRecord | None,
-    ) -> wire.TaskTemplate:
+    ) -> agent_messages.TaskTemplate:
         group = next(group for group in spec.groups if group.name == attempt.group)
         pool = structure.pools.get(node.pool) if node else None
         checkpoint = spec.checkpoint
-        return wire.TaskTemplate(
+        return agent_messages.TaskTemplate(
             job=spec.name,
             run=spec.run,
             group=group.name,
@@ -276,19 +276,19 @@ def _mounted(volume: desired.Volume | None) -> desired.Volume | None:
     return volume if volume is not None and volume.objects is None else None
 
 
-def _stage(spec: desired.Job, structure: desired.Structure) -> staging.Plan:
+def _stage(spec: desired.Job, structure: desired.Structure) -> storage.Plan:
     """What each task copies, of volumes that are there."""
     if not (spec.stage.ins or spec.stage.outs):
-        return staging.Plan()
+        return storage.Plan()
     known = structure.volumes
-    return staging.Plan(
+    return storage.Plan(
         tuple(
-            staging.In(one.name, known[one.volume].store(), one.path, one.sha256, one.checksums)
+            storage.In(one.name, known[one.volume].store(), one.path, one.sha256, one.checksums)
             for one in spec.stage.ins
             if one.volume in known
         ),
         tuple(
-            staging.Out(one.path, known[one.volume].store(), one.to, one.when)
+            storage.Out(one.path, known[one.volume].store(), one.to, one.when)
             for one in spec.stage.outs
             if one.volume in known
         ),
@@ -301,7 +301,7 @@ def _watched(node: str, structure: desired.Structure, memory: Held) -> _Watched:
     record = memory.nodes.get(node)
     pool = record.pool if record else ""
     volumes = tuple(
-        staging.WantedVolume(
+        storage.WantedVolume(
             one.name, one.mount_path, one.file_system, one.source, one.read_only is False
         )
         for one in structure.volumes.values()
@@ -318,7 +318,7 @@ def _cut(pool: desired.Pool | None) -> desired.MigPlan | None:
     return desired.MigPlan(pool.mig, pool.mig_take_over)
 
 
-def plan_of(node: str, structure: desired.Structure, memory: Held) -> checks.Plan | None:
+def plan_of(node: str, structure: desired.Structure, memory: Held) -> health_checks.Plan | None:
     """The checks that the pool of a node asks for."""
     record = memory.nodes.get(node)
     pool = structure.pools.get(record.pool) if record else None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from reconciler.metrics import starvation as starving
+from reconciler.metrics import starvation
 from reconciler.model.state import records
 from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState
 from reconciler.model.values.resources import Resources
@@ -117,7 +117,7 @@ class Sums:
         self.by_state: Counter[tuple[str, str]] = Counter()
         self.by_reason: Counter[tuple[str, str]] = Counter()
         self.gpus_by_reason: Counter[tuple[str, str]] = Counter()
-        self.asked_by_reason: dict[starving.Whose, starving.Asked] = {}
+        self.asked_by_reason: dict[starvation.Whose, starvation.Asked] = {}
         self.wanted: dict[str, list[int]] = {}
         self.held: dict[str, list[int]] = {}
         self.gpus_of: Counter[tuple[str, str]] = Counter()
@@ -162,8 +162,8 @@ class Sums:
             else:
                 oldest.remove(name)
 
-    def _ask(self, key: starving.Whose, job: Job, sign: int) -> None:
-        asked = self.asked_by_reason.setdefault(key, starving.Asked(0, [0, 0, 0]))
+    def _ask(self, key: starvation.Whose, job: Job, sign: int) -> None:
+        asked = self.asked_by_reason.setdefault(key, starvation.Asked(0, [0, 0, 0]))
         asked.elements += sign * job.waiting
         for position, amount in enumerate(job.least):
             asked.least[position] += sign * amount

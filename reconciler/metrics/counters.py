@@ -13,12 +13,9 @@ from typing import Protocol, get_args
 
 import msgspec
 
-from reconciler.metrics import cluster_totals as sums
-from reconciler.metrics import starvation as starving
-from reconciler.model.policy import drift_kinds as drift
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import outcome, records
-from reconciler.model.state import scheduler_state as recollection
+from reconciler.metrics import cluster_totals, starvation
+from reconciler.model.policy import drift_kinds
+from reconciler.model.state import instance_records, outcome, records, scheduler_state
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import FINISHED_JOB_STATES, AttemptState, EndReason
 
@@ -35,7 +32,7 @@ OWNERS_MAX = 1000
 QUEUES_MAX = 1000
 OTHER = "(other)"
 #: How a try at making a difference right ends.
-REMEDY_ENDS = tuple(state for state in get_args(drift.RemedyState) if state != "ordered")
+REMEDY_ENDS = tuple(state for state in get_args(drift_kinds.RemedyState) if state != "ordered")
 #: An attempt that fails within this time may have failed for its node.
 QUICK_S = 60.0
 #: Every kind of action by the tag that it has in the journal too.
@@ -153,15 +150,19 @@ class Counters:
         self.failures: Counter[str] = Counter()
         self.defects: dict[str, int] = dict.fromkeys(DEFECT_PARTS, 0)
         self.remedied: Counter[tuple[str, str]] = Counter(
-            {(verb, result): 0 for verb in get_args(drift.RemedyVerb) for result in REMEDY_ENDS}
+            {
+                (verb, result): 0
+                for verb in get_args(drift_kinds.RemedyVerb)
+                for result in REMEDY_ENDS
+            }
         )
         self.gpu_seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.queues: tuple[outcome.QueueUsage, ...] = ()
         #: Tries of the last cycle, and those of them that have ended; None before the first.
-        self._remedies: Sequence[drift.Remedy] | None = None
+        self._remedies: Sequence[drift_kinds.Remedy] | None = None
         self._remedied: set[str] = set()
         self._accrued_at: float | None = None
-        self._sums: sums.Sums | None = None
+        self._sums: cluster_totals.Sums | None = None
         self._starved: Mapping[str, tuple[int, int, int]] | None = None
         self._ended_open: set[str] = set()
 
@@ -204,7 +205,7 @@ class Counters:
         if self._sums is not None:  # else all are counted when they are first asked for
             self._follow(self._sums, decided)
 
-    def _count_remedies(self, known: Sequence[drift.Remedy]) -> None:
+    def _count_remedies(self, known: Sequence[drift_kinds.Remedy]) -> None:
         """Count tries that have ended since the last cycle; a list that stands is not looked at."""
         if known is self._remedies:
             return
@@ -215,7 +216,7 @@ class Counters:
                     self.remedied[one.verb, one.state] += 1
         self._remedies, self._remedied = known, ended
 
-    def _follow(self, kept: sums.Sums, decided: outcome.Outcome) -> None:
+    def _follow(self, kept: cluster_totals.Sums, decided: outcome.Outcome) -> None:
         self._accrue(kept, decided.now)
         for job in decided.jobs:
             self._count_job(kept, job)
@@ -227,7 +228,7 @@ class Counters:
             if whose not in self.gpu_seconds and len(self.gpu_seconds) < OWNERS_MAX:
                 self.gpu_seconds[whose] = 0.0
 
-    def _accrue(self, kept: sums.Sums, now: float) -> None:
+    def _accrue(self, kept: cluster_totals.Sums, now: float) -> None:
         """Charge GPUs that were held since the last time."""
         since = self._accrued_at if self._accrued_at is not None else now
         self._accrued_at = max(now, since)
@@ -250,7 +251,7 @@ class Counters:
         else:
             self._ended_open.add(attempt.id)
 
-    def _count_job(self, kept: sums.Sums, job: records.JobRecord) -> None:
+    def _count_job(self, kept: cluster_totals.Sums, job: records.JobRecord) -> None:
         before, now = kept.job(job)
         if job.finished and (before is None or before.state is not now.state):
             self.finished[job.state.value] += 1
@@ -265,10 +266,10 @@ class Counters:
             waited_s = max(0.0, job.started_at - job.submitted_at)
             waits.observe(waited_s, job=job.name, at=job.started_at)
 
-    def sums(self, memory: "ClusterState", now: float) -> sums.Sums:
+    def sums(self, memory: "ClusterState", now: float) -> cluster_totals.Sums:
         """The sums; ``memory`` is gone through the first time only."""
         if self._sums is None:
-            self._sums = sums.Sums({**memory.jobs, **memory.aside}, memory.attempts)
+            self._sums = cluster_totals.Sums({**memory.jobs, **memory.aside}, memory.attempts)
             self._accrued_at = now
         return self._sums
 
@@ -276,7 +277,7 @@ class Counters:
         """What each queue is guaranteed, could use and does not have, as of the last cycle."""
         if self._starved is None:
             asked = self.sums(memory, now).asked_by_reason
-            self._starved = starving.amounts(self.queues, asked, memory.reasons)
+            self._starved = starvation.amounts(self.queues, asked, memory.reasons)
         return self._starved
 
     def starved_in_pools(self, memory: "ClusterState", now: float) -> Mapping[tuple[str, str], int]:
@@ -284,7 +285,7 @@ class Counters:
         if not any(queue.pools for queue in self.queues):
             return {}
         asked = self.sums(memory, now).asked_by_reason
-        return starving.in_pools(self.queues, asked, memory.reasons)
+        return starvation.in_pools(self.queues, asked, memory.reasons)
 
 
 def _is_quick_failure(attempt: records.AttemptRecord) -> bool:
@@ -329,17 +330,17 @@ class ClusterState(Protocol):
         """What was done behind git and is in force."""
 
     @property
-    def recollection(self) -> recollection.Recollection:
+    def recollection(self) -> scheduler_state.Recollection:
         """What the scheduler remembers: of it, what budgets have spent."""
 
     @property
-    def remedies(self) -> Sequence[drift.Remedy]:
+    def remedies(self) -> Sequence[drift_kinds.Remedy]:
         """Tries at making differences right, for a day."""
 
     @property
-    def drift(self) -> Sequence[drift.Drift]:
+    def drift(self) -> Sequence[drift_kinds.Drift]:
         """Differences between git and what is."""
 
     @property
-    def provisions(self) -> Mapping[str, provisioning.Provision]:
+    def provisions(self) -> Mapping[str, instance_records.Provision]:
         """What is behind the nodes of pools that come and go."""

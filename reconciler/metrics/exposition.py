@@ -17,7 +17,7 @@ from reconciler.metrics import openmetrics
 from reconciler.metrics.cluster_totals import Sums
 from reconciler.metrics.counters import WAIT_BUCKETS, ClusterState, Counters, Histogram
 from reconciler.model import desired
-from reconciler.model.metrics import sample_text as text
+from reconciler.model.metrics import sample_text
 from reconciler.model.metrics.metric_table import TABLE
 from reconciler.model.policy.drift_kinds import HEALING_VERBS
 from reconciler.model.state import outcome, records
@@ -58,7 +58,7 @@ def disk_of(folder: Path, store: Path | None = None) -> Disk | None:
     return Disk(disk.f_bavail * block, disk.f_blocks * block, store_bytes)
 
 
-class Text(text.Text):
+class Text(sample_text.Text):
     """A page that histograms can be put on, too."""
 
     def put_histogram(self, name: str, histogram: Histogram, *labels: str) -> None:
@@ -70,15 +70,17 @@ class Text(text.Text):
         for bucket, (bound, count) in enumerate(zip(bounds, histogram.counts, strict=True)):
             seen += count
             # "1.0", not "1": OpenMetrics has one way to write a bound, and both forms say the same
-            shown = text.labels([*pairs, ("le", "+Inf" if bound == math.inf else repr(bound))])
+            shown = sample_text.labels(
+                [*pairs, ("le", "+Inf" if bound == math.inf else repr(bound))]
+            )
             lines.append(f"{name}_bucket{shown} {seen}")
             exemplar = histogram.exemplars.get(bucket)
             if exemplar is not None and len(exemplar.job) <= _JOB_MAX:
-                whose = text.labels([(_JOB, exemplar.job)])
-                value, at = text.number(exemplar.value), text.number(exemplar.at)
+                whose = sample_text.labels([(_JOB, exemplar.job)])
+                value, at = sample_text.number(exemplar.value), sample_text.number(exemplar.at)
                 lines.append(f"{openmetrics.EXEMPLAR}{whose} {value} {at}")
-        lines.append(f"{name}_sum{text.labels(pairs)} {text.number(histogram.total)}")
-        lines.append(f"{name}_count{text.labels(pairs)} {seen}")
+        lines.append(f"{name}_sum{sample_text.labels(pairs)} {sample_text.number(histogram.total)}")
+        lines.append(f"{name}_count{sample_text.labels(pairs)} {seen}")
         self.put_lines(name, lines)
 
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from typing import NamedTuple
 
-from reconciler.metrics import exposition as pages
+from reconciler.metrics import exposition
 from reconciler.metrics.counters import DURATION_BUCKETS, Histogram
 
 #: The most handlers that are told apart; there are fewer.
@@ -50,7 +50,7 @@ class Answers:
 
     def render(self, *, open_sessions: int, other_sessions: int) -> bytes:
         """The server's part of the cluster's page."""
-        page = pages.Text("server")
+        page = exposition.Text("server")
         for labels, count in sorted(self._counts.items()):
             page.put("muster_api_requests_total", count, *labels)
         for handler, durations in sorted(self._durations.items()):
@@ -62,5 +62,5 @@ class Answers:
                 page.put("muster_audit_intact", int(self.audit.intact))
             page.put("muster_audit_verified_timestamp_seconds", self.audit.at)
         page.put("muster_api_process_cpu_seconds_total", time.process_time())
-        page.put("muster_api_process_resident_memory_bytes", pages.resident_bytes())
+        page.put("muster_api_process_resident_memory_bytes", exposition.resident_bytes())
         return page.render()

@@ -9,17 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from reconciler.model.state import outcome
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import outcome, pending_reasons
 
 #: Reasons of work that could start if there was room for it.
 FOR_ROOM = frozenset(
     {
-        reasons.ReasonCode.FRAGMENTED,
-        reasons.ReasonCode.INSUFFICIENT_RESOURCES,
-        reasons.ReasonCode.WAITING_FOR_EVICTIONS,
-        reasons.ReasonCode.RESERVED,
-        reasons.ReasonCode.BEHIND,
+        pending_reasons.ReasonCode.FRAGMENTED,
+        pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES,
+        pending_reasons.ReasonCode.WAITING_FOR_EVICTIONS,
+        pending_reasons.ReasonCode.RESERVED,
+        pending_reasons.ReasonCode.BEHIND,
     }
 )
 
@@ -43,7 +42,7 @@ class Asked(msgspec.Struct):
 def amounts(
     queues: Sequence[outcome.QueueUsage],
     asked: Mapping[Whose, Asked],
-    why: Mapping[str, tuple[reasons.Reason, ...]],
+    why: Mapping[str, tuple[pending_reasons.Reason, ...]],
 ) -> dict[str, tuple[int, int, int]]:
     """Of each queue, children included, what it lacks of its guarantee and asks for.
 
@@ -71,7 +70,7 @@ def amounts(
 def in_pools(
     queues: Sequence[outcome.QueueUsage],
     asked: Mapping[Whose, Asked],
-    why: Mapping[str, tuple[reasons.Reason, ...]],
+    why: Mapping[str, tuple[pending_reasons.Reason, ...]],
 ) -> dict[tuple[str, str], int]:
     """The same of queue and pool, in milli-GPUs: what is guaranteed there, for work that has to go
     there.
@@ -96,7 +95,7 @@ def in_pools(
     return lacks
 
 
-def _waits_for_room(told: tuple[reasons.Reason, ...] | None) -> bool:
+def _waits_for_room(told: tuple[pending_reasons.Reason, ...] | None) -> bool:
     return bool(told) and told is not None and told[0].code in FOR_ROOM
 
 

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from reconciler.metrics.counters import ClusterState, Counters
 from reconciler.model import desired
-from reconciler.model.state import outcome, records
-from reconciler.model.state import usage_rollups as rollups
+from reconciler.model.state import outcome, records, usage_rollups
 from reconciler.model.state.states import AttemptState, EndReason
 
 #: Of a longer silence nobody knows what the GPUs did.
@@ -22,7 +21,7 @@ GAP_S_MAX = 120.0
 #: different reasons that takes longer than a cycle may.
 LOOK_EVERY_S = 10.0
 #: The longest attempt that is split into hours; older ones are charged from there.
-SPAN_S_MAX = 400 * rollups.DAY_S
+SPAN_S_MAX = 400 * usage_rollups.DAY_S
 
 
 class Meter:
@@ -33,10 +32,10 @@ class Meter:
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._usage: dict[rollups.UsageKey, rollups.Usage] = {}
-        self._waits: dict[rollups.WaitKey, rollups.Wait] = {}
-        self._shares: dict[rollups.ShareKey, rollups.Share] = {}
-        self._pool_shares: dict[rollups.PoolShareKey, rollups.PoolShare] = {}
+        self._usage: dict[usage_rollups.UsageKey, usage_rollups.Usage] = {}
+        self._waits: dict[usage_rollups.WaitKey, usage_rollups.Wait] = {}
+        self._shares: dict[usage_rollups.ShareKey, usage_rollups.Share] = {}
+        self._pool_shares: dict[usage_rollups.PoolShareKey, usage_rollups.PoolShare] = {}
         self._queues: tuple[outcome.QueueUsage, ...] = ()
         self._shared_at: float | None = None
         #: What queues lacked when it was last looked, and when that was.
@@ -100,15 +99,15 @@ class Meter:
             self._heard_at, self._busy = heard_at, busy
             raise
 
-    def take(self) -> rollups.Rollup:
+    def take(self) -> usage_rollups.Rollup:
         """What has come together since the last time."""
-        taken = rollups.Rollup(self._usage, self._waits, self._shares, self._pool_shares)
+        taken = usage_rollups.Rollup(self._usage, self._waits, self._shares, self._pool_shares)
         self._usage, self._waits, self._shares, self._pool_shares = {}, {}, {}, {}
         return taken
 
     def _share(self, decided: outcome.Outcome, memory: ClusterState) -> None:
         since = self._shared_at if self._shared_at is not None else decided.now
-        spans = rollups.by_hour(max(since, decided.now - rollups.DAY_S), decided.now)
+        spans = usage_rollups.by_hour(max(since, decided.now - usage_rollups.DAY_S), decided.now)
         lacks = self._lacks(memory, decided.now) if spans else {}
         for hour, span_s in spans:
             for queue in self._queues:
@@ -130,12 +129,12 @@ class Meter:
         return self._lacked
 
     def _share_of(self, queue: outcome.QueueUsage, hour: int, span_s: float, lacks: int) -> None:
-        key = rollups.ShareKey(hour, queue.name)
-        before = self._shares.get(key, rollups.Share())
+        key = usage_rollups.ShareKey(hour, queue.name)
+        before = self._shares.get(key, usage_rollups.Share())
         has, wants = queue.allocated[2], queue.demand[2]
         due = queue.guaranteed[2] or 0
         fair = queue.fair_share[2] or 0
-        self._shares[key] = rollups.Share(
+        self._shares[key] = usage_rollups.Share(
             before.guaranteed_gpu_s + due * span_s / 1000,
             before.fair_gpu_s + fair * span_s / 1000,
             before.allocated_gpu_s + has * span_s / 1000,
@@ -148,9 +147,9 @@ class Meter:
         has, wants = pool.allocated[2], pool.demand[2]
         if not (due or fair or has or wants):
             return
-        key = rollups.PoolShareKey(hour, queue, pool.pool)
-        before = self._pool_shares.get(key, rollups.PoolShare())
-        self._pool_shares[key] = rollups.PoolShare(
+        key = usage_rollups.PoolShareKey(hour, queue, pool.pool)
+        before = self._pool_shares.get(key, usage_rollups.PoolShare())
+        self._pool_shares[key] = usage_rollups.PoolShare(
             before.guaranteed_gpu_s + due * span_s / 1000,
             before.fair_gpu_s + fair * span_s / 1000,
             before.allocated_gpu_s + has * span_s / 1000,
@@ -160,22 +159,22 @@ class Meter:
     def _wait(self, job: records.JobRecord, place: tuple[str, str]) -> None:
         started_at = job.submitted_at if job.started_at is None else job.started_at
         wait_s = max(0.0, started_at - job.submitted_at)
-        key = rollups.WaitKey(
-            int(started_at // rollups.DAY_S),
+        key = usage_rollups.WaitKey(
+            int(started_at // usage_rollups.DAY_S),
             job.spec.queue,
             job.spec.owner,
             *place,
-            rollups.bucket_of(wait_s),
+            usage_rollups.bucket_of(wait_s),
         )
-        before = self._waits.get(key, rollups.Wait())
-        self._waits[key] = rollups.Wait(before.jobs + 1, before.wait_s + wait_s)
+        before = self._waits.get(key, usage_rollups.Wait())
+        self._waits[key] = usage_rollups.Wait(before.jobs + 1, before.wait_s + wait_s)
 
     def _charge(self, attempt: records.AttemptRecord, memory: ClusterState, now: float) -> None:
         measured = self._busy.pop(attempt.id, (0.0, 0.0))
         job = memory.jobs.get(attempt.job)
         spec = job.spec if job is not None and job.key == attempt.job_key else None
         for key, usage in usage_of(attempt, spec, memory.nodes.get(attempt.node), now, measured):
-            self._usage[key] = self._usage.get(key, rollups.Usage()) + usage
+            self._usage[key] = self._usage.get(key, usage_rollups.Usage()) + usage
 
 
 def _starts(job: records.JobRecord, before: records.JobRecord | None) -> bool:
@@ -211,7 +210,7 @@ def _first_tasks(
 def _place(attempt: records.AttemptRecord | None, memory: ClusterState) -> tuple[str, str]:
     """The pool and the model of the GPUs of an attempt."""
     if attempt is None:
-        return rollups.UNKNOWN, rollups.UNKNOWN
+        return usage_rollups.UNKNOWN, usage_rollups.UNKNOWN
     node = memory.nodes.get(attempt.node)
     return _pool(attempt, node), _model(attempt, node)
 
@@ -227,12 +226,12 @@ def usage_of(
     node: records.NodeRecord | None,
     now: float,
     measured: tuple[float, float] = (0.0, 0.0),
-) -> list[tuple[rollups.UsageKey, rollups.Usage]]:
+) -> list[tuple[usage_rollups.UsageKey, usage_rollups.Usage]]:
     """What an attempt used up to its end, or to ``now``, by the hour."""
     ended = now if attempt.ended_at is None else attempt.ended_at
     began = max(attempt.assigned_at, ended - SPAN_S_MAX)
     span_s = max(0.0, ended - began)
-    parts = rollups.by_hour(began, ended) or [(int(ended // rollups.HOUR_S), 0.0)]
+    parts = usage_rollups.by_hour(began, ended) or [(int(ended // usage_rollups.HOUR_S), 0.0)]
     gpus, cpus = attempt.resources.gpu_milli / 1000, attempt.resources.cpu_milli / 1000
     limit_s = spec.time_limit_s if spec is not None else None
     asked_s = gpus * (span_s if limit_s is None else limit_s)
@@ -241,14 +240,14 @@ def usage_of(
     found = []
     for position, (hour, part_s) in enumerate(parts):
         part = part_s / span_s if span_s else 1.0
-        key = rollups.UsageKey(
+        key = usage_rollups.UsageKey(
             hour,
             spec.queue if spec is not None else "",
             spec.owner if spec is not None else "",
             _pool(attempt, node),
             _model(attempt, node),
         )
-        usage = rollups.Usage(
+        usage = usage_rollups.Usage(
             attempts=int(over and position == len(parts) - 1),
             asked_gpu_s=asked_s * part,
             gpu_s=gpus * part_s,

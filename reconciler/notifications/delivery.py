@@ -23,9 +23,8 @@ import httpx
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.protocol import loop_messages as link
-from reconciler.notifications import credentials as secrets
-from reconciler.notifications import messages
+from reconciler.model.protocol import loop_messages
+from reconciler.notifications import credentials, messages
 
 log = logging.getLogger("muster.notices")
 
@@ -104,7 +103,7 @@ class Notifier:
         self._threads: dict[str, threading.Thread] = {}
         self._writing = threading.Lock()
         #: Who was not told at the last try, by name; and the channels among them.
-        self._untold: dict[str, link.Untold] = {}
+        self._untold: dict[str, loop_messages.Untold] = {}
         self._named: set[str] = set()
 
     def start(self) -> None:
@@ -171,7 +170,7 @@ class Notifier:
             }
             return found | dict(self._counts)
 
-    def untold(self) -> tuple[link.Untold, ...]:
+    def untold(self) -> tuple[loop_messages.Untold, ...]:
         """Who can't be told now: whose last try failed, in order of name."""
         with self._changed:
             return tuple(one for _, one in sorted(self._untold.items()))
@@ -187,7 +186,7 @@ class Notifier:
                 return
             before = self._untold.get(name)
             since, tries = (before.since, before.tries) if before else (self._clock(), 0)
-            self._untold[name] = link.Untold(name, since, tries + 1, why)
+            self._untold[name] = loop_messages.Untold(name, since, tries + 1, why)
 
     def waiting(self) -> int:
         """How many wait to be sent."""
@@ -303,14 +302,14 @@ class Notifier:
         """Try once; after how many seconds to try again, None: never."""
         one.tries += 1
         try:
-            secret = secrets.read(self._folder, one.channel.secret)
+            secret = credentials.read(self._folder, one.channel.secret)
             made = messages.request(one.channel, one.notice, secret, self._clock())
             if made is None:
                 return None
             host = httpx.URL(made.url).netloc.decode("ascii", "replace")
-            secrets.require_host(self._folder, one.channel.secret, one.channel.kind, host)
+            credentials.require_host(self._folder, one.channel.secret, one.channel.kind, host)
             status, told, after_s = _post(made)
-        except (secrets.SecretError, httpx.HTTPError, httpx.InvalidURL) as error:
+        except (credentials.SecretError, httpx.HTTPError, httpx.InvalidURL) as error:
             # nothing of the request is told: its headers hold the secret
             status, told, after_s = 0, str(error) or type(error).__name__, None
         what = ": ".join(one for one in (f"status {status}" if status else "", told) if one)

@@ -14,8 +14,7 @@ from typing import Literal, get_args
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.rules import redaction as quoting
-from reconciler.model.rules import review_findings as judgement
+from reconciler.model.rules import redaction, review_findings
 from reconciler.model.values import times
 
 Reason = Literal[
@@ -88,9 +87,9 @@ def of_status(status: desired.SyncStatus, now: float) -> Notice | None:
     if status.sync == "Unknown":
         return Notice(REPOSITORY, "unreadable", revision, status.message, at)
     wrong = [problem for problem in status.problems if problem.severity == "error"]
-    errors = tuple(quoting.unquoted(problem).text() for problem in wrong)  # others read channels
+    errors = tuple(redaction.unquoted(problem).text() for problem in wrong)  # others read channels
     approve = tuple(f"muster approve {one.digest}" for one in status.held if one.digest)
-    if status.held and not any(p.rule in judgement.WHOLE for p in status.problems):
+    if status.held and not any(p.rule in review_findings.WHOLE for p in status.problems):
         message = status.held[0].message
         return Notice(REVISION, "held", revision, message, at, errors[:PROBLEMS_MAX], approve)
     if status.sync == "Synced":

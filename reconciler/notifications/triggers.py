@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from reconciler.model import desired
-from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.policy import drift_kinds
 from reconciler.model.state import events, outcome, records
 from reconciler.model.state.states import NodeState
 from reconciler.model.values import times
@@ -44,7 +44,7 @@ class Known(Protocol):
         """Nodes by name."""
 
     @property
-    def drift(self) -> Sequence[drift.Drift]:
+    def drift(self) -> Sequence[drift_kinds.Drift]:
         """Differences between git and what is."""
 
 

@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import get_args
 
-from reconciler.changes.clone import working_clone as clones
+from reconciler.changes.clone import working_clone
 from reconciler.model import desired
 from reconciler.model.documents import kinds
 from reconciler.model.policy import access
-from reconciler.model.values import suggestions as nearest
-from reconciler.operations.validate import folder_check as folders
-from reconciler.operations.validate import object_folders as places
+from reconciler.model.values import suggestions
+from reconciler.operations.validate import folder_check, object_folders
 
 
 class QuestionError(ValueError):
@@ -28,8 +27,8 @@ def folder_around(here: Path) -> Path:
         QuestionError: it is in no clone, or in one of several clusters.
     """
     try:
-        return places.clone_of(here, None, None).state
-    except clones.CloneError as error:
+        return object_folders.clone_of(here, None, None).state
+    except working_clone.CloneError as error:
         raise QuestionError(f"{error}; or name the folder with --folder") from None
 
 
@@ -41,7 +40,7 @@ def structure_of(found: desired.Desired) -> desired.Structure:
             what they allow.
     """
     for one in found.status.problems:
-        if one.rule == folders.NOTHING_WRITTEN:
+        if one.rule == folder_check.NOTHING_WRITTEN:
             raise QuestionError(f"nobody can tell by what stands here: {one.message}")
     errors = [one for one in found.status.problems if one.severity == "error"]
     if errors and found.status.structure_revision is None:
@@ -69,7 +68,7 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
     known = verbs.get(verb)
     if known is None:
         raise WordsError(
-            f"there is no verb {verb}{nearest.hint(verb, verbs)}; there are {', '.join(verbs)}"
+            f"there is no verb {verb}{suggestions.hint(verb, verbs)}; there are {', '.join(verbs)}"
         )
     if known == "approve":
         return access.of_approval(structure.access, who)
@@ -82,12 +81,14 @@ def can(structure: desired.Structure, who: str, verb: str, subject: str) -> acce
         if kind != "Queue":
             raise WordsError(f"jobs are put into queues: {verb} Queue/NAME, not {subject}")
         if name not in structure.queues:
-            raise QuestionError(f"there is no queue {name}{nearest.hint(name, structure.queues)}")
+            raise QuestionError(
+                f"there is no queue {name}{suggestions.hint(name, structure.queues)}"
+            )
         parents = {queue.name: queue.parent for queue in structure.queues.values()}
         above = access.ancestors(name, parents)
         return access.of_queue(structure.access, who, known, name, above)
     if kind not in kinds.STRUCTURAL_KINDS:
-        hint = nearest.hint(kind, sorted(kinds.STRUCTURAL_KINDS))
+        hint = suggestions.hint(kind, sorted(kinds.STRUCTURAL_KINDS))
         there = ", ".join(sorted(kinds.STRUCTURAL_KINDS))
         raise WordsError(f"there is no kind {kind} that rules are about{hint}; there are {there}")
     if known == "drain" and kind != "NodePool":

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import subprocesses as programs
+from reconciler.desired.git import git_commands, subprocesses
 
 GIT_TIMEOUT_S = 120.0
 #: The most files in conflict that are named.
@@ -43,7 +42,7 @@ def git(
     if work_tree is not None:
         environment["GIT_WORK_TREE"] = str(work_tree)
     try:
-        done = programs.run(
+        done = subprocesses.run(
             ["git", *arguments],
             environment=environment,
             timeout_s=GIT_TIMEOUT_S,
@@ -134,11 +133,11 @@ def _inside(folder: Path) -> dict[str, str]:
     if "GIT_DIR" not in environment:
         return environment
     try:
-        found = gitobjects.run(folder, "rev-parse", "--absolute-git-dir", good=(0, 128)).stdout
-    except gitobjects.GitError:
+        found = git_commands.run(folder, "rev-parse", "--absolute-git-dir", good=(0, 128)).stdout
+    except git_commands.GitError:
         found = b""
     if found and Path(_text(found)).resolve() != Path(environment["GIT_DIR"]).resolve():
-        return gitobjects.environment()
+        return git_commands.environment()
     environment.setdefault("GIT_WORK_TREE", str(Path.cwd()))
     return environment
 
@@ -147,7 +146,7 @@ def git_in(folder: Path, *arguments: str) -> str:
     """Git in a work tree, with the index that a commit under way is made from."""
     environment = _inside(folder)
     try:
-        done = programs.run(
+        done = subprocesses.run(
             ["git", "-C", str(folder), *arguments],
             environment=environment,
             timeout_s=GIT_TIMEOUT_S,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.model.state import instance_records as provisioning
+from reconciler.model.state import instance_records
 from reconciler.provisioning import scripts
 
 log = logging.getLogger("muster.provisioning")
@@ -37,7 +37,7 @@ class Runner:
     """
 
     def __init__(
-        self, folder: Path | None, state: Path, tell: Callable[[provisioning.Result], None]
+        self, folder: Path | None, state: Path, tell: Callable[[instance_records.Result], None]
     ) -> None:
         self._folder = folder
         self._state = state
@@ -46,12 +46,12 @@ class Runner:
         #: Orders that were begun, by key; those of them that run, by request; those that wait.
         self._known: set[str] = set()
         self._running: dict[tuple[str, str], threading.Thread] = {}
-        self._waiting: dict[str, provisioning.Order] = {}
+        self._waiting: dict[str, instance_records.Order] = {}
         self._stopping = threading.Event()
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._end_leftovers()
 
-    def want(self, orders: Iterable[provisioning.Order]) -> None:
+    def want(self, orders: Iterable[instance_records.Order]) -> None:
         """These orders are open now, and no others."""
         wanted = {order.key: order for order in orders}
         with self._lock:
@@ -82,7 +82,7 @@ class Runner:
             self._running[request] = thread
             thread.start()
 
-    def _carry_out(self, order: provisioning.Order) -> None:
+    def _carry_out(self, order: instance_records.Order) -> None:
         note = self._state / f"{order.pool}.{threading.get_ident()}.run"
         try:
             result = self._run(order, note)
@@ -97,7 +97,7 @@ class Runner:
         if not self._stopping.is_set():  # what was ended for leaving is begun anew by who comes
             self._tell(result)
 
-    def _run(self, order: provisioning.Order, note: Path) -> provisioning.Result:
+    def _run(self, order: instance_records.Order, note: Path) -> instance_records.Result:
         try:
             path = scripts.find(self._folder, order.script)
             return scripts.run(
@@ -137,9 +137,9 @@ class Runner:
                 note.unlink(missing_ok=True)
 
 
-def _failed(order: provisioning.Order, why: str) -> provisioning.Result:
-    result = provisioning.Result(order.verb, order.pool, order.request, order.number)
-    return msgspec.structs.replace(result, failure=why[: provisioning.TEXT_MAX])
+def _failed(order: instance_records.Order, why: str) -> instance_records.Result:
+    result = instance_records.Result(order.verb, order.pool, order.request, order.number)
+    return msgspec.structs.replace(result, failure=why[: instance_records.TEXT_MAX])
 
 
 def _end_all(scripts_left: Iterable[tuple[int, int]]) -> None:

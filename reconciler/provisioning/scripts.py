@@ -23,7 +23,7 @@ from typing import IO
 
 import msgspec
 
-from reconciler.model.state import instance_records as provisioning
+from reconciler.model.state import instance_records
 
 #: The most that a script may print before it is ended.
 OUTPUT_BYTES_MAX = 4 * 2**20
@@ -50,7 +50,7 @@ class _Created(msgspec.Struct, frozen=True):
 
 
 class _List(msgspec.Struct, frozen=True):
-    instances: tuple[provisioning.Listed, ...]
+    instances: tuple[instance_records.Listed, ...]
 
 
 _DECODE_CREATED = msgspec.json.Decoder(_Created).decode
@@ -86,7 +86,7 @@ def find(folder: Path | None, name: str) -> Path:
     return path
 
 
-def told(order: provisioning.Order) -> bytes:
+def told(order: instance_records.Order) -> bytes:
     """What a script reads on its standard input."""
     has = order.resources
     return msgspec.json.encode(
@@ -116,11 +116,11 @@ def _opened(number: int) -> str:
 
 def run(
     path: Path,
-    order: provisioning.Order,
+    order: instance_records.Order,
     *,
     stopped: Callable[[], bool] = lambda: False,
     began: Callable[[int], None] = lambda _: None,
-) -> provisioning.Result:
+) -> instance_records.Result:
     """Run a script once, and read its answer.
 
     Args:
@@ -178,7 +178,7 @@ def _open_gate(process: subprocess.Popen[bytes]) -> None:
 
 def _wait(
     process: subprocess.Popen[bytes],
-    order: provisioning.Order,
+    order: instance_records.Order,
     written: tuple[IO[bytes], ...],
     stopped: Callable[[], bool],
 ) -> int:
@@ -226,8 +226,8 @@ def _last_words(errors: IO[bytes]) -> str:
     return f": {text[-300:]}" if text else ""
 
 
-def _answer(path: Path, order: provisioning.Order, printed: bytes) -> provisioning.Result:
-    result = provisioning.Result(order.verb, order.pool, order.request, order.number)
+def _answer(path: Path, order: instance_records.Order, printed: bytes) -> instance_records.Result:
+    result = instance_records.Result(order.verb, order.pool, order.request, order.number)
     try:
         if order.verb == "destroy":
             return result
@@ -241,9 +241,10 @@ def _answer(path: Path, order: provisioning.Order, printed: bytes) -> provisioni
         raise ScriptError(
             f"{path} {order.verb} printed {start!r}, expected {expected}: {error}"
         ) from None
-    if len(listed) > provisioning.LISTED_MAX:
+    if len(listed) > instance_records.LISTED_MAX:
         raise ScriptError(
-            f"{path} lists {len(listed)} instances, at most {provisioning.LISTED_MAX} are possible"
+            f"{path} lists {len(listed)} instances, "
+            f"at most {instance_records.LISTED_MAX} are possible"
         )
     for one in listed:
         if not one.id:

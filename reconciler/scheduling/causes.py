@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from reconciler.model.state import pending_reasons as reasons
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.model.state import pending_reasons
+from reconciler.scheduling.quota import quota_ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,14 @@ class Cause:
     """
 
     kind: str
-    excess: ledgers.Excess | None = None
+    excess: quota_ledger.Excess | None = None
     queue: int = -1
     ahead: bool = False
     subject: str = ""
     stopping: tuple[str, ...] = ()
     at: float = 0.0
     until: float | None = None
-    held_back: reasons.Reason | None = None
+    held_back: pending_reasons.Reason | None = None
     shape: int = -1
     elsewhere: "tuple[tuple[int, Cause], ...]" = ()
 
@@ -51,7 +51,7 @@ class Cause:
             found.append(str(self.queue))
         if self.excess is not None:
             found.append(str(self.excess.queue))
-            if self.excess.resource >= len(ledgers.RESOURCES):
+            if self.excess.resource >= len(quota_ledger.RESOURCES):
                 found.append(f"of-{self.excess.resource}")
         for shape, cause in self.elsewhere:
             found.append(f"or-{shape}-{'-'.join(cause.key())}")

@@ -13,20 +13,16 @@ from typing import NoReturn
 
 import uvicorn
 
-from reconciler import log_format as logs
+from reconciler import log_format
 from reconciler.changes.writer import signing
-from reconciler.desired.documents import object_changes as altered
+from reconciler.desired.documents import object_changes
 from reconciler.desired.git import source
-from reconciler.model.values import addresses
-from reconciler.model.values import log_lines as loglines
-from reconciler.operations.changes import pusher
-from reconciler.operations.changes import remote_changes as submission
-from reconciler.operations.views import job_views as views
+from reconciler.model.values import addresses, log_lines
+from reconciler.operations.changes import pusher, remote_changes
+from reconciler.operations.views import job_views
 from reconciler.server import app, services
-from reconciler.server.auth import authentication as access
-from reconciler.server.auth import authorization as permissions
-from reconciler.server.auth import tokens
-from reconciler.server.process import connection_limits as connections
+from reconciler.server.auth import authentication, authorization, tokens
+from reconciler.server.process import connection_limits
 from reconciler.store import StoreError
 
 log = logging.getLogger("muster.server")
@@ -38,7 +34,7 @@ _PR_SET_PDEATHSIG = 1
 #: Connections that wait to be accepted: a fleet comes back at once.
 BACKLOG = 2048
 #: How many are accepted before any of them is looked at, all of them files: fewer than are kept.
-TOGETHER_MAX = connections.FILES_KEPT // 2
+TOGETHER_MAX = connection_limits.FILES_KEPT // 2
 
 
 class _Parser(argparse.ArgumentParser):
@@ -62,8 +58,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--signing-key", type=pathlib.Path, metavar="FILE", help="SSH key that signs commits"
     )
-    parser.add_argument("--log-format", choices=loglines.FORMS, default="readable")
-    parser.add_argument("--log-level", choices=loglines.LEVELS, default="info")
+    parser.add_argument("--log-format", choices=log_lines.FORMS, default="readable")
+    parser.add_argument("--log-level", choices=log_lines.LEVELS, default="info")
     options = parser.parse_args(arguments)
     try:
         options.host, options.port = addresses.listening(options.listen, options.token_file)
@@ -101,7 +97,7 @@ def main(arguments: list[str]) -> int:
     faulthandler.enable()  # a crash in compiled code says where it was
     if options.parent is not None:
         die_with_parent(options.parent)
-    logs.configure(options.log_format, options.log_level, "server")
+    log_format.configure(options.log_format, options.log_level, "server")
     try:
         known = None if options.token_file is None else tokens.load(options.token_file)
         listener = _listen(options.host, options.port)
@@ -114,7 +110,7 @@ def main(arguments: list[str]) -> int:
     shown = f"[{options.host}]" if ":" in options.host else options.host
     address = f"{shown}:{listener.getsockname()[1]}"
     service = services.Services(
-        store_url=options.store, link_path=options.link, gate=access.Gate(known)
+        store_url=options.store, link_path=options.link, gate=authentication.Gate(known)
     )
     if options.repository is not None:
         _take_changes(service, options)
@@ -124,7 +120,7 @@ def main(arguments: list[str]) -> int:
         log_config=None,
         log_level="warning",
         lifespan="on",
-        http=connections.protocol(connections.by_files()),
+        http=connection_limits.protocol(connection_limits.by_files()),
         ws="none",
         backlog=TOGETHER_MAX,
         timeout_keep_alive=75,
@@ -150,7 +146,7 @@ def _take_changes(service: services.Services, options: argparse.Namespace) -> No
         # a mirror of its own: the loop fetches into another one at the same time
         state=options.state / "submissions",
     )
-    service.submitter = submission.Batcher(
+    service.submitter = remote_changes.Batcher(
         pusher.GitPusher(
             repository,
             lambda: _pool_names(service),
@@ -172,9 +168,9 @@ def _take_changes(service: services.Services, options: argparse.Namespace) -> No
 def _pool_names(service: services.Services) -> dict[str, tuple[str, ...]]:
     """Pools in force, with their nodes."""
     try:
-        pools = views.stored_pools(service.reader.view(views.POOLS))
+        pools = job_views.stored_pools(service.reader.view(job_views.POOLS))
     except StoreError as error:
-        raise submission.UnavailableError(str(error)) from error
+        raise remote_changes.UnavailableError(str(error)) from error
     return {pool.name: pool.nodes for pool in pools}
 
 
@@ -192,7 +188,7 @@ def _last_run(service: services.Services, name: str) -> pusher.LastRun | None:
 def _held_at(service: services.Services, digest: str) -> str:
     """The revision with which a change is still held, as far as the store tells."""
     try:
-        sync = views.stored_sync(service.reader.view(views.SYNC))
+        sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
     except StoreError:
         return ""
     is_held = any(one.digest == digest for one in sync.held)
@@ -206,15 +202,15 @@ def _judge(service: services.Services) -> pusher.Judge:
         UnavailableError: that can't be told.
     """
     try:
-        known = permissions.Once(service.reader)
+        known = authorization.Once(service.reader)
     except StoreError as error:
-        raise submission.UnavailableError(str(error)) from error
+        raise remote_changes.UnavailableError(str(error)) from error
 
-    def judge(change: submission.SubmittedDocument, written: altered.Documents) -> str:
+    def judge(change: remote_changes.SubmittedDocument, written: object_changes.Documents) -> str:
         try:
-            return permissions.at_commit(known, change, written)
+            return authorization.at_commit(known, change, written)
         except StoreError as error:
-            raise submission.UnavailableError(str(error)) from error
+            raise remote_changes.UnavailableError(str(error)) from error
 
     return judge
 

@@ -17,13 +17,11 @@ from litestar.exceptions import ClientException
 from litestar.params import FromPath
 
 from reconciler.model.observed import devices
-from reconciler.model.protocol import agent_messages as wire
-from reconciler.model.protocol import loop_messages as link
-from reconciler.model.state import report_limits as plausible
+from reconciler.model.protocol import agent_messages, loop_messages
+from reconciler.model.state import report_limits
 from reconciler.model.values import hostlists
 from reconciler.server import services
-from reconciler.server.auth import authentication as access
-from reconciler.server.auth import csrf as origins
+from reconciler.server.auth import authentication, csrf
 from reconciler.server.errors import Failure
 from reconciler.server.loop_link import LinkDownError
 from reconciler.server.nodes import sessions
@@ -38,7 +36,7 @@ CONFIRM_S_MAX = 20.0
 #: After this part of the time for which a contact counts the loop is asked again, ahead of its end.
 ASK_PART = 0.5
 
-_decode = msgspec.msgpack.Decoder(wire.SyncRequest).decode
+_decode = msgspec.msgpack.Decoder(agent_messages.SyncRequest).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -51,11 +49,11 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     acknowledged: tuple[str, ...] = ()
     want_inventory: bool = False
     poll_s: float = 30.0
-    log_requests: tuple[wire.LogRequest, ...] = ()
+    log_requests: tuple[agent_messages.LogRequest, ...] = ()
     renews: bool = True
 
 
-def parse(node: str, body: bytes) -> wire.SyncRequest:
+def parse(node: str, body: bytes) -> agent_messages.SyncRequest:
     """A request that makes sense.
 
     Raises:
@@ -71,31 +69,31 @@ def parse(node: str, body: bytes) -> wire.SyncRequest:
         request = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Failure(400, f"sync of node {node} can't be read: {error}") from None
-    if request.protocol != wire.PROTOCOL_VERSION:
+    if request.protocol != agent_messages.PROTOCOL_VERSION:
         raise Failure(
             400,
             f"node {node} speaks protocol version {request.protocol}, this controller "
-            f"{wire.PROTOCOL_VERSION}; install the same version of Muster on both",
+            f"{agent_messages.PROTOCOL_VERSION}; install the same version of Muster on both",
         )
     if request.node != node:
         raise Failure(400, f"the path says node {node}, the body {request.node!r}")
     return _plausible(request, time.time())
 
 
-def _plausible(request: wire.SyncRequest, now: float) -> wire.SyncRequest:
+def _plausible(request: agent_messages.SyncRequest, now: float) -> agent_messages.SyncRequest:
     """The request with what it says of hardware and use within what a machine can have."""
     if request.inventory is None and request.usage is None and request.gpu_usage is None:
         return request
     told, used, gpus = request.inventory, request.usage, request.gpu_usage
     return msgspec.structs.replace(
         request,
-        inventory=None if told is None else plausible.inventory(told),
-        usage=None if used is None else plausible.usage(used, now),
-        gpu_usage=None if gpus is None else plausible.gpu_usage(gpus, now),
+        inventory=None if told is None else report_limits.inventory(told),
+        usage=None if used is None else report_limits.usage(used, now),
+        gpu_usage=None if gpus is None else report_limits.gpu_usage(gpus, now),
     )
 
 
-def require_ready(service: services.Services) -> link.Published:
+def require_ready(service: services.Services) -> loop_messages.Published:
     """What the loop last published.
 
     Raises:
@@ -126,7 +124,7 @@ def busy_ratios(usage: tuple[devices.GpuUsage, ...]) -> tuple[tuple[int, float],
 async def forward(
     service: services.Services,
     session: sessions.Session,
-    request: wire.SyncRequest,
+    request: agent_messages.SyncRequest,
     poll_s: float,
     *,
     new: bool,
@@ -150,14 +148,14 @@ async def forward(
     ):
         question = session.ask(now) if due else 0
         ratios = busy_ratios(session.gpu_usage)
-        await service.link.report(link.Reported(request, time.time(), question, ratios))
+        await service.link.report(loop_messages.Reported(request, time.time(), question, ratios))
         session.told = told
 
 
 async def make_sure(
     service: services.Services,
     session: sessions.Session,
-    request: wire.SyncRequest,
+    request: agent_messages.SyncRequest,
     exchange: int,
     *,
     wait_s: float,
@@ -189,9 +187,9 @@ def _unsure(node: str) -> Failure:
 async def converse(
     service: services.Services,
     session: sessions.Session,
-    request: wire.SyncRequest,
+    request: agent_messages.SyncRequest,
     exchange: int,
-    published: link.Published,
+    published: loop_messages.Published,
     *,
     new: bool,
 ) -> bytes:
@@ -249,8 +247,8 @@ def _is_told(
 @post(
     "/v1/nodes/{node:str}/sync",
     status_code=200,
-    opt={access.OPTION: access.NODES, origins.OPTION: origins.MSGPACK},
-    request_max_body_size=wire.SYNC_BYTES_MAX,
+    opt={authentication.OPTION: authentication.NODES, csrf.OPTION: csrf.MSGPACK},
+    request_max_body_size=agent_messages.SYNC_BYTES_MAX,
     summary="Agents: say what is, hear what has to be (msgpack)",
     include_in_schema=False,
 )
@@ -266,7 +264,7 @@ async def sync(
         raise Failure(429, f"node {node}: {sessions.NODES_MAX} nodes are known already")
     who = (said.boot_id, said.incarnation)
     new = session.holder != who
-    follows = said.follows[-wire.FOLLOWS_MAX :]
+    follows = said.follows[-agent_messages.FOLLOWS_MAX :]
     entered = session.enter(who, published.poll_s, service.sessions.clock(), follows)
     if isinstance(entered, sessions.Busy):
         raise Failure(409, entered.message, retry_after_s=entered.retry_after_s)

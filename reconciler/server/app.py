@@ -11,21 +11,12 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
 
 from reconciler import __version__
-from reconciler.operations.audit import audit_log as auditlog
-from reconciler.server import agent_sync as sync
-from reconciler.server import errors as failures
-from reconciler.server import services
-from reconciler.server import shutdown as stopping
-from reconciler.server.api import audit as audits
-from reconciler.server.api import explanations, health, plans
-from reconciler.server.api import queries as api
-from reconciler.server.api import reports as reporting
-from reconciler.server.background import audit_watch as auditwatch
-from reconciler.server.background import prune_timer as housekeeping
-from reconciler.server.changes import change_review as weighing
-from reconciler.server.changes import change_routes as changes
-from reconciler.server.changes import overrides
-from reconciler.server.logs import log_routes as logs
+from reconciler.operations.audit import audit_log
+from reconciler.server import agent_sync, errors, services, shutdown
+from reconciler.server.api import audit, explanations, health, plans, queries, reports
+from reconciler.server.background import audit_watch, prune_timer
+from reconciler.server.changes import change_review, change_routes, overrides
+from reconciler.server.logs import log_routes
 from reconciler.store import StoreError
 
 #: The largest body of a request that is no sync.
@@ -38,8 +29,8 @@ async def _linked(service: services.Services) -> AsyncIterator[None]:
     tasks = [
         asyncio.create_task(service.link.run()),
         asyncio.create_task(service.node_pages.run()),
-        asyncio.create_task(housekeeping.Housekeeping(service).run()),
-        asyncio.create_task(auditwatch.Watch(service).run()),
+        asyncio.create_task(prune_timer.Housekeeping(service).run()),
+        asyncio.create_task(audit_watch.Watch(service).run()),
     ]
     if service.submitter is not None:
         tasks.append(asyncio.create_task(service.submitter.run()))
@@ -57,19 +48,19 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
     """The application; ``address`` is how it is reached, as ``HOST:PORT``."""
     return Litestar(
         route_handlers=[
-            sync.sync,
+            agent_sync.sync,
             *health.HANDLERS,
-            *api.HANDLERS,
+            *queries.HANDLERS,
             *explanations.HANDLERS,
             *plans.HANDLERS,
-            *changes.HANDLERS,
-            *audits.HANDLERS,
+            *change_routes.HANDLERS,
+            *audit.HANDLERS,
             *overrides.HANDLERS,
-            *reporting.HANDLERS,
-            *logs.HANDLERS,
+            *reports.HANDLERS,
+            *log_routes.HANDLERS,
         ],
         lifespan=[lambda _app: _linked(service)],
-        middleware=[health.counted, stopping.told],
+        middleware=[health.counted, shutdown.told],
         guards=[service.gate.guard],
         state=State(
             {
@@ -77,15 +68,15 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
                 "address": address,
                 "replays": explanations.Replays(service.store_url),
                 "plans": plans.Plans(service.store_url),
-                "verifications": audits.Verifications(auditlog.Log(service.audit_path)),
-                "weighing": weighing.Weighing(service),
+                "verifications": audit.Verifications(audit_log.Log(service.audit_path)),
+                "weighing": change_review.Weighing(service),
             }
         ),
         exception_handlers={
-            failures.Failure: failures.on_failure,
-            StoreError: failures.on_store_error,
-            HTTPException: failures.on_http_error,
-            Exception: failures.on_error,
+            errors.Failure: errors.on_failure,
+            StoreError: errors.on_store_error,
+            HTTPException: errors.on_http_error,
+            Exception: errors.on_error,
         },
         openapi_config=OpenAPIConfig(
             title="Muster",

@@ -10,8 +10,7 @@ from litestar.openapi import ResponseSpec
 from litestar.status_codes import HTTP_500_INTERNAL_SERVER_ERROR
 
 from reconciler.model import desired
-from reconciler.operations.views import job_views as views
-from reconciler.operations.views import view_types as viewtypes
+from reconciler.operations.views import job_views, view_types
 from reconciler.store import StoreError
 
 _LOG = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
     code: str
     message: str
-    problems: list[viewtypes.ProblemView] = []
+    problems: list[view_types.ProblemView] = []
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
@@ -55,7 +54,7 @@ class Failure(Exception):  # noqa: N818 - an answer, raised to leave a handler
         status: int,
         message: str,
         *,
-        problems: list[viewtypes.ProblemView] | None = None,
+        problems: list[view_types.ProblemView] | None = None,
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
@@ -76,7 +75,7 @@ def responses(*statuses: int) -> dict[int, ResponseSpec]:
 def answer(
     status: int,
     message: str,
-    problems: list[viewtypes.ProblemView] | None = None,
+    problems: list[view_types.ProblemView] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response[ErrorAnswer]:
     """An error as it is sent."""
@@ -102,14 +101,14 @@ def on_http_error(_request: Request[Any, Any, Any], error: HTTPException) -> Res
     if error.status_code >= HTTP_500_INTERNAL_SERVER_ERROR:
         _LOG.error("unexpected: %s", error, exc_info=error)
         return answer(error.status_code, "an unexpected error; the controller's log has it")
-    problems: list[viewtypes.ProblemView] = []
+    problems: list[view_types.ProblemView] = []
     if isinstance(error, ValidationException) and isinstance(error.extra, list):
         problems += [_parameter_problem(found) for found in error.extra if isinstance(found, dict)]
     headers = dict(error.headers) if error.headers else None
     return answer(error.status_code, error.detail or "refused", problems, headers)
 
 
-def _parameter_problem(found: dict[Any, Any]) -> viewtypes.ProblemView:
+def _parameter_problem(found: dict[Any, Any]) -> view_types.ProblemView:
     """What the framework says of one parameter."""
     source = found.get("source", "")
     problem = desired.Problem(
@@ -119,7 +118,7 @@ def _parameter_problem(found: dict[Any, Any]) -> viewtypes.ProblemView:
         message=str(found.get("message", "")),
         field=str(found.get("key", "")),
     )
-    return views.problem_view(problem)
+    return job_views.problem_view(problem)
 
 
 def on_store_error(_request: Request[Any, Any, Any], error: StoreError) -> Response[ErrorAnswer]:

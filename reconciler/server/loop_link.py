@@ -13,19 +13,19 @@ from collections.abc import Callable
 
 import msgspec
 
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.protocol import loop_messages
 
 _LOG = logging.getLogger(__name__)
 
 READ_BYTES = 2**18
 #: What may wait to be written before the connection counts as stuck.
-PENDING_BYTES_MAX = link.FRAME_BYTES_MAX
+PENDING_BYTES_MAX = loop_messages.FRAME_BYTES_MAX
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 2.0
 #: The least time between two ``Answered`` of one node.
 ANSWERED_EVERY_S = 1.0
 
-_decode = msgspec.msgpack.Decoder(link.ToServer).decode
+_decode = msgspec.msgpack.Decoder(loop_messages.ToServer).decode
 
 
 class LinkDownError(Exception):
@@ -43,10 +43,10 @@ class LinkClient:
         self,
         path: pathlib.Path,
         *,
-        on_update: Callable[[link.NodeUpdate], None],
+        on_update: Callable[[loop_messages.NodeUpdate], None],
         on_connect: Callable[[], None],
-        on_published: Callable[[link.Published], None],
-        on_answer: Callable[[link.OverrideAnswered], None],
+        on_published: Callable[[loop_messages.Published], None],
+        on_answer: Callable[[loop_messages.OverrideAnswered], None],
     ) -> None:
         self._path = path
         self._on_update = on_update
@@ -59,7 +59,7 @@ class LinkClient:
         self._late: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
         self.generation = 0
-        self.published: link.Published | None = None
+        self.published: loop_messages.Published | None = None
 
     @property
     def ready(self) -> bool:
@@ -87,7 +87,7 @@ class LinkClient:
                     self._connected(writer)
                     await self._read(reader)
                     backoff_s = BACKOFF_FIRST_S
-                except (OSError, link.FrameError, msgspec.MsgspecError) as error:
+                except (OSError, loop_messages.FrameError, msgspec.MsgspecError) as error:
                     _LOG.warning("link to the loop at %s: %s", self._path, error)
                 finally:
                     self._disconnected(writer)
@@ -102,7 +102,7 @@ class LinkClient:
         self._on_connect()
         # what was told to the connection before may have been lost with it
         for node, at in self._answered.items():
-            self._write(link.Answered(node, at))
+            self._write(loop_messages.Answered(node, at))
 
     def _disconnected(self, writer: asyncio.StreamWriter) -> None:
         self._writer = None
@@ -111,28 +111,28 @@ class LinkClient:
             writer.close()
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        buffer = link.FrameBuffer()
+        buffer = loop_messages.FrameBuffer()
         while data := await reader.read(READ_BYTES):
             for body in buffer.feed(data):
                 message = _decode(body)
-                if isinstance(message, link.NodeUpdate):
+                if isinstance(message, loop_messages.NodeUpdate):
                     self._on_update(message)
-                elif isinstance(message, link.OverrideAnswered):
+                elif isinstance(message, loop_messages.OverrideAnswered):
                     self._on_answer(message)
                 else:
                     self.published = _with_page(message, self.published)
                     self._on_published(message)
 
-    def _write(self, message: link.ToLoop) -> None:
+    def _write(self, message: loop_messages.ToLoop) -> None:
         writer = self._writer
         if writer is None or writer.is_closing():
             raise LinkDownError("the controller's loop is not connected")
         if writer.transport.get_write_buffer_size() > PENDING_BYTES_MAX:
             writer.transport.abort()
             raise LinkDownError("the controller's loop does not take what it is told")
-        writer.write(link.encode(message))
+        writer.write(loop_messages.encode(message))
 
-    async def report(self, message: link.Reported) -> None:
+    async def report(self, message: loop_messages.Reported) -> None:
         """Pass on what a node said, waiting while the loop has much to read.
 
         Raises:
@@ -152,9 +152,9 @@ class LinkClient:
         Raises:
             LinkDownError: it could not be told.
         """
-        self._write(link.Hint())
+        self._write(loop_messages.Hint())
 
-    def adopt(self, choice: link.Adopt) -> None:
+    def adopt(self, choice: loop_messages.Adopt) -> None:
         """Tell the loop which jobs are new.
 
         Raises:
@@ -162,7 +162,7 @@ class LinkClient:
         """
         self._write(choice)
 
-    def override(self, asked: link.OverrideAsked) -> None:
+    def override(self, asked: loop_messages.OverrideAsked) -> None:
         """Tell the loop of an override.
 
         Raises:
@@ -186,7 +186,7 @@ class LinkClient:
         if at - self._sent.get(node, 0.0) >= ANSWERED_EVERY_S:
             self._sent[node] = at
             self._late.discard(node)
-            self._write(link.Answered(node, at))
+            self._write(loop_messages.Answered(node, at))
         else:
             self._late.add(node)
             if self._timer is None:
@@ -200,10 +200,12 @@ class LinkClient:
         with contextlib.suppress(LinkDownError):  # a new connection is told all of them
             for node in sorted(late):
                 self._sent[node] = self._answered[node]
-                self._write(link.Answered(node, self._answered[node]))
+                self._write(loop_messages.Answered(node, self._answered[node]))
 
 
-def _with_page(message: link.Published, before: link.Published | None) -> link.Published:
+def _with_page(
+    message: loop_messages.Published, before: loop_messages.Published | None
+) -> loop_messages.Published:
     """What the loop tells now, with the page that it told last where that stands."""
     if message.metrics is not None:
         return message

@@ -7,16 +7,14 @@ import time
 
 from reconciler import metrics
 from reconciler.metrics import openmetrics
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.protocol import loop_messages
 from reconciler.model.state import records
-from reconciler.operations.audit import audit_log as auditlog
-from reconciler.operations.changes import remote_changes as submission
-from reconciler.server import errors as failures
-from reconciler.server.auth import authentication as access
+from reconciler.operations.audit import audit_log
+from reconciler.operations.changes import remote_changes
+from reconciler.server import errors
+from reconciler.server.auth import authentication
 from reconciler.server.loop_link import LinkClient, LinkDownError
-from reconciler.server.nodes import log_relay as relay
-from reconciler.server.nodes import node_metrics_pages as nodepages
-from reconciler.server.nodes import sessions
+from reconciler.server.nodes import log_relay, node_metrics_pages, sessions
 from reconciler.store import Reader
 
 #: The least time between two hints to the loop; it looks by itself soon after anyway.
@@ -33,16 +31,16 @@ class Services:
         *,
         store_url: str,
         link_path: pathlib.Path,
-        gate: access.Gate,
-        submitter: submission.Submitter | None = None,
+        gate: authentication.Gate,
+        submitter: remote_changes.Submitter | None = None,
     ) -> None:
         self.gate = gate
         self.submitter = submitter
         self.answers = metrics.Answers()
         self.converted = openmetrics.Converted()
         self.sessions = sessions.Sessions()
-        self.relay = relay.Relay(self.sessions)
-        self.node_pages = nodepages.NodePages(self._node_page)
+        self.relay = log_relay.Relay(self.sessions)
+        self.node_pages = node_metrics_pages.NodePages(self._node_page)
         self.stopping = asyncio.Event()
         self.published_changed = asyncio.Event()
         self.link = LinkClient(
@@ -63,18 +61,18 @@ class Services:
         self.folder = ""
         self.branch = ""
         #: The log of what became of revisions.
-        self.audit_path = link_path.with_name(auditlog.FILE)
+        self.audit_path = link_path.with_name(audit_log.FILE)
         self.store_url = store_url
         self._reader: Reader | None = None
         self._hinted_at = -HINT_EVERY_S
         self._hint_later: asyncio.TimerHandle | None = None
 
-    def _published(self, _message: link.Published) -> None:
+    def _published(self, _message: loop_messages.Published) -> None:
         # whoever waits holds the old event; the next wait gets the new one
         self.published_changed.set()
         self.published_changed = asyncio.Event()
 
-    def _updated(self, message: link.NodeUpdate) -> None:
+    def _updated(self, message: loop_messages.NodeUpdate) -> None:
         self.sessions.update(message)
         self.node_pages.told(message.node)
 
@@ -94,7 +92,7 @@ class Services:
             uses=session.task_use,
         )
 
-    def _answered(self, message: link.OverrideAnswered) -> None:
+    def _answered(self, message: loop_messages.OverrideAnswered) -> None:
         asked = self._asked.get(message.id)
         if asked is not None and not asked.done():
             asked.set_result(message.refused)
@@ -107,12 +105,12 @@ class Services:
         """
         asked = self._asked[request.id] = asyncio.get_running_loop().create_future()
         try:
-            self.link.override(link.OverrideAsked(request))
+            self.link.override(loop_messages.OverrideAsked(request))
             return await asyncio.wait_for(asked, ANSWER_S_MAX)
         except LinkDownError as error:
-            raise failures.Failure(503, str(error), retry_after_s=1.0) from None
+            raise errors.Failure(503, str(error), retry_after_s=1.0) from None
         except TimeoutError:
-            raise failures.Failure(
+            raise errors.Failure(
                 503,
                 f"the controller's loop has not answered within {ANSWER_S_MAX:.0f} s; "
                 "`muster overrides` tells whether it was done",

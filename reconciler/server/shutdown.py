@@ -12,8 +12,7 @@ import asyncio
 from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from reconciler.server import errors as failures
-from reconciler.server import services
+from reconciler.server import errors, services
 
 #: When a client may come again: a controller that starts anew needs about as long.
 RETRY_AFTER_S = 2.0
@@ -62,7 +61,7 @@ def is_safe(method: str, path: str) -> bool:
 
 
 async def _refuse(send: Send, *, is_safe: bool) -> None:
-    body = failures.body(503, AGAIN if is_safe else BEGUN)
+    body = errors.body(503, AGAIN if is_safe else BEGUN)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

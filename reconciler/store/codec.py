@@ -4,10 +4,8 @@ from typing import Any
 
 import msgspec
 
-from reconciler.model.policy import drift_kinds as drift
-from reconciler.model.state import events, records
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import scheduler_state as recollection
+from reconciler.model.policy import drift_kinds
+from reconciler.model.state import events, instance_records, records, scheduler_state
 from reconciler.model.state.pending_reasons import Reason
 
 Row = tuple[Any, ...]
@@ -27,11 +25,11 @@ _decode_job = msgspec.msgpack.Decoder(records.JobRecord).decode
 _decode_attempt = msgspec.msgpack.Decoder(records.AttemptRecord).decode
 _decode_node = msgspec.msgpack.Decoder(records.NodeRecord).decode
 _decode_reasons = msgspec.msgpack.Decoder(tuple[Reason, ...]).decode
-_decode_drift = msgspec.msgpack.Decoder(drift.Drift).decode
-_decode_remedy = msgspec.msgpack.Decoder(drift.Remedy).decode
-_decode_provision = msgspec.msgpack.Decoder(provisioning.Provision).decode
+_decode_drift = msgspec.msgpack.Decoder(drift_kinds.Drift).decode
+_decode_remedy = msgspec.msgpack.Decoder(drift_kinds.Remedy).decode
+_decode_provision = msgspec.msgpack.Decoder(instance_records.Provision).decode
 _decode_override = msgspec.msgpack.Decoder(records.Override).decode
-_decode_recollection = msgspec.msgpack.Decoder(recollection.Recollection).decode
+_decode_recollection = msgspec.msgpack.Decoder(scheduler_state.Recollection).decode
 _decode_note = msgspec.msgpack.Decoder(_Note).decode
 
 
@@ -130,17 +128,17 @@ def event_row(sequence: int, event: events.Event) -> Row:
     return (sequence, event.at, event.kind, event.message, event.job, event.node, event.attempt)
 
 
-def drift_row(found: drift.Drift) -> Row:
+def drift_row(found: drift_kinds.Drift) -> Row:
     """A row of ``schema.DRIFT``."""
     return (found.key, found.kind, found.subject, found.severity, encode(found))
 
 
-def drift_of(body: bytes) -> drift.Drift:
+def drift_of(body: bytes) -> drift_kinds.Drift:
     """The difference of a row of ``schema.DRIFT``."""
     return _decode_drift(body)
 
 
-def provision(body: bytes) -> provisioning.Provision:
+def provision(body: bytes) -> instance_records.Provision:
     """The record of a row of ``schema.PROVISIONS``."""
     return _decode_provision(body)
 
@@ -150,11 +148,11 @@ def override(body: bytes) -> records.Override:
     return _decode_override(body)
 
 
-def remedy(body: bytes) -> drift.Remedy:
+def remedy(body: bytes) -> drift_kinds.Remedy:
     """The remedy of a row of ``schema.REMEDIES``."""
     return _decode_remedy(body)
 
 
-def recollection_of(body: bytes | None) -> recollection.Recollection:
+def recollection_of(body: bytes | None) -> scheduler_state.Recollection:
     """What the scheduler remembered, from its view; nothing where there is none."""
-    return recollection.NOTHING if body is None else _decode_recollection(body)
+    return scheduler_state.NOTHING if body is None else _decode_recollection(body)

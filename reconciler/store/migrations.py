@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import sqlalchemy as sa
 
-from reconciler.model.values import run_set as runs
+from reconciler.model.values import run_set
 from reconciler.store import schema
 from reconciler.store.errors import DamagedError, StoreError
 
@@ -59,7 +59,7 @@ def _bounded_history(connection: sa.Connection) -> None:
     if ends:
         connection.execute(sa.text("UPDATE jobs SET ended_at = :at WHERE key = :key"), ends)
     keys = connection.execute(sa.text("SELECT key FROM runs")).scalars()
-    digests = [{"digest": runs.digest(key)} for key in keys]
+    digests = [{"digest": run_set.digest(key)} for key in keys]
     if digests:
         connection.execute(sa.text("INSERT INTO run_digests (digest) VALUES (:digest)"), digests)
     connection.execute(sa.text("DROP TABLE runs"))

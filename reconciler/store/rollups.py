@@ -9,8 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from reconciler.model.state import records
-from reconciler.model.state import usage_rollups as rollups
+from reconciler.model.state import records, usage_rollups
 from reconciler.store import codec, schema
 from reconciler.store.store_reader import KEYS_MAX, Reader
 
@@ -21,16 +20,16 @@ Group = tuple[str, ...]
 
 def usage(
     reader: Reader, began: float, ended: float, by: Sequence[str]
-) -> dict[Group, rollups.Usage]:
+) -> dict[Group, usage_rollups.Usage]:
     """Use in the hours that begin between two times, by some of ``USAGE_COLUMNS``."""
     table = schema.USAGE_HOURS
     columns = [table.c[USAGE_COLUMNS[one]] for one in by]
-    sums = [sa.func.sum(table.c[name]) for name in rollups.Usage.__struct_fields__]
+    sums = [sa.func.sum(table.c[name]) for name in usage_rollups.Usage.__struct_fields__]
     statement = sa.select(*columns, *sums).where(*_between(table.c.hour, began, ended, 3600))
     rows = reader.rows(statement.group_by(*columns) if columns else statement)
     count = len(by)
     return {
-        tuple(row[:count]): rollups.Usage(int(row[count]), *row[count + 1 :])
+        tuple(row[:count]): usage_rollups.Usage(int(row[count]), *row[count + 1 :])
         for row in rows
         if row[count] is not None
     }
@@ -49,51 +48,51 @@ def allocated(reader: Reader, began: float, ended: float, by: Sequence[str]) -> 
 
 def waits(
     reader: Reader, began: float, ended: float, by: Sequence[str]
-) -> dict[Group, dict[int, rollups.Wait]]:
+) -> dict[Group, dict[int, usage_rollups.Wait]]:
     """Jobs that started on the days between two times, by ``USAGE_COLUMNS``, then by bucket."""
     table = schema.WAIT_DAYS
     columns = [table.c[USAGE_COLUMNS[one]] for one in by]
     statement = (
         sa.select(*columns, table.c.bucket, sa.func.sum(table.c.jobs), sa.func.sum(table.c.wait_s))
-        .where(*_between(table.c.day, began, ended, rollups.DAY_S))
+        .where(*_between(table.c.day, began, ended, usage_rollups.DAY_S))
         .group_by(*columns, table.c.bucket)
         .order_by(*columns, table.c.bucket)
     )
-    found: dict[Group, dict[int, rollups.Wait]] = {}
+    found: dict[Group, dict[int, usage_rollups.Wait]] = {}
     for row in reader.rows(statement):
         group: Group = tuple(row[:-3])
         bucket, jobs, wait_s = tuple(row[-3:])
-        found.setdefault(group, {})[bucket] = rollups.Wait(int(jobs), wait_s)
+        found.setdefault(group, {})[bucket] = usage_rollups.Wait(int(jobs), wait_s)
     return found
 
 
-def shares(reader: Reader, began: float, ended: float) -> dict[str, rollups.Share]:
+def shares(reader: Reader, began: float, ended: float) -> dict[str, usage_rollups.Share]:
     """What queues were promised and given in the hours between two times."""
     table = schema.SHARE_HOURS
-    sums = [sa.func.sum(table.c[name]) for name in rollups.Share.__struct_fields__]
+    sums = [sa.func.sum(table.c[name]) for name in usage_rollups.Share.__struct_fields__]
     statement = (
         sa.select(table.c.queue, *sums)
         .where(*_between(table.c.hour, began, ended, 3600))
         .group_by(table.c.queue)
     )
-    return {row[0]: rollups.Share(*row[1:]) for row in reader.rows(statement)}
+    return {row[0]: usage_rollups.Share(*row[1:]) for row in reader.rows(statement)}
 
 
 def pool_shares(
     reader: Reader, began: float, ended: float
-) -> dict[tuple[str, str], rollups.PoolShare]:
+) -> dict[tuple[str, str], usage_rollups.PoolShare]:
     """What queues were promised and given in pools in the hours between two times."""
     table = schema.POOL_SHARE_HOURS
-    sums = [sa.func.sum(table.c[name]) for name in rollups.PoolShare.__struct_fields__]
+    sums = [sa.func.sum(table.c[name]) for name in usage_rollups.PoolShare.__struct_fields__]
     statement = (
         sa.select(table.c.queue, table.c.pool, *sums)
         .where(*_between(table.c.hour, began, ended, 3600))
         .group_by(table.c.queue, table.c.pool)
     )
-    found: dict[tuple[str, str], rollups.PoolShare] = {}
+    found: dict[tuple[str, str], usage_rollups.PoolShare] = {}
     for row in reader.rows(statement):
         queue, pool, *amounts = tuple(row)
-        found[queue, pool] = rollups.PoolShare(*amounts)
+        found[queue, pool] = usage_rollups.PoolShare(*amounts)
     return found
 
 

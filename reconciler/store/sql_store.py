@@ -12,12 +12,9 @@ from typing import Self
 
 import sqlalchemy as sa
 
-from reconciler.model.state import records
-from reconciler.model.state import scheduler_state as recollection
-from reconciler.model.state import usage_rollups as rollups
+from reconciler.model.state import records, scheduler_state, usage_rollups
 from reconciler.model.state.outcome import Outcome
-from reconciler.store import codec, database, lock, migrations, retention, schema
-from reconciler.store import store_writer as writer
+from reconciler.store import codec, database, lock, migrations, retention, schema, store_writer
 from reconciler.store.errors import DeposedError, StoreError
 from reconciler.store.store_reader import INCUMBENTS, RECOLLECTION, Reader
 
@@ -43,11 +40,11 @@ class Store(Reader):
         super().__init__(url, readers)
         self._engine = engine
         self._lock: lock.LeaderLock | None = None
-        self._writer = writer.Writer()
+        self._writer = store_writer.Writer()
         self._led_since = 0.0
         self._cycle = 0
         self._last_event = 0
-        self._remembered: recollection.Recollection | None = None
+        self._remembered: scheduler_state.Recollection | None = None
         self._remembered_at = 0.0
 
     @classmethod
@@ -110,7 +107,7 @@ class Store(Reader):
         self._led_since = now
         self._cycle = int(row.cycle)
         self._last_event = int(row.last_event)
-        self._writer = writer.Writer()
+        self._writer = store_writer.Writer()
         self._remembered = None
         return int(row.epoch)
 
@@ -129,7 +126,7 @@ class Store(Reader):
                 yield connection
         except BaseException:
             # what the writer remembers may not be what was written
-            self._writer = writer.Writer(unsure=True)
+            self._writer = store_writer.Writer(unsure=True)
             raise
 
     def _require_lead(self, connection: sa.Connection, epoch: int, cycle: int, now: float) -> None:
@@ -152,7 +149,7 @@ class Store(Reader):
         snapshot: bytes | None,
         views: Mapping[str, bytes],
         incumbents: bytes | None,
-        rollup: rollups.Rollup = rollups.Rollup(),  # noqa: B008 - a value that never changes
+        rollup: usage_rollups.Rollup = usage_rollups.Rollup(),  # noqa: B008 - a value that never changes
     ) -> int:
         """Make a cycle durable as a whole, and return the newest event's number.
 
@@ -180,10 +177,10 @@ class Store(Reader):
             put.rollup(connection, rollup)
             written_as = schema.JOURNAL_FORMAT
             entry = (epoch, cycle, outcome.now, len(journal), written_as, journal)
-            writer.many(connection, writer.UPSERT["journal"], [entry])
+            store_writer.many(connection, store_writer.UPSERT["journal"], [entry])
             if snapshot is not None:
                 row = (epoch, cycle, len(snapshot), written_as, snapshot)
-                writer.many(connection, writer.UPSERT["snapshots"], [row])
+                store_writer.many(connection, store_writer.UPSERT["snapshots"], [row])
             connection.exec_driver_sql(_COUNTERS, (outcome.next_order, last))
         if RECOLLECTION in shown:
             self._remembered, self._remembered_at = remembered, outcome.now
@@ -191,7 +188,7 @@ class Store(Reader):
         self._last_event = last
         return last
 
-    def _is_due(self, remembered: recollection.Recollection, now: float) -> bool:
+    def _is_due(self, remembered: scheduler_state.Recollection, now: float) -> bool:
         """Whether to write what the scheduler remembers: at once what budgets have spent."""
         before = self._remembered
         if remembered is before:

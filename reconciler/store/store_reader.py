@@ -12,13 +12,11 @@ from typing import Any, Self
 import msgspec
 import sqlalchemy as sa
 
-from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.policy import drift_kinds
 from reconciler.model.policy.drift_kinds import Remedy
-from reconciler.model.state import events, records
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import events, instance_records, pending_reasons, records
 from reconciler.model.state.pending_reasons import Reason
-from reconciler.model.values import run_set as runs
+from reconciler.model.values import run_set
 from reconciler.store import codec, database, migrations, schema
 from reconciler.store.errors import StoreError
 
@@ -365,9 +363,11 @@ class Reader:
     def _reasons_in_vain(self) -> list[str]:
         """The keys of reasons that no waiting ends; only what may be one is read in full."""
         table = schema.REASONS.c
-        may_be = [sa.func.instr(table.body, word.encode()) > 0 for word in reasons.VAIN_WORDS]
+        may_be = [
+            sa.func.instr(table.body, word.encode()) > 0 for word in pending_reasons.VAIN_WORDS
+        ]
         rows = self.rows(sa.select(table.key, table.body).where(sa.or_(*may_be)))
-        return [row.key for row in rows if reasons.in_vain(codec.reasons(row.body))]
+        return [row.key for row in rows if pending_reasons.in_vain(codec.reasons(row.body))]
 
     def job_state_counts(self) -> dict[tuple[str, str], int]:
         """(queue, state) to number of jobs, of newest runs."""
@@ -445,7 +445,7 @@ class Reader:
         rows = self.rows(sa.select(table.body).where(table.name == name))
         return bytes(rows[0].body) if rows else None
 
-    def drift(self) -> list[drift.Drift]:
+    def drift(self) -> list[drift_kinds.Drift]:
         """All differences by key."""
         table = schema.DRIFT.c
         with database.told(self.url):
@@ -459,7 +459,7 @@ class Reader:
             rows = self.rows(sa.select(table.body).order_by(table.position))
             return tuple(codec.remedy(row.body) for row in rows)
 
-    def provisions(self) -> dict[str, provisioning.Provision]:
+    def provisions(self) -> dict[str, instance_records.Provision]:
         """What is known of the instances of pools whose nodes come and go, by pool."""
         table = schema.PROVISIONS.c
         with database.told(self.url):
@@ -478,8 +478,8 @@ class Reader:
         return self.view(INCUMBENTS)
 
 
-def _run_set(ascending: Iterable[int]) -> runs.RunSet:
-    return runs.RunSet(array.array("q", ascending).tobytes())
+def _run_set(ascending: Iterable[int]) -> run_set.RunSet:
+    return run_set.RunSet(array.array("q", ascending).tobytes())
 
 
 #: Name of the view that holds the incumbents; others may not use it.

@@ -14,12 +14,10 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
-from reconciler.model.policy import drift_kinds as drift
-from reconciler.model.state import events, records
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import usage_rollups as rollups
+from reconciler.model.policy import drift_kinds
+from reconciler.model.state import events, instance_records, records, usage_rollups
 from reconciler.model.state.pending_reasons import Reason
-from reconciler.model.values import run_set as runs
+from reconciler.model.values import run_set
 from reconciler.store import codec, schema
 from reconciler.store.codec import Row
 
@@ -108,9 +106,9 @@ class Writer:
         self._unsure = unsure
         self._newest: dict[str, str] = {}
         self._notes: dict[str, Notes] = {}
-        self._drift: tuple[drift.Drift, ...] | None = None
+        self._drift: tuple[drift_kinds.Drift, ...] | None = None
         self._overrides: tuple[records.Override, ...] | None = None
-        self._remedies: tuple[drift.Remedy, ...] | None = None
+        self._remedies: tuple[drift_kinds.Remedy, ...] | None = None
         self._views: dict[str, bytes] = {}
 
     def remember(self, jobs: Iterable[records.JobRecord]) -> None:
@@ -157,7 +155,7 @@ class Writer:
         many(connection, UPSERT["overrides"], rows)
         self._overrides = in_force
 
-    def remedies(self, connection: sa.Connection, tried: tuple[drift.Remedy, ...]) -> None:
+    def remedies(self, connection: sa.Connection, tried: tuple[drift_kinds.Remedy, ...]) -> None:
         """The whole list, where it is another than the last."""
         if tried == self._remedies:
             return
@@ -167,7 +165,7 @@ class Writer:
         self._remedies = tried
 
     def provisions(
-        self, connection: sa.Connection, changed: Mapping[str, provisioning.Provision | None]
+        self, connection: sa.Connection, changed: Mapping[str, instance_records.Provision | None]
     ) -> None:
         """Records of pools that changed; None goes."""
         rows = [(pool, codec.encode(one)) for pool, one in changed.items() if one is not None]
@@ -185,7 +183,7 @@ class Writer:
         """Attempts, nodes and the keys of runs."""
         many(connection, UPSERT["attempts"], [codec.attempt_row(attempt) for attempt in attempts])
         many(connection, UPSERT["nodes"], [codec.node_row(node) for node in nodes])
-        many(connection, UPSERT["run_digests"], [(runs.digest(key),) for key in new_runs])
+        many(connection, UPSERT["run_digests"], [(run_set.digest(key),) for key in new_runs])
 
     def left(
         self, connection: sa.Connection, jobs: tuple[str, ...], nodes: tuple[str, ...]
@@ -210,7 +208,7 @@ class Writer:
         many(connection, UPSERT["events"], rows)
         return last + len(rows)
 
-    def drift(self, connection: sa.Connection, found: tuple[drift.Drift, ...]) -> None:
+    def drift(self, connection: sa.Connection, found: tuple[drift_kinds.Drift, ...]) -> None:
         """The whole list, where it is another than the last."""
         if found == self._drift:
             return
@@ -218,7 +216,7 @@ class Writer:
         many(connection, UPSERT["drift"], [codec.drift_row(one) for one in found])
         self._drift = found
 
-    def rollup(self, connection: sa.Connection, rollup: rollups.Rollup) -> None:
+    def rollup(self, connection: sa.Connection, rollup: usage_rollups.Rollup) -> None:
         """Add to the sums that reports are made of."""
         for table, rows in (
             ("usage_hours", rollup.usage),

@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 
 from agents.host import processes
-from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import api_client
 from tests.integration import beds
 
 POINTS = (
@@ -382,5 +382,5 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except clients.ApiError as error:
+    except api_client.ApiError as error:
         sys.exit(f"storm: {error}")

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from reconciler.controller.quarantine import isolate_failures as containing
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.local import local_cluster as localcluster
-from reconciler.operations.local import local_controller as localcontroller
+from reconciler.controller.quarantine import isolate_failures
+from reconciler.operations.client import api_client
+from reconciler.operations.local import local_cluster, local_controller
 
 Json = Any
 
@@ -45,7 +44,7 @@ class Bed:
         lease: str = "5s",
         silence: str = "3s",
         url: bool = False,
-        controller: str = localcontroller.MODULE,
+        controller: str = local_controller.MODULE,
         expects_defects: bool = False,
         isolate: bool = False,
     ) -> None:
@@ -58,16 +57,16 @@ class Bed:
         self.nodes = nodes
         text = POOL.format(nodes=nodes, cpus=cpus, gpus=gpus, lease=lease, silence=silence)
         self.commit({"cluster.yaml": text})
-        self.cluster = localcluster.LocalCluster(
+        self.cluster = local_cluster.LocalCluster(
             folder=folder,
             repository=("file://" if url else "") + str(folder / "repository.git"),
             branch="main",
-            listen=f"127.0.0.1:{localcluster.free_port()}",
+            listen=f"127.0.0.1:{local_cluster.free_port()}",
             identity="tester@example.org",
             controller_module=controller,
             isolate=isolate,
         )
-        self.api: clients.Client | None = None
+        self.api: api_client.Client | None = None
 
     def __enter__(self) -> Self:
         """Bring the cluster up; it ends with the block."""
@@ -124,7 +123,7 @@ class Bed:
     def start(self) -> None:
         """Bring the cluster up; all nodes are ready afterwards."""
         self.cluster.start()
-        self.api = clients.Client(self.cluster.endpoint)
+        self.api = api_client.Client(self.cluster.endpoint)
         self.until(self.all_ready)
 
     def all_ready(self) -> bool:
@@ -148,7 +147,7 @@ class Bed:
         while time.monotonic() < ends_at:
             try:
                 found = look()
-            except clients.ApiError as error:
+            except api_client.ApiError as error:
                 if error.status not in (0, 404, 503):
                     raise
                 last, found = error, None
@@ -195,7 +194,7 @@ def require_sound(state: Path, *, expects_defects: bool = False) -> None:
     """A controller outlives its own defects; a test in which one did has failed."""
     for path in state.glob("controller.log*"):
         log = path.read_text(errors="replace")
-        assert expects_defects or containing.MARK not in log, log[-4000:]
+        assert expects_defects or isolate_failures.MARK not in log, log[-4000:]
 
 
 def job(name: str, spec: str) -> str:

@@ -6,7 +6,7 @@ reconciler.controller.process``.
 
 from typing import Any
 
-from reconciler.controller import process as daemon
+from reconciler.controller import process
 from reconciler.core import reconcile
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
@@ -23,4 +23,4 @@ def decide(
 
 
 if __name__ == "__main__":
-    daemon.main(decide)
+    process.main(decide)

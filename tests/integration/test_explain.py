@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from reconciler.core import cycle_journal as journal
+from reconciler.core import cycle_journal
 from reconciler.model.values.times import format_time
-from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import api_client
 from tests.integration import beds
 from tests.integration.test_overrides import muster
 
@@ -78,7 +78,7 @@ def test_a_moment_that_has_passed_is_told_as_it_was(bed: beds.Bed) -> None:
     assert after == now["job"]
 
     with pytest.raises(
-        clients.ApiError, match=r"job late was not known at .* \(cycle \d+"
+        api_client.ApiError, match=r"job late was not known at .* \(cycle \d+"
     ) as told_no:
         bed.get("/v1/jobs/late/explain", at=format_time(began))
     assert told_no.value.status == 404
@@ -94,7 +94,7 @@ def _disagreement(bed: beds.Bed, then: float, replayed: beds.Json) -> None:
         (body,) = store.execute(f"SELECT body FROM journal {where}", place).fetchone()  # noqa: S608
         inputs = [
             msgspec.structs.replace(one, checks=(1, *one.checks[1:]))
-            for one in journal.unpack_inputs(body)
+            for one in cycle_journal.unpack_inputs(body)
         ]
         forged = zlib.compress(msgspec.msgpack.encode(inputs))
         store.execute(f"UPDATE journal SET body = ? {where}", (forged, *place))  # noqa: S608

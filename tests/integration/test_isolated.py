@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.isolation import network_namespaces as networks
+from agents.isolation import network_namespaces
 from tests.integration import beds
 from tests.integration.agents.test_mpi import PROGRAM
 
@@ -19,7 +19,9 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.needs("openmpi-bin"),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces here"),
-    pytest.mark.skipif(bool(networks.problem()), reason=networks.problem() or "-"),
+    pytest.mark.skipif(
+        bool(network_namespaces.problem()), reason=network_namespaces.problem() or "-"
+    ),
     pytest.mark.skipif(shutil.which("mpirun") is None, reason="no Open MPI here"),
 ]
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.client import endpoints
-from reconciler.operations.local import local_cluster as localcluster
+from reconciler.operations.client import api_client, endpoints
+from reconciler.operations.local import local_cluster
 from tests.integration import beds
 
 pytestmark = pytest.mark.slow
@@ -39,7 +38,7 @@ class Site:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.address = f"127.0.0.1:{localcluster.free_port()}"
+        self.address = f"127.0.0.1:{local_cluster.free_port()}"
 
     def start(self, name: str, *words: str) -> None:
         """Start a command of ``muster``."""
@@ -91,7 +90,7 @@ def bed(tmp_path: Path) -> Iterator[tuple[beds.Bed, Site]]:
             str(tmp_path / "state"), "--listen", site.address, "--token-file", str(tokens),
             "--allow-root",
         )  # fmt: skip
-        made.api = clients.Client(endpoints.Endpoint(url, str(user)))
+        made.api = api_client.Client(endpoints.Endpoint(url, str(user)))
         made.until(lambda: made.get("/v1/sync")["sync"]["sync"] == "Synced")
         yield made, site
     finally:

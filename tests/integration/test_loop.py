@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client import parser
 
-from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import api_client
 from tests.integration import beds
 
 
@@ -182,7 +182,7 @@ def test_a_lost_store_holds_jobs_until_somebody_says_which_are_new(tmp_path: Pat
         assert {(item["state"], item["reasons"][0]["code"]) for item in held} == {("Held", "Held")}
         assert made.api is not None
         with pytest.raises(
-            clients.ApiError,
+            api_client.ApiError,
             match=r"nothing was adopted: found the names nwe, .*"
             r"did you mean new\?",
         ):

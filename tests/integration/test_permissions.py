@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from reconciler.changes.clone import working_clone as clone
-from reconciler.cli.changes import submit as command
-from reconciler.operations.changes import local_changes as changing
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.client import endpoints
-from reconciler.operations.plan import cluster_snapshot as snapshots
-from reconciler.operations.validate import object_folders as places
+from reconciler.changes.clone import working_clone
+from reconciler.cli.changes import submit
+from reconciler.operations.changes import local_changes
+from reconciler.operations.client import api_client, endpoints
+from reconciler.operations.plan import cluster_snapshot
+from reconciler.operations.validate import object_folders
 from tests.integration import beds
 from tests.unit.desired import signing
 
@@ -75,7 +74,7 @@ class Signed:
         mine.write_text("bobs-token\n")
         mine.chmod(0o600)
         self.mine = endpoints.Endpoint(self.bed.cluster.url, str(mine))
-        self.bob = clients.Client(self.mine)
+        self.bob = api_client.Client(self.mine)
 
     def access(self, more: str = "") -> str:
         listed = {name: key.listed() for name, key in self.keys.items() if name != "old"}
@@ -164,23 +163,25 @@ def test_what_does_not_count_says_why(
 def test_who_submits_what_does_not_count_is_told_at_once(
     signed: Signed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "LEARN_S", 60.0)
+    monkeypatch.setattr(object_folders, "LEARN_S", 60.0)
     bed = signed.bed
     bed.git("pull", "--quiet", "--rebase", "origin", "main", folder=bed.clone)
     bed.git("branch", "--quiet", "--set-upstream-to=origin/main", folder=bed.clone)
     endpoint = endpoints.Endpoint(bed.cluster.url, str(bed.cluster.state / "token"))
 
-    def made(*changes: changing.Change) -> changing.Done:
-        standing = places.standing(endpoint)
-        there = changing.Target(clone=clone.Clone(bed.clone), endpoint=endpoint, standing=standing)
-        (found,) = changing.carry_out(list(changes), there)
+    def made(*changes: local_changes.Change) -> local_changes.Done:
+        standing = object_folders.standing(endpoint)
+        there = local_changes.Target(
+            clone=working_clone.Clone(bed.clone), endpoint=endpoint, standing=standing
+        )
+        (found,) = local_changes.carry_out(list(changes), there)
         return found
 
-    done = made(changing.Submit(beds.job("told", TRUE.format(queue="research"))))
+    done = made(local_changes.Submit(beds.job("told", TRUE.format(queue="research"))))
     assert done.message.startswith("submit not applied yet")
     assert f"commit {(done.commit or '')[:12]} changes it, and it bears no" in done.withheld
     assert done.refused
-    done = made(changing.Act("cancel", "told"))
+    done = made(local_changes.Act("cancel", "told"))
     assert (done.withheld, done.refused) == ("", False), "as it was"
 
 
@@ -204,7 +205,9 @@ def test_the_api_goes_by_the_same_rules_and_its_commits_are_verified(signed: Sig
     assert message.endswith("Muster-Submitter: bob@x.org")
 
     both = text.replace("by-api", "mine") + "---\n" + beds.job("theirs", TRUE.format(queue="ops"))
-    with pytest.raises(clients.ApiError, match=r"no role of bob@x\.org allows submit") as refused:
+    with pytest.raises(
+        api_client.ApiError, match=r"no role of bob@x\.org allows submit"
+    ) as refused:
         signed.bob.post("/v1/jobs", content=both.encode(), kind="application/yaml")
     assert refused.value.refused
     assert str(refused.value).startswith("theirs: ")
@@ -212,16 +215,16 @@ def test_the_api_goes_by_the_same_rules_and_its_commits_are_verified(signed: Sig
     mine = text.replace("by-api", "mine")
     signed.bob.post("/v1/jobs", content=mine.encode(), kind="application/yaml")
     signed.bed.until_state("mine", "Succeeded")
-    with pytest.raises(clients.ApiError, match="allows drain on NodePool/virtual"):
+    with pytest.raises(api_client.ApiError, match="allows drain on NodePool/virtual"):
         signed.bob.post(
             "/v1/changes", {"verb": "drain", "names": ["virtual-0"], "reason": "because"}
         )
     assert signed.bed.api is not None  # an administrator's token is above the roles, no further
-    with pytest.raises(clients.ApiError, match="pools are for people"):
+    with pytest.raises(api_client.ApiError, match="pools are for people"):
         signed.bed.api.post(
             "/v1/changes", {"verb": "drain", "names": ["virtual-0"], "reason": "because"}
         )
-    with pytest.raises(clients.ApiError, match="allows approve"):
+    with pytest.raises(api_client.ApiError, match="allows approve"):
         signed.bob.post("/v1/changes", {"verb": "approve", "names": ["s" + "0" * 16 + "j0h0"]})
 
 
@@ -229,7 +232,7 @@ def test_what_the_controllers_own_verification_refuses_is_told_as_refused(
     signed: Signed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its key is somebody's, who may not: that is known once the commit has been looked at."""
-    monkeypatch.setattr(places, "LEARN_S", 60.0)
+    monkeypatch.setattr(object_folders, "LEARN_S", 60.0)
     as_submitter = "email: muster@x.org, acts: submitter"
     alone = signed.access().replace(as_submitter, "email: muster@x.org")
     unlisted = "\n".join(line for line in signed.access().splitlines() if as_submitter not in line)
@@ -240,10 +243,10 @@ def test_what_the_controllers_own_verification_refuses_is_told_as_refused(
             lambda: signed.bed.get("/v1/sync")["sync"]["structureRevision"] == revision or None
         )
 
-    def submitted(name: str) -> changing.Done:
+    def submitted(name: str) -> local_changes.Done:
         text = beds.job(name, TRUE.format(queue="research"))
-        target = changing.Target(endpoint=signed.mine)
-        (done,) = changing.carry_out([changing.Submit(text)], target)
+        target = local_changes.Target(endpoint=signed.mine)
+        (done,) = local_changes.carry_out([local_changes.Submit(text)], target)
         return done
 
     in_force(alone)
@@ -254,12 +257,16 @@ def test_what_the_controllers_own_verification_refuses_is_told_as_refused(
     )
     assert done.refused
     in_force(unlisted)
-    with pytest.raises(changing.ChangeError, match="is nobody's in the Access in force") as refused:
+    with pytest.raises(
+        local_changes.ChangeError, match="is nobody's in the Access in force"
+    ) as refused:
         submitted("never")
     assert refused.value.refused, "before it is committed, where that is known"
     in_force(signed.access())
     # no run of it is known, and yet its document says whose it is
-    with pytest.raises(clients.ApiError, match=r"there is no Job/in-vein .*; did you mean in-vain"):
+    with pytest.raises(
+        api_client.ApiError, match=r"there is no Job/in-vein .*; did you mean in-vain"
+    ):
         signed.bob.post("/v1/changes", {"verb": "cancel", "names": ["in-vein"]})
     (cancelled,) = signed.bob.post("/v1/changes", {"verb": "cancel", "names": ["in-vain"]})["items"]
     assert cancelled["commit"]
@@ -270,8 +277,8 @@ def test_what_the_controllers_own_verification_refuses_is_told_as_refused(
 def test_a_job_through_the_api_is_of_whom_the_token_stands_for(signed: Signed) -> None:
     """Whatever git on the machine of who sends it says: carol's address is no right of bob's."""
     texts = [beds.job(name, TRUE.format(queue="research")) for name in ("of-token", "of-curl")]
-    target = changing.Target(endpoint=signed.mine)
-    (made,) = changing.carry_out([changing.Submit(texts[0], "carol@x.org")], target)
+    target = local_changes.Target(endpoint=signed.mine)
+    (made,) = local_changes.carry_out([local_changes.Submit(texts[0], "carol@x.org")], target)
     assert made.message == "submitted"
     signed.bob.post("/v1/jobs", content=texts[1].encode(), kind="application/yaml")
     for name in ("of-token", "of-curl"):
@@ -306,7 +313,9 @@ def test_what_also_stands_where_the_controllers_key_does_not_count_is_not_cancel
     signed.bed.until(
         lambda: signed.bed.get("/v1/sync")["sync"]["attemptedRevision"] == revision or None
     )
-    with pytest.raises(clients.ApiError, match=r"it stands in team/copied\.yaml, not below jobs/"):
+    with pytest.raises(
+        api_client.ApiError, match=r"it stands in team/copied\.yaml, not below jobs/"
+    ):
         signed.bob.post("/v1/changes", {"verb": "cancel", "names": ["copied"]})
     body = {"verb": "cancel", "names": ["copied"], "reason": "it is wrong", "for_s": 600}
     (made,) = signed.bob.post("/v1/overrides", body)["items"]
@@ -317,7 +326,7 @@ def test_what_also_stands_where_the_controllers_key_does_not_count_is_not_cancel
 
 def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed) -> None:
     """Commands and settings of all jobs are among them; a plan that the controller makes is not."""
-    with pytest.raises(clients.ApiError) as refused:
+    with pytest.raises(api_client.ApiError) as refused:
         signed.bob.get("/v1/snapshot/records")
     assert "no role of bob@x.org allows snapshot on the records of all jobs" in str(refused.value)
     assert signed.bob.get("/v1/snapshot")["jobs"] is not None
@@ -365,8 +374,8 @@ def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed
 
     def taken() -> bool:
         try:
-            return bool(snapshots.fetch(signed.bob))
-        except clients.ApiError:
+            return bool(cluster_snapshot.fetch(signed.bob))
+        except api_client.ApiError:
             return False
 
     signed.bed.until(taken)
@@ -375,7 +384,7 @@ def test_the_records_of_everybodys_jobs_are_for_who_may_have_them(signed: Signed
 def test_who_approves_what_he_may_not_is_told_so(
     signed: Signed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(places, "LEARN_S", 60.0)
+    monkeypatch.setattr(object_folders, "LEARN_S", 60.0)
     bed = signed.bed
     text = (bed.clone / "cluster.yaml").read_text()
     guarded = text.replace("mode: required}", "mode: required}, sync: {approval: [Quota]}")
@@ -392,15 +401,17 @@ def test_who_approves_what_he_may_not_is_told_so(
 
     (found,) = bed.until(held)
     endpoint = endpoints.Endpoint(bed.cluster.url, str(bed.cluster.state / "token"))
-    standing = places.standing(endpoint)
-    there = changing.Target(clone=clone.Clone(bed.clone), endpoint=endpoint, standing=standing)
-    (done,) = changing.carry_out([changing.Act("approve", found["digest"])], there)
+    standing = object_folders.standing(endpoint)
+    there = local_changes.Target(
+        clone=working_clone.Clone(bed.clone), endpoint=endpoint, standing=standing
+    )
+    (done,) = local_changes.carry_out([local_changes.Act("approve", found["digest"])], there)
     assert done.message.startswith("approval does not count")
     assert done.withheld.startswith(f"{found['digest']} is held on: who signed the commit may not")
     assert done.refused
     token = str(bed.cluster.state / "token")
     with pytest.raises(typer.Exit) as left:
-        command.approve(found["digest"], clone=bed.clone, server=bed.cluster.url, token_file=token)
+        submit.approve(found["digest"], clone=bed.clone, server=bed.cluster.url, token_file=token)
     assert left.value.exit_code == 3
     told = " ".join(capsys.readouterr().err.split())
     assert "approval does not count" in told

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agents.host import processes
-from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import api_client
 from tests.integration import beds
 from tests.unit.docs import pages
 
@@ -72,7 +72,7 @@ class ScaledBed(beds.Bed):
 
     def up(self) -> None:
         self.cluster.start()
-        self.api = clients.Client(self.cluster.endpoint)
+        self.api = api_client.Client(self.cluster.endpoint)
 
     def pool(self) -> beds.Json:
         return self.get("/v1/pools")["items"][0]
@@ -89,7 +89,7 @@ class ScaledBed(beds.Bed):
         """Every event so far, one a line."""
         try:
             items = self.get("/v1/events", limit=1000)["items"]
-        except clients.ApiError as error:
+        except api_client.ApiError as error:
             return [str(error)]
         return [f"{e['at']} {e['kind']} {e.get('node')}: {e['message']}" for e in items]
 

@@ -15,9 +15,8 @@ from typing import IO
 
 import pytest
 
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.client import endpoints
-from reconciler.operations.local import local_cluster as localcluster
+from reconciler.operations.client import api_client, endpoints
+from reconciler.operations.local import local_cluster
 from tests.integration import beds
 from tests.unit.desired.repositories import ENVIRONMENT
 
@@ -61,7 +60,7 @@ class Up:
         own.mkdir(parents=True, mode=0o700)
         (own / "token").touch(mode=0o600)
         (own / "token").write_text("hidden\n")
-        self.address = f"127.0.0.1:{localcluster.free_port()}"
+        self.address = f"127.0.0.1:{local_cluster.free_port()}"
         self.said: list[str] = []
         self.is_ready = threading.Event()
         self.process = subprocess.Popen(
@@ -117,7 +116,7 @@ def test_it_says_where_it_is_what_there_is_and_what_to_do_next(up: Up) -> None:
         READY,
     ]
     own = endpoints.Endpoint(f"http://{up.address}", str(up.folder / ".muster" / "token"))
-    with clients.Client(own) as api:
+    with api_client.Client(own) as api:
         assert b"muster_nodes" in b"".join(api.stream("/metrics", {}))
 
 
@@ -275,13 +274,13 @@ def test_it_ends_with_all_that_it_started(up: Up) -> None:
 def test_a_controller_that_can_not_be_reached_is_told_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(localcluster, "LOOK_S", 0.01)
-    monkeypatch.setattr(localcluster, "FOLLOW_POOLS_S", 0.0)
+    monkeypatch.setattr(local_cluster, "LOOK_S", 0.01)
+    monkeypatch.setattr(local_cluster, "FOLLOW_POOLS_S", 0.0)
     with beds.Bed(tmp_path, nodes=1) as bed:
-        nowhere = endpoints.Endpoint(f"http://127.0.0.1:{localcluster.free_port()}")
+        nowhere = endpoints.Endpoint(f"http://127.0.0.1:{local_cluster.free_port()}")
         if bed.cluster._api is not None:
             bed.cluster._api.close()
-        bed.cluster._api = clients.Client(nowhere)
+        bed.cluster._api = api_client.Client(nowhere)
         said: list[str] = []
         looks = 0
 

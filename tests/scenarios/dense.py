@@ -12,9 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from reconciler.model.state.states import AttemptState
-from reconciler.simulation.scenarios import builder as situations
-from reconciler.simulation.scenarios import runner as scenarios
-from reconciler.simulation.scenarios import schema as forms
+from reconciler.simulation.scenarios import builder, runner, schema
 from tests.scenarios import laws
 
 ROUND_S = 60.0
@@ -221,12 +219,12 @@ def _running(rng: random.Random, name: str, leaves: list[str], free: _Left) -> D
 
 def run(document: Document) -> list[str]:
     """What of the laws does not hold once a document has come to rest; ``laws.broken``."""
-    situation = situations.build(forms.parse(document))
-    cluster = scenarios.begun(situation)
+    situation = builder.build(schema.parse(document))
+    cluster = runner.begun(situation)
     before: dict[str, list[laws.Task]] = {}
     moved_at = 0
     for number in range(1, 2 * ROUNDS + 1):
-        cluster.run(situations.BEGIN + number * ROUND_S, inclusive=False)
+        cluster.run(builder.BEGIN + number * ROUND_S, inclusive=False)
         running: dict[str, list[laws.Task]] = {}
         for attempt in cluster.memory.attempts.values():
             if attempt.state in _PRESENT:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.scheduling.preemption import victim_orders as thrift
+from reconciler.scheduling.preemption import victim_orders
 from tests.scenarios import dense, laws
 
 #: Draws of ``taken`` in which only units in a certain order make room, each just before its queue
@@ -24,7 +24,7 @@ def test_those_that_hold_certain_devices_are_found_in_their_order(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert dense.run(dense.taken(seed)) == []
-    monkeypatch.setattr(thrift, "by_devices", lambda *_: iter(()))
+    monkeypatch.setattr(victim_orders, "by_devices", lambda *_: iter(()))
     assert [told for told in dense.run(dense.taken(seed)) if "is owed the GPUs of" in told]
 
 
@@ -33,8 +33,8 @@ def test_a_scheduler_without_other_orders_of_victims_is_found(
 ) -> None:
     seed = 103
     assert dense.run(dense.taken(seed)) == []
-    monkeypatch.setattr(thrift, "orders", lambda _units, _taken: iter(()))
-    monkeypatch.setattr(thrift, "by_devices", lambda *_: iter(()))
+    monkeypatch.setattr(victim_orders, "orders", lambda _units, _taken: iter(()))
+    monkeypatch.setattr(victim_orders, "by_devices", lambda *_: iter(()))
     assert [told for told in dense.run(dense.taken(seed)) if "is owed the GPUs of" in told]
 
 

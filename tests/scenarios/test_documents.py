@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from reconciler.operations.simulate import scenarios
-from reconciler.simulation.scenarios import known_differences as divergences
+from reconciler.simulation.scenarios import known_differences
 
 HERE = Path(__file__).parent
 SHARED = HERE.parents[1].parent / "shared" / "scenarios"
@@ -40,7 +40,7 @@ def test_transcribed_documents(path: Path) -> None:
     assert report.errors == []
     folder = report.folders["kai"]
     told = msgspec.json.encode(folder).decode()
-    meant = f"kai/{path.name}" in divergences.MEANT
+    meant = f"kai/{path.name}" in known_differences.MEANT
     assert (folder.total, folder.states) == (1, 0 if meant else 1), told
 
 
@@ -75,8 +75,8 @@ def test_what_is_listed_as_meant_still_differs(shared: scenarios.Report) -> None
         f"{n}/{one.file}" for n, folder in shared.folders.items() for one in folder.diverging
     }
     transcribed = {f"kai/{path.name}" for path in TRANSCRIBED}  # looked at one by one
-    assert set(divergences.MEANT) <= differs | transcribed
-    assert all(len(reason) > 20 for reason in divergences.MEANT.values())
+    assert set(known_differences.MEANT) <= differs | transcribed
+    assert all(len(reason) > 20 for reason in known_differences.MEANT.values())
 
 
 def _not_built(one: scenarios.Diverging) -> bool:

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.simulation.scenarios import builder as situations
-from reconciler.simulation.scenarios import runner as scenarios
-from reconciler.simulation.scenarios import schema as forms
+from reconciler.simulation.scenarios import builder, runner, schema
 
 SEEDS = 40
 ROUNDS = 4
@@ -55,10 +53,10 @@ def shuffled(document: dict[str, Any], seed: int) -> dict[str, Any]:
 
 def found(document: dict[str, Any]) -> list[dict[str, list[tuple[int, int, bool]]]]:
     """After each round of the tasks of each job: GPUs, priority, and whether it runs."""
-    cluster = scenarios.begun(made := situations.build(forms.parse(document)))
+    cluster = runner.begun(made := builder.build(schema.parse(document)))
     told = []
     for number in range(1, ROUNDS + 1):
-        cluster.run(situations.BEGIN + number * scenarios.ROUND_S, inclusive=False)
+        cluster.run(builder.BEGIN + number * runner.ROUND_S, inclusive=False)
         running = {
             (one.job, one.group, one.index)
             for one in cluster.memory.attempts.values()

@@ -12,9 +12,7 @@ import pytest
 from reconciler.cli import main
 from reconciler.desired.apply import validate
 from reconciler.operations.simulate import scenarios
-from reconciler.simulation.scenarios import builder as situations
-from reconciler.simulation.scenarios import runner as runs
-from reconciler.simulation.scenarios import schema as forms
+from reconciler.simulation.scenarios import builder, runner, schema
 
 DOCUMENT: dict[str, Any] = {
     "scenario": "one job, one GPU",
@@ -39,12 +37,12 @@ def job(**changes: object) -> dict[str, Any]:
     return {"jobs": [DOCUMENT["jobs"][0] | changes]}
 
 
-def verdict(**changes: object) -> runs.Verdict:
-    return runs.run(forms.parse(DOCUMENT | changes))
+def verdict(**changes: object) -> runner.Verdict:
+    return runner.run(schema.parse(DOCUMENT | changes))
 
 
 def test_what_agrees_is_exact() -> None:
-    assert verdict() == runs.Verdict(exact=True, states=True)
+    assert verdict() == runner.Verdict(exact=True, states=True)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +166,7 @@ def test_a_state_that_is_not_stable_disagrees() -> None:
 def test_what_is_not_understood_is_refused(
     changes: dict[str, Any], where: str, message: str
 ) -> None:
-    with pytest.raises(forms.ScenarioError) as refused:
+    with pytest.raises(schema.ScenarioError) as refused:
         verdict(**changes)
     assert refused.value.where == where
     assert message in refused.value.message
@@ -206,7 +204,7 @@ def test_what_is_unusual_is_taken(changes: dict[str, Any]) -> None:
 
 def devices(gpus: float, *tasks: dict[str, Any]) -> list[tuple[int, ...]]:
     changes = job(tasks=list(tasks)) | {"nodes": {"n0": {"gpu": gpus}}}
-    made = situations.build(forms.parse(DOCUMENT | changes))
+    made = builder.build(schema.parse(DOCUMENT | changes))
     return [attempt.devices for attempt in made.observed.attempts.values()]
 
 
@@ -277,7 +275,7 @@ def test_devices_of_what_runs(
 def test_devices_that_are_not_there_are_refused(
     gpus: float, tasks: list[dict[str, Any]], where: str, message: str
 ) -> None:
-    with pytest.raises(forms.ScenarioError) as refused:
+    with pytest.raises(schema.ScenarioError) as refused:
         devices(gpus, *tasks)
     assert refused.value.where == f"jobs[0].{where}"
     assert message in refused.value.message
@@ -303,15 +301,15 @@ POLICY: dict[str, tuple[object, str, object]] = {
 
 
 def settings(policy: dict[str, Any]) -> dict[str, Any]:
-    made = situations.build(forms.parse(DOCUMENT | {"policy": policy}))
+    made = builder.build(schema.parse(DOCUMENT | {"policy": policy}))
     assert made.missing == []
     found: dict[str, Any] = msgspec.structs.asdict(made.structure.settings.scheduling)
     return found
 
 
 def test_a_policy_holds_every_name_there_is() -> None:
-    inner = {f"{name}.{part}" for name, parts in situations.SCHEDULING.items() for part in parts}
-    plain = {name for name, parts in situations.SCHEDULING.items() if not parts}
+    inner = {f"{name}.{part}" for name, parts in builder.SCHEDULING.items() for part in parts}
+    plain = {name for name, parts in builder.SCHEDULING.items() if not parts}
     assert set(POLICY) == inner | plain
 
 
@@ -356,7 +354,7 @@ def test_waits_are_none_where_a_policy_does_not_name_them() -> None:
 def test_a_policy_has_the_bounds_of_a_cluster(
     policy: dict[str, Any], where: str, message: str
 ) -> None:
-    with pytest.raises(forms.ScenarioError) as refused:
+    with pytest.raises(schema.ScenarioError) as refused:
         verdict(policy=policy)
     assert refused.value.where == where
     assert message in refused.value.message
@@ -365,7 +363,7 @@ def test_a_policy_has_the_bounds_of_a_cluster(
 def test_tasks_of_higher_priority_come_first_in_their_group() -> None:
     tasks = [{"gpu": 1, "priority": 1}, {"gpu": 1, "priority": 2}, {"cpu": 1}]
     jobs = [{"name": "a", "queue": "team", "tasks": tasks}]
-    made = situations.build(forms.parse(DOCUMENT | {"jobs": jobs}))
+    made = builder.build(schema.parse(DOCUMENT | {"jobs": jobs}))
     assert made.tasks["a"] == [("g0", 1), ("g0", 0), ("g1", 0)]
 
 
@@ -381,8 +379,8 @@ def test_a_policy_takes_what_a_cluster_takes(name: str, value: object) -> None:
     text = msgspec.yaml.encode(cluster | {"spec": {"scheduling": scheduling}})
     loaded = validate.check({"c.yaml": text})
     try:
-        found = situations.settings_of(scheduling, {}).scheduling
-    except forms.ScenarioError:
+        found = builder.settings_of(scheduling, {}).scheduling
+    except schema.ScenarioError:
         assert loaded.status.problems
     else:
         assert not loaded.status.problems

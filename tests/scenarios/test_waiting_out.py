@@ -10,9 +10,7 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.simulation.scenarios import builder as situations
-from reconciler.simulation.scenarios import runner as scenarios
-from reconciler.simulation.scenarios import schema as forms
+from reconciler.simulation.scenarios import builder, runner, schema
 from tests.scenarios.dense import Document
 
 MINIMUM_S = 300
@@ -51,7 +49,7 @@ def starts(
 
     ``changes``: of jobs by name, to what documents don't say.
     """
-    situation = situations.build(forms.parse(written))
+    situation = builder.build(schema.parse(written))
     settings = situation.structure.settings
     scheduling = msgspec.structs.replace(settings.scheduling, min_runtime_s=minimum_s)
     settings = msgspec.structs.replace(settings, scheduling=scheduling)
@@ -61,10 +59,10 @@ def starts(
         return msgspec.structs.replace(spec, **(changes or {}).get(spec.name, {}))
 
     situation.later = [(at, changed(spec)) for at, spec in situation.later]
-    cluster = scenarios.begun(situation)
-    cluster.run(situations.BEGIN + until)
+    cluster = runner.begun(situation)
+    cluster.run(builder.BEGIN + until)
     return {
-        name: record.started_at - situations.BEGIN
+        name: record.started_at - builder.BEGIN
         for name, record in cluster.memory.jobs.items()
         if record.started_at is not None
     }

@@ -12,9 +12,7 @@ from typing import Any
 from reconciler.core import reconcile
 from reconciler.model import desired
 from reconciler.model.state import outcome, records, states
-from reconciler.simulation.scenarios import builder as situations
-from reconciler.simulation.scenarios import runner as scenarios
-from reconciler.simulation.scenarios import schema as forms
+from reconciler.simulation.scenarios import builder, runner, schema
 from tests.scenarios.dense import Document
 
 #: Until when a story is followed, in seconds.
@@ -102,7 +100,7 @@ class _Watch:
             if attempt.id not in self.evicted:
                 self.evicted[attempt.id] = now
                 if now == self.born[attempt.id]:
-                    self.found.append((now - situations.BEGIN, attempt.job, stop.by))
+                    self.found.append((now - builder.BEGIN, attempt.job, stop.by))
         return result
 
 
@@ -112,8 +110,8 @@ def run(document: Document) -> tuple[list[tuple[float, str, str]], int]:
     At a moment at which somebody comes more than one cycle may be, and all of them be right.
     """
     watch = _Watch()
-    cluster = scenarios.begun(situations.build(forms.parse(document)), watch)
-    cluster.run(situations.BEGIN + document["until"])
+    cluster = runner.begun(builder.build(schema.parse(document)), watch)
+    cluster.run(builder.BEGIN + document["until"])
     comes = {float(job["submit"]) for job in document["jobs"]}
     return [one for one in watch.found if one[0] not in comes], len(watch.evicted)
 

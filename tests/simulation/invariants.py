@@ -10,8 +10,7 @@ from collections import Counter, defaultdict
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.state import outcome, records
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import outcome, pending_reasons, records
 from reconciler.model.state.states import JobState
 from reconciler.model.values.resources import Resources
 from tests.simulation import views
@@ -22,12 +21,12 @@ WHOLE = 1000
 #: Reasons with which work may wait for ever though nothing changes any more and nothing runs.
 LASTING = frozenset(
     {
-        reasons.ReasonCode.HELD,
-        reasons.ReasonCode.DEPENDENCY,
-        reasons.ReasonCode.DEPENDENCY_NEVER_MET,
-        reasons.ReasonCode.NEVER_FITS,
-        reasons.ReasonCode.OVER_LIMIT,
-        reasons.ReasonCode.WAITING_FOR_QUOTA,
+        pending_reasons.ReasonCode.HELD,
+        pending_reasons.ReasonCode.DEPENDENCY,
+        pending_reasons.ReasonCode.DEPENDENCY_NEVER_MET,
+        pending_reasons.ReasonCode.NEVER_FITS,
+        pending_reasons.ReasonCode.OVER_LIMIT,
+        pending_reasons.ReasonCode.WAITING_FOR_QUOTA,
     }
 )
 
@@ -309,7 +308,7 @@ def ended(view: View) -> list[str]:
         and view.structure.queues[queue].strict
     }
     for name, (queue, codes) in waits.items():
-        behind = queue in held_up and reasons.ReasonCode.BEHIND in codes
+        behind = queue in held_up and pending_reasons.ReasonCode.BEHIND in codes
         if not codes & LASTING and not behind:
             state = view.job_records[name].state
             found.append(f"{name} is {state} at rest, for {sorted(codes)}")
@@ -336,18 +335,21 @@ def true_reasons(view: View) -> list[str]:
     return found
 
 
-def _is_true(view: View, record: records.JobRecord, code: reasons.ReasonCode) -> bool:
+def _is_true(view: View, record: records.JobRecord, code: pending_reasons.ReasonCode) -> bool:
     spec = record.spec
-    if code is reasons.ReasonCode.HELD:
+    if code is pending_reasons.ReasonCode.HELD:
         held = any(queue.suspend for queue in views.path(view.structure.queues, spec.queue))
         return spec.suspend or held or view.structure.settings.suspend
-    if code is reasons.ReasonCode.BACKING_OFF:
+    if code is pending_reasons.ReasonCode.BACKING_OFF:
         return any(note.not_before > view.now for note in record.notes.values())
-    if code in (reasons.ReasonCode.DEPENDENCY, reasons.ReasonCode.DEPENDENCY_NEVER_MET):
+    if code in (
+        pending_reasons.ReasonCode.DEPENDENCY,
+        pending_reasons.ReasonCode.DEPENDENCY_NEVER_MET,
+    ):
         return bool(spec.depends_on)
-    if code is reasons.ReasonCode.ARRAY_LIMIT:
+    if code is pending_reasons.ReasonCode.ARRAY_LIMIT:
         return spec.parallelism is not None
-    if code is reasons.ReasonCode.NEVER_FITS:
+    if code is pending_reasons.ReasonCode.NEVER_FITS:
         return not _fits_alone(view, spec)
     return True
 

@@ -8,8 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from reconciler.model import desired
-from reconciler.model.state import pending_reasons as reasons
-from reconciler.model.state import records
+from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.states import JobState
 from reconciler.model.values.resources import Resources
 from tests.simulation import views
@@ -17,10 +16,10 @@ from tests.simulation.invariants import LASTING, WHOLE
 from tests.simulation.views import View
 
 #: Reasons for which an owner of a guarantee is not asking at the moment.
-_NOT_ASKING = LASTING - {reasons.ReasonCode.WAITING_FOR_QUOTA} | {
-    reasons.ReasonCode.BACKING_OFF,
-    reasons.ReasonCode.ARRAY_LIMIT,
-    reasons.ReasonCode.RESERVED,
+_NOT_ASKING = LASTING - {pending_reasons.ReasonCode.WAITING_FOR_QUOTA} | {
+    pending_reasons.ReasonCode.BACKING_OFF,
+    pending_reasons.ReasonCode.ARRAY_LIMIT,
+    pending_reasons.ReasonCode.RESERVED,
 }
 
 

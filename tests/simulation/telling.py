@@ -15,15 +15,11 @@ from functools import partial
 import msgspec
 
 from bench import moment, truth
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import reconcile
+from reconciler.core import cycle_cache, reconcile
 from reconciler.model import desired
 from reconciler.model.state import outcome, records, states
 from reconciler.model.state.states import EndReason
-from reconciler.simulation.engine import event_queue as agenda
-from reconciler.simulation.engine import faults
-from reconciler.simulation.engine import simulated_cluster as clusters
-from reconciler.simulation.engine import simulated_nodes as machines
+from reconciler.simulation.engine import event_queue, faults, simulated_cluster, simulated_nodes
 from tests.simulation import invariants, plans, rights, views, work
 
 #: One cycle in so many, drawn by the seed, is decided again from bytes; with nothing recalled that
@@ -119,11 +115,11 @@ class Teller:
         self.again = random.Random(f"{plan.seed} again")
         self.started_now: frozenset[str] = frozenset()
         self.ended_now: tuple[records.JobRecord, ...] = ()
-        self.cluster = clusters.Cluster(
+        self.cluster = simulated_cluster.Cluster(
             plan.structure,
             now=plans.BEGIN,
             fates=self._fate,
-            timing=clusters.Timing(
+            timing=simulated_cluster.Timing(
                 start_s=START_S, heartbeat_s=HEARTBEAT_S, cycle_every_s=plan.pace_s
             ),
             weather=self.weather,
@@ -250,7 +246,7 @@ class Teller:
         else:
             self.cluster.suffer(fault)
 
-    def _fate(self, attempt: records.AttemptRecord) -> machines.Fate:
+    def _fate(self, attempt: records.AttemptRecord) -> simulated_nodes.Fate:
         """Alike for the tasks of one try, but that now and then one of them fails."""
         gang = f"{self.plan.seed} {attempt.job} {attempt.element} {attempt.try_number}"
         chance = random.Random(gang)
@@ -258,7 +254,7 @@ class Teller:
         own = random.Random(f"{gang} {attempt.index}")
         fails = own.random() < (0.7 if work.is_flaky(attempt.job) else 0.12)
         image = random.Random(f"{gang} {attempt.index} image")
-        return machines.Fate(
+        return simulated_nodes.Fate(
             runs_s=float("inf") if work.endless(attempt.job) else runs_s * (1 - fails / 2),
             exit_code=3 if fails else 0,
             leaves_s=own.choice([0.0, 1.0, 5.0, 60.0]),
@@ -287,12 +283,12 @@ class Teller:
         observed: records.Observed,
         now: float,
         *,
-        recall: recalls.Recall | None,
+        recall: cycle_cache.Recall | None,
     ) -> outcome.Outcome:
         self.wanted = wanted
         self.told.cycles += 1
         if self.told.cycles > CYCLES_MAX:
-            raise agenda.SimulationError(f"more than {CYCLES_MAX} cycles in one story")
+            raise event_queue.SimulationError(f"more than {CYCLES_MAX} cycles in one story")
         again = self.again.random() < 1 / REPLAYED_EVERY
         packed = msgspec.msgpack.encode((wanted, observed)) if again else b""
         result = reconcile.reconcile(wanted, observed, now, recall=recall)

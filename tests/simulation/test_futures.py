@@ -15,10 +15,9 @@ import pytest
 
 from reconciler.model import desired
 from reconciler.model.state import outcome
-from reconciler.operations.plan import cluster_snapshot as snapshots
-from reconciler.simulation.engine import observer as watching
-from reconciler.simulation.engine import simulated_cluster as clusters
-from reconciler.simulation.forecast import cluster_forecast as forecasts
+from reconciler.operations.plan import cluster_snapshot
+from reconciler.simulation.engine import observer, simulated_cluster
+from reconciler.simulation.forecast import cluster_forecast
 from tests.simulation import plans, stories, work
 
 #: The cycle that learns of the change, and the next one. Of starts a future hears later.
@@ -35,7 +34,7 @@ class Leaving(NamedTuple):
     by: str
 
 
-class Watcher(watching.NoWatcher):
+class Watcher(observer.NoWatcher):
     """Notes who is told to leave."""
 
     def __init__(self) -> None:
@@ -45,7 +44,7 @@ class Watcher(watching.NoWatcher):
         """A cycle has decided."""
         for one in result.attempts:
             stop = one.stop
-            if stop and stop.at == result.now and stop.reason in forecasts.MADE_TO_LEAVE:
+            if stop and stop.at == result.now and stop.reason in cluster_forecast.MADE_TO_LEAVE:
                 self.seen.add(Leaving(one.job, one.element, stop.reason.value, stop.by))
 
 
@@ -54,11 +53,15 @@ def plain(job: desired.Job) -> desired.Job:
     return msgspec.structs.replace(job, runtime="process", image="")
 
 
-def grown_up(chance: random.Random, plan: plans.Plan, watcher: Watcher) -> clusters.Cluster:
+def grown_up(
+    chance: random.Random, plan: plans.Plan, watcher: Watcher
+) -> simulated_cluster.Cluster:
     """The cluster of a story after a while, with all its work, so that it is full, and no fault."""
     age_s = chance.choice(AGES_S)
-    timing = clusters.Timing(cycle_every_s=forecasts.CYCLE_EVERY_S)
-    made = clusters.Cluster(plan.structure, now=plans.BEGIN, timing=timing, watcher=watcher)
+    timing = simulated_cluster.Timing(cycle_every_s=cluster_forecast.CYCLE_EVERY_S)
+    made = simulated_cluster.Cluster(
+        plan.structure, now=plans.BEGIN, timing=timing, watcher=watcher
+    )
     jobs = [plain(step.job) for step in plan.steps if step.what == "submit" and step.job]
     jobs += work.filling(plan.structure)
     for job in jobs:
@@ -68,7 +71,7 @@ def grown_up(chance: random.Random, plan: plans.Plan, watcher: Watcher) -> clust
     return made
 
 
-def changed(chance: random.Random, before: clusters.Cluster) -> desired.Desired:
+def changed(chance: random.Random, before: simulated_cluster.Cluster) -> desired.Desired:
     """What git may want next."""
     structure, jobs = before.structure, dict(before.jobs)
     pool = before.structure.pools[chance.choice(sorted(before.structure.pools))]
@@ -101,11 +104,11 @@ def test_who_has_to_leave_at_once_is_who_then_leaves(seed: int) -> None:
     cluster = grown_up(chance, stories.draw(seed), watcher)
     now = cluster.now
     structure, observed = cluster.structure, cluster.memory.observed((), {})
-    live = snapshots.Live("0", now, None, None, observed, tuple(structure.pools.values()))
+    live = cluster_snapshot.Live("0", now, None, None, observed, tuple(structure.pools.values()))
     head = changed(chance, cluster)
-    future = forecasts.future(
+    future = cluster_forecast.future(
         head,
-        snapshots.unpack(snapshots.pack(live), "here").live.observed,
+        cluster_snapshot.unpack(cluster_snapshot.pack(live), "here").live.observed,
         now,
         base_nodes=frozenset(name for pool in structure.pools.values() for name in pool.nodes),
         horizon_s=600.0,

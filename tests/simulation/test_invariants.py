@@ -11,8 +11,7 @@ import pytest
 
 from reconciler.core import reconcile
 from reconciler.model import desired
-from reconciler.model.state import outcome, records
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import outcome, pending_reasons, records
 from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState, NodeState
 from reconciler.model.values.resources import Resources
 from tests.simulation import invariants, rights, views
@@ -177,7 +176,7 @@ def test_gangs_run_partly_for_a_while_only() -> None:
     assert partly.check(later) == [], "the other has done its work"
 
 
-def waiting(spec: desired.Job, code: reasons.ReasonCode) -> dict[str, Any]:
+def waiting(spec: desired.Job, code: pending_reasons.ReasonCode) -> dict[str, Any]:
     hog = job("hog", gpu=2)
     held = [attempt(hog, 0, node, devices=(0, 1)) for node in ("n0", "n1")]
     held[1] = msgspec.structs.replace(held[1], id="other")
@@ -188,28 +187,32 @@ def waiting(spec: desired.Job, code: reasons.ReasonCode) -> dict[str, Any]:
             "hog": record(hog, JobState.RUNNING),
             spec.name: record(spec, JobState.PENDING, "key"),
         },
-        "why": {"key": (reasons.Reason(code, "so it is"),)},
+        "why": {"key": (pending_reasons.Reason(code, "so it is"),)},
     }
 
 
 def test_guarantees() -> None:
-    no_room = reasons.ReasonCode.INSUFFICIENT_RESOURCES
+    no_room = pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES
     spec = job("mine", gpu=1, queue="owner")
     found = rights.guarantees(view(**waiting(spec, no_room)))
     assert found == ["mine is within the guarantee of owner and fits on n0"]
     for other in (job("mine", gpu=1), job("mine", cpu=3, queue="owner")):
         assert not rights.guarantees(view(**waiting(other, no_room)))
-    off = waiting(spec, reasons.ReasonCode.DEPENDENCY)
+    off = waiting(spec, pending_reasons.ReasonCode.DEPENDENCY)
     assert not rights.guarantees(view(**off))
 
 
 def test_who_waits_for_something_else_does_not_hide_who_is_owed() -> None:
-    given = waiting(job("mine", gpu=1, queue="owner"), reasons.ReasonCode.INSUFFICIENT_RESOURCES)
+    given = waiting(
+        job("mine", gpu=1, queue="owner"), pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES
+    )
     later = job("later", gpu=1, queue="owner", priority=99)
     first = record(later, JobState.PENDING, "later")
     given["specs"] += (later,)
     given["job_records"]["later"] = first
-    given["why"]["later"] = (reasons.Reason(reasons.ReasonCode.DEPENDENCY, "so it is"),)
+    given["why"]["later"] = (
+        pending_reasons.Reason(pending_reasons.ReasonCode.DEPENDENCY, "so it is"),
+    )
     assert rights.guarantees(view(**given)) == [
         "mine is within the guarantee of owner and fits on n0"
     ]
@@ -229,7 +232,7 @@ def test_guarantees_of_a_pool(there: desired.Amounts, *, told: bool) -> None:
     owner = msgspec.structs.replace(STRUCTURE.queues["owner"], flavors=(flavor,))
     structure = msgspec.structs.replace(STRUCTURE, queues=STRUCTURE.queues | {"owner": owner})
     spec = job("mine", gpu=1, queue="owner")
-    given = waiting(spec, reasons.ReasonCode.INSUFFICIENT_RESOURCES)
+    given = waiting(spec, pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES)
     assert bool(rights.guarantees(view(**given, structure=structure))) is told
 
 
@@ -242,7 +245,7 @@ def test_guarantees_are_due_from_siblings_whatever_the_parent_has() -> None:
         "borrower": desired.Queue(name="borrower", parent="parent"),
     }
     structure = msgspec.structs.replace(STRUCTURE, queues=queues)
-    code = reasons.ReasonCode.INSUFFICIENT_RESOURCES
+    code = pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES
     for owner, told in (("owner", True), ("borrower", False)):
         spec = job("mine", gpu=1, queue=owner)
         given = waiting(spec, code)
@@ -354,8 +357,10 @@ def test_who_waits_behind_the_first_of_a_strict_queue_may_wait_as_long(
 ) -> None:
     queues = {"default": desired.Queue(name="default", strict=strict)}
     why = {
-        "first": (reasons.Reason(reasons.ReasonCode(first), "not yet"),),
-        "behind": (reasons.Reason(reasons.ReasonCode.BEHIND, "one goes first: strict"),),
+        "first": (pending_reasons.Reason(pending_reasons.ReasonCode(first), "not yet"),),
+        "behind": (
+            pending_reasons.Reason(pending_reasons.ReasonCode.BEHIND, "one goes first: strict"),
+        ),
     }
     waits = view(
         (ONE, PAIR),
@@ -383,7 +388,7 @@ def test_who_waits_behind_the_first_of_a_strict_queue_may_wait_as_long(
     ],
 )
 def test_reasons(state: JobState, code: str | None, said: str) -> None:
-    told = (reasons.Reason(reasons.ReasonCode(code), "so it is"),) if code else ()
+    told = (pending_reasons.Reason(pending_reasons.ReasonCode(code), "so it is"),) if code else ()
     waits = record(ONE, state, "key" if code else "")
     broken = view((ONE,), (), job_records={"one": waits}, why={"key": told})
     assert any(said in line for line in invariants.true_reasons(broken))
@@ -416,7 +421,7 @@ def test_where_all_is_well_nothing_is_found(checker: Callable[[View], list[str]]
         {"job_records": {}},
         {"attempts": {}},
         {"nodes": {"n0": records.NodeRecord("n0", NodeState.UNKNOWN, "pool")}},
-        {"why": {"key": (reasons.Reason(reasons.ReasonCode.BEHIND, "others"),)}},
+        {"why": {"key": (pending_reasons.Reason(pending_reasons.ReasonCode.BEHIND, "others"),)}},
         {"running": (Running("n0", attempt(ONE), told=True),)},
         {"started": frozenset({"one"})},
         {"ended": (record(ONE, JobState.SUCCEEDED),)},

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import reconcile
+from reconciler.core import cycle_cache, reconcile
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from tests.simulation import sizes, stories, telling
@@ -141,7 +140,7 @@ def test_a_faulty_controller_is_found_out(
         observed: records.Observed,
         now: float,
         *,
-        recall: recalls.Recall | None = None,
+        recall: cycle_cache.Recall | None = None,
     ) -> outcome.Outcome:
         seen = msgspec.structs.replace(wanted, structure=before(wanted.structure))
         return after(decide(seen, observed, now, recall=recall))

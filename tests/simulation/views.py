@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.state import pending_reasons as reasons
-from reconciler.model.state import records
+from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values.resources import Resources
 
@@ -48,7 +47,7 @@ class View(msgspec.Struct, frozen=True):
     job_records: Mapping[str, records.JobRecord] = {}
     attempts: Mapping[str, records.AttemptRecord] = {}
     nodes: Mapping[str, records.NodeRecord] = {}
-    why: Mapping[str, tuple[reasons.Reason, ...]] = {}
+    why: Mapping[str, tuple[pending_reasons.Reason, ...]] = {}
     hardware: Mapping[str, Resources] = {}
     running: tuple[Running, ...] = ()
     started: frozenset[str] = frozenset()

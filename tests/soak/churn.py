@@ -27,8 +27,8 @@ import psutil
 from agents.host import processes
 from agents.isolation import cgroups
 from agents.supervisor import journal
-from reconciler.model.observed import storage as staging
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.observed import storage
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration import mounted
@@ -51,21 +51,23 @@ HANDLES_MORE_MAX = {"agent": 8, "supervisor": 100}
 #: Whose tasks some are, where the agent may become another user.
 OTHER_USER = "nobody"
 
-Make = Callable[[str], wire.TaskTemplate]
+Make = Callable[[str], agent_messages.TaskTemplate]
 
 
-def plain(script: str, **more: object) -> wire.TaskTemplate:
+def plain(script: str, **more: object) -> agent_messages.TaskTemplate:
     """A task of a shell; ``MARK`` in the script is what it is found by."""
-    template = wire.TaskTemplate("soak", 1, "g", command=("bash", "-c", script), grace_s=1)
+    template = agent_messages.TaskTemplate(
+        "soak", 1, "g", command=("bash", "-c", script), grace_s=1
+    )
     return template if not more else msgspec.structs.replace(template, **more)
 
 
 def kinds(source: Path, target: Path) -> dict[str, tuple[int, Make]]:
     """What tasks do, with how often it is drawn."""
-    store_in, store_out = staging.Store("in", str(source)), staging.Store("out", str(target))
-    copies = staging.Plan(
-        ins=(staging.In("data", store_in),),
-        outs=(staging.Out("made", store_out, "{job}/{index}", "always"),),
+    store_in, store_out = storage.Store("in", str(source)), storage.Store("out", str(target))
+    copies = storage.Plan(
+        ins=(storage.In("data", store_in),),
+        outs=(storage.Out("made", store_out, "{job}/{index}", "always"),),
         timeout_s=60.0,
     )
     forks = "for i in 1 2 3 4 5 6 7 8; do (exec -a MARK sleep 3000) & done"
@@ -85,7 +87,9 @@ def kinds(source: Path, target: Path) -> dict[str, tuple[int, Make]]:
         "output": (4, lambda m: plain(f"yes {m} | head -c 3000000")),
         "metrics": (5, lambda m: plain(told.replace("MARK", m))),
         "data": (5, lambda m: plain(copied.replace("MARK", m), stage=copies)),
-        "missing": (2, lambda m: wire.TaskTemplate("soak", 1, "g", command=(f"/none/{m}",))),
+        "missing": (
+            2, lambda m: agent_messages.TaskTemplate("soak", 1, "g", command=(f"/none/{m}",)),
+        ),
     }  # fmt: skip
     if os.geteuid() == 0:
         for kind, weight in (("short", 30), ("forks", 5), ("daemon", 5), ("missing", 2)):

@@ -2,8 +2,7 @@
 
 import msgspec
 
-from reconciler.model.observed import devices
-from reconciler.model.observed import health_checks as checks
+from reconciler.model.observed import devices, health_checks
 from reconciler.model.state import records
 from tests.unit.store import samples
 
@@ -22,7 +21,7 @@ def node(*, states: tuple[str, str] = (devices.OK, devices.LOST)) -> records.Nod
         for i, uuid in enumerate(UUIDS)
     )  # fmt: skip
     driver = devices.GpuDriver(devices.OK, "", "550.54.15", "12.4")
-    verdicts = (checks.Result("mounts", "failed", "/data is not mounted"),)
+    verdicts = (health_checks.Result("mounts", "failed", "/data is not mounted"),)
     inventory = msgspec.structs.replace(
         bare.inventory, gpus=found, gpu_driver=driver, checks=verdicts
     )

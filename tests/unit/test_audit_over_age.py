@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.operations.audit import audit_entries as auditing
-from reconciler.operations.audit import audit_log as auditlog
+from reconciler.operations.audit import audit_entries, audit_log
 from tests.unit.controller.quarantine.test_isolate_failures_revisions import STRUCTURE, Site
 from tests.unit.controller.quarantine.test_isolate_failures_revisions import (
     repository as repository,  # noqa: PLC0414 - fixture
@@ -24,9 +23,9 @@ CLUSTER = "{apiVersion: muster/v1, kind: Cluster, metadata: {name: main}, spec: 
 def test_one_file_that_is_over_age_leaves_at_a_time_and_no_entry_is_written_twice(
     tmp_path: Path, repository: repositories.Repository, retention: str, dropped: int
 ) -> None:
-    log = auditlog.Log(tmp_path / auditlog.FILE, part_bytes_max=1)
+    log = audit_log.Log(tmp_path / audit_log.FILE, part_bytes_max=1)
     for second in range(3):
-        log.append(auditing.Entry(at=float(second), revision=f"r{second}", result="Synced"))
+        log.append(audit_entries.Entry(at=float(second), revision=f"r{second}", result="Synced"))
     files = {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "c.yaml": CLUSTER % retention}
     revision = repository.commit(files)
     site = Site(tmp_path, repository)

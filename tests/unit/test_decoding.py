@@ -18,7 +18,7 @@ ALLOWED = {"reconciler/model/protocol/decoders.py"}
 MANY_AT_ONCE = """\
 import sys, threading
 from reconciler import package_data
-from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import document_reader
 
 sys.setswitchinterval(1e-6)
 text = b"apiVersion: muster/v1\\nkind: Job\\nmetadata: {name: a}\\nspec: {command: [echo]}\\n"
@@ -27,7 +27,7 @@ read = []
 
 def go():
     gate.wait()
-    read.append(documents.read(text))
+    read.append(document_reader.read(text))
 
 threads = [threading.Thread(target=go) for _ in range(16)]
 for thread in threads:

@@ -16,23 +16,21 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from agents.tasks import start_orders as tasks
-from reconciler.controller import control_loop as controller
-from reconciler.controller import loop_inbox as inboxes
-from reconciler.core import garbage_collection as leaving
+from agents.tasks import start_orders
+from reconciler.controller import control_loop, loop_inbox
+from reconciler.core import garbage_collection
 from reconciler.desired.apply import validate
-from reconciler.desired.normalise import job_defaults as normalise
+from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
 from reconciler.model.documents import kinds
-from reconciler.model.observed import devices
-from reconciler.model.observed import health_checks as checks
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.observed import devices, health_checks
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values.resources import Resources
-from reconciler.operations.local import local_nodes as localnodes
-from reconciler.operations.views import job_views as views
-from reconciler.store import sql_store as stores
+from reconciler.operations.local import local_nodes
+from reconciler.operations.views import job_views
+from reconciler.store import sql_store
 from tests.unit.core import world
 
 Json = Any
@@ -150,11 +148,11 @@ def read(documents: tuple[Document, ...]) -> desired.Desired:
 class Node(world.VirtualNode):
     """A node that keeps the last set it was given, and may be one that runs as root."""
 
-    wanted = wire.AssignmentSet()
+    wanted = agent_messages.AssignmentSet()
     as_root = False
 
     def take(self, payload: bytes, acknowledged: tuple[str, ...], now: float) -> None:
-        self.wanted = msgspec.msgpack.decode(payload, type=wire.AssignmentSet)
+        self.wanted = msgspec.msgpack.decode(payload, type=agent_messages.AssignmentSet)
         super().take(payload, acknowledged, now)
 
     def report(self, now: float) -> records.NodeReport:
@@ -212,7 +210,9 @@ class Run(world.World):
     def count(self, name: str) -> int:
         return len(self.live(name))
 
-    def sent(self, name: str = "j") -> list[tuple[wire.Assignment, wire.TaskTemplate]]:
+    def sent(
+        self, name: str = "j"
+    ) -> list[tuple[agent_messages.Assignment, agent_messages.TaskTemplate]]:
         """What nodes were told of a job last, task by task."""
         found = [
             (assignment, node.wanted.templates[assignment.template])
@@ -225,13 +225,13 @@ class Run(world.World):
             key=lambda one: (one[0].element, one[1].group, one[0].index),
         )
 
-    def template(self, name: str = "j") -> wire.TaskTemplate:
+    def template(self, name: str = "j") -> agent_messages.TaskTemplate:
         return self.sent(name)[0][1]
 
     def orders(self, shared: Path, name: str = "j") -> list[dict[str, Json]]:
         """What the agent tells its supervisor of a job's tasks."""
-        place = tasks.Place(name="n", root=str(shared), shared=str(shared))
-        return [tasks.order_for(one, template, place) for one, template in self.sent(name)]
+        place = start_orders.Place(name="n", root=str(shared), shared=str(shared))
+        return [start_orders.order_for(one, template, place) for one, template in self.sent(name)]
 
 
 def states(*names: str) -> Callable[[Run, Path], Json]:
@@ -405,9 +405,9 @@ def leaves_by(field: str) -> Callable[[Run, Path], Json]:
 
 def of_up(run: Run, _: Path) -> Json:
     """The nodes that ``muster up`` starts: name and memory of a GPU."""
-    shown = [views.pool_view(one, {}) for one in run.structure.pools.values()]
+    shown = [job_views.pool_view(one, {}) for one in run.structure.pools.values()]
     told = msgspec.json.decode(msgspec.json.encode(shown))
-    return [(name, node.gpu_memory) for name, node in localnodes.declared_nodes(told)]
+    return [(name, node.gpu_memory) for name, node in local_nodes.declared_nodes(told)]
 
 
 def node_of(name: str) -> Callable[[Run, Path], Json]:
@@ -422,11 +422,11 @@ def kept(field: str) -> Callable[[Run, Path], Json]:
     """Rows of a table two days after they were written, under the real loop and store."""
 
     def look(run: Run, folder: Path) -> Json:
-        store = stores.Store.open(f"sqlite:///{folder / 'store.db'}")
+        store = sql_store.Store.open(f"sqlite:///{folder / 'store.db'}")
         now = [1_000_000.0]
-        inbox = inboxes.Inbox()
+        inbox = loop_inbox.Inbox()
         try:
-            loop = controller.Loop(
+            loop = control_loop.Loop(
                 store=store,
                 epoch=store.lead("test", now[0]),
                 socket_path=folder / "loop.sock",
@@ -463,7 +463,7 @@ def over(seconds: float) -> Callable[[Run, Path], Json]:
         run.commit(remove=("j",))
         run.settle()
         run.advance(seconds)
-        run.advance(leaving.EVERY_S)
+        run.advance(garbage_collection.EVERY_S)
         return sorted(run.memory.jobs)
 
     return look
@@ -505,7 +505,7 @@ def planned(field: str) -> Callable[[Run, Path], Json]:
 
     def look(run: Run, _: Path) -> Json:
         sent = run.engine.update("p-0", run.structure, run.memory)
-        plan = msgspec.msgpack.decode(sent.payload or b"", type=wire.AssignmentSet).checks
+        plan = msgspec.msgpack.decode(sent.payload or b"", type=agent_messages.AssignmentSet).checks
         return getattr(plan, field)
 
     return look
@@ -523,7 +523,9 @@ def healed(field: str, *nodes: str) -> Callable[[Run, Path], Json]:
         for _turn in range(4):
             for name in nodes or ("p-0",):
                 told = run.nodes[name].report(run.now)
-                failed = tuple(checks.Result(one, "failed", "x") for one in ("clock", "mounts"))
+                failed = tuple(
+                    health_checks.Result(one, "failed", "x") for one in ("clock", "mounts")
+                )
                 inventory = msgspec.structs.replace(
                     told.inventory or records.Inventory(), checks=failed
                 )
@@ -554,7 +556,7 @@ def flapping(turns: int, apart_s: float, well_s: float = 1) -> Callable[[Run, Pa
     """What a node is whose check failed so often, and has been well for so long since."""
 
     def look(run: Run, _: Path) -> Json:
-        def finds(*found: checks.Result) -> None:
+        def finds(*found: health_checks.Result) -> None:
             told = run.nodes["p-0"].report(run.now)
             inventory = msgspec.structs.replace(told.inventory or records.Inventory(), checks=found)
             run.memory.add_report(msgspec.structs.replace(told, inventory=inventory))
@@ -562,7 +564,7 @@ def flapping(turns: int, apart_s: float, well_s: float = 1) -> Callable[[Run, Pa
 
         for _turn in range(turns):
             run.now += apart_s
-            finds(checks.Result("clock", "failed", "x"))
+            finds(health_checks.Result("clock", "failed", "x"))
             finds()
         run.now += well_s
         finds()
@@ -580,7 +582,7 @@ def node_gone(seconds: float) -> Callable[[Run, Path], Json]:
         run.nodes["p-1"].silent = True
         run.advance(100)
         run.advance(seconds)
-        run.advance(leaving.EVERY_S)
+        run.advance(garbage_collection.EVERY_S)
         return sorted(run.memory.nodes)
 
     return look
@@ -949,7 +951,7 @@ TABLE: dict[str, Case] = {
     "Job.metadata.name": Case(("a", "b"), lambda run, _: list(run.states()), (["a"], ["b"]), JOB),
     "Job.metadata.labels": Case(
         ({"team": "a"}, {"team": "b"}),
-        lambda run, _: views.job_view(run.memory.jobs["j"]).labels,
+        lambda run, _: job_views.job_view(run.memory.jobs["j"]).labels,
         ({"team": "a"}, {"team": "b"}),
         JOB,
     ),
@@ -1234,16 +1236,16 @@ def test_variables_that_are_the_systems_are_refused(where: str, tmp_path: Path) 
         framework="torchrun", array={"count": 2}, checkpoint={}, groups=[{"name": "a", "count": 2}]
     )
     assignment, template = Run((whole, pool())).sent()[0]
-    place = tasks.Place(name="n", root=str(tmp_path), shared=str(tmp_path))
-    user = tasks.find_user(template, place)
-    plain = tasks.environment_of(assignment, template, place, user, {})
+    place = start_orders.Place(name="n", root=str(tmp_path), shared=str(tmp_path))
+    user = start_orders.find_user(template, place)
+    plain = start_orders.environment_of(assignment, template, place, user, {})
     shouting = msgspec.structs.replace(template, environment=dict.fromkeys(plain, "mine"))
-    heard = tasks.environment_of(assignment, shouting, place, user, {})
+    heard = start_orders.environment_of(assignment, shouting, place, user, {})
     for name, value in heard.items():
         rules = [rule for rule, _ in problems((put(whole, where, {name: "mine"}), pool()))]
         theirs = value.split(":")[0] == "mine"
         assert rules == ([] if theirs else ["reserved-environment"]), name
-    assert problems((put(whole, where, {f"{normalise.RESERVED_PREFIX}X": ""}), pool()))
+    assert problems((put(whole, where, {f"{job_defaults.RESERVED_PREFIX}X": ""}), pool()))
     assert not problems((put(job(), "spec.environment", {"RANK": "1"}), pool()))
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.model.observed import storage as staging
-from tests.unit import test_fields_honoured as base
-from tests.unit.test_fields_honoured import Case, Document, Json, Run, job, pool
+from reconciler.model.observed import storage
+from tests.unit import test_fields_honoured
+from tests.unit.test_fields_honoured import BASE, Case, Document, Json, Run, job, pool, variable
 
 S3: Json = {"endpoint": "https://s3.example.org", "bucket": "data"}
 PEM = "-----BEGIN CERTIFICATE-----\nMA==\n-----END CERTIFICATE-----\n"
@@ -19,11 +19,11 @@ KEYS: Json = {"accessKeySecret": "a", "secretKeySecret": "b"}
 
 
 def mount(name: str = "v", **spec: Json) -> Document:
-    return base.document("Volume", name, {"mountPath": "/data"} | spec)
+    return test_fields_honoured.document("Volume", name, {"mountPath": "/data"} | spec)
 
 
 def bucket(**s3: Json) -> Document:
-    return base.document("Volume", "b", {"type": "s3", "s3": S3 | s3})
+    return test_fields_honoured.document("Volume", "b", {"type": "s3", "s3": S3 | s3})
 
 
 def copying(volume: str = "v", **more: Json) -> Document:
@@ -38,7 +38,7 @@ def wanted(field: str) -> Callable[[Run, Path], Json]:
     """What nodes are to look at."""
 
     def look(run: Run, _: Path) -> Json:
-        nodes = [node for node in run.nodes.values() if isinstance(node, base.Node)]
+        nodes = [node for node in run.nodes.values() if isinstance(node, test_fields_honoured.Node)]
         return [getattr(one, field) for one in nodes[0].wanted.volumes]
 
     return look
@@ -80,13 +80,13 @@ TWO = (mount("v"), mount("w"), pool())
 
 TABLE: dict[str, Case] = {
     "Volume.spec.fileSystem": Case(
-        ("nfs4", "lustre"), wanted("file_system"), (["nfs4"], ["lustre"]), (mount(), *base.BASE)
+        ("nfs4", "lustre"), wanted("file_system"), (["nfs4"], ["lustre"]), (mount(), *BASE)
     ),
     "Volume.spec.source": Case(
-        ("a:/x", "b:/x"), wanted("source"), (["a:/x"], ["b:/x"]), (mount(), *base.BASE)
+        ("a:/x", "b:/x"), wanted("source"), (["a:/x"], ["b:/x"]), (mount(), *BASE)
     ),
     "Volume.spec.readOnly": Case(
-        (True, False), wanted("writable"), ([False], [True]), (mount(), *base.BASE)
+        (True, False), wanted("writable"), ([False], [True]), (mount(), *BASE)
     ),
     "Volume.spec.s3.endpoint": Case(
         ("http://a", "https://b:9/"), objects("endpoint"), ("http://a", "https://b:9"), FROM_BUCKET
@@ -110,7 +110,7 @@ TABLE: dict[str, Case] = {
         ("a", "a/.b"), first_in("path"), ("a", "a/.b"), (copying(), *TWO)
     ),
     "Job.spec.stage.inputs[].name": Case(
-        ("a-b", "c"), base.variable("MUSTER_STAGED_A_B"), ([""], [None]), (copying(), *TWO)
+        ("a-b", "c"), variable("MUSTER_STAGED_A_B"), ([""], [None]), (copying(), *TWO)
     ),
     "Job.spec.stage.inputs[].sha256": Case(
         ("0" * 64, "1" * 64), first_in("sha256"), ("0" * 64, "1" * 64), (copying(), *TWO)
@@ -140,7 +140,7 @@ TABLE_OF_PROBLEMS: dict[str, tuple[tuple[Json, Json], tuple[Json, Json], tuple[D
     "Volume.spec.type": (
         ("s3", "mount"),
         ([], [("missing-field", "Volume/b"), ("exclusive-fields", "Volume/b")]),
-        (bucket(), *base.BASE),
+        (bucket(), *BASE),
     ),
 }
 
@@ -148,15 +148,15 @@ TABLE_OF_PROBLEMS: dict[str, tuple[tuple[Json, Json], tuple[Json, Json], tuple[D
 @pytest.mark.parametrize("field", TABLE)
 @pytest.mark.parametrize("which", [0, 1])
 def test_two_values_make_a_difference(field: str, which: int, tmp_path: Path) -> None:
-    base.check_difference(field, TABLE[field], which, tmp_path)
+    test_fields_honoured.check_difference(field, TABLE[field], which, tmp_path)
 
 
 @pytest.mark.parametrize("field", TABLE_OF_PROBLEMS)
 def test_two_values_are_judged_differently(field: str) -> None:
     values, expected, (target, *others) = TABLE_OF_PROBLEMS[field]
     for value, seen in zip(values, expected, strict=True):
-        chosen = base.put(target, field.split(".", 1)[1], value)
-        assert base.problems((chosen, *others)) == seen
+        chosen = test_fields_honoured.put(target, field.split(".", 1)[1], value)
+        assert test_fields_honoured.problems((chosen, *others)) == seen
 
 
 @pytest.mark.parametrize(
@@ -173,26 +173,35 @@ def test_two_values_are_judged_differently(field: str) -> None:
             (mount(), pool(), job(stage={"inputs": [{"volume": "v"}, {"volume": "v"}]})),
             "duplicate-name",
         ),
-        ((bucket(accessKeySecret="a"), *base.BASE), "missing-field"),
-        ((base.document("Volume", "v", {}), *base.BASE), "missing-field"),
-        ((base.document("Volume", "v", {"type": "s3"}), *base.BASE), "missing-field"),
+        ((bucket(accessKeySecret="a"), *BASE), "missing-field"),
+        (
+            (test_fields_honoured.document("Volume", "v", {}), *BASE),
+            "missing-field",
+        ),
+        (
+            (
+                test_fields_honoured.document("Volume", "v", {"type": "s3"}),
+                *BASE,
+            ),
+            "missing-field",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(documents: tuple[Document, ...], rule: str) -> None:
-    assert rule in [found for found, _ in base.problems(documents)]
+    assert rule in [found for found, _ in test_fields_honoured.problems(documents)]
 
 
 def test_work_goes_where_its_data_is() -> None:
     """A node that says that a volume is not there takes no job that needs it."""
     run = Run((pool(count=1), mount(), job("k")))
     node = next(iter(run.nodes.values()))
-    assert isinstance(node, base.Node)
+    assert isinstance(node, test_fields_honoured.Node)
     plain = node.report
 
     def report(now: float) -> Json:
         told = plain(now)
         assert told.inventory is not None
-        states = (staging.VolumeState("v", "/data is not mounted"),)
+        states = (storage.VolumeState("v", "/data is not mounted"),)
         inventory = msgspec.structs.replace(told.inventory, volumes=states)
         return msgspec.structs.replace(told, inventory=inventory)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit import test_fields_honoured as base
+from tests.unit import test_fields_honoured
 from tests.unit.test_fields_honoured import Case, Document, Json, counted, job, pool, queue
 
 #: What one element of an array asks for, by the resource that is meant.
@@ -59,7 +59,9 @@ def shared() -> tuple[Document, ...]:
 
 def other_pool() -> Document:
     nodes = {"cpu": 4, "memory": "8Gi"}
-    return base.document("NodePool", "x", {"provisioner": "virtual", "count": 1, "nodes": nodes})
+    return test_fields_honoured.document(
+        "NodePool", "x", {"provisioner": "virtual", "count": 1, "nodes": nodes}
+    )
 
 
 TABLE: dict[str, Case] = {
@@ -95,7 +97,7 @@ TABLE: dict[str, Case] = {
         counted("j"),
         ([1], [8]),
         (
-            base.document("Quota", "a", {"resources": {"cpu": 1}}),
+            test_fields_honoured.document("Quota", "a", {"resources": {"cpu": 1}}),
             queue("q"),
             pool(count=2),
             other_pool(),
@@ -108,4 +110,4 @@ TABLE: dict[str, Case] = {
 @pytest.mark.parametrize("field", TABLE)
 @pytest.mark.parametrize("which", [0, 1])
 def test_two_values_make_a_difference(field: str, which: int, tmp_path: Path) -> None:
-    base.check_difference(field, TABLE[field], which, tmp_path)
+    test_fields_honoured.check_difference(field, TABLE[field], which, tmp_path)

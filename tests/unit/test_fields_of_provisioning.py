@@ -9,8 +9,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from reconciler.model.state import instance_records as model
-from tests.unit import test_fields_honoured as base
+from reconciler.model.state import instance_records
+from tests.unit import test_fields_honoured
 from tests.unit.core.pools.test_provisioning import Cloud, cores
 from tests.unit.test_fields_honoured import Document, Json, pool
 
@@ -21,11 +21,11 @@ def scaled(**provision: Json) -> Document:
     """Up to four nodes by a script."""
     spec = {"provisioner": "exec", "max": 4, "nodes": _NODES}
     given = {"script": "cloud", "cooldown": "0s", **provision}
-    return base.document("NodePool", "c", spec | {"provision": given})
+    return test_fields_honoured.document("NodePool", "c", spec | {"provision": given})
 
 
 def cloud_of(document: Document) -> Cloud:
-    found = base.read((document,))
+    found = test_fields_honoured.read((document,))
     assert not [p.text() for p in found.status.problems if p.severity == "error"]
     of = found.structure.pools["c"]
     assert of.provisioning is not None
@@ -61,10 +61,10 @@ def left(seconds: float) -> Callable[[Cloud], Json]:
     return look
 
 
-def open_order(cloud: Cloud) -> model.Order:
+def open_order(cloud: Cloud) -> instance_records.Order:
     cloud.commit(cores("a"))
     cloud.cycle()
-    return next(one for one in model.orders(cloud.provision) if one.verb == "create")
+    return next(one for one in instance_records.orders(cloud.provision) if one.verb == "create")
 
 
 def of_order(field: str) -> Callable[[Cloud], Json]:
@@ -132,7 +132,7 @@ def test_two_values_make_a_difference(field: str, which: int) -> None:
     case = TABLE[field]
     assert case.values[0] != case.values[1]
     assert case.seen[0] != case.seen[1]
-    chosen = base.put(case.document, field.split(".", 1)[1], case.values[which])
+    chosen = test_fields_honoured.put(case.document, field.split(".", 1)[1], case.values[which])
     assert case.look(cloud_of(chosen)) == case.seen[which]
 
 
@@ -153,7 +153,7 @@ def test_two_values_make_a_difference(field: str, which: int) -> None:
 )
 def test_what_can_not_be_is_refused(document: Document, rules: list[str]) -> None:
     spec = {name: value for name, value in document["spec"].items() if value is not None}
-    found = base.read((document | {"spec": spec},)).status.problems
+    found = test_fields_honoured.read((document | {"spec": spec},)).status.problems
     if rules == ["schema"]:
         assert [p.field for p in found if p.severity == "error"] == ["spec.provision.script"]
     else:

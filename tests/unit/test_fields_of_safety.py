@@ -9,19 +9,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.core import recurrence as occurrences
-from reconciler.core.safety import sync_limits as safety
+from reconciler.core import recurrence
+from reconciler.core.safety import sync_limits
 from reconciler.model import desired
 from reconciler.notifications import messages
-from reconciler.operations import permission_check as permissions
-from reconciler.operations.audit import audit_entries as auditing
-from reconciler.operations.audit import audit_log as auditlog
-from reconciler.operations.audit import retention as auditkeeping
-from tests.unit import test_fields_honoured as base
+from reconciler.operations import permission_check
+from reconciler.operations.audit import audit_entries, audit_log, retention
+from tests.unit import test_fields_honoured
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, job, pool, queue
 
 #: Monday, 13:46:40 UTC: the second at which the world of the tests begins.
-EIGHT_GPUS = (base.document("Cluster", "c", {}), pool(), queue("q"), job(resources={"gpu": 1}))
+EIGHT_GPUS = (
+    test_fields_honoured.document("Cluster", "c", {}),
+    pool(),
+    queue("q"),
+    job(resources={"gpu": 1}),
+)
 ONE_NODE_LESS = pool(count=1)
 
 
@@ -35,9 +38,9 @@ def held(*left_out: str, less: bool = False) -> Callable[[Run, Path], Json]:
             for one in run.documents
             if f"{one['kind']}/{one['metadata']['name']}" not in left_out
         ]
-        after = base.read(tuple(documents))
+        after = test_fields_honoured.read(tuple(documents))
         before = desired.Desired(structure=run.structure, jobs=run.jobs)
-        gate = safety.Safety(lambda: run.memory.observed((), {}), lambda: run.now)
+        gate = sync_limits.Safety(lambda: run.memory.observed((), {}), lambda: run.now)
         found = gate.judge(before, after, frozenset())
         return sorted({one.rule for one in found.findings})
 
@@ -45,7 +48,7 @@ def held(*left_out: str, less: bool = False) -> Callable[[Run, Path], Json]:
 
 
 def safe(**sync: Json) -> tuple[Document, ...]:
-    return (base.document("Cluster", "c", {"sync": sync}), *EIGHT_GPUS[1:])
+    return (test_fields_honoured.document("Cluster", "c", {"sync": sync}), *EIGHT_GPUS[1:])
 
 
 OPEN = {"limits": {"gpuShare": None}}
@@ -94,9 +97,9 @@ TABLE: dict[str, Case] = {
 }
 
 CHAT: Json = {"name": "chat", "kind": "webhook", "url": "https://x.org/h", "secret": "k"}
-TOLD = (base.document("Cluster", "c", {"notifications": [CHAT]}),)
+TOLD = (test_fields_honoured.document("Cluster", "c", {"notifications": [CHAT]}),)
 FORGE: Json = {"name": "f", "kind": "github", "repository": "o/r", "secret": "k"}
-OF_FORGE = (base.document("Cluster", "c", {"notifications": [FORGE]}),)
+OF_FORGE = (test_fields_honoured.document("Cluster", "c", {"notifications": [FORGE]}),)
 NEWS = messages.Notice("Revision", "held", "a" * 40, "it waits", "2027-01-01T00:00:00Z")
 
 
@@ -108,9 +111,9 @@ def sent(run: Run) -> messages.Request:
 
 
 #: What becomes of it is told by ``server/test_housekeeping``.
-KEPT = (base.document("Cluster", "c", {"retention": {"files": {}}}),)
+KEPT = (test_fields_honoured.document("Cluster", "c", {"retention": {"files": {}}}),)
 ALL: Json = {**CHAT, "on": ["job-failed", "node-lost"]}
-OF_ALL = (base.document("Cluster", "c", {"notifications": [ALL]}),)
+OF_ALL = (test_fields_honoured.document("Cluster", "c", {"notifications": [ALL]}),)
 
 
 def files(run: Run) -> desired.FileRetention:
@@ -124,10 +127,10 @@ def audited(run: Run, folder: Path) -> Json:
     """How many lines of a log of a hundred days leave it."""
     keep_s = run.structure.settings.retain_audit_s
     assert keep_s is not None
-    log = auditlog.Log(folder / auditlog.FILE, part_bytes_max=1)
+    log = audit_log.Log(folder / audit_log.FILE, part_bytes_max=1)
     for day in (0, 50, 100):
-        log.append(auditing.Entry(at=day * 86_400.0, revision="r", result="Synced"))
-    while auditkeeping.drop(log, keep_s=keep_s, now=100 * 86_400.0, revision="r"):
+        log.append(audit_entries.Entry(at=day * 86_400.0, revision="r", result="Synced"))
+    while retention.drop(log, keep_s=keep_s, now=100 * 86_400.0, revision="r"):
         pass
     found = log.verify().anchor
     return found.entry.dropped.last if found is not None and found.entry.dropped else 0
@@ -200,7 +203,7 @@ TABLE |= {
     ),
     "Cluster.spec.retention.files.schedule": Case(
         ("0 4 * * *", "30 4 * * *"),
-        lambda run, _: occurrences.newest_start(files(run).schedule, 0.0, 86_400.0),
+        lambda run, _: recurrence.newest_start(files(run).schedule, 0.0, 86_400.0),
         (4 * 3600, 4.5 * 3600),
         KEPT,
     ),
@@ -217,7 +220,7 @@ ED25519 = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPm0bTgUaYWVSMX0qJ5mjyPyPbDUpiKkQ
 OTHER = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJQBxIzGVwlfVYSlXC3tWGyqDaGm/ZoScwFjCBs3hSxN"
 ONE: Json = {"email": BOB, "groups": ["g"], "keys": [{"ssh": ED25519}]}
 PEOPLE = (
-    base.document("Access", "people", {"identities": [ONE], "roles": [ROLE]}),
+    test_fields_honoured.document("Access", "people", {"identities": [ONE], "roles": [ROLE]}),
     pool(),
     queue("q"),
 )
@@ -225,12 +228,12 @@ PEOPLE = (
 
 def put_verb(whole: Document, verb: str) -> Document:
     """The documents with another verb allowed."""
-    return base.put(whole, "spec.roles[].allow[].verbs", [verb])
+    return test_fields_honoured.put(whole, "spec.roles[].allow[].verbs", [verb])
 
 
 def may(verb: str, subject: str) -> Callable[[Run, Path], Json]:
     """What ``muster access can`` answers for one person."""
-    return lambda run, _: permissions.can(run.structure, BOB, verb, subject).allowed
+    return lambda run, _: permission_check.can(run.structure, BOB, verb, subject).allowed
 
 
 def key(field: str) -> Callable[[Run, Path], Json]:
@@ -241,7 +244,7 @@ def key(field: str) -> Callable[[Run, Path], Json]:
 GPG = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n"
 IDENTITY = "Access.spec.identities[]"
 #: Somebody who can sign: without anybody signatures are not required of anybody.
-SIGNS = base.document(
+SIGNS = test_fields_honoured.document(
     "Access", "signs", {"identities": [{"email": BOB, "keys": [{"ssh": ED25519}]}]}
 )
 TABLE |= {
@@ -271,7 +274,7 @@ TABLE |= {
     ),
     "Access.spec.roles[].name": Case(
         ("one", "other"),
-        lambda run, _: permissions.can(run.structure, BOB, "submit", "Queue/default").why,
+        lambda run, _: permission_check.can(run.structure, BOB, "submit", "Queue/default").why,
         (
             "the role one allows submit on Queue/default",
             "the role other allows submit on Queue/default",
@@ -298,7 +301,11 @@ TABLE_OF_PROBLEMS: dict[str, tuple[tuple[Json, Json], tuple[Json, Json], tuple[D
     f"{IDENTITY}.keys[].gpg": (
         (GPG, "x"),
         ([], [("bad-key", "Access/people")]),
-        (base.document("Access", "people", {"identities": [{"email": BOB, "keys": [{}]}]}),),
+        (
+            test_fields_honoured.document(
+                "Access", "people", {"identities": [{"email": BOB, "keys": [{}]}]}
+            ),
+        ),
     ),
 }
 
@@ -307,19 +314,19 @@ TABLE_OF_PROBLEMS: dict[str, tuple[tuple[Json, Json], tuple[Json, Json], tuple[D
 def test_two_values_are_judged_differently(field: str) -> None:
     values, seen, (target, *others) = TABLE_OF_PROBLEMS[field]
     for value, expected in zip(values, seen, strict=True):
-        chosen = base.put(target, field.split(".", 1)[1], value)
-        assert base.problems((chosen, *others)) == expected
+        chosen = test_fields_honoured.put(target, field.split(".", 1)[1], value)
+        assert test_fields_honoured.problems((chosen, *others)) == expected
 
 
 @pytest.mark.parametrize("field", TABLE)
 @pytest.mark.parametrize("which", [0, 1])
 def test_two_values_make_a_difference(field: str, which: int, tmp_path: Path) -> None:
-    base.check_difference(field, TABLE[field], which, tmp_path)
+    test_fields_honoured.check_difference(field, TABLE[field], which, tmp_path)
 
 
 def test_a_window_that_is_no_schedule_is_a_mistake() -> None:
     (cluster, *others) = safe(windows=[{"kind": "deny", "schedule": "0 25 * * *", "duration": 1}])
-    assert base.problems((cluster, *others)) == [("bad-schedule", "Cluster/c")]
+    assert test_fields_honoured.problems((cluster, *others)) == [("bad-schedule", "Cluster/c")]
 
 
 @pytest.mark.parametrize(
@@ -334,7 +341,11 @@ def test_a_window_that_is_no_schedule_is_a_mistake() -> None:
 )
 def test_approval_of_a_kind_that_there_is_not_is_a_mistake(pattern: str, hint: str) -> None:
     (cluster, *others) = safe(approval=["Q*", pattern])
-    problems = [p for p in base.read((cluster, *others)).status.problems if p.severity == "error"]
+    problems = [
+        p
+        for p in test_fields_honoured.read((cluster, *others)).status.problems
+        if p.severity == "error"
+    ]
     assert [(p.rule, p.object) for p in problems] == [("no-such-kind", "Cluster/c")]
     assert f"it would guard nothing{hint}" in problems[0].message
     assert problems[0].found == pattern

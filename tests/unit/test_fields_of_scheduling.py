@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit import test_fields_honoured as base
 from tests.unit import (
+    test_fields_honoured,
     test_fields_of_data,
+    test_fields_of_policy,
     test_fields_of_pools,
     test_fields_of_provisioning,
     test_fields_of_safety,
 )
-from tests.unit import test_fields_of_policy as policies
 from tests.unit.test_fields_honoured import Case, Document, Json, Run, counted, job, pool, queue
 
 NOW = "1970-01-12T13:46:40Z"  # Monday; the second at which the world of the tests begins
@@ -53,15 +53,17 @@ def near_job(level: Json) -> Document:
 
 def empty_pool(name: str) -> Document:
     nodes = {"cpu": 4, "memory": "8Gi"}
-    return base.document("NodePool", name, {"provisioner": "virtual", "count": 0, "nodes": nodes})
+    return test_fields_honoured.document(
+        "NodePool", name, {"provisioner": "virtual", "count": 0, "nodes": nodes}
+    )
 
 
 def cluster(**scheduling: Json) -> Document:
-    return base.document("Cluster", "c", {"scheduling": scheduling})
+    return test_fields_honoured.document("Cluster", "c", {"scheduling": scheduling})
 
 
 def quota(**spec: Json) -> Document:
-    return base.document("Quota", "a", {"subject": {"queue": "default"}} | spec)
+    return test_fields_honoured.document("Quota", "a", {"subject": {"queue": "default"}} | spec)
 
 
 def reservation(**spec: Json) -> Document:
@@ -69,11 +71,11 @@ def reservation(**spec: Json) -> Document:
     whole = {"start": "1970-01-12T00:00:00Z", "end": "1970-01-13T00:00:00Z"}
     if "schedule" in spec or "duration" in spec:
         whole = {}
-    return base.document("Reservation", "r", {"hosts": "p-[0-1]"} | whole | spec)
+    return test_fields_honoured.document("Reservation", "r", {"hosts": "p-[0-1]"} | whole | spec)
 
 
 def volume(**spec: Json) -> Document:
-    return base.document("Volume", "v", {"mountPath": "/data"} | spec)
+    return test_fields_honoured.document("Volume", "v", {"mountPath": "/data"} | spec)
 
 
 def nodes_of(name: str) -> Callable[[Run, Path], Json]:
@@ -98,7 +100,7 @@ def said(run: Run, _: Path) -> Json:
 
 def taken_over(run: Run, _: Path) -> Json:
     """Whether nodes are told that they may undo what others made."""
-    nodes = [node for node in run.nodes.values() if isinstance(node, base.Node)]
+    nodes = [node for node in run.nodes.values() if isinstance(node, test_fields_honoured.Node)]
     assert nodes[0].wanted.mig is not None
     return nodes[0].wanted.mig.take_over
 
@@ -108,7 +110,7 @@ def late_after(seconds: float, late: Document) -> Callable[[Run, Path], Json]:
 
     def look(run: Run, folder: Path) -> Json:
         run.advance(seconds)
-        return base.then(late)(run, folder)
+        return test_fields_honoured.then(late)(run, folder)
 
     return look
 
@@ -226,7 +228,7 @@ GROUP_OF_FOUR = job(groups=[{"name": "a", "count": 4, "resources": {"cpu": 3}}])
 
 
 def labelled(name: str, app: str, node: str, cpu: int = 1) -> Document:
-    return base.document(
+    return test_fields_honoured.document(
         "Job",
         name,
         {"command": ["true"], "resources": {"cpu": cpu}, "nodeSelector": {"node": node}},
@@ -327,14 +329,14 @@ TABLE: dict[str, Case] = {
         ([[0, 1, 2, 3]], [[0, 1], [2, 3]]), counted("j"), ([1], [0]), (gpus(), near_job("nvlink"))
     ),
     "NodePool.spec.taints[].key": Case(
-        ("x", "y"), base.reason(), ("Running", "NeverFits"), (TAINTED, TOLERANT)
+        ("x", "y"), test_fields_honoured.reason(), ("Running", "NeverFits"), (TAINTED, TOLERANT)
     ),
     "NodePool.spec.taints[].value": Case(
-        ("1", "2"), base.reason(), ("Running", "NeverFits"), (TAINTED, TOLERANT)
+        ("1", "2"), test_fields_honoured.reason(), ("Running", "NeverFits"), (TAINTED, TOLERANT)
     ),
     "NodePool.spec.taints[].effect": Case(
         ("NoSchedule", "PreferNoSchedule"),
-        base.reason(),
+        test_fields_honoured.reason(),
         ("NeverFits", "Running"),
         (TAINTED, job()),
     ),
@@ -363,7 +365,7 @@ TABLE: dict[str, Case] = {
     ),
     "NodePool.spec.sharing": Case(
         ("time-slice", "none"),
-        base.reason(),
+        test_fields_honoured.reason(),
         ("Running", "NeverFits"),
         (pool(), job(resources={"gpu": 0.5})),
     ),
@@ -379,13 +381,13 @@ TABLE: dict[str, Case] = {
     # Volume
     "Volume.spec.mountPath": Case(
         ("/a", "/b"),
-        base.variable("MUSTER_VOLUME_V"),
+        test_fields_honoured.variable("MUSTER_VOLUME_V"),
         (["/a"], ["/b"]),
         (volume(), pool(), job(volumes=["v"])),
     ),
     "Volume.spec.pools": Case(
         (["p"], ["q"]),
-        base.reason(),
+        test_fields_honoured.reason(),
         ("Running", "NeverFits"),
         (volume(), pool(), empty_pool("q"), job(volumes=["v"])),
     ),
@@ -413,7 +415,10 @@ TABLE: dict[str, Case] = {
         ),
     ),
     "Queue.spec.defaults.timeLimit": Case(
-        ("1m", "1h"), base.after(600), ("TimedOut", "Running"), (queue("q"), pool(), job(queue="q"))
+        ("1m", "1h"),
+        test_fields_honoured.after(600),
+        ("TimedOut", "Running"),
+        (queue("q"), pool(), job(queue="q")),
     ),
     # Quota
     "Quota.metadata.name": Case(
@@ -427,7 +432,7 @@ TABLE: dict[str, Case] = {
         counted("j"),
         ([1], [8]),
         (
-            base.document("Quota", "a", {"resources": {"cpu": 1}}),
+            test_fields_honoured.document("Quota", "a", {"resources": {"cpu": 1}}),
             pool(),
             job(owner="ada@example.org", **EIGHT),
         ),
@@ -443,9 +448,9 @@ TABLE: dict[str, Case] = {
         counted("j"),
         ([1], [8]),
         (
-            base.document("Quota", "a", {"resources": {"cpu": 1}}),
+            test_fields_honoured.document("Quota", "a", {"resources": {"cpu": 1}}),
             pool(),
-            base.document(
+            test_fields_honoured.document(
                 "Access",
                 "people",
                 {
@@ -510,7 +515,7 @@ TABLE: dict[str, Case] = {
     ),
     "Quota.spec.budget.onExhausted": Case(
         ("wait", "end"),
-        lambda run, folder: [base.after(7200)(run, folder), run.reason("j")],
+        lambda run, folder: [test_fields_honoured.after(7200)(run, folder), run.reason("j")],
         (["Running", ""], ["Pending", "OverBudget"]),
         (
             quota(budget={"gpuHours": 1, "window": "1h"}),
@@ -583,16 +588,19 @@ TABLE: dict[str, Case] = {
     "Job.spec.max": Case((1, 3), counted("j"), ([1], [3]), (job(min=1), pool())),
     "Job.spec.resources.gpuMemory": Case(
         ("4Gi", "8Gi"),
-        base.variable("MUSTER_GPU_SHARE"),
+        test_fields_honoured.variable("MUSTER_GPU_SHARE"),
         (["0.25"], ["0.5"]),
         (job(), gpus(memory="16Gi")),
     ),
     "Job.spec.resources.mig.profile": Case(
-        ("1g.10gb", "2g.20gb"), base.reason(), ("Running", "NeverFits"), (job(), gpus(**MIG))
+        ("1g.10gb", "2g.20gb"),
+        test_fields_honoured.reason(),
+        ("Running", "NeverFits"),
+        (job(), gpus(**MIG)),
     ),
     "Job.spec.resources.mig.count": Case(
         (1, 2),
-        base.variable("MUSTER_MIG_INSTANCES"),
+        test_fields_honoured.variable("MUSTER_MIG_INSTANCES"),
         (["0"], ["0,1"]),
         (job(resources={"mig": {"profile": "1g.10gb"}}), gpus(**MIG)),
     ),
@@ -607,16 +615,19 @@ TABLE: dict[str, Case] = {
     ),
     "Job.spec.groups[].resources.gpuMemory": Case(
         ("4Gi", "8Gi"),
-        base.variable("MUSTER_GPU_SHARE"),
+        test_fields_honoured.variable("MUSTER_GPU_SHARE"),
         (["0.25"], ["0.5"]),
-        (base.GROUP, gpus(memory="16Gi")),
+        (test_fields_honoured.GROUP, gpus(memory="16Gi")),
     ),
     "Job.spec.groups[].resources.mig.profile": Case(
-        ("1g.10gb", "2g.20gb"), base.reason(), ("Running", "NeverFits"), (base.GROUP, gpus(**MIG))
+        ("1g.10gb", "2g.20gb"),
+        test_fields_honoured.reason(),
+        ("Running", "NeverFits"),
+        (test_fields_honoured.GROUP, gpus(**MIG)),
     ),
     "Job.spec.groups[].resources.mig.count": Case(
         (1, 2),
-        base.variable("MUSTER_MIG_INSTANCES"),
+        test_fields_honoured.variable("MUSTER_MIG_INSTANCES"),
         (["0"], ["0,1"]),
         (job(groups=[{"name": "a", "resources": {"mig": {"profile": "1g.10gb"}}}]), gpus(**MIG)),
     ),
@@ -624,13 +635,19 @@ TABLE: dict[str, Case] = {
         ("numa", "nvlink"),
         counted("j"),
         ([1], [0]),
-        (base.put(base.GROUP, "spec.groups[].resources.gpu", 3), gpus(**NEAR)),
+        (
+            test_fields_honoured.put(test_fields_honoured.GROUP, "spec.groups[].resources.gpu", 3),
+            gpus(**NEAR),
+        ),
     ),
     "Job.spec.groups[].topology.gpus.preferred": Case(
         ("numa", "nvlink"),
         devices_of("j"),
         ([0, 3], [0, 1]),
-        (base.put(base.GROUP, "spec.groups[].resources.gpu", 2), FAR),
+        (
+            test_fields_honoured.put(test_fields_honoured.GROUP, "spec.groups[].resources.gpu", 2),
+            FAR,
+        ),
     ),
     "Job.spec.groups[].topology.required": Case(
         ("block", "rack"), counted("j"), ([2], [0]), (GROUP_OF_TWO, racks(2))
@@ -639,25 +656,31 @@ TABLE: dict[str, Case] = {
         ("block", "rack"),
         nodes_of("j"),
         (["p-0", "p-1"], ["p-2", "p-3"]),
-        (base.put(GROUP_OF_TWO, "spec.placement", "pack"), *BEGUN),
+        (test_fields_honoured.put(GROUP_OF_TWO, "spec.placement", "pack"), *BEGUN),
     ),
     "Job.spec.groups[].topology.slices.size": Case(
         (2, 4),
         counted("j"),
         ([4], [0]),
-        (base.put(GROUP_OF_FOUR, "spec.groups[].topology.slices.level", "rack"), racks(4)),
+        (
+            test_fields_honoured.put(GROUP_OF_FOUR, "spec.groups[].topology.slices.level", "rack"),
+            racks(4),
+        ),
     ),
     "Job.spec.groups[].topology.slices.level": Case(
         ("block", "rack"),
         counted("j"),
         ([4], [0]),
-        (base.put(GROUP_OF_FOUR, "spec.groups[].topology.slices.size", 4), racks(4)),
+        (
+            test_fields_honoured.put(GROUP_OF_FOUR, "spec.groups[].topology.slices.size", 4),
+            racks(4),
+        ),
     ),
     "Job.spec.tolerations[].key": Case(
-        ("x", "y"), base.reason(), ("Running", "NeverFits"), (TOLERANT, TAINTED)
+        ("x", "y"), test_fields_honoured.reason(), ("Running", "NeverFits"), (TOLERANT, TAINTED)
     ),
     "Job.spec.tolerations[].value": Case(
-        ("1", "2"), base.reason(), ("Running", "NeverFits"), (TOLERANT, TAINTED)
+        ("1", "2"), test_fields_honoured.reason(), ("Running", "NeverFits"), (TOLERANT, TAINTED)
     ),
     "Job.spec.affinity.nodes[].labels": Case(
         ({"node": "p-0"}, {"node": "p-1"}), nodes_of("j"), (["p-0"], ["p-1"]), (job(), pool())
@@ -752,14 +775,14 @@ TABLE: dict[str, Case] = {
     ),
     "Job.spec.volumes": Case(
         (["v"], ["w"]),
-        base.reason(),
+        test_fields_honoured.reason(),
         ("Running", "NeverFits"),
         (
             job(),
             pool(),
             empty_pool("q"),
             volume(),
-            base.document("Volume", "w", {"mountPath": "/w", "pools": ["q"]}),
+            test_fields_honoured.document("Volume", "w", {"mountPath": "/w", "pools": ["q"]}),
         ),
     ),
     "Job.spec.reservation": Case(
@@ -770,7 +793,7 @@ TABLE: dict[str, Case] = {
             job(timeLimit="1h", **EIGHT),
             pool(),
             reservation(),
-            base.document(
+            test_fields_honoured.document(
                 "Reservation", "s", {"pools": ["p"], "schedule": "0 3 * * *", "duration": "1h"}
             ),
         ),
@@ -811,26 +834,34 @@ TABLE_OF_PROBLEMS: dict[str, tuple[tuple[Json, Json], tuple[Json, Json], tuple[D
 
 
 def test_every_field_has_an_entry() -> None:
-    known = base.TABLE.keys() | base.TABLE_OF_PROBLEMS.keys() | base.NOT_READ.keys()
+    known = (
+        test_fields_honoured.TABLE.keys()
+        | test_fields_honoured.TABLE_OF_PROBLEMS.keys()
+        | test_fields_honoured.NOT_READ.keys()
+    )
     known |= TABLE.keys() | TABLE_OF_PROBLEMS.keys() | test_fields_of_safety.TABLE.keys()
-    known |= policies.KNOWN | test_fields_of_pools.TABLE.keys()
+    known |= test_fields_of_policy.KNOWN | test_fields_of_pools.TABLE.keys()
     known |= test_fields_of_safety.TABLE_OF_PROBLEMS.keys()
     known |= test_fields_of_provisioning.TABLE.keys()
     known |= test_fields_of_data.TABLE.keys() | test_fields_of_data.TABLE_OF_PROBLEMS.keys()
     known |= test_fields_of_provisioning.TABLE_OF_PROBLEMS.keys()
-    found = {field for field in base.fields() if not field.endswith(".metadata.annotations")}
+    found = {
+        field
+        for field in test_fields_honoured.fields()
+        if not field.endswith(".metadata.annotations")
+    }
     assert found == known - {"*.metadata.annotations"}
 
 
 @pytest.mark.parametrize("field", TABLE)
 @pytest.mark.parametrize("which", [0, 1])
 def test_two_values_make_a_difference(field: str, which: int, tmp_path: Path) -> None:
-    base.check_difference(field, TABLE[field], which, tmp_path)
+    test_fields_honoured.check_difference(field, TABLE[field], which, tmp_path)
 
 
 @pytest.mark.parametrize("field", TABLE_OF_PROBLEMS)
 def test_two_values_are_judged_differently(field: str) -> None:
     values, seen, (target, *others) = TABLE_OF_PROBLEMS[field]
     for value, expected in zip(values, seen, strict=True):
-        chosen = base.put(target, field.split(".", 1)[1], value)
-        assert base.problems((chosen, *others)) == expected
+        chosen = test_fields_honoured.put(target, field.split(".", 1)[1], value)
+        assert test_fields_honoured.problems((chosen, *others)) == expected

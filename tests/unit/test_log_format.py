@@ -10,20 +10,19 @@ from collections.abc import Callable
 import pytest
 
 from agents import settings, state
-from agents.host import operator_log as voice
-from agents.logs import event_log as chronicle
-from reconciler import log_format as logs
-from reconciler.model.protocol import agent_messages as wire
+from agents.host import operator_log
+from agents.logs import event_log
+from reconciler import log_format
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import events, records, states
-from reconciler.model.values import log_lines as loglines
-from reconciler.model.values import resources
+from reconciler.model.values import log_lines, resources
 
 NASTY = 'a "b" = c\nlevel=ERROR \x1b[31m\u2028\x9b\u202eend'
 FIELDS = {"job": "train", "node": "", "cycle": 7, "revision": None, "path": "a b"}
 
 
 def test_readable_lines() -> None:
-    line = loglines.line("readable", 0.5, "loop", NASTY, level="INFO", fields=FIELDS)
+    line = log_lines.line("readable", 0.5, "loop", NASTY, level="INFO", fields=FIELDS)
     assert line == (
         '1970-01-01T00:00:00.500Z INFO    loop: a "b" = c\\nlevel=ERROR '
         '\\x1b[31m\\u2028\\x9b\\u202eend job=train cycle=7 path="a b"'
@@ -31,7 +30,7 @@ def test_readable_lines() -> None:
 
 
 def test_json_lines() -> None:
-    line = loglines.line("json", 0.5, "loop", NASTY, level="INFO", fields=FIELDS)
+    line = log_lines.line("json", 0.5, "loop", NASTY, level="INFO", fields=FIELDS)
     assert "\n" not in line
     assert json.loads(line) == {
         "time": "1970-01-01T00:00:00.500Z",
@@ -44,10 +43,10 @@ def test_json_lines() -> None:
     }
 
 
-@pytest.mark.parametrize("form", loglines.FORMS)
+@pytest.mark.parametrize("form", log_lines.FORMS)
 def test_no_value_begins_a_line_of_its_own(form: str) -> None:
     fields = {"job": NASTY, "node": NASTY}
-    line = loglines.line(form, 0.0, "loop", NASTY, level="INFO", fields=fields)
+    line = log_lines.line(form, 0.0, "loop", NASTY, level="INFO", fields=fields)
     assert len(line.splitlines()) == 1
     assert not set("\x1b\x9b\u202e") & set(line)
 
@@ -61,7 +60,7 @@ def _record(message: str, **extra: object) -> logging.LogRecord:
 
 
 def test_records_of_loggers_carry_their_fields() -> None:
-    lines = logs.Lines("readable", "loop")
+    lines = log_format.Lines("readable", "loop")
     assert lines.format(_record("can't read", revision="abc", other="x")) == (
         "1970-01-01T00:00:00.000Z WARNING loop: can't read revision=abc"
     )
@@ -73,14 +72,14 @@ def test_an_exception_stays_on_its_line() -> None:
         int("first\nsecond")
     except ValueError:
         record.exc_info = sys.exc_info()
-    told = json.loads(logs.Lines("json", "loop").format(record))
+    told = json.loads(log_format.Lines("json", "loop").format(record))
     assert "ValueError: invalid literal" in told["exception"].splitlines()[-1]
-    assert len(logs.Lines("readable", "loop").format(record).splitlines()) == 1
+    assert len(log_format.Lines("readable", "loop").format(record).splitlines()) == 1
 
 
 def test_events_of_a_cycle_are_lines() -> None:
     stream = io.StringIO()
-    lines = logs.EventLines("json", "loop", stream)
+    lines = log_format.EventLines("json", "loop", stream)
     happened = [
         events.Event(1.0, "JobPlaced", "try 1: 2 tasks on n1", job="train"),
         events.Event(1.0, "NodeReady", "", node="n1"),
@@ -101,7 +100,7 @@ def test_a_stream_that_is_gone_costs_nothing() -> None:
     stream = io.StringIO()
     stream.close()
     event = events.Event(1.0, "NodeReady", "", node="n1")
-    logs.EventLines("readable", "loop", stream).write([event], cycle=1, revision="")
+    log_format.EventLines("readable", "loop", stream).write([event], cycle=1, revision="")
 
 
 @pytest.mark.parametrize(("level", "written"), [("info", True), ("warning", False)])
@@ -109,7 +108,7 @@ def test_levels(level: str, written: bool, capsys: pytest.CaptureFixture[str]) -
     root = logging.getLogger()
     before = (root.level, list(root.handlers))
     try:
-        lines = logs.configure("readable", level, "server")
+        lines = log_format.configure("readable", level, "server")
         assert (lines is not None) is written
         logging.getLogger("muster.test").info("heard")
         assert ("server: heard" in capsys.readouterr().err) is written
@@ -118,9 +117,9 @@ def test_levels(level: str, written: bool, capsys: pytest.CaptureFixture[str]) -
         root.setLevel(before[0])
 
 
-@pytest.mark.parametrize("form", loglines.FORMS)
+@pytest.mark.parametrize("form", log_lines.FORMS)
 def test_agents_speak_in_the_same_form(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    voice.Voice("gpu001", form).say("no controller")
+    operator_log.Voice("gpu001", form).say("no controller")
     line = capsys.readouterr().err
     if form == "json":
         assert json.loads(line)["node"] == "gpu001"
@@ -130,12 +129,12 @@ def test_agents_speak_in_the_same_form(form: str, capsys: pytest.CaptureFixture[
 
 def _agent(
     level: str = "info", clock: Callable[[], float] = time.monotonic
-) -> tuple[chronicle.Chronicle, state.NodeState]:
+) -> tuple[event_log.Chronicle, state.NodeState]:
     given = settings.parse(
         ["--server", "http://c:7420", "--name", "gpu001", "--root", "/var/muster"]
     )
-    says = voice.Voice("gpu001", "json", level)
-    return chronicle.Chronicle(given, says, clock), state.NodeState("boot")
+    says = operator_log.Voice("gpu001", "json", level)
+    return event_log.Chronicle(given, says, clock), state.NodeState("boot")
 
 
 def _told(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:
@@ -181,8 +180,8 @@ def test_an_agent_says_once_that_a_task_starts_and_ends(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     tells, node = _agent()
-    node.assignments = {"a": wire.Assignment("a", "t", "boot", devices=(0, 3))}
-    node.templates = {"t": wire.TaskTemplate("train", 1, "main")}
+    node.assignments = {"a": agent_messages.Assignment("a", "t", "boot", devices=(0, 3))}
+    node.templates = {"t": agent_messages.TaskTemplate("train", 1, "main")}
     runs = records.AttemptReport("a", states.AttemptState.RUNNING, started_at=100.0)
     ends = records.AttemptReport(
         "a", states.AttemptState.ENDED, started_at=100.0, ended_at=160.0, exit_code=3,

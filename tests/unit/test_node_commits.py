@@ -5,20 +5,19 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.controller import control_loop as controller
-from reconciler.controller import loop_inbox as inboxes
+from reconciler.controller import control_loop, loop_inbox
 from reconciler.model import desired
 from reconciler.model.state import records
-from reconciler.store import sql_store as stores
+from reconciler.store import sql_store
 from tests.unit.core.world import World
 
 
 def test_usage_of_all_nodes_is_committed_once_a_minute(tmp_path: Path) -> None:
     world = World(nodes=3)
     now = [world.now]
-    inbox = inboxes.Inbox()
-    store = stores.Store.open(f"sqlite:///{tmp_path / 'store.db'}")
-    loop = controller.Loop(
+    inbox = loop_inbox.Inbox()
+    store = sql_store.Store.open(f"sqlite:///{tmp_path / 'store.db'}")
+    loop = control_loop.Loop(
         store=store,
         epoch=store.lead("test", now[0]),
         socket_path=tmp_path / "loop.sock",
@@ -61,9 +60,9 @@ def test_usage_of_all_nodes_is_committed_once_a_minute(tmp_path: Path) -> None:
 def test_setting_the_clock_back_is_answered_by_a_cycle_at_once(tmp_path: Path) -> None:
     world = World(nodes=1)
     ahead_s = [0.0]
-    inbox = inboxes.Inbox()
-    store = stores.Store.open(f"sqlite:///{tmp_path / 'store.db'}")
-    loop = controller.Loop(
+    inbox = loop_inbox.Inbox()
+    store = sql_store.Store.open(f"sqlite:///{tmp_path / 'store.db'}")
+    loop = control_loop.Loop(
         store=store,
         epoch=store.lead("test", time.time()),
         socket_path=tmp_path / "loop.sock",

@@ -16,23 +16,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.controller import control_loop as controller
-from reconciler.controller import loop_inbox as inboxes
-from reconciler.controller import wall_clock as wallclock
-from reconciler.core import cycle_journal as journal
-from reconciler.desired.apply import last_good as incumbents
-from reconciler.desired.apply import loader
+from reconciler.controller import control_loop, loop_inbox, wall_clock
+from reconciler.core import cycle_journal
+from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source
 from reconciler.model import desired
-from reconciler.model.policy import drift_kinds as drift
-from reconciler.model.protocol import loop_messages as link
-from reconciler.model.state import outcome, records
-from reconciler.model.state import scheduler_state as recollection
+from reconciler.model.policy import drift_kinds
+from reconciler.model.protocol import loop_messages
+from reconciler.model.state import outcome, records, scheduler_state
 from reconciler.model.state.states import NodeState
-from reconciler.operations.history import cycle_replay as replaying
-from reconciler.store import Reader
-from reconciler.store import journal_entries as journals
-from reconciler.store import sql_store as stores
+from reconciler.operations.history import cycle_replay
+from reconciler.store import Reader, journal_entries, sql_store
 from tests.unit.core import test_storm
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
@@ -49,10 +43,10 @@ class Leader:
     def __init__(self, folder: Path, now: float, **options: Any) -> None:
         self.folder = folder
         self.now = now
-        self.inbox = inboxes.Inbox()
-        self.store = stores.Store.open(url(folder))
+        self.inbox = loop_inbox.Inbox()
+        self.store = sql_store.Store.open(url(folder))
         self.epoch = self.store.lead("test", now)
-        self.loop = controller.Loop(
+        self.loop = control_loop.Loop(
             store=self.store,
             epoch=self.epoch,
             socket_path=folder / "loop.sock",
@@ -75,7 +69,7 @@ class Leader:
     def cycle(self) -> outcome.Outcome:
         before = self.store.cycle
         # the time of a story is no step of the clock
-        self.loop._steps = wallclock.Steps(self.now)
+        self.loop._steps = wall_clock.Steps(self.now)
         result = self.loop.cycle()
         assert result is not None
         self._waiting.append(result)
@@ -170,7 +164,7 @@ class Lived(test_storm.Story):
 
 def _compare(reader: Reader, decided: list[tuple[int, int, int, outcome.Outcome]]) -> None:
     """Every cycle comes out as it did, whole."""
-    again = list(replaying.replay_all(reader))
+    again = list(cycle_replay.replay_all(reader))
     assert [(one.epoch, one.cycle, one.step) for one in again] == [one[:3] for one in decided]
     for one, (_, _, _, result) in zip(again, decided, strict=True):
         assert one.call.result == result
@@ -182,7 +176,7 @@ def _compare(reader: Reader, decided: list[tuple[int, int, int, outcome.Outcome]
 def test_every_cycle_of_a_story_is_replayed_from_the_store(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "SNAPSHOT_CALLS", 11)
+    monkeypatch.setattr(cycle_journal, "SNAPSHOT_CALLS", 11)
     story = Lived(seed, tmp_path)
     for _ in range(STEPS):
         story.step()
@@ -190,7 +184,7 @@ def test_every_cycle_of_a_story_is_replayed_from_the_store(
     assert len({epoch for epoch, *_ in story.decided}) > 1 or "change_leader" not in str(story.log)
     with contextlib.closing(Reader.open(url(story.folder))) as reader:
         _compare(reader, story.decided)
-        assert len(journals.snapshots(reader)) > 2
+        assert len(journal_entries.snapshots(reader)) > 2
         for which in story.random.sample(story.decided, 3):
             _one_by_one(reader, which, story.decided)
 
@@ -203,11 +197,11 @@ def _one_by_one(
     """A cycle by its number, and the last call at or before a moment."""
     _, cycle, _, result = which
     last = [one for one in decided if one[1] == cycle][-1]
-    assert replaying.replay(reader, cycle=cycle).call.result == last[3]
+    assert cycle_replay.replay(reader, cycle=cycle).call.result == last[3]
     until = [one for one in decided if one[3].now <= result.now][-1]
     for at in (result.now, result.now + 0.01):
         if not any(result.now < one[3].now <= at for one in decided):
-            found = replaying.replay(reader, at=at)
+            found = cycle_replay.replay(reader, at=at)
             assert (found.epoch, found.cycle, found.step) == until[:3]
             assert found.call.result == until[3]
 
@@ -220,9 +214,9 @@ def test_another_process_comes_to_the_same(tmp_path: Path) -> None:
     story.end()
     program = (
         "import sys\n"
-        "from reconciler.operations.history import cycle_replay as replaying\n"
+        "from reconciler.operations.history import cycle_replay\n"
         "from reconciler.store import Reader\n"
-        "calls = [one.call for one in replaying.replay_all(Reader.open(sys.argv[1]))]\n"
+        "calls = [one.call for one in cycle_replay.replay_all(Reader.open(sys.argv[1]))]\n"
         "print(len(calls), *{part for call in calls for part in call.disagreements})\n"
     )
     for seed in ("1", "2"):
@@ -249,11 +243,11 @@ def test_nothing_new_costs_nothing(tmp_path: Path) -> None:
     one_more = {**wanted.jobs, "more": job("more")}
     leader.want(msgspec.structs.replace(wanted, generation=2, jobs=one_more))
     leader.cycle()
-    entry = journals.entry(leader.store, 2)
+    entry = journal_entries.entry(leader.store, 2)
     assert entry is not None
-    inputs = journal.unpack_inputs(entry.body)
+    inputs = cycle_journal.unpack_inputs(entry.body)
     assert [one.wanted for one in inputs[:-1]] == [None] * 20
-    assert inputs[-1].wanted == journal.DesiredDelta(2, jobs={"more": job("more")})
+    assert inputs[-1].wanted == cycle_journal.DesiredDelta(2, jobs={"more": job("more")})
     assert len(msgspec.msgpack.encode(inputs[:-1])) < 20 * 120
     leader.close()
 
@@ -261,7 +255,7 @@ def test_nothing_new_costs_nothing(tmp_path: Path) -> None:
 def test_reports_that_lead_to_nothing_are_written_before_they_are_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "WAITING_REPORTS_MAX", 5)
+    monkeypatch.setattr(cycle_journal, "WAITING_REPORTS_MAX", 5)
     world = World(nodes=1)
     (node,) = world.nodes.values()
     leader = Leader(tmp_path, world.now)
@@ -270,8 +264,8 @@ def test_reports_that_lead_to_nothing_are_written_before_they_are_too_many(
         leader.report(node.report(leader.now))
         leader.cycle()
     counts = [
-        sum(len(one.reports) for one in journal.unpack_inputs(entry.body))
-        for entry in journals.entries(leader.store, leader.epoch, 0, None)
+        sum(len(one.reports) for one in cycle_journal.unpack_inputs(entry.body))
+        for entry in journal_entries.entries(leader.store, leader.epoch, 0, None)
     ]
     assert sum(counts) >= 15
     assert max(counts) <= 5
@@ -285,7 +279,7 @@ def test_adoption_is_replayed(tmp_path: Path) -> None:
     leader.want(desired.Desired(1, world.structure, jobs, status=desired.SyncStatus(sync="Synced")))
     held = leader.cycle()
     assert held.jobs == ()
-    leader.loop._take_message(link.Adopt(names=("new",)))
+    leader.loop._take_message(loop_messages.Adopt(names=("new",)))
     adopted = leader.cycle()
     assert {one.name for one in adopted.jobs} == {"new"}
     leader.now += 1
@@ -294,7 +288,7 @@ def test_adoption_is_replayed(tmp_path: Path) -> None:
     leader.close()
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:
         _compare(reader, leader.decided)
-        first, second, _ = replaying.replay_all(reader)
+        first, second, _ = cycle_replay.replay_all(reader)
     assert "muster adopt" in first.call.wanted.refused["new"]
     assert second.call.adopted == (jobs["done"].key, jobs["old"].key)
 
@@ -330,7 +324,7 @@ def test_incumbents_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         {"a.yaml": None, "d.yaml": repositories.job("d", queue="research")},
         {"structure.yaml": STRUCTURE.replace("LIMIT", "2")},
     ]
-    decided, at, before = [], 1_000_000.0, incumbents.Incumbents()
+    decided, at, before = [], 1_000_000.0, last_good.Incumbents()
     for number, files in enumerate(commits):
         if number in (0, 3):
             leader = Leader(tmp_path, at)
@@ -338,7 +332,7 @@ def test_incumbents_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         repository.commit(files)
         value = reading.load()
         before = reading.incumbents()
-        leader.want(value, incumbents.encode(before))
+        leader.want(value, last_good.encode(before))
         leader.now = at = at + 5
         leader.cycle()
         if number in (2, 5):
@@ -347,7 +341,7 @@ def test_incumbents_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             decided += leader.decided
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:
         _compare(reader, decided)
-        wanted = [one.call.wanted for one in replaying.replay_all(reader)]
+        wanted = [one.call.wanted for one in cycle_replay.replay_all(reader)]
     limits = [one.structure.queues["research"].limit.cpu_milli for one in wanted]
     assert limits == [3000, 3000, 3000, 3000, 3000, 2000]
     assert [one.status.sync for one in wanted[1:3]] == ["OutOfSync"] * 2
@@ -360,11 +354,13 @@ def test_a_replay_that_disagrees_says_so(tmp_path: Path) -> None:
     leader = Leader(tmp_path, world.now)
     leader.want(desired.Desired(1, world.structure, {"one": job("one")}))
     leader.cycle()
-    entry = journals.entry(leader.store, 1)
+    entry = journal_entries.entry(leader.store, 1)
     assert entry is not None
-    (told,) = journal.unpack_inputs(entry.body)
+    (told,) = cycle_journal.unpack_inputs(entry.body)
     forged = msgspec.structs.replace(told, now=told.now + 1)
-    again = journal.Replay(journals.snapshot(leader.store, journals.Place(leader.epoch, 1)) or b"")
+    again = cycle_journal.Replay(
+        journal_entries.snapshot(leader.store, journal_entries.Place(leader.epoch, 1)) or b""
+    )
     (call,) = again.through([forged])
     assert set(call.disagreements) == {"jobs", "events", "drift", "times"}
     leader.close()
@@ -378,18 +374,18 @@ def test_what_is_not_in_the_journal_is_told(tmp_path: Path) -> None:
         leader.want(desired.Desired(generation, world.structure))
         leader.cycle()
     oldest = "the oldest that can be replayed is cycle 1, of 1970-01-12T13:46:41.000Z"
-    with pytest.raises(replaying.ReplayError, match=f"holds no cycle 9; {oldest}"):
-        replaying.replay(leader.store, cycle=9)
-    with pytest.raises(replaying.ReplayError, match=f"before everything .* holds; {oldest}"):
-        replaying.replay(leader.store, at=world.now)
+    with pytest.raises(cycle_replay.ReplayError, match=f"holds no cycle 9; {oldest}"):
+        cycle_replay.replay(leader.store, cycle=9)
+    with pytest.raises(cycle_replay.ReplayError, match=f"before everything .* holds; {oldest}"):
+        cycle_replay.replay(leader.store, at=world.now)
     with leader.store._engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM journal WHERE cycle = 2")
-    with pytest.raises(replaying.ReplayError, match="the journal of cycle 2 is missing"):
-        replaying.replay(leader.store, cycle=3)
+    with pytest.raises(cycle_replay.ReplayError, match="the journal of cycle 2 is missing"):
+        cycle_replay.replay(leader.store, cycle=3)
     with leader.store._engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM snapshots")
-    with pytest.raises(replaying.ReplayError, match=r"cycle 1, .* snapshot .* was not kept"):
-        replaying.replay(leader.store, cycle=1)
+    with pytest.raises(cycle_replay.ReplayError, match=r"cycle 1, .* snapshot .* was not kept"):
+        cycle_replay.replay(leader.store, cycle=1)
     leader.close()
 
 
@@ -409,12 +405,12 @@ def test_differences_are_applied_as_they_were_found() -> None:
     for before in states:
         for after in states:
             one, two = desired.Desired(1, jobs=before), desired.Desired(2, jobs=after)
-            delta = journal.difference(one, two)
+            delta = cycle_journal.difference(one, two)
             assert delta is not None
-            made = journal.changed(one, delta)
+            made = cycle_journal.changed(one, delta)
             assert made == two
             assert list(made.jobs) == list(after)
-    assert journal.difference(one, msgspec.structs.replace(one)) is None
+    assert cycle_journal.difference(one, msgspec.structs.replace(one)) is None
 
 
 def test_nothing_that_decides_is_left_out() -> None:
@@ -422,10 +418,10 @@ def test_nothing_that_decides_is_left_out() -> None:
     renewed = {"desired_generation", "jobs", "active", "past_runs", "attempts", "nodes", "reasons"}
     renewed |= {"overrides", "drift", "promised", "next_order", "watched", "standing", "look_at"}
     renewed |= {"recollection", "remedies", "provisions"}
-    inputs = set(journal.Input.__struct_fields__) - {"now", "wanted", "adopted", "checks"}
+    inputs = set(cycle_journal.Input.__struct_fields__) - {"now", "wanted", "adopted", "checks"}
     renewed |= {"aside"}  # records of jobs, by what is wanted
     assert set(records.Observed.__struct_fields__) == renewed | inputs
-    delta = {name.partition("_")[0] for name in journal.DesiredDelta.__struct_fields__}
+    delta = {name.partition("_")[0] for name in cycle_journal.DesiredDelta.__struct_fields__}
     assert set(desired.Desired.__struct_fields__) == delta
 
 
@@ -442,8 +438,8 @@ def test_every_part_of_an_outcome_is_checked() -> None:
         "reasons": {"key": ()},
         "actions": (outcome.StopAttempt("a", "n"),),
         "events": (samples.event("x"),),
-        "drift": (drift.Drift("k", "s", "m", "info", "report", 1.0),),
-        "remedies": (drift.Remedy("i", "tell", "c", "p", 1.0),),
+        "drift": (drift_kinds.Drift("k", "s", "m", "info", "report", 1.0),),
+        "remedies": (drift_kinds.Remedy("i", "tell", "c", "p", 1.0),),
         "overrides": (records.Override("drain", "n", "r", "o", 1.0, 2.0),),
         "answers": {"id": "no"},
         "provisions": {"pool": None},
@@ -453,7 +449,7 @@ def test_every_part_of_an_outcome_is_checked() -> None:
         "left_jobs": ("job",),
         "left_nodes": ("n",),
         "look_at": 7.0,
-        "recollection": recollection.Recollection(turn=1),
+        "recollection": scheduler_state.Recollection(turn=1),
         "expected": {"job": outcome.ExpectedStart(1.0)},
         "next_order": 9,
         "wake_at": 5.0,
@@ -461,8 +457,8 @@ def test_every_part_of_an_outcome_is_checked() -> None:
     assert set(other) == set(outcome.Outcome.__struct_fields__)
     for field, value in other.items():
         changed = msgspec.structs.replace(empty, **{field: value})
-        assert journal.checksums(changed) != journal.checksums(empty), field
-    assert len(journal.checksums(empty)) == len(journal.PARTS)
+        assert cycle_journal.checksums(changed) != cycle_journal.checksums(empty), field
+    assert len(cycle_journal.checksums(empty)) == len(cycle_journal.PARTS)
 
 
 @pytest.mark.parametrize(
@@ -479,8 +475,8 @@ def test_a_snapshot_is_due_before_a_replay_has_too_much_to_do(
     limit: str, value: float, expected: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if limit:
-        monkeypatch.setattr(journal, limit, value)
-    recorder = journal.Recorder("test")
+        monkeypatch.setattr(cycle_journal, limit, value)
+    recorder = cycle_journal.Recorder("test")
     wanted, observed = desired.Desired(), records.Observed()
     taken = []
     for call in range(1, 9):
@@ -495,12 +491,12 @@ def test_a_snapshot_is_due_before_a_replay_has_too_much_to_do(
 def test_a_snapshot_that_is_too_large_is_told_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(journal, "SNAPSHOT_BYTES_MAX", 10)
+    monkeypatch.setattr(cycle_journal, "SNAPSHOT_BYTES_MAX", 10)
     world = World(nodes=1)
     leader = Leader(tmp_path, world.now)
     leader.want(desired.Desired(1, world.structure))
     leader.cycle()
     assert "is not kept, at most 10 are" in caplog.text
-    with pytest.raises(replaying.ReplayError, match="the snapshot that it starts from was not"):
-        replaying.replay(leader.store, cycle=1)
+    with pytest.raises(cycle_replay.ReplayError, match="the snapshot that it starts from was not"):
+        cycle_replay.replay(leader.store, cycle=1)
     leader.close()

@@ -11,12 +11,11 @@ from pathlib import Path
 import msgspec
 import sqlalchemy as sa
 
-from reconciler.controller import retention as pruning
+from reconciler.controller import retention
 from reconciler.model import desired
 from reconciler.model.state.states import AttemptState, JobState
-from reconciler.model.values import run_set as runs
-from reconciler.store import schema
-from reconciler.store import sql_store as stores
+from reconciler.model.values import run_set
+from reconciler.store import schema, sql_store
 from tests.unit.core.world import VirtualNode, World, job
 from tests.unit.store import samples
 from tests.unit.test_replay import Leader, url
@@ -109,7 +108,7 @@ class Weeks:
         for _ in range(100):
             leader.loop._pruner.next_at = leader.now
             leader.loop._prune()
-            if leader.loop._pruner.next_at - leader.now == pruning.PRUNE_EVERY_S:
+            if leader.loop._pruner.next_at - leader.now == retention.PRUNE_EVERY_S:
                 return
         raise AssertionError("there is always more to prune")
 
@@ -173,7 +172,7 @@ def test_weeks_leave_no_more_than_the_retention_says(tmp_path: Path) -> None:
 
 
 def test_what_is_listed_no_longer_is_history_for_a_time(tmp_path: Path) -> None:
-    store = stores.Store.open(url(tmp_path))
+    store = sql_store.Store.open(url(tmp_path))
     epoch = store.lead("one", 50.0)
     ended = msgspec.structs.replace(samples.job(), state=JobState.SUCCEEDED, ended_at=100.0)
     attempt = samples.attempt(ended, state=AttemptState.ENDED, concluded=True)
@@ -205,7 +204,7 @@ def test_what_is_listed_no_longer_is_history_for_a_time(tmp_path: Path) -> None:
 
 
 def test_a_listed_job_is_never_pruned(tmp_path: Path) -> None:
-    store = stores.Store.open(url(tmp_path))
+    store = sql_store.Store.open(url(tmp_path))
     epoch = store.lead("one", 50.0)
     ended = msgspec.structs.replace(samples.job(), state=JobState.SUCCEEDED, ended_at=100.0)
     cycle = samples.cycle(jobs=(ended,), new_runs=(ended.key,))
@@ -217,7 +216,7 @@ def test_a_listed_job_is_never_pruned(tmp_path: Path) -> None:
 
 def test_a_key_takes_few_bytes_in_the_store(tmp_path: Path) -> None:
     """Fewer than the text of one alone, which has 33 here."""
-    store = stores.Store.open(url(tmp_path))
+    store = sql_store.Store.open(url(tmp_path))
     epoch = store.lead("one", 50.0)
     keys = tuple(f"job-{number:06d}.1.{number:016x}" for number in range(20_000))
     before = store.path.stat().st_size
@@ -232,6 +231,6 @@ def test_a_key_takes_few_bytes_in_the_store(tmp_path: Path) -> None:
     )
     with store._engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-    assert store.load().past_runs == runs.RunSet.of(keys)
+    assert store.load().past_runs == run_set.RunSet.of(keys)
     assert (store.path.stat().st_size - before) / len(keys) < 25
     store.close()

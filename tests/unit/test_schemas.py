@@ -12,10 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from reconciler import package_data
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.documents import schema
-from reconciler.desired.documents import schema_errors as explain
-from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.desired.documents import document_reader, schema, schema_errors, yaml_reader
 from reconciler.model.documents import kinds
 
 BUILT = [kind for kind in kinds.KINDS if kind not in kinds.KINDS_NOT_BUILT]
@@ -88,13 +85,13 @@ def test_every_field_says_what_it_is(kind: str) -> None:
 
 def test_a_value_that_is_meant_to_come_is_refused_with_its_reason() -> None:
     text = "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: c}\nspec: {engine: %s}\n"
-    (slurm,) = documents.validate("c.yaml", (text % "slurm").encode())
+    (slurm,) = document_reader.validate("c.yaml", (text % "slurm").encode())
     assert slurm.rule == "not-built"
     assert slurm.text() == (
         "c.yaml:4:16: error: Cluster/c: spec.engine: not built yet: work runs on Muster's own "
         'agents alone; found "slurm"; expected agents'
     )
-    (other,) = documents.validate("c.yaml", (text % "kubernetes").encode())
+    (other,) = document_reader.validate("c.yaml", (text % "kubernetes").encode())
     assert other.rule == "wrong-value"
 
 
@@ -177,12 +174,12 @@ def test_msgspec_and_jsonschema_agree(kind: str, data: st.DataObject) -> None:
             container[data.draw(st.sampled_from(names))] = data.draw(VALUES)
     written = json.dumps(document)
     assume("\\u0000" not in written)  # no file with a NUL is read at all
-    document = yamlreader.read(written.encode())[0].value
+    document = yaml_reader.read(written.encode())[0].value
     try:
         msgspec.convert(document, kinds.KINDS[kind])
         # msgspec does without the tag of a type that stands alone; reading needs it.
         accepted = "kind" in document
     except msgspec.ValidationError:
         accepted = False
-    errors = [error.message for error in explain.validator(kind).iter_errors(document)]
+    errors = [error.message for error in schema_errors.validator(kind).iter_errors(document)]
     assert accepted == (not errors), errors

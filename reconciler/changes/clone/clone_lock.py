@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
 
 _LOG = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def taken(folder: Path, *, wait_s: float = WAIT_S) -> Iterator[None]:
     Raises:
         GitError: somebody had it all the while (who), or the file can't be opened.
     """
-    path = gitobjects.common_folder(folder) / NAME
+    path = git_commands.common_folder(folder) / NAME
     descriptor = _opened(path)
     try:
         _wait(descriptor, path, wait_s)
@@ -111,7 +111,7 @@ def _holder(descriptor: int) -> str:
 def git(
     folder: Path,
     *arguments: str,
-    timeout_s: float = gitobjects.LOCAL_TIMEOUT_S,
+    timeout_s: float = git_commands.LOCAL_TIMEOUT_S,
     locked_s: float = LOCKED_S,
 ) -> CompletedProcess[bytes]:
     """As :func:`gitobjects.run`, and again for a while where another git has locked what it needs.
@@ -122,7 +122,7 @@ def git(
     deadline = time.monotonic() + locked_s
     while True:
         try:
-            return gitobjects.run(folder, *arguments, timeout_s=timeout_s)
+            return git_commands.run(folder, *arguments, timeout_s=timeout_s)
         except GitError as error:
             if not any(sign in str(error) for sign in _LOCKED) or time.monotonic() >= deadline:
                 raise

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.changes.clone import clone_lock as turns
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.changes.clone import clone_lock
+from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
 
 #: The line in which git says which commit it made: ``[main (root-commit) 1762dd2] subject``.
@@ -70,26 +70,26 @@ def make(root: Path, *arguments: str) -> str:
     Raises:
         GitError: it was not made, or git does not tell.
     """
-    done = turns.git(root, "-c", "core.abbrev=40", "commit", *arguments)
+    done = clone_lock.git(root, "-c", "core.abbrev=40", "commit", *arguments)
     found = _MADE.search(done.stdout.decode("utf-8", "replace"))
     if found is None:
         raise GitError("`git commit` does not say which commit it made")
     # ids of SHA-256 are longer than git says them
-    said = gitobjects.run(root, "rev-parse", "--verify", "--quiet", f"{found[1]}^{{commit}}")
+    said = git_commands.run(root, "rev-parse", "--verify", "--quiet", f"{found[1]}^{{commit}}")
     return said.stdout.decode().strip()
 
 
 def move(root: Path, reference: str, to: str, found: str) -> bool:
     """Move a branch if it is where it was found; whether it was."""
     command = ("update-ref", "-m", "muster", reference, to, found)
-    return not gitobjects.run(root, *command, good=(0, 1, 128)).returncode
+    return not git_commands.run(root, *command, good=(0, 1, 128)).returncode
 
 
 def take_back(root: Path, reference: str, commit: str) -> bool:
     """Move a branch from a commit to the one before it; False where it is not there any more."""
-    said = gitobjects.run(root, "rev-list", "--parents", "-n", "1", commit).stdout
+    said = git_commands.run(root, "rev-list", "--parents", "-n", "1", commit).stdout
     parents = said.decode().split()[1:]
     if parents:
         return move(root, reference, parents[0], commit)
     command = ("update-ref", "-d", reference, commit)
-    return not gitobjects.run(root, *command, good=(0, 1, 128)).returncode
+    return not git_commands.run(root, *command, good=(0, 1, 128)).returncode

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reconciler.changes import requests
-from reconciler.changes import yaml_edit as edit
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.changes import requests, yaml_edit
+from reconciler.desired.documents import document_reader
+from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
 from reconciler.model.documents import kinds
-from reconciler.model.values import suggestions as nearest
+from reconciler.model.values import suggestions
 
 
 class CloneError(RuntimeError):
@@ -60,8 +59,8 @@ class Files:
             CloneError: there is none.
         """
         path = self.path_of(kind, name)
-        for document in edit.documents(self.text(path) or ""):
-            if edit.is_object(document, kind, name):
+        for document in yaml_edit.documents(self.text(path) or ""):
+            if yaml_edit.is_object(document, kind, name):
                 return dict(document)
         raise CloneError(f"{kind}/{name} can't be read in {path}")
 
@@ -69,11 +68,11 @@ class Files:
         """Names of the objects of a kind, as things are on disk."""
         return sorted(one.name for _, one in self._documents(kind.encode()) if one.kind == kind)
 
-    def _documents(self, holding: bytes) -> Iterator[tuple[Path, documents.Document]]:
+    def _documents(self, holding: bytes) -> Iterator[tuple[Path, document_reader.Document]]:
         """Every document of the files that hold these bytes."""
         for path, data in self._files():
             if holding in data:
-                for document in documents.read(data).documents:
+                for document in document_reader.read(data).documents:
                     yield path, document
 
     def _files(self) -> Iterator[tuple[Path, bytes]]:
@@ -104,7 +103,7 @@ class Files:
         names = [kind.encode() for kind in kinds.STRUCTURAL_KINDS]
         root = self.root.resolve()
         try:
-            if not gitobjects.run(
+            if not git_commands.run(
                 self.root, "rev-parse", "-q", "--verify", "HEAD", good=(0, 1)
             ).stdout:
                 return {}
@@ -112,7 +111,7 @@ class Files:
             on_disk = {str(path.relative_to(root)): data for path, data in self._files()}
             found = {path: on_disk[path] for path in sorted(on_disk.keys() - changed)}
             for path in sorted(one for one in changed if self._is_state(root / one)):
-                shown = gitobjects.run(self.root, "show", f"HEAD:{path}", good=(0, 128))
+                shown = git_commands.run(self.root, "show", f"HEAD:{path}", good=(0, 128))
                 if not shown.returncode:  # else it is new
                     found[path] = shown.stdout
         except GitError as error:
@@ -125,10 +124,10 @@ class Files:
         wanted = [part for name in names for part in ("-e", name)]
         command = ("grep", "--name-only", "-z", "--fixed-strings", *wanted, commit)
         try:
-            listed = gitobjects.run(self.root, *command, good=(0, 1, 128)).stdout.split(b"\0")
+            listed = git_commands.run(self.root, *command, good=(0, 1, 128)).stdout.split(b"\0")
             paths = [os.fsdecode(one).removeprefix(f"{commit}:") for one in listed if one]
             state = [path for path in paths if self._is_state(root / path)]
-            with contextlib.closing(gitobjects.Objects(self.root)) as objects:
+            with contextlib.closing(git_commands.Objects(self.root)) as objects:
                 found = objects.read_many([f"{commit}:{path}" for path in state])
         except GitError as error:
             raise CloneError(f"nothing was changed: {error}") from error
@@ -136,7 +135,7 @@ class Files:
 
     def paths(self, *command: str) -> list[str]:
         """What a command of git lists with ``-z``."""
-        said = gitobjects.run(self.root, *command).stdout
+        said = git_commands.run(self.root, *command).stdout
         return [os.fsdecode(path) for path in said.split(b"\0") if path]
 
     def _is_state(self, path: Path) -> bool:
@@ -161,13 +160,13 @@ class Files:
 
     def committed(self, path: str) -> bytes | None:
         """A file as the newest commit has it; None: it has none."""
-        shown = gitobjects.run(self.root, "show", f"HEAD:{path}", good=(0, 128))
+        shown = git_commands.run(self.root, "show", f"HEAD:{path}", good=(0, 128))
         return None if shown.returncode else shown.stdout
 
     def _status_of(self, path: str) -> str:
         """``??`` and the like; empty: it is as it is committed, or ignored."""
         try:
-            said = gitobjects.run(
+            said = git_commands.run(
                 self.root, "status", "--porcelain", "--untracked-files=all", "--", path
             )
         except GitError as error:
@@ -207,7 +206,7 @@ class Files:
     def missing(self, kind: str, name: str) -> MissingError:
         """The error that there is no such object, with names that are like it."""
         names = (one.name for _, one in self._documents(b"") if one.kind == kind)
-        hint = nearest.hint(name, names)
+        hint = suggestions.hint(name, names)
         return MissingError(f"there is no {kind}/{name} in {self.state}{hint}")
 
     def data(self, path: str) -> bytes | None:

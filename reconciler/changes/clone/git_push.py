@@ -10,13 +10,10 @@ import enum
 import os
 from pathlib import Path
 
-from reconciler.changes import push_result as pushing
-from reconciler.changes import rebase as restacking
-from reconciler.changes.clone import clone_lock as turns
-from reconciler.changes.clone import commits
-from reconciler.changes.clone import ignored_files as hidden
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.changes import push_result, rebase
+from reconciler.changes.clone import clone_lock, commits, ignored_files
+from reconciler.desired.documents import document_reader
+from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
 
 #: How often a push is tried again after taking up what others pushed.
@@ -67,7 +64,7 @@ class Push:
         tip, why = own[-1] if own else self._said("rev-parse", self._reference), ""
         for _ in range(ATTEMPTS_MAX):
             try:
-                why = pushing.push(self._root, self._remote, tip, f"refs/heads/{self._name}")
+                why = push_result.push(self._root, self._remote, tip, f"refs/heads/{self._name}")
             except GitError as error:
                 raise PushError(str(error), unreachable=True) from error
             if not why:
@@ -76,7 +73,7 @@ class Push:
             try:
                 tip = self._on_top(base)
                 self._check_merged(tip)
-            except restacking.ContradictionError as error:
+            except rebase.ContradictionError as error:
                 raise PushError(
                     "it contradicts what others pushed: `git pull --rebase` and resolve it by hand "
                     f"({error})"
@@ -88,10 +85,10 @@ class Push:
     def _fetched(self) -> str:
         """What others have pushed."""
         try:
-            turns.git(
+            clone_lock.git(
                 self._root,
                 *("fetch", "--quiet", "--", self._remote, self._name),
-                timeout_s=gitobjects.REMOTE_TIMEOUT_S,
+                timeout_s=git_commands.REMOTE_TIMEOUT_S,
             )
             return self._said("rev-parse", "FETCH_HEAD")
         except GitError as error:
@@ -109,8 +106,8 @@ class Push:
             ours = [self._opened.now(made.commit) or "" for made in self._opened.made]
             earlier = {made.commit for made in self._opened.made if made.is_earlier}
             is_ours = set(mine) <= set(ours) - earlier
-            again = restacking.onto(self._root, base, mine) if is_ours else []
-            tip = [base, *again][-1] if is_ours else restacking.merge(self._root, base, head)
+            again = rebase.onto(self._root, base, mine) if is_ours else []
+            tip = [base, *again][-1] if is_ours else rebase.merge(self._root, base, head)
             came = self._come_along(head, tip)
             if came is _Came.ALONG:
                 anew = dict(zip(mine, again, strict=True)) if is_ours else {}
@@ -119,7 +116,7 @@ class Push:
                 return tip
             if came is _Came.BLOCKED:
                 self._opened.told = (self._in_hand(head, tip),)
-                return restacking.merge(self._root, base, head) if again else tip
+                return rebase.merge(self._root, base, head) if again else tip
         raise GitError(f"others commit to {self._reference} in {self._root} all the time")
 
     def _come_along(self, head: str, tip: str) -> _Came:
@@ -130,32 +127,32 @@ class Push:
         """
         checked_out = self._said("symbolic-ref", "-q", "HEAD", good=(0, 1)) == self._reference
         if checked_out:
-            turns.git(self._root, "update-index", "-q", "--refresh")
-            if hidden.added(self._root, head, tip):
+            clone_lock.git(self._root, "update-index", "-q", "--refresh")
+            if ignored_files.added(self._root, head, tip):
                 return _Came.BLOCKED  # git would overwrite what it is told to ignore
             try:
-                turns.git(self._root, "read-tree", "-n", "-u", "-m", head, tip)
+                clone_lock.git(self._root, "read-tree", "-n", "-u", "-m", head, tip)
             except GitError:
                 if self._in_the_way(head, tip):
                     return _Came.BLOCKED
                 raise
-            turns.git(self._root, "read-tree", "-u", "-m", head, tip)
+            clone_lock.git(self._root, "read-tree", "-u", "-m", head, tip)
         if commits.move(self._root, self._reference, tip, head):
             return _Came.ALONG
         if checked_out:
             now = self._said("rev-parse", self._reference)
-            turns.git(self._root, "read-tree", "-u", "-m", tip, now)
+            clone_lock.git(self._root, "read-tree", "-u", "-m", tip, now)
         return _Came.NOT_FROM_THERE
 
     def _in_the_way(self, head: str, tip: str) -> list[str]:
         """The files that differ between two commits, and that somebody has changed here."""
         apart = self._paths("diff-tree", "-r", "--name-only", "--no-renames", "-z", head, tip)
         changed = set(self._paths("diff", "--name-only", "--no-renames", "-z", head))
-        changed.update(hidden.added(self._root, head, tip))
+        changed.update(ignored_files.added(self._root, head, tip))
         return [path for path in apart if path in changed]
 
     def _in_hand(self, head: str, tip: str) -> str:
-        shown = hidden.named(self._in_the_way(head, tip))
+        shown = ignored_files.named(self._in_the_way(head, tip))
         branch = self._reference.removeprefix("refs/heads/")
         return (
             f"{branch} in {self._root} stays behind what was pushed, since others changed {shown} "
@@ -166,8 +163,8 @@ class Push:
     def _check_merged(self, tip: str) -> None:
         """Git merges lines; whether a file still says something is another matter."""
         for path in {made.path for made in self._opened.made if made.path}:
-            shown = gitobjects.run(self._root, "show", f"{tip}:{path}", good=(0, 128))
-            problems = () if shown.returncode else documents.validate(path, shown.stdout)
+            shown = git_commands.run(self._root, "show", f"{tip}:{path}", good=(0, 128))
+            problems = () if shown.returncode else document_reader.validate(path, shown.stdout)
             if problems:
                 raise PushError(
                     "together with what others pushed it is wrong. Correct it by hand, commit and "
@@ -175,8 +172,8 @@ class Push:
                 )
 
     def _said(self, *command: str, good: tuple[int, ...] = (0,)) -> str:
-        return gitobjects.run(self._root, *command, good=good).stdout.decode().strip()
+        return git_commands.run(self._root, *command, good=good).stdout.decode().strip()
 
     def _paths(self, *command: str) -> list[str]:
-        said = gitobjects.run(self._root, *command).stdout
+        said = git_commands.run(self._root, *command).stdout
         return [os.fsdecode(path) for path in said.split(b"\0") if path]

@@ -7,7 +7,7 @@ work tree from one commit to another asks here first, by what is on disk and in 
 import os
 from pathlib import Path, PurePosixPath
 
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import git_commands
 
 #: How many names a message tells.
 NAMES_MAX = 3
@@ -20,7 +20,7 @@ def added(tree: Path, before: str, after: str) -> list[str]:
         GitError: git can't tell.
     """
     listing = ("diff-tree", "-r", "--name-only", "--no-renames", "-z", "--diff-filter=A")
-    said = gitobjects.run(tree, *listing, before, after).stdout
+    said = git_commands.run(tree, *listing, before, after).stdout
     return in_place_of(tree, [os.fsdecode(one) for one in said.split(b"\0") if one])
 
 
@@ -33,7 +33,7 @@ def in_place_of(tree: Path, paths: list[str]) -> list[str]:
     there = {path: _stands_at(tree, path) for path in paths}
     if not any(there.values()):
         return []
-    said = gitobjects.run(tree, "ls-files", "-z").stdout
+    said = git_commands.run(tree, "ls-files", "-z").stdout
     known = {os.fsdecode(one) for one in said.split(b"\0")}
     return [path for path, at in there.items() if at and at not in known]
 

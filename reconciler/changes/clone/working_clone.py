@@ -18,17 +18,10 @@ from typing import Literal
 import git
 import msgspec
 
-from reconciler.changes import approvals, requests
-from reconciler.changes import rebase as restacking
-from reconciler.changes import yaml_edit as edit
-from reconciler.changes.clone import clone_lock as turns
-from reconciler.changes.clone import commits
-from reconciler.changes.clone import files as treefiles
-from reconciler.changes.clone import git_push as uptake
-from reconciler.changes.clone import ignored_files as hidden
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.documents import yaml_reader as yamlreader
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.changes import approvals, rebase, requests, yaml_edit
+from reconciler.changes.clone import clone_lock, commits, files, git_push, ignored_files
+from reconciler.desired.documents import document_reader, yaml_reader
+from reconciler.desired.git import git_commands
 from reconciler.desired.git.git_commands import GitError
 
 _LOG = logging.getLogger(__name__)
@@ -36,8 +29,8 @@ _LOG = logging.getLogger(__name__)
 #: The most commits that are not pushed among which those of an earlier command are looked for.
 _UNPUSHED_MAX = 1_000
 
-CloneError = treefiles.CloneError
-MissingError = treefiles.MissingError
+CloneError = files.CloneError
+MissingError = files.MissingError
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -56,7 +49,7 @@ class Outcome(msgspec.Struct, frozen=True):
 Change = Callable[[str | None], str | None]
 
 
-class Clone(treefiles.Files):
+class Clone(files.Files):
     """A work tree that desired state is edited in.
 
     Args:
@@ -93,18 +86,18 @@ class Clone(treefiles.Files):
     def has(self, commit: str) -> bool:
         """Whether a commit, by its full hash, is known here."""
         asked = ("cat-file", "-e", f"{commit}^{{commit}}")
-        return gitobjects.run(self.root, *asked, good=(0, 1, 128)).returncode == 0
+        return git_commands.run(self.root, *asked, good=(0, 1, 128)).returncode == 0
 
     def leads_to(self, commit: str, later: str) -> bool:
         """Whether a commit is one of those that led to a later one; so where it is the same."""
         asked = ("merge-base", "--is-ancestor", commit, later)
-        return not gitobjects.run(self.root, *asked, good=(0, 1, 128)).returncode
+        return not git_commands.run(self.root, *asked, good=(0, 1, 128)).returncode
 
     def not_pushed(self, path: str) -> str | None:
         """The last commit of a file that the remote branch, as it was seen last, has not."""
         if self._upstream is None:
             return None
-        found = gitobjects.run(
+        found = git_commands.run(
             self.root,
             *("rev-list", "-1", self._reference(), f"^refs/remotes/{self._upstream}", "--", path),
             good=(0, 128),
@@ -123,7 +116,7 @@ class Clone(treefiles.Files):
             return None
         mine = (self._reference(), f"^refs/remotes/{self._upstream}")
         log = ("log", f"--max-count={_UNPUSHED_MAX}", "--format=%H %s")
-        said = gitobjects.run(self.root, *log, *mine, good=(0, 128)).stdout
+        said = git_commands.run(self.root, *log, *mine, good=(0, 128)).stdout
         for line in said.decode("utf-8", "replace").splitlines():
             commit, _, told = line.partition(" ")
             if told == subject or told.startswith(f"{subject}: "):
@@ -138,17 +131,17 @@ class Clone(treefiles.Files):
         """Write a job to ``jobs/NAME.yaml``; as often as wanted with the same text."""
         present = self.find("Job", name)
         if present is not None:
-            same = edit.documents(text)[0] in edit.documents(self.text(present) or "")
+            same = yaml_edit.documents(text)[0] in yaml_edit.documents(self.text(present) or "")
             if same:
                 return Outcome("unchanged", present)
             raise CloneError(f"another job of the name {name} stands in {present}")
         target = (self.state / "jobs" / f"{name}.yaml").relative_to(self.root.resolve())
-        problems = documents.validate(str(target), text.encode())
+        problems = document_reader.validate(str(target), text.encode())
         if problems:
             raise CloneError("\n".join(problem.text() for problem in problems))
 
         def added(before: str | None) -> str:
-            return text if before is None else edit.append_document(before, text)
+            return text if before is None else yaml_edit.append_document(before, text)
 
         subject = message or f"Submit Job/{name}"
         return self.change(str(target), added, subject, dry_run=dry_run)
@@ -192,7 +185,7 @@ class Clone(treefiles.Files):
         self,
         kind: str,
         name: str,
-        fields: tuple[tuple[yamlreader.Path, object], ...],
+        fields: tuple[tuple[yaml_reader.Path, object], ...],
         *,
         message: str,
         dry_run: bool = False,
@@ -200,9 +193,9 @@ class Clone(treefiles.Files):
         """Set fields of an object, or take them away (``edit.REMOVED``)."""
 
         def changed(before: str | None) -> str:
-            after = edit.set_fields(before or "", kind, name, fields)
+            after = yaml_edit.set_fields(before or "", kind, name, fields)
             label = f"{kind}/{name}"
-            wrong = [p for p in documents.validate(path, after.encode()) if p.object == label]
+            wrong = [p for p in document_reader.validate(path, after.encode()) if p.object == label]
             if wrong:
                 raise CloneError("\n".join(problem.text() for problem in wrong))
             return after
@@ -215,7 +208,7 @@ class Clone(treefiles.Files):
         path = self.path_of(kind, name)
         return self.change(
             path,
-            lambda before: edit.remove_document(before or "", kind, name),
+            lambda before: yaml_edit.remove_document(before or "", kind, name),
             message or f"Remove {kind}/{name}",
             dry_run=dry_run,
         )
@@ -232,7 +225,7 @@ class Clone(treefiles.Files):
         with contextlib.ExitStack() as turn:
             opened = commits.Together()
             try:
-                turn.enter_context(turns.taken(self._git_folder()))
+                turn.enter_context(clone_lock.taken(self._git_folder()))
                 self._require_branch()
                 self._together = opened
                 yield opened
@@ -245,15 +238,15 @@ class Clone(treefiles.Files):
                 self._together = None
             if opened.made and self._upstream is not None:
                 try:
-                    uptake.Push(self.root, self.branch, self._upstream, opened).carry_out()
-                except uptake.PushError as error:
+                    git_push.Push(self.root, self.branch, self._upstream, opened).carry_out()
+                except git_push.PushError as error:
                     told = f"committed in {self.root}, and not pushed: {error}"
                     if error.unreachable:
                         told += "; once that works, `git push` there, or the same command again"
                     raise CloneError(told, unreachable=error.unreachable) from error
 
     def _git_folder(self) -> Path:
-        said = gitobjects.run(self.root, "rev-parse", "--absolute-git-dir").stdout
+        said = git_commands.run(self.root, "rev-parse", "--absolute-git-dir").stdout
         return Path(os.fsdecode(said).rstrip("\n"))
 
     def _reference(self) -> str:
@@ -261,7 +254,7 @@ class Clone(treefiles.Files):
 
     def _require_branch(self) -> None:
         """Raise GitError where another branch was checked out meanwhile."""
-        found = gitobjects.run(self.root, "symbolic-ref", "-q", "HEAD", good=(0, 1)).stdout
+        found = git_commands.run(self.root, "symbolic-ref", "-q", "HEAD", good=(0, 1)).stdout
         if found.decode().strip() != self._reference():
             raise GitError(f"{self.branch} is no longer checked out in {self.root}: try again")
 
@@ -282,7 +275,7 @@ class Clone(treefiles.Files):
 
     def _found(self, path: str) -> commits.Before:
         """A file as it is now."""
-        said = turns.git(self.root, "ls-files", "--stage", "-v", "-z", "--", path).stdout
+        said = clone_lock.git(self.root, "ls-files", "--stage", "-v", "-z", "--", path).stdout
         fields = said.partition(b"\0")[0].partition(b"\t")[0].decode().split()
         merged = len(fields) == 4 and fields[3] == "0"
         staged = ",".join(fields[1:3]) if merged else ""
@@ -300,9 +293,9 @@ class Clone(treefiles.Files):
         entry = ("--add", "--cacheinfo", f"{before.staged},{path}")
         gone = ("--force-remove", "--", path)
         with contextlib.suppress(GitError):
-            turns.git(self.root, "update-index", *(entry if before.staged else gone))
+            clone_lock.git(self.root, "update-index", *(entry if before.staged else gone))
             for flag in before.flags:  # beside an entry that is put in git takes none
-                turns.git(self.root, "update-index", flag, "--", path)
+                clone_lock.git(self.root, "update-index", flag, "--", path)
 
     def change(self, path: str, change: Change, message: str, *, dry_run: bool = False) -> Outcome:
         """Change one file, commit it alone and push.
@@ -321,7 +314,7 @@ class Clone(treefiles.Files):
         before = self.data(path)
         try:
             after = change(self.text(path))
-        except edit.EditError as error:
+        except yaml_edit.EditError as error:
             raise CloneError(f"{path}: {error}") from error
         data = None if after is None else after.encode()
         if data == before:
@@ -376,9 +369,9 @@ class Clone(treefiles.Files):
             CloneError: git can't tell.
         """
         try:
-            who = gitobjects.run(self.root, "var", "GIT_AUTHOR_IDENT").stdout.decode()
+            who = git_commands.run(self.root, "var", "GIT_AUTHOR_IDENT").stdout.decode()
             email = who.rpartition("<")[2].partition(">")[0]
-            signed = bool(restacking.signing(self.root))
+            signed = bool(rebase.signing(self.root))
             return approvals.standing(
                 self.root, self._reference(), digest, email, held_at=held_at, signed=signed
             )
@@ -398,7 +391,7 @@ class Clone(treefiles.Files):
             CloneError: git refused.
         """
         file = self.root / path
-        link = hidden.link_above(self.root, path)
+        link = ignored_files.link_above(self.root, path)
         if link:
             raise CloneError(
                 f"nothing was changed: {link} in {self.root} is a link, and Muster writes through "
@@ -407,7 +400,7 @@ class Clone(treefiles.Files):
         found = self._found(path)
         _write(file, after)
         try:
-            turns.git(self.root, "add", "--", path)
+            clone_lock.git(self.root, "add", "--", path)
             commit = commits.make(self.root, "-m", message, "--only", "--", path)
         except GitError as error:
             self._put_back(path, found, after)

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.changes.clone import ignored_files as hidden
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import source
+from reconciler.changes.clone import ignored_files
+from reconciler.desired.git import git_commands, source
 from reconciler.desired.git.git_commands import GitError
 
 _LOG = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ def of(repository: source.Source, reference: str) -> list[Path]:
     Raises:
         GitError: git can't tell.
     """
-    listed = gitobjects.run(repository.folder, "worktree", "list", "--porcelain", "-z").stdout
+    listed = git_commands.run(repository.folder, "worktree", "list", "--porcelain", "-z").stdout
     known: set[Path] = set()
     found: list[Path] = []
     for entry in os.fsdecode(listed).split("\0\0"):
@@ -58,7 +57,7 @@ def of(repository: source.Source, reference: str) -> list[Path]:
     own = Path(repository.address)
     if own.resolve() not in known and (own / ".git").exists():
         # its git folder stands elsewhere, which `worktree list` does not know
-        current = gitobjects.run(own, "symbolic-ref", "-q", "HEAD", good=(0, 1)).stdout
+        current = git_commands.run(own, "symbolic-ref", "-q", "HEAD", good=(0, 1)).stdout
         if current.decode().strip() == reference:
             found.append(own)
     return found
@@ -75,7 +74,7 @@ def prepare(repository: source.Source, reference: str, before: str, after: str) 
     for tree in trees:
         _require_clean(tree)
         _require_room(tree, before, after)
-        gitobjects.run(tree, "read-tree", "-n", "-u", "-m", before, after)
+        git_commands.run(tree, "read-tree", "-n", "-u", "-m", before, after)
     if trees:
         _write_note(_note(repository), _Move(reference, before, after))
     return trees
@@ -91,7 +90,7 @@ def follow(repository: source.Source, trees: list[Path], before: str, after: str
     try:
         for tree in trees:
             _require_room(tree, before, after)  # somebody may have put something there meanwhile
-            gitobjects.run(tree, "read-tree", "-u", "-m", before, after)
+            git_commands.run(tree, "read-tree", "-u", "-m", before, after)
         _note(repository).unlink(missing_ok=True)
     except (GitError, OSError) as error:
         _LOG.warning("files of %s are not brought up to their branch yet: %s", tree, error)
@@ -120,7 +119,7 @@ def finish(repository: source.Source) -> None:
         note.unlink(missing_ok=True)
         return
     for tree in of(repository, move.reference):
-        moved = gitobjects.run(
+        moved = git_commands.run(
             tree, "merge-base", "--is-ancestor", move.after, "HEAD", good=(0, 1, 128)
         )
         if moved.returncode == 0:
@@ -130,11 +129,11 @@ def finish(repository: source.Source) -> None:
 
 def _bring_up(tree: Path, before: str) -> None:
     """Have files that are still as in ``before`` be as in HEAD; others' changes stay."""
-    gitobjects.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
+    git_commands.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
     _take_up_written(tree, before)
     try:
         _require_room(tree, before, "HEAD")
-        gitobjects.run(tree, "read-tree", "-u", "-m", before, "HEAD")
+        git_commands.run(tree, "read-tree", "-u", "-m", before, "HEAD")
     except GitError as error:
         raise GitError(
             f"the branch is checked out in {tree}, whose files Muster was bringing up to it when "
@@ -146,7 +145,7 @@ def _bring_up(tree: Path, before: str) -> None:
 
 def _take_up_written(tree: Path, before: str) -> None:
     """Stage files that are as in HEAD already: git had come so far before it was interrupted."""
-    listed = gitobjects.run(tree, "diff-tree", "-r", "-z", "--no-renames", before, "HEAD").stdout
+    listed = git_commands.run(tree, "diff-tree", "-r", "-z", "--no-renames", before, "HEAD").stdout
     parts = listed.split(b"\0")
     wanted = [
         (*head.split()[1:4:2], path)
@@ -154,7 +153,7 @@ def _take_up_written(tree: Path, before: str) -> None:
         if b"\n" not in path
     ]
     there = [one for one in wanted if (tree / os.fsdecode(one[2])).is_file()]
-    hashes = gitobjects.run(
+    hashes = git_commands.run(
         tree, "hash-object", "--stdin-paths", data=b"".join(path + b"\n" for _, _, path in there)
     ).stdout.split()
     staged = b"".join(
@@ -162,13 +161,13 @@ def _take_up_written(tree: Path, before: str) -> None:
         for (mode, blob, path), found in zip(there, hashes, strict=True)
         if found == blob
     )
-    gitobjects.run(tree, "update-index", "-z", "--index-info", data=staged)
-    gitobjects.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
+    git_commands.run(tree, "update-index", "-z", "--index-info", data=staged)
+    git_commands.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
 
 
 def _require_clean(tree: Path) -> None:
     """Raise GitError where files or the index of a work tree are not as its HEAD."""
-    gitobjects.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
+    git_commands.run(tree, "update-index", "-q", "--refresh", good=(0, 1))
     changed = _names(tree, "diff-files")
     staged = _names(tree, "diff-index", "--cached", "HEAD")
     if not changed and not staged:
@@ -192,23 +191,23 @@ def _require_clean(tree: Path) -> None:
 
 def _require_room(tree: Path, before: str, after: str) -> None:
     """Raise GitError where git would put a file in place of something that it does not know."""
-    names = hidden.added(tree, before, after)
+    names = ignored_files.added(tree, before, after)
     if names:
         raise GitError(
             f"the branch is checked out in {tree}, where something that is not committed stands in "
-            f"place of {hidden.named(names)}: commit it or move it away"
+            f"place of {ignored_files.named(names)}: commit it or move it away"
         )
 
 
 def _names(tree: Path, *command: str) -> list[str]:
-    said = gitobjects.run(tree, *command, "--name-only", "-z").stdout
+    said = git_commands.run(tree, *command, "--name-only", "-z").stdout
     return [name.decode("utf-8", "replace") for name in said.split(b"\0") if name]
 
 
 def _behind(tree: Path) -> str:
     """The commit before HEAD that the index is exactly like; empty where there is none."""
-    written = gitobjects.run(tree, "write-tree", good=(0, 128)).stdout.decode().strip()
-    said = gitobjects.run(tree, "log", f"--max-count={_BEHIND_MAX}", "--format=%H %T", "HEAD")
+    written = git_commands.run(tree, "write-tree", good=(0, 128)).stdout.decode().strip()
+    said = git_commands.run(tree, "log", f"--max-count={_BEHIND_MAX}", "--format=%H %T", "HEAD")
     for line in said.stdout.decode().splitlines():
         commit, _, of_commit = line.partition(" ")
         if of_commit == written:
@@ -217,7 +216,7 @@ def _behind(tree: Path) -> str:
 
 
 def _note(repository: source.Source) -> Path:
-    return gitobjects.common_folder(repository.folder) / NOTE
+    return git_commands.common_folder(repository.folder) / NOTE
 
 
 def _write_note(note: Path, move: _Move) -> None:

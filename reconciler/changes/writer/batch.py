@@ -14,16 +14,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from reconciler.changes import requests
-from reconciler.changes import yaml_edit as edit
-from reconciler.changes.clone import ignored_files as hidden
+from reconciler.changes import requests, yaml_edit
+from reconciler.changes.clone import ignored_files
 from reconciler.changes.requests import AddJob, EditObject, Person, Request, Result, ReviseObject
-from reconciler.changes.writer import object_index as index
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.changes.writer import object_index
+from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.git.git_commands import GitError
 from reconciler.model import desired
-from reconciler.model.values import suggestions as nearest
+from reconciler.model.values import suggestions
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,7 +52,9 @@ class Batch:
         trees: work trees whose files are to follow: nothing that stands there is overwritten.
     """
 
-    def __init__(self, known: index.Index, sub_path: str, trees: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, known: object_index.Index, sub_path: str, trees: Sequence[Path] = ()
+    ) -> None:
         self._index = known
         self._trees = trees
         self._prefix = f"{sub_path}/" if sub_path else ""
@@ -67,7 +67,7 @@ class Batch:
         self.steps: list[Step] = []
         self._hints = 0
         #: Files taken apart, as they are by now; the one used last is the last.
-        self._sheets: dict[str, edit.Sheet] = {}
+        self._sheets: dict[str, yaml_edit.Sheet] = {}
 
     def _paths_of(self, kind: str, name: str) -> tuple[str, ...]:
         """Where an object stands; a file once for each document of the name.
@@ -80,7 +80,7 @@ class Batch:
         if not found:
             self._hints += 1
             known = self._index.names(kind) if self._hints <= HINTS_MAX else ()
-            hint = nearest.hint(name, known)
+            hint = suggestions.hint(name, known)
             unreadable = self._index.unreadable()
             if unreadable:
                 hint += f"; {unreadable[0]} can't be read and may hold it: mend that file first"
@@ -112,7 +112,7 @@ class Batch:
         data = self.files[path] if path in self.files else self._index.read(path)
         return (data or b"").decode()
 
-    def _sheet(self, path: str) -> edit.Sheet:
+    def _sheet(self, path: str) -> yaml_edit.Sheet:
         """A file taken apart: what edits of it leave unchanged is not read again.
 
         Raises:
@@ -121,11 +121,11 @@ class Batch:
         """
         text, known = self._text(path), self._sheets.pop(path, None)
         if known is None or known.text != text:
-            known = edit.Sheet.read(text)
+            known = yaml_edit.Sheet.read(text)
         self._keep(path, known)
         return known
 
-    def _keep(self, path: str, sheet: edit.Sheet) -> None:
+    def _keep(self, path: str, sheet: yaml_edit.Sheet) -> None:
         self._sheets.pop(path, None)
         self._sheets[path] = sheet
         if len(self._sheets) > SHEETS_MAX:
@@ -173,7 +173,7 @@ class Batch:
             result = Result("forbidden", message=str(error))
         except requests.UndecidedError as error:
             result = Result("undecided", message=str(error))
-        except (edit.EditError, UnicodeError) as error:
+        except (yaml_edit.EditError, UnicodeError) as error:
             result = Result("refused", message=str(error))
         except Exception as error:
             if isinstance(error, GitError | OSError):
@@ -192,18 +192,18 @@ class Batch:
             return
         kind, _, name = label.partition("/")
         raw = [one for path in dict.fromkeys(paths) for one in self._raw(path, kind, name)]
-        found = documents.of_raw(raw).documents
+        found = document_reader.of_raw(raw).documents
         why = permit(tuple(one for one in found if one.label == label))
         if why:
             raise requests.ForbiddenError(why)
 
-    def _raw(self, path: str, kind: str, name: str) -> list[yamlreader.RawDocument]:
+    def _raw(self, path: str, kind: str, name: str) -> list[yaml_reader.RawDocument]:
         """The documents of an object in a file, without their places; none where it is no YAML."""
         try:
-            return [yamlreader.RawDocument(one, 0) for one in self._sheet(path).find(kind, name)]
-        except edit.EditError:  # it can be read, perhaps, and not be edited
-            with contextlib.suppress(yamlreader.YamlError):
-                return yamlreader.read(self._text(path).encode())
+            return [yaml_reader.RawDocument(one, 0) for one in self._sheet(path).find(kind, name)]
+        except yaml_edit.EditError:  # it can be read, perhaps, and not be edited
+            with contextlib.suppress(yaml_reader.YamlError):
+                return yaml_reader.read(self._text(path).encode())
             return []
 
     def _approve(self, request: requests.Approve) -> Result:
@@ -226,9 +226,9 @@ class Batch:
     def _add(self, request: AddJob) -> Result:
         self._require_permit(request.permit)
         data = request.text.encode()
-        file = documents.read(data)
-        path = f"{self._prefix}{index.JOBS_FOLDER}/{request.name}.yaml"
-        problems = documents.problems(path, data, file)
+        file = document_reader.read(data)
+        path = f"{self._prefix}{object_index.JOBS_FOLDER}/{request.name}.yaml"
+        problems = document_reader.problems(path, data, file)
         if problems:
             return Result("refused", path, message="\n".join(p.text() for p in problems))
         if [(d.kind, d.name) for d in file.documents] != [("Job", request.name)]:
@@ -237,9 +237,9 @@ class Batch:
         key = ("Job", request.name)
         taken = self._moved[key] if key in self._moved else self._index.paths_of(*key)
         if taken:
-            wanted = edit.documents(request.text)[0]
+            wanted = yaml_edit.documents(request.text)[0]
             for present in dict.fromkeys(taken):
-                if wanted in edit.documents(self._text(present)):
+                if wanted in yaml_edit.documents(self._text(present)):
                     return Result("unchanged", present, self._index.head, requests.IS_THERE)
             present = taken[0]
             message = (
@@ -249,7 +249,7 @@ class Batch:
             return Result("refused", present, message=message)
         if path in self.files or self._index.has_file(path):
             before = self._text(path)
-            text = edit.append_document(before, request.text) if before else request.text
+            text = yaml_edit.append_document(before, request.text) if before else request.text
             data = text.encode()
         else:
             self._require_room(path)
@@ -262,7 +262,7 @@ class Batch:
         if why:
             raise requests.ConflictError(f"{why}: choose another name, or move what stands there")
         for tree in self._trees:
-            if hidden.in_place_of(tree, [path]):
+            if ignored_files.in_place_of(tree, [path]):
                 raise requests.ConflictError(
                     f"{path} is to be written, and something that is not committed stands in its "
                     f"place in {tree}: commit it, move it away, or choose another name"
@@ -314,7 +314,7 @@ class Batch:
         _require_below(paths, request.below)
         files: dict[str, bytes | None] = {}
         for path in dict.fromkeys(paths):
-            left: edit.Sheet | None = self._sheet(path)
+            left: yaml_edit.Sheet | None = self._sheet(path)
             for _ in range(paths.count(path)):
                 left = left.without(kind, name) if left is not None else None
             files[path] = None if left is None else left.text.encode()
@@ -334,24 +334,24 @@ def _require_below(paths: Sequence[str], below: str) -> None:
             raise requests.ElsewhereError(why)
 
 
-def _problems(path: str, sheet: edit.Sheet, label: str) -> list[desired.Problem]:
+def _problems(path: str, sheet: yaml_edit.Sheet, label: str) -> list[desired.Problem]:
     """What is wrong with one object of a file; only where it is something, with its places."""
     kind, _, name = label.partition("/")
-    raw = [yamlreader.RawDocument(one, 0) for one in sheet.find(kind, name)]
-    if raw and not any(one.faults for one in documents.of_raw(raw).documents):
+    raw = [yaml_reader.RawDocument(one, 0) for one in sheet.find(kind, name)]
+    if raw and not any(one.faults for one in document_reader.of_raw(raw).documents):
         return []
-    found = documents.validate(path, sheet.text.encode())
+    found = document_reader.validate(path, sheet.text.encode())
     return [problem for problem in found if problem.object == label]
 
 
 def _documents(text: str, kind: str, name: str) -> list[Any]:
     """All documents of one name in a file."""
-    return [one for one in edit.documents(text) if edit.is_object(one, kind, name)]
+    return [one for one in yaml_edit.documents(text) if yaml_edit.is_object(one, kind, name)]
 
 
-def _document(sheet: edit.Sheet, kind: str, name: str) -> Mapping[str, Any]:
+def _document(sheet: yaml_edit.Sheet, kind: str, name: str) -> Mapping[str, Any]:
     """One document of a file; a copy, which may be changed."""
     for document in sheet.find(kind, name):
         found: Mapping[str, Any] = copy.deepcopy(document)
         return found
-    raise edit.EditError(f"{kind}/{name} can't be read")
+    raise yaml_edit.EditError(f"{kind}/{name} can't be read")

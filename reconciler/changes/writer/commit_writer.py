@@ -10,18 +10,12 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from reconciler.changes import push_result as pushing
-from reconciler.changes import requests
-from reconciler.changes.clone import clone_lock as turns
-from reconciler.changes.clone import worktrees
+from reconciler.changes import push_result, requests
+from reconciler.changes.clone import clone_lock, worktrees
 from reconciler.changes.requests import MUSTER, Person, Request, Result
-from reconciler.changes.writer import fast_import as importing
-from reconciler.changes.writer import object_index as index
-from reconciler.changes.writer import signing
-from reconciler.changes.writer import stale_refs as scraps
+from reconciler.changes.writer import fast_import, object_index, signing, stale_refs
 from reconciler.changes.writer.batch import Batch
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import source
+from reconciler.desired.git import git_commands, source
 from reconciler.desired.git.git_commands import GitError
 
 _LOG = logging.getLogger(__name__)
@@ -56,7 +50,7 @@ class Writer:
         self._source = repository
         self._committer = committer
         self._attempts_max = attempts_max
-        self._index = index.Index(repository)
+        self._index = object_index.Index(repository)
         self._tidied = False
         if repository.local:
             try:
@@ -99,10 +93,10 @@ class Writer:
         for _ in range(self._attempts_max):
             self._source.fetch()
             if self._source.local:
-                with turns.taken(self._source.folder, wait_s=TURN_S):
+                with clone_lock.taken(self._source.folder, wait_s=TURN_S):
                     worktrees.finish(self._source)
             if not self._tidied:
-                scraps.tidy(self._source.folder)
+                stale_refs.tidy(self._source.folder)
                 self._tidied = True
             try:
                 head = self._source.head()
@@ -141,11 +135,11 @@ class Writer:
         """Whether the repository has no branch at all yet: then one may be made."""
         if self._source.branch is None or not self._source.local:
             return False
-        return not gitobjects.run(self._source.folder, "for-each-ref", "refs/heads/").stdout
+        return not git_commands.run(self._source.folder, "for-each-ref", "refs/heads/").stdout
 
     def _first_commit(self, now: int) -> str:
         """An empty commit in an empty repository, so that everything after it is alike."""
-        tree = gitobjects.run(self._source.folder, "mktree").stdout.decode().strip()
+        tree = git_commands.run(self._source.folder, "mktree").stdout.decode().strip()
         who = self._committer
         stamp = f"{now} +0000"
         identity = {
@@ -156,19 +150,19 @@ class Writer:
             "GIT_COMMITTER_EMAIL": who.email,
             "GIT_COMMITTER_DATE": stamp,
         }
-        made = gitobjects.run(
+        made = git_commands.run(
             self._source.folder, "commit-tree", tree, "-m", "Begin", extra=identity
         )
         commit = made.stdout.decode().strip()
-        gitobjects.run(
+        git_commands.run(
             self._source.folder, "update-ref", self._source.reference, commit, "0" * len(commit)
         )
         return commit
 
     def _commit(self, head: str, judged: Batch, now: int) -> str:
         """Make the commits, one for each run of requests of one author; the id of the last."""
-        groups = importing.by_author(judged.steps)
-        commit = importing.commits(self._source.folder, head, groups, self._committer, now)
+        groups = fast_import.by_author(judged.steps)
+        commit = fast_import.commits(self._source.folder, head, groups, self._committer, now)
         if self._signing_key is not None:
             commit = signing.sign(self._source, head, commit, self._signing_key)
         return commit
@@ -179,7 +173,7 @@ class Writer:
         """Make ``commit`` the branch's head; why not, where somebody else was faster."""
         if not self._source.local:
             return self._push(head, commit)
-        with turns.taken(self._source.folder, wait_s=TURN_S):
+        with clone_lock.taken(self._source.folder, wait_s=TURN_S):
             found = self._source.head()
             return f"it is at {found}" if found != head else self._advance(head, commit)
 
@@ -187,7 +181,7 @@ class Writer:
         """Move the local branch, and the files of its work trees with it."""
         reference = self._full_reference()
         trees = worktrees.prepare(self._source, reference, head, commit)
-        done = gitobjects.run(
+        done = git_commands.run(
             self._source.folder,
             *("update-ref", "-m", "muster", reference, commit, head),
             good=(0, 1, 128),
@@ -204,7 +198,7 @@ class Writer:
     def _full_reference(self) -> str:
         if self._source.branch is not None:
             return self._source.reference
-        found = gitobjects.run(self._source.folder, "symbolic-ref", "HEAD")
+        found = git_commands.run(self._source.folder, "symbolic-ref", "HEAD")
         return found.stdout.decode().strip()
 
     def _push(self, head: str, commit: str) -> str:
@@ -213,9 +207,9 @@ class Writer:
         if branch is None:
             raise GitError("name the branch to push to")
         folder = self._source.folder
-        why = pushing.push(folder, self._source.address, commit, f"refs/heads/{branch}")
+        why = push_result.push(folder, self._source.address, commit, f"refs/heads/{branch}")
         if not why:
-            gitobjects.run(folder, "update-ref", self._source.reference, commit, head)
+            git_commands.run(folder, "update-ref", self._source.reference, commit, head)
         return why
 
 

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from reconciler.changes import requests
 from reconciler.changes.requests import Person
-from reconciler.changes.writer import batch
-from reconciler.changes.writer import stale_refs as scraps
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.changes.writer import batch, stale_refs
+from reconciler.desired.git import git_commands
 
 _SUBJECTS_MAX = 50
 #: What is done to a job: the verb, its name, and perhaps why.
@@ -56,7 +55,7 @@ def commits(
     _require_room(repository, head, {path for group in groups for path in group.files})
     # fast-import wants a name for what it makes; it is given up in the same breath, so that
     # nothing is left of it whenever this process ends
-    reference = f"{scraps.WRITING}{os.getpid()}-{id(groups)}"
+    reference = f"{stale_refs.WRITING}{os.getpid()}-{id(groups)}"
     parts = [f"reset {reference}\nfrom {head}\n\n".encode()]
     for mark, group in enumerate(groups, 1):
         parts.append(_command(reference, group, committer, mark, now))
@@ -68,7 +67,7 @@ def commits(
             parts += [data, b"\n"]
     parts.append(f"get-mark :{len(groups)}\n".encode())
     parts.append(f"reset {reference}\nfrom {'0' * len(head)}\n\ndone\n".encode())
-    done = gitobjects.run(
+    done = git_commands.run(
         repository, "fast-import", "--quiet", "--force", "--done", data=b"".join(parts)
     )
     return done.stdout.decode().split()[-1]
@@ -82,12 +81,12 @@ def _require_room(repository: Path, head: str, paths: set[str]) -> None:
     above = {path[:end] for path in paths for end, one in enumerate(path) if one == "/"}
     asked = [path for path in sorted(paths | above) if "\n" not in path]
     data = "".join(f"{head}:{path}\n" for path in asked).encode("utf-8", "surrogateescape")
-    said = gitobjects.run(repository, "cat-file", "--batch-check=%(objecttype)", data=data).stdout
+    said = git_commands.run(repository, "cat-file", "--batch-check=%(objecttype)", data=data).stdout
     for path, kind in zip(asked, said.split(b"\n"), strict=False):
         if kind == b"blob" and path in above:
-            raise gitobjects.GitError(f"{path} is a file in {head[:12]}, and to be a folder")
+            raise git_commands.GitError(f"{path} is a file in {head[:12]}, and to be a folder")
         if kind == b"tree" and path in paths:
-            raise gitobjects.GitError(f"{path} is a folder in {head[:12]}, and to be a file")
+            raise git_commands.GitError(f"{path} is a folder in {head[:12]}, and to be a file")
 
 
 def _command(reference: str, group: Group, committer: Person, mark: int, now: int) -> bytes:

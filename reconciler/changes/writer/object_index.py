@@ -7,7 +7,7 @@ repository for that once, and then only what changed, is what makes submissions 
 from collections.abc import Mapping
 
 from reconciler.changes import approvals
-from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import document_reader
 from reconciler.desired.git import source
 
 #: Files at or below which nothing but jobs submitted through Muster stands.
@@ -72,7 +72,7 @@ class Index:
         self.head = head
 
     def _put(self, path: str, data: bytes) -> None:
-        file = documents.read(data)
+        file = document_reader.read(data)
         if file.error is not None:
             self._unreadable.add(path)
         names = tuple(

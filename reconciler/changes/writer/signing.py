@@ -6,8 +6,7 @@ top of one another. The key stays in its file: ``ssh-keygen`` reads it.
 
 from pathlib import Path
 
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import source
+from reconciler.desired.git import git_commands, source
 
 #: The most commits of one write.
 CHAIN_MAX = 1_000
@@ -19,8 +18,8 @@ def public_key(key: Path) -> str:
     A key with a passphrase, or of a hardware token, has it in the file beside it.
     """
     try:
-        said = gitobjects.run_program(("ssh-keygen", "-y", "-P", "", "-f", str(key)), check=True)
-    except gitobjects.GitError:
+        said = git_commands.run_program(("ssh-keygen", "-y", "-P", "", "-f", str(key)), check=True)
+    except git_commands.GitError:
         try:
             said = key.with_name(f"{key.name}.pub").read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -34,25 +33,25 @@ def sign(repository: source.Source, base: str, head: str, key: Path) -> str:
     Raises:
         GitError: the key can't be used, or git fails.
     """
-    listed = gitobjects.run(
+    listed = git_commands.run(
         repository.folder, "rev-list", "--reverse", f"--max-count={CHAIN_MAX}", f"{base}..{head}"
     )
     renamed: dict[bytes, bytes] = {}
     for commit in listed.stdout.decode().split():
         found = repository.objects.read(commit)
         if found is None:
-            raise gitobjects.GitError(f"{commit} is not in {repository.address}")
+            raise git_commands.GitError(f"{commit} is not in {repository.address}")
         payload = found[2]
         for old, new in renamed.items():
             payload = payload.replace(b"\nparent " + old + b"\n", b"\nparent " + new + b"\n", 1)
-        signature = gitobjects.run_program(
+        signature = git_commands.run_program(
             ("ssh-keygen", "-Y", "sign", "-q", "-n", "git", "-f", str(key)),
             data=payload,
             check=True,
         ).strip()
         head_part, _, message = payload.partition(b"\n\n")
         signed = b"gpgsig " + signature.replace("\n", "\n ").encode()
-        made = gitobjects.run(
+        made = git_commands.run(
             repository.folder,
             *("hash-object", "-t", "commit", "-w", "--stdin"),
             data=head_part + b"\n" + signed + b"\n\n" + message,

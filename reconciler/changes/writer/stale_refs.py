@@ -7,7 +7,7 @@ that did so in two, and goes the first time that somebody writes.
 import logging
 from pathlib import Path
 
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import git_commands
 
 _LOG = logging.getLogger(__name__)
 
@@ -20,10 +20,10 @@ NAMES_MAX = 1_000
 def tidy(folder: Path) -> None:
     """Take them away; where that fails they stay, and it is logged."""
     try:
-        listed = gitobjects.run(
+        listed = git_commands.run(
             folder, "for-each-ref", f"--count={NAMES_MAX}", "--format=delete %(refname)", WRITING
         )
         if listed.stdout:
-            gitobjects.run(folder, "update-ref", "--stdin", data=listed.stdout)
-    except gitobjects.GitError as error:
+            git_commands.run(folder, "update-ref", "--stdin", data=listed.stdout)
+    except git_commands.GitError as error:
         _LOG.warning("names of commits that nobody uses stay: %s", error)

@@ -5,23 +5,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reconciler.cli import completion as completing
-from reconciler.cli import context, terminal
-from reconciler.cli import lazy_import as lazily
-from reconciler.cli.changes import overrides as overriding
-from reconciler.cli.changes import submit as changing
+from reconciler.cli import completion, context, lazy_import, terminal
+from reconciler.cli.changes import overrides, submit
 from reconciler.model.values import hostlists
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import local_changes as operations
+    from reconciler.operations.changes import local_changes
 else:
-    operations = lazily.module("reconciler.operations.changes.local_changes")
+    local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
 
 Nodes = Annotated[
     list[str],
     typer.Argument(
         help="Names of nodes, or host lists such as gpu[001-004].",
-        autocompletion=completing.nodes,
+        autocompletion=completion.nodes,
         callback=context.named,
     ),
 ]
@@ -37,10 +34,10 @@ def drain(
     nodes: Nodes,
     reason: Annotated[str, typer.Option("--reason", "-m", help="Why, for who comes after.")],
     *,
-    override: overriding.Override = False,
-    lasts: overriding.For = None,
-    dry_run: changing.DryRun = False,
-    clone: changing.Clone = None,
+    override: overrides.Override = False,
+    lasts: overrides.For = None,
+    dry_run: submit.DryRun = False,
+    clone: submit.Clone = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -52,10 +49,10 @@ def drain(
 
     Example: muster drain gpu003 --override --for 2h --reason "it smokes; git is down"
     """
-    overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
+    overrides.check_options(override=override, lasts=lasts, dry_run=dry_run)
     names = _expanded(nodes)
     if override:
-        overriding.put("drain", names, reason, lasts, (server, token_file))
+        overrides.put("drain", names, reason, lasts, (server, token_file))
         return
     _change_nodes("drain", names, reason, (clone, server, token_file), dry_run=dry_run)
 
@@ -76,16 +73,16 @@ def _change_nodes(
     *,
     dry_run: bool,
 ) -> None:
-    to = changing.target(*place)
-    done = changing.carry_out([operations.Drain(verb, tuple(names), reason)], to, dry_run=dry_run)
-    changing.tell(done, to, verb, reason, dry_run=dry_run)
+    to = submit.target(*place)
+    done = submit.carry_out([local_changes.Drain(verb, tuple(names), reason)], to, dry_run=dry_run)
+    submit.tell(done, to, verb, reason, dry_run=dry_run)
 
 
 def undrain(
     nodes: Nodes,
     *,
-    dry_run: changing.DryRun = False,
-    clone: changing.Clone = None,
+    dry_run: submit.DryRun = False,
+    clone: submit.Clone = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:

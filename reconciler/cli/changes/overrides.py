@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import completion as completing
-from reconciler.cli import context, terminal
+from reconciler.cli import completion, context, terminal
 from reconciler.model.state import records
 
 Override = Annotated[
@@ -148,7 +147,7 @@ def clear(
         str,
         typer.Argument(
             help="The job, node, queue/NAME or cluster.",
-            autocompletion=completing.overridable,
+            autocompletion=completion.overridable,
             callback=context.named,
         ),
     ],

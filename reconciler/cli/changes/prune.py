@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from reconciler.cli import context, terminal
-from reconciler.cli.changes import submit as changing
-from reconciler.operations import job_pruning as pruning
+from reconciler.cli.changes import submit
+from reconciler.operations import job_pruning
 
 #: The status of a job that the caller may not change.
 NOT_ALLOWED = 403
@@ -23,7 +23,7 @@ def prune(
         str, typer.Option("--older-than", help="Only jobs that ended so long ago.")
     ] = "30d",
     *,
-    dry_run: changing.DryRun = False,
+    dry_run: submit.DryRun = False,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -38,17 +38,17 @@ def prune(
     """
     before = time.time() - context.seconds("--older-than", older_than)
     with context.controller(server, token_file) as api:
-        chosen = pruning.choose(map(pruning.of_item, api.items("/v1/jobs")), before)
+        chosen = job_pruning.choose(map(job_pruning.of_item, api.items("/v1/jobs")), before)
         for name, by in chosen.kept.items():
             terminal.note(f"{name} stays: {by} depends on it")
         if not chosen.names:
             terminal.note(f"no file of a job that ended more than {older_than} ago")
             return
         left = refused = 0
-        for begin in range(0, len(chosen.names), pruning.COMMIT_MAX):
+        for begin in range(0, len(chosen.names), job_pruning.COMMIT_MAX):
             body = {
                 "verb": "prune",
-                "names": chosen.names[begin : begin + pruning.COMMIT_MAX],
+                "names": chosen.names[begin : begin + job_pruning.COMMIT_MAX],
                 "reason": f"ended more than {older_than} ago",
                 "dry_run": dry_run,
             }

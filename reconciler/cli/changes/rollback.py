@@ -10,26 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from reconciler.cli import completion as completing
-from reconciler.cli import context, terminal
-from reconciler.cli.changes import overrides as overriding
-from reconciler.cli.changes import submit as changing
-from reconciler.cli.repository import review as reviewing
+from reconciler.cli import completion, context, terminal
+from reconciler.cli.changes import overrides, submit
+from reconciler.cli.repository import review
 
 if TYPE_CHECKING:
     from reconciler.changes import requests
-    from reconciler.operations.changes import local_changes as operations
-    from reconciler.operations.changes import revision_rollback as going_back
-    from reconciler.operations.changes import suspension as suspending
-    from reconciler.operations.plan import planner as planning
+    from reconciler.operations.changes import local_changes, revision_rollback, suspension
+    from reconciler.operations.plan import planner
 else:
-    from reconciler.cli import lazy_import as lazily
+    from reconciler.cli import lazy_import
 
-    requests = lazily.module("reconciler.changes.requests")
-    operations = lazily.module("reconciler.operations.changes.local_changes")
-    planning = lazily.module("reconciler.operations.plan.planner")
-    going_back = lazily.module("reconciler.operations.changes.revision_rollback")
-    suspending = lazily.module("reconciler.operations.changes.suspension")
+    requests = lazy_import.module("reconciler.changes.requests")
+    local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
+    planner = lazy_import.module("reconciler.operations.plan.planner")
+    revision_rollback = lazy_import.module("reconciler.operations.changes.revision_rollback")
+    suspension = lazy_import.module("reconciler.operations.changes.suspension")
 
 Here = Annotated[
     Path, typer.Option("--clone", help="Your clone of the repository.", envvar="MUSTER_CLONE")
@@ -48,15 +44,15 @@ def register(app: typer.Typer) -> None:
 
 def rollback(
     revision: Annotated[str, typer.Argument(help="Revision to go back to.")],
-    reason: changing.Reason = "",
+    reason: submit.Reason = "",
     *,
     jobs: Annotated[bool, typer.Option("--jobs", help="Let jobs go back too.")] = False,
     branch: Annotated[
         str, typer.Option("--branch", help="Commit to a new branch, for a pull request.")
     ] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")] = False,
-    dry_run: changing.DryRun = False,
-    forecast: reviewing.Forecast = True,
+    dry_run: submit.DryRun = False,
+    forecast: review.Forecast = True,
     path: Annotated[str, typer.Option("--path", help="Folder of the clone that is read.")] = "",
     clone: Here = Path(),
     server: context.Server = None,
@@ -77,17 +73,17 @@ def rollback(
 
     Example: muster rollback HEAD~1 --dry-run
     """
-    snapshot, live, why = reviewing.known(None, server, token_file)
+    snapshot, live, why = review.known(None, server, token_file)
     try:
-        root = going_back.here(clone)
-        made = going_back.prepare(root, path, revision, jobs=jobs, reason=reason, live=live)
+        root = revision_rollback.here(clone)
+        made = revision_rollback.prepare(root, path, revision, jobs=jobs, reason=reason, live=live)
         if made is None:
             terminal.note(f"nothing to do: what is asked for is as it was at {revision}")
             raise typer.Exit(terminal.DONE)
         # its commit has a new name each time that it is rehearsed, which would name nothing
         found = msgspec.structs.replace(made.found, head_commit="")
-        plan = planning.plan(found, snapshot, time.time(), no_snapshot=why, forecast=forecast)
-        reviewing.show(plan, reviewing.PlanForm.TEXT, "")
+        plan = planner.plan(found, snapshot, time.time(), no_snapshot=why, forecast=forecast)
+        review.show(plan, review.PlanForm.TEXT, "")
         if made.along:
             terminal.note(_going_along(made.along))
         if made.unread:
@@ -101,15 +97,15 @@ def rollback(
             return
         if not yes and not _confirmed(f"Go back to {revision}?"):
             terminal.fail("nothing was changed")
-        pushed = going_back.publish(root, made, branch)
-    except going_back.RollbackError as error:
+        pushed = revision_rollback.publish(root, made, branch)
+    except revision_rollback.RollbackError as error:
         terminal.fail(str(error))
     where = "pushed" if pushed else "committed in this clone, which pushes nowhere"
     terminal.out.print(made.commit[:12], markup=False)
     held = plan.verdict == "held"
     terminal.note(f"{where}; safety limits hold it until it is approved" if held else where)
     if not branch:
-        changing.leave_withheld([operations.standing_of(made.commit, server, token_file)])
+        submit.leave_withheld([local_changes.standing_of(made.commit, server, token_file)])
 
 
 def _going_along(commits: tuple[str, ...]) -> str:
@@ -143,7 +139,7 @@ What = Annotated[
     typer.Argument(
         metavar="WHAT",
         help="cluster, queue/NAME or job/NAME.",
-        autocompletion=completing.subjects,
+        autocompletion=completion.subjects,
         callback=context.named,
     ),
 ]
@@ -151,12 +147,12 @@ What = Annotated[
 
 def suspend(
     subject: What,
-    reason: changing.Reason = "",
+    reason: submit.Reason = "",
     *,
-    override: overriding.Override = False,
-    lasts: overriding.For = None,
-    dry_run: changing.DryRun = False,
-    clone: changing.Clone = None,
+    override: overrides.Override = False,
+    lasts: overrides.For = None,
+    dry_run: submit.DryRun = False,
+    clone: submit.Clone = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -171,24 +167,24 @@ def suspend(
 
     Example: muster suspend cluster --override --for 2h --reason "the cooling is out"
     """
-    overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
+    overrides.check_options(override=override, lasts=lasts, dry_run=dry_run)
     if override:
         subject = _overridable(subject, "`muster cancel JOB --override` stops a job behind git")
-        overriding.put("suspend", [subject], reason, lasts, (server, token_file))
+        overrides.put("suspend", [subject], reason, lasts, (server, token_file))
         return
     _set("suspend", subject, reason, (clone, server, token_file), dry_run=dry_run)
 
 
 def resume(
     subject: What,
-    reason: changing.Reason = "",
+    reason: submit.Reason = "",
     *,
     override: Annotated[
         bool,
         typer.Option("--override", help="End what `muster suspend --override` did; git decides."),
     ] = False,
-    dry_run: changing.DryRun = False,
-    clone: changing.Clone = None,
+    dry_run: submit.DryRun = False,
+    clone: submit.Clone = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -198,10 +194,10 @@ def resume(
 
     Example: muster resume cluster --override
     """
-    overriding.check_options(override=override, lasts=None, dry_run=dry_run)
+    overrides.check_options(override=override, lasts=None, dry_run=dry_run)
     if override:
         subject = _overridable(subject, "`muster release JOB` lets a job go on")
-        overriding.end(overriding.Verb.SUSPEND, subject, (server, token_file))
+        overrides.end(overrides.Verb.SUSPEND, subject, (server, token_file))
         return
     _set("resume", subject, reason, (clone, server, token_file), dry_run=dry_run)
 
@@ -209,15 +205,15 @@ def resume(
 def _overridable(subject: str, instead: str) -> str:
     """The subject of an override, as the controller has it; leaves the command for any other."""
     try:
-        return suspending.canonical(subject)
+        return suspension.canonical(subject)
     except requests.ConflictError as error:
-        is_job = subject.lower().startswith(suspending.JOB)
+        is_job = subject.lower().startswith(suspension.JOB)
         told = f"only the cluster and queues are suspended behind git: {instead}"
         terminal.fail(told if is_job else str(error), terminal.USAGE)
 
 
 def _set(
-    verb: operations.Verb,
+    verb: local_changes.Verb,
     subject: str,
     reason: str,
     place: tuple[Path | None, str | None, str | None],
@@ -225,7 +221,7 @@ def _set(
     dry_run: bool,
 ) -> None:
     """A job is suspended by holding it."""
-    if subject.lower().startswith(suspending.JOB):
+    if subject.lower().startswith(suspension.JOB):
         verb = "hold" if verb == "suspend" else "release"
-        subject = subject[len(suspending.JOB) :]
-    changing.change_all(verb, [subject], reason, place, dry_run=dry_run)
+        subject = subject[len(suspension.JOB) :]
+    submit.change_all(verb, [subject], reason, place, dry_run=dry_run)

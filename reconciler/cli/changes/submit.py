@@ -11,24 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import array_elements as elementwords
-from reconciler.cli import completion as completing
-from reconciler.cli import context, terminal
-from reconciler.cli import lazy_import as lazily
-from reconciler.cli.changes import overrides as overriding
-from reconciler.cli.changes import submit_options as submitwords
+from reconciler.cli import array_elements, completion, context, lazy_import, terminal
+from reconciler.cli.changes import overrides, submit_options
 from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import held_changes as withheld
-    from reconciler.operations.changes import job_document as authoring
-    from reconciler.operations.changes import local_changes as operations
-    from reconciler.operations.client import api_client as clients
+    from reconciler.operations.changes import held_changes, job_document, local_changes
+    from reconciler.operations.client import api_client
 else:
-    clients = lazily.module("reconciler.operations.client.api_client")
-    authoring = lazily.module("reconciler.operations.changes.job_document")
-    operations = lazily.module("reconciler.operations.changes.local_changes")
-    withheld = lazily.module("reconciler.operations.changes.held_changes")
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
+    job_document = lazy_import.module("reconciler.operations.changes.job_document")
+    local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
+    held_changes = lazy_import.module("reconciler.operations.changes.held_changes")
 
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Why; goes into the commit.")]
 DryRun = Annotated[
@@ -50,7 +44,7 @@ PLAN = "sha256:"
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command(cls=submitwords.Command, context_settings={"allow_interspersed_args": False})(
+    app.command(cls=submit_options.Command, context_settings={"allow_interspersed_args": False})(
         submit
     )
     for verb, help_text in JOB_VERBS.items():
@@ -59,50 +53,50 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def target(clone: Path | None, server: str | None, token_file: str | None) -> operations.Target:
+def target(clone: Path | None, server: str | None, token_file: str | None) -> local_changes.Target:
     """Where the change is to be made; leaves the command when there is no such place."""
     try:
-        return operations.find_target(
+        return local_changes.find_target(
             clone=clone, server=server, token_file=token_file, here=Path.cwd()
         )
-    except operations.ChangeError as error:
+    except local_changes.ChangeError as error:
         terminal.fail(str(error))
 
 
 def carry_out(
-    changes: list[operations.Change],
-    to: operations.Target,
+    changes: list[local_changes.Change],
+    to: local_changes.Target,
     *,
     dry_run: bool = False,
     problem: Callable[[str], str] = str,
-) -> list[operations.Done]:
+) -> list[local_changes.Done]:
     """Make the changes; leaves the command with the right exit code when one is refused.
 
     ``problem``: how one is told of what was written.
     """
     try:
-        done = operations.carry_out(changes, to, dry_run=dry_run)
-    except operations.ChangeError as error:
+        done = local_changes.carry_out(changes, to, dry_run=dry_run)
+    except local_changes.ChangeError as error:
         code = terminal.REFUSED if error.refused else terminal.ERROR
         hints = [
-            overriding.hint(change.verb, _subjects(change), change.reason)
+            overrides.hint(change.verb, _subjects(change), change.reason)
             for change in changes
             if error.unreachable
-            and isinstance(change, operations.Act | operations.Drain)
-            and change.verb in overriding.DONE
+            and isinstance(change, local_changes.Act | local_changes.Drain)
+            and change.verb in overrides.DONE
         ]
         terminal.fail(str(error), code, (*map(problem, error.problems), *hints))
     return done
 
 
-def _subjects(change: operations.Act | operations.Drain) -> list[str]:
-    return list(change.nodes) if isinstance(change, operations.Drain) else [change.name]
+def _subjects(change: local_changes.Act | local_changes.Drain) -> list[str]:
+    return list(change.nodes) if isinstance(change, local_changes.Drain) else [change.name]
 
 
 _Queue = Annotated[
     str | None,
     typer.Option(
-        "--queue", "-q", help="Queue.", autocompletion=completing.queues, callback=context.named
+        "--queue", "-q", help="Queue.", autocompletion=completion.queues, callback=context.named
     ),
 ]
 _Array = Annotated[
@@ -132,12 +126,12 @@ def submit(
     gpus: _Gpus = None,
     cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
-    nodes: submitwords.Nodes = None,
-    tasks: submitwords.Tasks = None,
+    nodes: submit_options.Nodes = None,
+    tasks: submit_options.Tasks = None,
     least: _Least = None,
     most: Annotated[int | None, typer.Option("--max", help="Grow up to so many tasks.")] = None,
     array: _Array = None,
-    time_limit: submitwords.TimeLimit = None,
+    time_limit: submit_options.TimeLimit = None,
     priority: _PriorityClass = None,
     framework: _Framework = None,
     dry_run: DryRun = False,
@@ -158,16 +152,16 @@ def submit(
     """
     if not arguments:
         terminal.fail("nothing to submit: name YAML files, or a command behind --", terminal.USAGE)
-    is_command = not all(map(submitwords.is_document, arguments))
+    is_command = not all(map(submit_options.is_document, arguments))
     if not is_command:
-        submitwords.require_files_alone(at, arguments)
+        submit_options.require_files_alone(at, arguments)
         asked = _from_files(arguments)
     else:
-        submitwords.require_command(at, arguments, behind=at.meta[submitwords.BEHIND])
-        together, placement = submitwords.spread(nodes, tasks, most)
-        count, at_once = (None, None) if array is None else submitwords.elements(array)
-        options = authoring.JobOptions(
-            name=name or authoring.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
+        submit_options.require_command(at, arguments, behind=at.meta[submit_options.BEHIND])
+        together, placement = submit_options.spread(nodes, tasks, most)
+        count, at_once = (None, None) if array is None else submit_options.elements(array)
+        options = job_document.JobOptions(
+            name=name or job_document.name_from(Path(arguments[0]).stem, secrets.token_hex(3)),
             command=tuple(arguments),
             queue=queue,
             gpus=gpus,
@@ -179,41 +173,45 @@ def submit(
             placement=placement,
             array=count,
             parallelism=at_once,
-            time_limit=submitwords.time_limit(time_limit),
+            time_limit=submit_options.time_limit(time_limit),
             priority_class=priority,
             framework=framework,
         )
-        text = authoring.job_text(options)
-        submitwords.require_values(text)
-        asked = [operations.Submit(text, context.identity())]
-    with submitwords.telling_of_input() if is_command else contextlib.nullcontext():
+        text = job_document.job_text(options)
+        submit_options.require_values(text)
+        asked = [local_changes.Submit(text, context.identity())]
+    with submit_options.telling_of_input() if is_command else contextlib.nullcontext():
         _submit(
             asked,
             target(clone, server, token_file),
             dry_run=dry_run,
-            problem=submitwords.by_option if is_command else str,
+            problem=submit_options.by_option if is_command else str,
         )
 
 
-def _from_files(names: list[str]) -> list[operations.Submit]:
+def _from_files(names: list[str]) -> list[local_changes.Submit]:
     """The text of each file, or of standard input."""
     owner = context.identity()
     return [
-        operations.Submit(_read(name), owner, submitwords.STANDARD_INPUT if name == "-" else name)
+        local_changes.Submit(
+            _read(name), owner, submit_options.STANDARD_INPUT if name == "-" else name
+        )
         for name in dict.fromkeys(names)
     ]
 
 
 def _submit(
-    asked: list[operations.Submit],
-    to: operations.Target,
+    asked: list[local_changes.Submit],
+    to: local_changes.Target,
     *,
     dry_run: bool,
     problem: Callable[[str], str],
 ) -> None:
     made = carry_out(list(asked), to, dry_run=dry_run, problem=problem)
     if dry_run:
-        texts = [authoring.owned(one.text, one.owner) if one.owner else one.text for one in asked]
+        texts = [
+            job_document.owned(one.text, one.owner) if one.owner else one.text for one in asked
+        ]
         sys.stdout.write("---\n".join(texts))
         sys.stdout.flush()
     for done in made:
@@ -223,7 +221,9 @@ def _submit(
     leave_withheld(made)
 
 
-def _say(done: operations.Done, to: operations.Target, *, dry_run: bool, among: int = 1) -> None:
+def _say(
+    done: local_changes.Done, to: local_changes.Target, *, dry_run: bool, among: int = 1
+) -> None:
     """The name of what was changed for programs, and for people what was done, and where.
 
     ``among`` several these are told by name, too: names may go elsewhere than what is said.
@@ -237,28 +237,28 @@ def _say(done: operations.Done, to: operations.Target, *, dry_run: bool, among: 
     terminal.note(f"{of}{done.message} ({where})")
 
 
-def tell_withheld(made: list[operations.Done]) -> None:
+def tell_withheld(made: list[local_changes.Done]) -> None:
     """Say once why what was committed does not apply by itself, where that is so."""
     for why in dict.fromkeys(one.withheld for one in made if one.withheld):
         terminal.note(f"not applied yet: {terminal.clocks(why)}")
 
 
-def leave_withheld(made: list[operations.Done]) -> None:
+def leave_withheld(made: list[local_changes.Done]) -> None:
     """Say it, and leave the command where it is safety that keeps it from being in force."""
     tell_withheld(made)
     leave_refused(made)
 
 
-def leave_refused(made: list[operations.Done]) -> None:
+def leave_refused(made: list[local_changes.Done]) -> None:
     """Leave the command where it is safety that keeps what was done from being in force."""
     if any(one.refused for one in made):
         raise typer.Exit(terminal.REFUSED)
 
 
 def _read(argument: str) -> str:
-    name = submitwords.STANDARD_INPUT if argument == "-" else argument
+    name = submit_options.STANDARD_INPUT if argument == "-" else argument
     try:
-        data = submitwords.input_bytes() if argument == "-" else Path(argument).read_bytes()
+        data = submit_options.input_bytes() if argument == "-" else Path(argument).read_bytes()
         return data.decode()
     except OSError as error:
         terminal.fail(f"{name} can't be read: {error.strerror or error}")
@@ -267,7 +267,7 @@ def _read(argument: str) -> str:
 
 
 def change_all(
-    verb: operations.Verb,
+    verb: local_changes.Verb,
     names: list[str],
     reason: str,
     place: tuple[Path | None, str | None, str | None],
@@ -276,14 +276,19 @@ def change_all(
 ) -> None:
     """Do one thing to several subjects, and say what was done."""
     to = target(*place)
-    changes: list[operations.Change] = [
-        operations.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
+    changes: list[local_changes.Change] = [
+        local_changes.Act(verb=verb, name=name, reason=reason) for name in dict.fromkeys(names)
     ]
     tell(carry_out(changes, to, dry_run=dry_run), to, verb, reason, dry_run=dry_run)
 
 
 def tell(
-    made: list[operations.Done], to: operations.Target, verb: str, reason: str, *, dry_run: bool
+    made: list[local_changes.Done],
+    to: local_changes.Target,
+    verb: str,
+    reason: str,
+    *,
+    dry_run: bool,
 ) -> None:
     """Say what was done; leaves the command where safety keeps it from being in force."""
     for done in made:
@@ -292,18 +297,18 @@ def tell(
         terminal.note(f"warning: {warning}")
     tell_withheld(made)
     waits = [one.name for one in made if one.withheld]
-    if waits and verb in overriding.DONE:
-        terminal.note(overriding.hint(verb, waits, reason, "that applies"))
+    if waits and verb in overrides.DONE:
+        terminal.note(overrides.hint(verb, waits, reason, "that applies"))
     leave_refused(made)
 
 
 Names = Annotated[
     list[str],
-    typer.Argument(help="Names of jobs.", autocompletion=completing.jobs, callback=context.named),
+    typer.Argument(help="Names of jobs.", autocompletion=completion.jobs, callback=context.named),
 ]
 
 
-def _on_jobs(verb: operations.Verb, help_text: str) -> Callable[..., None]:
+def _on_jobs(verb: local_changes.Verb, help_text: str) -> Callable[..., None]:
     """The command of a verb that takes names of jobs."""
 
     def act(
@@ -315,7 +320,7 @@ def _on_jobs(verb: operations.Verb, help_text: str) -> Callable[..., None]:
         server: context.Server = None,
         token_file: context.TokenFile = None,
     ) -> None:
-        elementwords.whole(verb, names)
+        array_elements.whole(verb, names)
         change_all(verb, names, reason, (clone, server, token_file), dry_run=dry_run)
 
     act.__name__ = verb
@@ -327,8 +332,8 @@ def cancel(
     names: Names,
     reason: Reason = "",
     *,
-    override: overriding.Override = False,
-    lasts: overriding.For = None,
+    override: overrides.Override = False,
+    lasts: overrides.For = None,
     dry_run: DryRun = False,
     clone: Clone = None,
     server: context.Server = None,
@@ -340,15 +345,15 @@ def cancel(
 
     Example: muster cancel train --override --for 2h --reason "fills the disk; git is down"
     """
-    overriding.check_options(override=override, lasts=lasts, dry_run=dry_run)
-    elementwords.whole("cancel", names)
+    overrides.check_options(override=override, lasts=lasts, dry_run=dry_run)
+    array_elements.whole("cancel", names)
     if override:
-        overriding.put("cancel", names, reason, lasts, (server, token_file))
+        overrides.put("cancel", names, reason, lasts, (server, token_file))
         return
     change_all("cancel", names, reason, (clone, server, token_file), dry_run=dry_run)
 
 
-JOB_VERBS: dict[operations.Verb, str] = {
+JOB_VERBS: dict[local_changes.Verb, str] = {
     "hold": """Hold jobs: what runs is stopped, what waits stays.
 
     Example: muster hold train --reason "data is being repaired"
@@ -382,7 +387,7 @@ def approve(
     Example: muster approve sdramovcrs6en5cgkcqgp3by4s6j2h15 --reason "two racks less"
     """
     to = target(clone, server, token_file)
-    act = operations.Act(verb="approve", name=digest, reason=reason)
+    act = local_changes.Act(verb="approve", name=digest, reason=reason)
     figure = _figure_of(act, to, server, token_file)
     made = carry_out([act], to, dry_run=dry_run)
     for done in made:
@@ -395,7 +400,7 @@ def approve(
 
 
 def _figure_of(
-    act: operations.Act, to: operations.Target, server: str | None, token_file: str | None
+    act: local_changes.Act, to: local_changes.Target, server: str | None, token_file: str | None
 ) -> str:
     """What a held change does, by its digest; empty where no controller can be asked.
 
@@ -404,12 +409,14 @@ def _figure_of(
     """
     digest = act.name
     of_plan = digest.startswith(PLAN)
-    if not of_plan and not operations.is_digest(digest):
+    if not of_plan and not local_changes.is_digest(digest):
         return ""  # who makes the change says what is wrong with it
     try:
-        with clients.Client(endpoints.find(server, token_file, Path.cwd()), timeout_s=5.0) as api:
+        with api_client.Client(
+            endpoints.find(server, token_file, Path.cwd()), timeout_s=5.0
+        ) as api:
             held = api.get("/v1/sync")["sync"]["held"]
-    except (clients.ApiError, endpoints.EndpointError):
+    except (api_client.ApiError, endpoints.EndpointError):
         held = None
     if of_plan:
         terminal.fail(
@@ -422,11 +429,11 @@ def _figure_of(
     figures = [
         str(one["message"]).removeprefix("held: ").partition("; `muster approve ")[0]
         for one in held
-        if withheld.is_of(digest, one["digest"])
+        if held_changes.is_of(digest, one["digest"])
     ]
     if not figures:
         for done in carry_out([act], to, dry_run=True):
-            if operations.is_there(done):
+            if local_changes.is_there(done):
                 terminal.out.print(done.name, markup=False)
                 terminal.note(done.message)
                 raise typer.Exit

@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
-from reconciler.cli import lazy_import as lazily
-from reconciler.cli import terminal
+from reconciler.cli import lazy_import, terminal
 from reconciler.model.values import quantities
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import remote_changes as submission
+    from reconciler.operations.changes import remote_changes
 else:
-    submission = lazily.module("reconciler.operations.changes.remote_changes")
+    remote_changes = lazy_import.module("reconciler.operations.changes.remote_changes")
 
 NOT_READ = "standard input does not reach a job: it is not read"
 #: What ``-`` is called in messages.
@@ -162,7 +161,7 @@ def by_option(problem: str) -> str:
 
 def require_values(text: str) -> None:
     """Leave the command where what an option says can't be, whatever there is in the cluster."""
-    if wrong := submission.wrong_anywhere(text):
+    if wrong := remote_changes.wrong_anywhere(text):
         many = f"{len(wrong)} problem{'s' if len(wrong) > 1 else ''}; nothing was submitted"
         terminal.fail(many, terminal.USAGE, tuple(map(by_option, wrong)))
 

@@ -74,12 +74,11 @@ def backup(
 
     Example: muster backup muster-2026-11-21.db
     """
-    from reconciler.store import backup as stores  # noqa: PLC0415 - no other command needs SQL
-    from reconciler.store import errors  # noqa: PLC0415
+    from reconciler.store import backup, errors  # noqa: PLC0415 - SQLAlchemy costs a second
 
     url = _store(store, must_exist=True)
     try:
-        size = stores.backup(url, file)
+        size = backup.backup(url, file)
     except errors.StoreError as error:
         terminal.fail(str(error))
     terminal.note(f"wrote {file}: {size} bytes of {url}")
@@ -95,12 +94,11 @@ def restore(
 
     Example: muster restore muster-2026-11-21.db --store sqlite:////var/lib/muster/store.db
     """
-    from reconciler.store import backup as stores  # noqa: PLC0415 - no other command needs SQL
-    from reconciler.store import errors  # noqa: PLC0415
+    from reconciler.store import backup, errors  # noqa: PLC0415 - SQLAlchemy costs a second
 
     url = _store(store, must_exist=False)
     try:
-        size = stores.restore(file, url)
+        size = backup.restore(file, url)
     except errors.StoreError as error:
         terminal.fail(str(error))
     terminal.note(f"restored {size} bytes into {url}")

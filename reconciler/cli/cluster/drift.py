@@ -8,13 +8,11 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from reconciler.cli import common_options as naming
-from reconciler.cli import context, terminal
-from reconciler.model.policy import drift_kinds as model
-from reconciler.model.values import hostlists
-from reconciler.model.values import suggestions as nearest
-from reconciler.operations import discovery as adopting
-from reconciler.operations.views import cluster_status as standings
+from reconciler.cli import common_options, context, terminal
+from reconciler.model.policy import drift_kinds
+from reconciler.model.values import hostlists, suggestions
+from reconciler.operations import discovery
+from reconciler.operations.views import cluster_status
 
 Json = Any
 
@@ -32,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def drift(
     kind: Annotated[str | None, typer.Option("--kind", "-k", help="Only of this kind.")] = None,
-    node: naming.OfNode = None,
+    node: common_options.OfNode = None,
     pool: Annotated[
         str | None, typer.Option("--pool", help="Only of this pool.", callback=context.named)
     ] = None,
@@ -89,12 +87,12 @@ def export(
         items = api.get("/v1/nodes")["items"]
         # with all nodes, what is written stands in place of the pools that there are
         taken = [] if declared else [one["name"] for one in api.get("/v1/pools")["items"]]
-    found = adopting.pools(adopting.seen(items, declared=declared), taken)
+    found = discovery.pools(discovery.seen(items, declared=declared), taken)
     if not found:
         which = "reports" if declared else "reports that no pool declares"
         terminal.note(f"no node {which}: there is nothing to write")
         return
-    sys.stdout.write(adopting.text(found, observe=not manage))
+    sys.stdout.write(discovery.text(found, observe=not manage))
     count = sum(len(pool.nodes) for pool in found)
     many = f"{terminal.counted(count, 'node')} in {terminal.counted(len(found), 'pool')}"
     terminal.note(f"{many}; check with `muster validate`, then commit")
@@ -102,21 +100,24 @@ def export(
 
 def _require_known(api: Json, kind: str | None, node: str | None, pool: str | None) -> None:
     """Leave the command where nothing can be found because there is no such thing."""
-    if kind is not None and kind not in model.KINDS:
-        hint = nearest.hint(kind, model.KINDS) or f"; there are {', '.join(model.KINDS)}"
+    if kind is not None and kind not in drift_kinds.KINDS:
+        hint = (
+            suggestions.hint(kind, drift_kinds.KINDS)
+            or f"; there are {', '.join(drift_kinds.KINDS)}"
+        )
         terminal.fail(f"there is no kind of drift {kind}{hint}", terminal.USAGE)
     if node is None and pool is None:
         return
     pools = api.get("/v1/pools")["items"]
     names = [one["name"] for one in pools]
     if pool is not None and pool not in names:
-        terminal.fail(f"there is no pool {pool}{nearest.hint(pool, names)}")
+        terminal.fail(f"there is no pool {pool}{suggestions.hint(pool, names)}")
     if node is None:
         return
     known = {one["name"] for one in api.get("/v1/nodes")["items"]}
     known.update(host for one in pools if one["hosts"] for host in hostlists.expand(one["hosts"]))
     if node not in known:
-        terminal.fail(f"there is no node {node}{nearest.hint(node, sorted(known))}")
+        terminal.fail(f"there is no node {node}{suggestions.hint(node, sorted(known))}")
 
 
 def _filters(kind: str | None, node: str | None, pool: str | None) -> str:
@@ -149,7 +150,7 @@ def _table(items: list[Json], *, wide: bool) -> None:
     for item in items:
         row = [
             item["kind"],
-            standings.short_subject(item["subject"]),
+            cluster_status.short_subject(item["subject"]),
             item["severity"],
             item["action"],
             terminal.clock(item.get("firstSeen")),
@@ -182,7 +183,7 @@ def _follow(api: Json, given: dict[str, str], items: list[Json], output: termina
                     if as_lines:
                         _line(change, item)
                     else:
-                        subject = standings.short_subject(item["subject"])
+                        subject = cluster_status.short_subject(item["subject"])
                         message = terminal.clocks(item["message"])
                         text = f"{sign} {item['kind']}  {subject}  {message}"
                         terminal.out.print(text, markup=False, soft_wrap=True)

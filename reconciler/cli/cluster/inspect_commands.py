@@ -6,24 +6,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import array_elements as elementwords
-from reconciler.cli import common_options as naming
-from reconciler.cli import completion as completing
-from reconciler.cli import context, terminal
-from reconciler.cli import lazy_import as lazily
-from reconciler.cli import retries as patience
-from reconciler.cli.cluster import node_details as nodeview
-from reconciler.model.values import suggestions as nearest
+from reconciler.cli import (
+    array_elements,
+    common_options,
+    completion,
+    context,
+    lazy_import,
+    retries,
+    terminal,
+)
+from reconciler.cli.cluster import node_details
+from reconciler.model.values import suggestions
 
 if TYPE_CHECKING:
     from reconciler.model import desired
-    from reconciler.model.rules import review_findings as judgement
-    from reconciler.operations.client import api_client as clients
-    from reconciler.operations.views import cluster_status as standings
+    from reconciler.model.rules import review_findings
+    from reconciler.operations.client import api_client
+    from reconciler.operations.views import cluster_status
 else:
-    desired = lazily.module("reconciler.model.desired")
-    judgement = lazily.module("reconciler.model.rules.review_findings")
-    standings = lazily.module("reconciler.operations.views.cluster_status")
+    desired = lazy_import.module("reconciler.model.desired")
+    review_findings = lazy_import.module("reconciler.model.rules.review_findings")
+    cluster_status = lazy_import.module("reconciler.operations.views.cluster_status")
 
 Json = Any
 
@@ -78,7 +81,7 @@ def nodes(
     terminal.table(headings, rows, cut=cut, below=below)
 
 
-def _observed(api: "clients.Client") -> set[str]:
+def _observed(api: "api_client.Client") -> set[str]:
     """The pools on whose nodes nothing is started."""
     return {one["name"] for one in api.get("/v1/pools")["items"] if one["observeOnly"]}
 
@@ -87,7 +90,7 @@ def node(
     name: Annotated[
         str,
         typer.Argument(
-            help="Name of the node.", autocompletion=completing.nodes, callback=context.named
+            help="Name of the node.", autocompletion=completion.nodes, callback=context.named
         ),
     ],
     *,
@@ -104,18 +107,18 @@ def node(
         observed = _observed(api)
     item = next((one for one in items if one["name"] == name), None)
     if item is None:
-        hint = nearest.hint(name, [one["name"] for one in items])
+        hint = suggestions.hint(name, [one["name"] for one in items])
         terminal.fail(f"node {name} is not known{hint}; `muster nodes` lists those that are")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(item, output)
         return
-    nodeview.show(item, is_observed=item.get("pool") in observed)
+    node_details.show(item, is_observed=item.get("pool") in observed)
 
 
 def _gpus(item: Json) -> str:
     simulated = any(gpu["simulated"] for gpu in item["gpus"])
     bad = sum(gpu["state"] != "ok" for gpu in item["gpus"])
-    busy = nodeview.busy(item)
+    busy = node_details.busy(item)
     notes = ["simulated"] if simulated else []
     notes += [f"{bad} bad"] if bad else []
     parts = [part for gpu in item["gpus"] for part in gpu["mig"]]
@@ -236,11 +239,11 @@ def events(
         typer.Option(
             "--job",
             help="Only of this job.",
-            autocompletion=completing.jobs,
+            autocompletion=completion.jobs,
             callback=context.named,
         ),
     ] = None,
-    node: naming.OfNode = None,
+    node: common_options.OfNode = None,
     *,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on with new ones.")] = False,
     output: context.Form = terminal.Output.TABLE,
@@ -253,16 +256,16 @@ def events(
 
     Example: muster events --job train -w
     """
-    elementwords.whole("events --job", [job] if job else ())
+    array_elements.whole("events --job", [job] if job else ())
     after: int | None = None
     with context.controller(server, token_file) as api:
-        asked = patience.Patient(api) if watch else api
+        asked = retries.Patient(api) if watch else api
         while True:
             wait_s = FOLLOW_S if watch and after is not None else None
             try:
                 page = asked.get("/v1/events", after=after, job=job, node=node, wait_s=wait_s)
-            except patience.GoneError as error:
-                terminal.fail(f"{error}; what happens is recorded: muster events", patience.FAILED)
+            except retries.GoneError as error:
+                terminal.fail(f"{error}; what happens is recorded: muster events", retries.FAILED)
             if after is None and not page["items"]:
                 _check_known(api, job, node)
             if output in (terminal.Output.JSON, terminal.Output.YAML) and not watch:
@@ -276,14 +279,14 @@ def events(
                 return
 
 
-def _check_known(api: "clients.Client", job: str | None, node: str | None) -> None:
+def _check_known(api: "api_client.Client", job: str | None, node: str | None) -> None:
     """Leave the command where nothing is known of what was asked for."""
     if job is not None:
         api.get(f"/v1/jobs/{job}")
     if node is not None:
         known = [one["name"] for one in api.get("/v1/nodes")["items"]]
         if node not in known:
-            terminal.fail(f"node {node} is not known{nearest.hint(node, known)}")
+            terminal.fail(f"node {node} is not known{suggestions.hint(node, known)}")
 
 
 def _print_event(item: Json, output: terminal.Output) -> None:
@@ -317,8 +320,8 @@ def status(
         nodes_found = api.get("/v1/nodes")["items"]
         jobs_found = api.items("/v1/jobs")
         overridden = api.get("/v1/overrides")["items"]
-        found = standings.roll_up(
-            standings.with_overrides(sync, overridden),
+        found = cluster_status.roll_up(
+            cluster_status.with_overrides(sync, overridden),
             api.get("/v1/pools")["items"],
             api.get("/v1/queues")["items"],
             (drifting := api.get("/v1/drift")["items"]),
@@ -328,7 +331,7 @@ def status(
         terminal.document(
             {
                 "sync": sync,
-                "standing": standings.shown(found),
+                "standing": cluster_status.shown(found),
                 "nodes": len(nodes_found),
                 "overrides": overridden,
             },
@@ -346,7 +349,7 @@ def status(
         reasons = next((one.get("reasons") for one in waiting if one["message"] == message), None)
         _held(message, reasons or [])
     for problem in sync.get("problems") or []:
-        if problem["message"] in told or (held and problem["rule"] in judgement.RULES):
+        if problem["message"] in told or (held and problem["rule"] in review_findings.RULES):
             continue  # told above, with what lets it apply
         terminal.paragraph(problem_text(problem), 7, 9)
     for one in sync.get("untold") or []:  # older controllers tell none
@@ -356,7 +359,7 @@ def status(
     _standing(found, sync, overridden)
     terminal.out.print(f"Nodes  {_tally(nodes_found)}", markup=False)
     terminal.out.print(f"Jobs   {_tally(jobs_found)}", markup=False)
-    if told_drift := standings.drift_line(drifting):
+    if told_drift := cluster_status.drift_line(drifting):
         terminal.paragraph(f"Drift  {told_drift}", 0, 7)
     for one in overridden:
         terminal.paragraph(
@@ -380,13 +383,15 @@ def _held(message: str, reasons: list[str]) -> None:
         terminal.paragraph(terminal.clocks(rest), 7)
 
 
-def _standing(found: standings.Rollup, sync: Json, overridden: list[Json]) -> None:
+def _standing(found: cluster_status.Rollup, sync: Json, overridden: list[Json]) -> None:
     """Both axes of the cluster, and the objects of which there is something to say."""
     whole = f"State  {found.sync}, {found.health}"
     by_git = (sync.get("suspended") or {}).get("Cluster")
-    since = by_git or standings.with_overrides(sync, overridden).get("suspended", {}).get("Cluster")
+    since = by_git or cluster_status.with_overrides(sync, overridden).get("suspended", {}).get(
+        "Cluster"
+    )
     if since:
-        age = standings.age(since, time.time())
+        age = cluster_status.age(since, time.time())
         resume = "muster resume cluster" + ("" if by_git else " --override")
         whole += f"; the whole cluster is suspended for {age} (`{resume}`)"
     terminal.paragraph(whole, 0, 7)

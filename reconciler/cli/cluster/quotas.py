@@ -5,10 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import completion as completing
-from reconciler.cli import context, terminal
-from reconciler.model.values import quantities
-from reconciler.model.values import suggestions as nearest
+from reconciler.cli import completion, context, terminal
+from reconciler.model.values import quantities, suggestions
 
 Json = Any
 #: What a quota may be for, as its view names it.
@@ -25,7 +23,7 @@ def quotas(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Only these quotas.", autocompletion=completing.quotas, callback=context.named
+            help="Only these quotas.", autocompletion=completion.quotas, callback=context.named
         ),
     ] = None,
     *,
@@ -72,7 +70,7 @@ def named(items: list[Json], names: Sequence[str]) -> list[Json]:
     known = [item["name"] for item in items]
     for name in names:
         if name not in known:
-            terminal.fail(f"quota {name} is not known{nearest.hint(name, known)}")
+            terminal.fail(f"quota {name} is not known{suggestions.hint(name, known)}")
     return [item for item in items if not names or item["name"] in names]
 
 

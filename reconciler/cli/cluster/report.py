@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from reconciler.cli import context, terminal
-from reconciler.cli import lazy_import as lazily
-from reconciler.model.values import suggestions as nearest
-from reconciler.model.values import times
+from reconciler.cli import context, lazy_import, terminal
+from reconciler.model.values import suggestions, times
 
 if TYPE_CHECKING:
-    from reconciler.operations.reports import usage_reports as reports
+    from reconciler.operations.reports import usage_reports
 else:
-    reports = lazily.module("reconciler.operations.reports.usage_reports")
+    usage_reports = lazy_import.module("reconciler.operations.reports.usage_reports")
 
-reportviews: Any = lazily.module("reconciler.operations.reports.render")
-pictures: Any = lazily.module("reconciler.simulation.traces.plots")
+reportviews: Any = lazy_import.module("reconciler.operations.reports.render")
+pictures: Any = lazy_import.module("reconciler.simulation.traces.plots")
 
 BYS = ("queue", "user", "pool", "model")
 
@@ -101,9 +99,9 @@ def report(
     query["by"] = ",".join([*groups, "model"] if paid is not None else groups)
     with context.controller(server, token_file) as api:
         answer = api.get(f"/v1/report/{what.value}", **query)["report"]
-    made = msgspec.convert(answer, reports.Report)
+    made = msgspec.convert(answer, usage_reports.Report)
     if paid is not None:
-        made = reports.priced(made, paid, msgspec.convert(groups, list[reports.By]))
+        made = usage_reports.priced(made, paid, msgspec.convert(groups, list[usage_reports.By]))
     _write(made, form, file)
 
 
@@ -129,7 +127,7 @@ def _form(asked: Form | None, file: Path | None) -> Form:
     return Form({"yml": "yaml"}.get(ending, ending)) if ending in ENDINGS else Form.TABLE
 
 
-def _table(made: "reports.Report", file: Path | None) -> None:
+def _table(made: "usage_reports.Report", file: Path | None) -> None:
     """The table, and what it is of: beside it on a terminal, above it in a file."""
     heads = [column.name.upper() for column in made.columns]
     cells, numbers = reportviews.cells(made), " ".join(heads[len(made.by) :])
@@ -144,7 +142,7 @@ def _table(made: "reports.Report", file: Path | None) -> None:
         terminal.table(heads, cells, right=numbers, cut=False)
 
 
-def _write(made: "reports.Report", output: Form, file: Path | None) -> None:
+def _write(made: "usage_reports.Report", output: Form, file: Path | None) -> None:
     try:
         if output is Form.TABLE:
             _table(made, file)
@@ -158,7 +156,7 @@ def _write(made: "reports.Report", output: Form, file: Path | None) -> None:
         terminal.fail(f"{file} can't be written: {error.strerror}")
 
 
-def _data(made: "reports.Report", output: Form) -> bytes:
+def _data(made: "usage_reports.Report", output: Form) -> bytes:
     """A report in a form that is no table."""
     if output is Form.PNG:
         return bytes(reportviews.png(made))
@@ -185,14 +183,14 @@ def _groups(by: str) -> list[str]:
     groups = list(dict.fromkeys(one.strip() for one in by.split(",") if one.strip()))
     for one in groups:
         if one not in BYS:
-            hint = nearest.hint(one, BYS)
+            hint = suggestions.hint(one, BYS)
             terminal.fail(f"--by: found {one!r}, expected {', '.join(BYS)}{hint}", terminal.USAGE)
     return groups or ["queue"]
 
 
-def _prices(path: Path) -> "reports.Prices":
+def _prices(path: Path) -> "usage_reports.Prices":
     try:
-        return msgspec.yaml.decode(path.read_bytes(), type=reports.Prices)
+        return msgspec.yaml.decode(path.read_bytes(), type=usage_reports.Prices)
     except msgspec.ValidationError as error:
         shape = "currency: EUR, gpuHour: {MODEL: 2.5}, otherGpuHour: 1, cpuHour: 0.02"
         terminal.fail(f"prices {path}: {_wrong_price(error)}; expected what reads like {shape}")

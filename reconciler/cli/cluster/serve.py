@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import reconciler
-from reconciler.cli import context, terminal
-from reconciler.cli import lazy_import as lazily
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.model.values import revision_names as revisions
-from reconciler.operations.local import starter as starting
+from reconciler.cli import context, lazy_import, terminal
+from reconciler.desired.git import git_commands
+from reconciler.model.values import revision_names
+from reconciler.operations.local import starter
 
 if TYPE_CHECKING:
-    from reconciler.operations.local import local_cluster as localcluster
+    from reconciler.operations.local import local_cluster
 else:
-    localcluster = lazily.module("reconciler.operations.local.local_cluster")
+    local_cluster = lazy_import.module("reconciler.operations.local.local_cluster")
 
 PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -133,11 +132,11 @@ def up(
         if folder is not None and not folder.is_dir():
             terminal.fail(f"{option} {folder}: there is no such folder", terminal.USAGE)
     try:
-        accept_revision = accept_revision and revisions.accepted(accept_revision)
+        accept_revision = accept_revision and revision_names.accepted(accept_revision)
     except ValueError as error:
         terminal.fail(f"--accept-revision: {error}", terminal.USAGE)
     address = str(Path(repo).resolve()) if Path(repo).exists() else repo
-    cluster = localcluster.LocalCluster(
+    cluster = local_cluster.LocalCluster(
         folder=Path.cwd(),
         repository=address,
         branch=branch or _branch_of(address),
@@ -153,29 +152,29 @@ def up(
         log_format=log_format.value,
     )
     try:
-        localcluster.parse_address(listen)
-    except localcluster.ClusterError as error:
+        local_cluster.parse_address(listen)
+    except local_cluster.ClusterError as error:
         terminal.fail(str(error), terminal.USAGE)
     stop = _Stop()
     try:
         cluster.claim()
-    except localcluster.ClusterError as error:
+    except local_cluster.ClusterError as error:
         terminal.fail(str(error))
     terminal.note(f"starting a controller over {address} ({cluster.branch}), API at {cluster.url}")
     try:
         cluster.start(stop, terminal.note)
         _say_ready(cluster)
         cluster.keep(stop, terminal.note)
-    except localcluster.StoppedError:
+    except local_cluster.StoppedError:
         pass  # as asked
-    except localcluster.ClusterError as error:
+    except local_cluster.ClusterError as error:
         terminal.fail(str(error))
     finally:
         terminal.note("stopping")
         cluster.stop()
 
 
-def _say_ready(cluster: localcluster.LocalCluster) -> None:
+def _say_ready(cluster: local_cluster.LocalCluster) -> None:
     """What there is now, and what to do with it."""
     names = cluster.nodes.names() if cluster.nodes else []
     terminal.note(f"virtual nodes: {', '.join(names) or 'none, no pool asks for any'}")
@@ -192,7 +191,7 @@ def _say_ready(cluster: localcluster.LocalCluster) -> None:
 def _git(*arguments: str) -> str:
     found = subprocess.run(
         ["git", *arguments],
-        env=gitobjects.environment(),
+        env=git_commands.environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -218,9 +217,9 @@ def demo(
 
     Example: muster demo
     """
-    from reconciler.demo import steps as story  # noqa: PLC0415 - only the demo needs it
+    from reconciler.demo import steps  # noqa: PLC0415 - only the demo needs it
 
-    raise typer.Exit(story.play(folder, keep=keep))
+    raise typer.Exit(steps.play(folder, keep=keep))
 
 
 def init(
@@ -231,8 +230,8 @@ def init(
     Example: muster init my-cluster
     """
     try:
-        starting.begin(folder)
-    except starting.StarterError as error:
+        starter.begin(folder)
+    except starter.StarterError as error:
         terminal.fail(str(error))
     terminal.out.print(str(folder))
     terminal.note(f"next: cd {folder} && muster up")

@@ -13,28 +13,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from reconciler.cli import context, terminal
-from reconciler.cli import lazy_import as lazily
-from reconciler.cli.cluster import simulate_options as idleoptions
+from reconciler.cli import context, lazy_import, terminal
+from reconciler.cli.cluster import simulate_options
 from reconciler.model.values import times
 
 if TYPE_CHECKING:
     import rich.progress as bars
 
-    from reconciler.desired.documents import yaml_reader as yamlreader
-    from reconciler.operations.simulate import scenarios
-    from reconciler.operations.simulate import trace_simulation as simulations
-    from reconciler.simulation.traces import plots as pictures
-    from reconciler.simulation.traces import trace_replay as replay
-    from reconciler.simulation.traces import trace_results as results
+    from reconciler.desired.documents import yaml_reader
+    from reconciler.operations.simulate import scenarios, trace_simulation
+    from reconciler.simulation.traces import plots, trace_replay, trace_results
 else:
-    bars = lazily.module("rich.progress")
-    yamlreader = lazily.module("reconciler.desired.documents.yaml_reader")
-    scenarios = lazily.module("reconciler.operations.simulate.scenarios")
-    simulations = lazily.module("reconciler.operations.simulate.trace_simulation")
-    pictures = lazily.module("reconciler.simulation.traces.plots")
-    replay = lazily.module("reconciler.simulation.traces.trace_replay")
-    results = lazily.module("reconciler.simulation.traces.trace_results")
+    bars = lazy_import.module("rich.progress")
+    yaml_reader = lazy_import.module("reconciler.desired.documents.yaml_reader")
+    scenarios = lazy_import.module("reconciler.operations.simulate.scenarios")
+    trace_simulation = lazy_import.module("reconciler.operations.simulate.trace_simulation")
+    plots = lazy_import.module("reconciler.simulation.traces.plots")
+    trace_replay = lazy_import.module("reconciler.simulation.traces.trace_replay")
+    trace_results = lazy_import.module("reconciler.simulation.traces.trace_results")
 
 
 #: Of what never comes in virtual time, or is not done in it, the most that is told by name.
@@ -207,10 +203,10 @@ def simulate(
 
     Example: muster simulate trace.swf --nodes 64 --per-node 32 --policy muster --policy easy
     """
-    policies = tuple(dict.fromkeys(policy or [simulations.OWN]))
-    given = idleoptions.given(at)
-    idleoptions.refuse(given, source, policies)
-    request = simulations.Request(
+    policies = tuple(dict.fromkeys(policy or [trace_simulation.OWN]))
+    given = simulate_options.given(at)
+    simulate_options.refuse(given, source, policies)
+    request = trace_simulation.Request(
         source=source,
         form=form,
         policies=policies,
@@ -220,7 +216,7 @@ def simulate(
         load=load,
         speed_up=speed_up,
         over_estimate=over_estimate,
-        options=replay.Options(
+        options=trace_replay.Options(
             cycle_every_s=float(context.seconds("--cycle-every", cycle_every)),
             checkpoint_every_s=_checkpoints(checkpoint_every),
             until_s=_seconds("--until", until),
@@ -247,7 +243,7 @@ def _checkpoints(written: str | None) -> float | None:
 
 
 def _carry_out(
-    request: simulations.Request,
+    request: trace_simulation.Request,
     seeds: list[int],
     output: terminal.Output,
     files: tuple[Path | None, Path | None],
@@ -257,18 +253,18 @@ def _carry_out(
 
     ``files``: a picture and a page to write. ``given``: the options that were.
     """
-    several: list[tuple[int, simulations.Prepared, list[results.Run]]] = []
+    several: list[tuple[int, trace_simulation.Prepared, list[trace_results.Run]]] = []
     _require_pictures([path for path in files if path is not None], request.source)
     try:
         for one in dict.fromkeys(seeds):
-            prepared = simulations.prepare(msgspec.structs.replace(request, seed=one))
-            idleoptions.refuse_drawn(given, prepared)
+            prepared = trace_simulation.prepare(msgspec.structs.replace(request, seed=one))
+            simulate_options.refuse_drawn(given, prepared)
             if not several:
                 _tell_malformed(prepared)
                 _tell_never(prepared)
             with _bar(prepared) as progress:
-                several.append((one, prepared, list(simulations.run(prepared, progress))))
-    except simulations.SimulateError as error:
+                several.append((one, prepared, list(trace_simulation.run(prepared, progress))))
+    except trace_simulation.SimulateError as error:
         terminal.fail(str(error), terminal.USAGE if error.is_usage else terminal.ERROR)
     _show_runs(several, output)
     one, prepared, runs = several[0]
@@ -287,8 +283,8 @@ def _require_pictures(paths: list[Path], source: Path | None) -> None:
     if len(set(places)) < len(places):
         terminal.fail(f"--png and --html are both {paths[0]}: name two files", terminal.USAGE)
     try:
-        pictures.require()
-    except pictures.PicturesMissingError as error:
+        plots.require()
+    except plots.PicturesMissingError as error:
         terminal.fail(str(error))
     for path in paths:
         there = path if path.exists() else path.parent
@@ -307,11 +303,11 @@ def _pairs(written: list[str]) -> dict[str, Any]:
             terminal.fail(f"--scheduling {pair}: expected KEY=VALUE", terminal.USAGE)
         if key in found:
             terminal.fail(f"--scheduling: {key} is given twice: say one of them", terminal.USAGE)
-        found[key] = yamlreader.scalar(value)
+        found[key] = yaml_reader.scalar(value)
     return found
 
 
-def _tell_malformed(prepared: simulations.Prepared) -> None:
+def _tell_malformed(prepared: trace_simulation.Prepared) -> None:
     workload = prepared.workload
     if workload is None or not workload.malformed_count:
         return
@@ -323,9 +319,9 @@ def _tell_malformed(prepared: simulations.Prepared) -> None:
         terminal.note(f"  and {workload.malformed_count - len(workload.malformed)} more")
 
 
-def _tell_never(prepared: simulations.Prepared) -> None:
+def _tell_never(prepared: trace_simulation.Prepared) -> None:
     if prepared.never:
-        begin = times.format_time(replay.BEGIN)
+        begin = times.format_time(trace_replay.BEGIN)
         told = ", ".join(prepared.never[:NEVER_TOLD])
         more = len(prepared.never) - NEVER_TOLD
         told += f" and {more} more" if more > 0 else ""
@@ -333,7 +329,7 @@ def _tell_never(prepared: simulations.Prepared) -> None:
 
 
 @contextmanager
-def _bar(prepared: simulations.Prepared) -> Iterator[simulations.Progress | None]:
+def _bar(prepared: trace_simulation.Prepared) -> Iterator[trace_simulation.Progress | None]:
     """A live bar for each policy on a terminal; nothing in a pipe."""
     if not terminal.err.is_terminal:
         yield None
@@ -353,7 +349,8 @@ def _bar(prepared: simulations.Prepared) -> Iterator[simulations.Progress | None
 
 
 def _show_runs(
-    several: list[tuple[int, simulations.Prepared, list[results.Run]]], output: terminal.Output
+    several: list[tuple[int, trace_simulation.Prepared, list[trace_results.Run]]],
+    output: terminal.Output,
 ) -> None:
     _, prepared, _ = several[0]
     if output in (terminal.Output.JSON, terminal.Output.YAML):
@@ -371,19 +368,19 @@ def _show_runs(
     for seed, _, runs in several:
         of_seed = f" (seed {seed})" if len(several) > 1 else ""
         for run in runs:
-            if run.gave_up_s is not None and results.never_started(run):
+            if run.gave_up_s is not None and trace_results.never_started(run):
                 terminal.note(f"{run.policy}{of_seed}: {_given_up(run.gave_up_s)}")
             for what, names in _outcomes(run):
                 if names:
                     terminal.note(f"{run.policy}{of_seed}: {what}: {_jobs_told(names)}")
 
 
-def _run_value(seed: int, run: results.Run) -> dict[str, object]:
+def _run_value(seed: int, run: trace_results.Run) -> dict[str, object]:
     value: dict[str, object] = {"seed": seed}
-    value |= results.as_mapping(results.figures(run))
+    value |= trace_results.as_mapping(trace_results.figures(run))
     return value | {
-        "never": results.never_started(run)[:NEVER_LISTED],
-        "over_limit": results.timed_out(run)[:NEVER_LISTED],
+        "never": trace_results.never_started(run)[:NEVER_LISTED],
+        "over_limit": trace_results.timed_out(run)[:NEVER_LISTED],
         "later": run.later[:NEVER_LISTED],
         "gave_up_s": run.gave_up_s,
     }
@@ -398,10 +395,10 @@ def _given_up(since_s: float) -> str:
     )
 
 
-def _outcomes(run: results.Run) -> Iterator[tuple[str, list[str]]]:
+def _outcomes(run: trace_results.Run) -> Iterator[tuple[str, list[str]]]:
     """What became of the jobs that were not done, and the names of each."""
-    yield "never started", results.never_started(run)
-    yield "ended by their time limits", results.timed_out(run)
+    yield "never started", trace_results.never_started(run)
+    yield "ended by their time limits", trace_results.timed_out(run)
     yield "not yet submitted when it stopped", run.later
 
 
@@ -418,15 +415,15 @@ def _jobs_told(names: list[str]) -> str:
 
 
 def _show_figures(
-    several: list[tuple[int, simulations.Prepared, list[results.Run]]], *, wide: bool
+    several: list[tuple[int, trace_simulation.Prepared, list[trace_results.Run]]], *, wide: bool
 ) -> None:
-    figures = [results.figures(run) for _, _, runs in several for run in runs]
+    figures = [trace_results.figures(run) for _, _, runs in several for run in runs]
     headings = ["POLICY", "DONE", "NEVER", "DELAY", "D-P50", "D-P99", "SLOWDOWN", "S-P99", "USED"]
     if wide:
         headings += ["LIMIT", "LATER", "FAIR", "SHORT", "EVICTED", "LOST", "SPAN", "CYCLES"]
     rows = []
     for policy in several[0][1].request.policies:
-        found = results.mean([one for one in figures if one.policy == policy])
+        found = trace_results.mean([one for one in figures if one.policy == policy])
         row = [
             found.policy,
             str(found.finished),
@@ -454,15 +451,18 @@ def _show_figures(
 
 
 def _draw(
-    prepared: simulations.Prepared, runs: list[results.Run], png: Path | None, html: Path | None
+    prepared: trace_simulation.Prepared,
+    runs: list[trace_results.Run],
+    png: Path | None,
+    html: Path | None,
 ) -> None:
     try:
         if png is not None:
-            png.write_bytes(pictures.png(runs, prepared.title))
+            png.write_bytes(plots.png(runs, prepared.title))
         if html is not None:
-            page = pictures.page(runs, prepared.title).encode(errors="replace")
+            page = plots.page(runs, prepared.title).encode(errors="replace")
             html.write_bytes(page)
-    except pictures.PicturesMissingError as error:
+    except plots.PicturesMissingError as error:
         terminal.fail(str(error))
     except OSError as error:
         terminal.fail(terminal.unusable(error) or str(error))

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from reconciler.cli import lazy_import as lazily
-from reconciler.cli import terminal
+from reconciler.cli import lazy_import, terminal
 
 if TYPE_CHECKING:
-    from reconciler.operations.simulate import trace_simulation as simulations
+    from reconciler.operations.simulate import trace_simulation
 else:
-    simulations = lazily.module("reconciler.operations.simulate.trace_simulation")
+    trace_simulation = lazy_import.module("reconciler.operations.simulate.trace_simulation")
 
 #: What says of what a cluster and its jobs are made that no folder describes.
 _MADE_OF = ("form", "nodes", "per_node", "jobs", "load", "speed_up", "over_estimate")
@@ -58,22 +57,22 @@ def refuse(given: Mapping[str, str], source: Path | None, policies: Sequence[str
             "--over-estimate says how long time limits are, and fifo looks at none: add another "
             "--policy, or leave --over-estimate out"
         )
-    others = [policy for policy in policies if policy != simulations.OWN]
+    others = [policy for policy in policies if policy != trace_simulation.OWN]
     told = ", ".join(others)
     if len(others) == len(policies):
         for option in (given[name] for name in _OWN if name in given):
             _fail(
-                f"{option} is for the policy {simulations.OWN} alone, and asked for is {told}: add "
-                f"--policy {simulations.OWN}, or leave {option} out"
+                f"{option} is for the policy {trace_simulation.OWN} alone, and asked for is {told}"
+                f": add --policy {trace_simulation.OWN}, or leave {option} out"
             )
     if others and "until" in given:
         _fail(
-            f"--until is for the policy {simulations.OWN} alone: {told} would run to the end, and "
-            "the figures be of different spans; leave --until out, or take fewer --jobs"
+            f"--until is for the policy {trace_simulation.OWN} alone: {told} would run to the end, "
+            "and the figures be of different spans; leave --until out, or take fewer --jobs"
         )
 
 
-def refuse_drawn(given: Mapping[str, str], prepared: simulations.Prepared) -> None:
+def refuse_drawn(given: Mapping[str, str], prepared: trace_simulation.Prepared) -> None:
     """Leave the command where it says how to draw, and nothing is drawn."""
     source = prepared.request.source
     if source is None or prepared.workload is None:

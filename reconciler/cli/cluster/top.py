@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reconciler.cli import context, terminal
-from reconciler.cli.cluster import inspect_commands as looking
-from reconciler.model.state import events as happened
+from reconciler.cli.cluster import inspect_commands
+from reconciler.model.state import events
 
 if TYPE_CHECKING:
-    from reconciler.operations.client import api_client as clients
+    from reconciler.operations.client import api_client
 
 Json = Any
 WIDTH_MIN, WIDTH_MAX = 80, 120
@@ -87,7 +87,7 @@ def top(
 
 
 def _news(
-    api: "clients.Client", events: deque[Json], after: int | None, *, wait_s: float | None
+    api: "api_client.Client", events: deque[Json], after: int | None, *, wait_s: float | None
 ) -> int:
     """Take what has happened since ``after``, waiting for it; returns how far that goes."""
     page = api.get("/v1/events", after=after, wait_s=wait_s, limit=EVENTS_KEPT)
@@ -113,7 +113,7 @@ def _alike(one: Json, other: Json) -> bool:
 
 def is_news(one: Json) -> bool:
     """Whether it has words of its own, or is the end of something."""
-    return one["kind"] in TELLING or one["message"] not in ("", happened.SENTENCES.get(one["kind"]))
+    return one["kind"] in TELLING or one["message"] not in ("", events.SENTENCES.get(one["kind"]))
 
 
 def _size(*, live: bool) -> tuple[int, int]:
@@ -123,7 +123,7 @@ def _size(*, live: bool) -> tuple[int, int]:
     return min(WIDTH_MAX, max(WIDTH_MIN, size.width)), max(16, size.height - 1)
 
 
-def look(api: "clients.Client") -> dict[str, Json]:
+def look(api: "api_client.Client") -> dict[str, Json]:
     """Everything that is shown but events."""
     return {
         "sync": api.get("/v1/sync")["sync"],
@@ -193,7 +193,7 @@ def bar(part: float, cells: int) -> str:
 
 
 def _queues(queues: list[Json], rows: int) -> list[str]:
-    counted = looking.with_children(queues)
+    counted = inspect_commands.with_children(queues)
     shown = sorted(counted, key=lambda one: -(one["running"] + one["pending"]))[:rows]
     lines = [f"{'QUEUE':<20}{'RUN':>5}{'WAIT':>6}{'GPUS':>8}{'GUAR':>7}{'LIMIT':>7}  SHARE"]
     for one in shown:

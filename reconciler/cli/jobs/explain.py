@@ -7,14 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from reconciler.cli import array_elements as elementwords
-from reconciler.cli import common_options as naming
-from reconciler.cli import context, terminal
-from reconciler.cli.cluster import inspect_commands as looking
-from reconciler.cli.jobs import explain_start as startwords
-from reconciler.cli.jobs import job_list as joblist
-from reconciler.cli.jobs import run as running
-from reconciler.cli.jobs import show_usage as jobwords
+from reconciler.cli import array_elements, common_options, context, terminal
+from reconciler.cli.cluster import inspect_commands
+from reconciler.cli.jobs import explain_start, job_list, run, show_usage
 from reconciler.model.values import quantities, times
 
 Json = Any
@@ -58,7 +53,7 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    name: naming.JobOrElement,
+    name: common_options.JobOrElement,
     at: Annotated[
         str | None,
         typer.Option(
@@ -81,11 +76,11 @@ def explain(
     Example: muster explain train --at 8h
     """
     moment = None if at is None else _moment(at)
-    job, element = elementwords.parted(name)
+    job, element = array_elements.parted(name)
     with context.controller(server, token_file) as api:
         item = api.get(f"/v1/jobs/{job}/explain", at=moment)
     if element is not None:
-        elementwords.require(item["job"], element)
+        array_elements.require(item["job"], element)
     replayed = item.get("replayed")
     if output in (terminal.Output.JSON, terminal.Output.YAML):
         terminal.document(item, output)
@@ -137,21 +132,21 @@ def _explain_cycle(replayed: Json) -> None:
 
 def _explain_job(item: Json, now: float, *, past: bool = False, element: int | None = None) -> None:
     job = item["job"]
-    leaves = f", {told}" if (told := joblist.stopping(job)) else ""
+    leaves = f", {told}" if (told := job_list.stopping(job)) else ""
     verb = "was" if past else "is"
     _say(f"{job['name']} {verb} {job['state']}{_on_nodes(job)}{_spans(job)}{leaves}.")
-    if told := joblist.tasks_told(job):
+    if told := job_list.tasks_told(job):
         _say(f"{told}.")
     _explain_elements(job)
     if element is not None and job.get("array"):
-        _say(f"\n{elementwords.told(job, element)}")
+        _say(f"\n{array_elements.told(job, element)}")
     _explain_silence(item, now)
     told_below = [one["message"] for one in item.get("reasons") or []]
     if job.get("message") and job["message"] not in told_below:
         _say(f"\n{job['message']}")
-    if job["state"] in joblist.FINISHED:
+    if job["state"] in job_list.FINISHED:
         _tell_story(item)
-    elif job.get("array") and item.get("reasons") and job["state"] not in joblist.WAITING:
+    elif job.get("array") and item.get("reasons") and job["state"] not in job_list.WAITING:
         _say("\nThose that wait:")
     for reason in item.get("reasons") or []:
         _say(f"\n{reason['code']}: {reason['message']}")
@@ -165,14 +160,14 @@ def _explain_job(item: Json, now: float, *, past: bool = False, element: int | N
     _explain_room(item)
     _explain_placement(item, past=past)
     code = next((one["code"] for one in item.get("reasons") or []), "")
-    if job["state"] not in joblist.FINISHED and code not in NOT_OF_QUEUES:
+    if job["state"] not in job_list.FINISHED and code not in NOT_OF_QUEUES:
         others = [] if code in OF_ITS_OWN else item.get("borrowers") or []
         _explain_queue(item["queue"], others)
         if item.get("notReclaimed"):
             _say(item["notReclaimed"])
-    if job["state"] in joblist.WAITING:
+    if job["state"] in job_list.WAITING:
         _explain_start(job, now, in_line=code not in NOT_OF_QUEUES)
-    elif job["state"] in joblist.FINISHED and job["state"] != "Succeeded" and job["attempts"]:
+    elif job["state"] in job_list.FINISHED and job["state"] != "Succeeded" and job["attempts"]:
         last = _last(job["attempts"])
         if last.get("endReason") not in NEVER_RAN and last.get("started", True):
             which = f"--task {last['task']}"
@@ -188,7 +183,7 @@ def _explain_room(item: Json) -> None:
     """
     found = item.get("reasons") or []
     codes = {one["code"] for one in found}
-    if codes and codes <= BEFORE_ROOM and not startwords.never_starts(found):
+    if codes and codes <= BEFORE_ROOM and not explain_start.never_starts(found):
         _say("  It needs room on nodes as well, which is looked for only once that has ended.")
 
 
@@ -254,7 +249,7 @@ def _say(text: str) -> None:
 
 def _on_nodes(job: Json) -> str:
     """`` on n1, n2 and 3 more`` of what is not over; empty where it is nowhere."""
-    if job["state"] in joblist.FINISHED:
+    if job["state"] in job_list.FINISHED:
         return ""
     where = sorted({one["node"] for one in job["attempts"] if one["state"] != "Ended"})
     shown = ", ".join(where[:NODES_SHOWN])
@@ -267,11 +262,11 @@ def _spans(job: Json) -> str:
     submitted, started, ended = (
         terminal.seconds(job.get(name)) for name in ("submitted", "started", "ended")
     )
-    if job["state"] not in joblist.FINISHED or submitted is None or ended is None:
+    if job["state"] not in job_list.FINISHED or submitted is None or ended is None:
         return ""
     waited = terminal.duration(max(0.0, (started or ended) - submitted))
-    at_most = "" if joblist.are_all_told(job) else "at most "
-    time_run = terminal.duration(joblist.time_run(job, ended))
+    at_most = "" if job_list.are_all_told(job) else "at most "
+    time_run = terminal.duration(job_list.time_run(job, ended))
     ran = f"ran {at_most}{time_run}" if started else "never ran"
     return f": it waited {waited}, {ran} and ended at {terminal.clock(job['ended'])}"
 
@@ -298,7 +293,7 @@ def _tell_story(item: Json) -> None:
 
 def _end_of(attempt: Json) -> str:
     """``main-0, try 2 on gpu001 (GPU 0,1), after 1h02m: status 3``."""
-    task, devices = jobwords.task_of(attempt), ",".join(map(str, attempt.get("devices") or ()))
+    task, devices = show_usage.task_of(attempt), ",".join(map(str, attempt.get("devices") or ()))
     words = f"{task}, try {attempt['attempt']} on {attempt['node']}"
     words += f" (GPU {devices})" if devices else ""
     started, ended = terminal.seconds(attempt.get("started")), terminal.seconds(attempt["ended"])
@@ -325,7 +320,7 @@ def _tell_last_try(attempts: list[Json]) -> None:
             for one in ended
             if (one.get("element"), one["attempt"]) == (newest.get("element"), newest["attempt"])
         ]
-        own = [one for one in same if one.get("endReason") in running.OWN_WILL] or same
+        own = [one for one in same if one.get("endReason") in run.OWN_WILL] or same
         _say(f"  The last try: {_end_of(min(own, key=lambda one: str(one['ended'])))}.")
 
 
@@ -338,7 +333,7 @@ def _last(attempts: list[Json]) -> Json:
 def _explain_placement(item: Json, *, past: bool) -> None:
     """Why this node, of what is placed; why it left, of what was placed and waits again."""
     told = [one for one in item.get("events") or [] if one["kind"] in PLACEMENT_EVENTS]
-    if told and item["job"]["state"] not in joblist.FINISHED:
+    if told and item["job"]["state"] not in job_list.FINISHED:
         last = told[-1]
         verb = "had been" if past else "was"
         what = "The last of them" if item["job"].get("array") else "It"
@@ -352,8 +347,8 @@ def _explain_start(job: Json, now: float, *, in_line: bool) -> None:
         return  # when it may start was said
     _say("")
     found = job.get("reasons") or []
-    why = startwords.unbounded(found) if at is None else ""
-    if job["place"] and in_line and not (at is None and startwords.is_out_of_line(found)):
+    why = explain_start.unbounded(found) if at is None else ""
+    if job["place"] and in_line and not (at is None and explain_start.is_out_of_line(found)):
         _say(f"Place in its queue: {job['place']}.")
     if at is None:
         _say(f"No start can be estimated: {why}.")
@@ -439,7 +434,7 @@ def _row(title: str, cells: Sequence[str], width: int) -> None:
 def _amount(queue: Json, kind: str, resource: str) -> str:
     """An amount; memory in GiB, a dash where nothing is said."""
     if resource != "memory":
-        return looking.amount(queue, kind, resource)
+        return inspect_commands.amount(queue, kind, resource)
     found = (queue.get(kind) or {}).get(resource)
     return "-" if found is None else f"{found / 2**30:.4g} GiB"
 

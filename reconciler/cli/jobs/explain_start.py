@@ -7,8 +7,8 @@ reasons do: what stands before a job, and whether that has time limits, is not k
 from collections.abc import Sequence
 from typing import Any
 
-from reconciler.cli.jobs import wait as waiting
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.cli.jobs import wait
+from reconciler.model.state import pending_reasons
 
 Json = Any
 NO_ESTIMATE = {
@@ -40,16 +40,16 @@ def unbounded(found: Sequence[Json]) -> str:
         return f"it waits until {who} takes work again (`muster resume`)"
     if (who := _not_passed(first)) is not None:
         return f"nobody knows when {who} starts"
-    if reasons.TIME_IS_UP in helps:
+    if pending_reasons.TIME_IS_UP in helps:
         return "of what comes free then others may have it first"
     if helps.startswith(STARTS_BEFORE):
         return NO_TURN_YET
     why = NO_ESTIMATE.get(code)
     if why is not None:
         return why
-    if reasons.NEAR_STARTS in helps:
-        return f"nobody knows when {reasons.NEAR_STARTS}"
-    if reasons.WORK_AGAIN not in helps:
+    if pending_reasons.NEAR_STARTS in helps:
+        return f"nobody knows when {pending_reasons.NEAR_STARTS}"
+    if pending_reasons.WORK_AGAIN not in helps:
         return NO_ROOM
     if helps.startswith("a node"):  # no work that ends helps
         return "nobody knows when its nodes take work again"
@@ -58,8 +58,8 @@ def unbounded(found: Sequence[Json]) -> str:
 
 def never_starts(found: Sequence[Json]) -> bool:
     """Whether no waiting ends these reasons."""
-    barred = any(reasons.CAN_NOT_START in one.get("message", "") for one in found)
-    return barred or any(waiting.is_impossible(one) for one in found)
+    barred = any(pending_reasons.CAN_NOT_START in one.get("message", "") for one in found)
+    return barred or any(wait.is_impossible(one) for one in found)
 
 
 def is_out_of_line(found: Sequence[Json]) -> bool:
@@ -78,4 +78,4 @@ def _suspended(reason: Json) -> str | None:
 def _not_passed(reason: Json) -> str | None:
     """The job that goes first, and that nobody passes in its queue."""
     who, first, rest = (reason.get("message") or "").partition(" goes first, and ")
-    return who if first and rest.startswith(reasons.NOBODY_PASSES) else None
+    return who if first and rest.startswith(pending_reasons.NOBODY_PASSES) else None

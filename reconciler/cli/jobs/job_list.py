@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import array_elements as elementwords
-from reconciler.cli import completion as completing
-from reconciler.cli import context, terminal
-from reconciler.model.state import pending_reasons as words
-from reconciler.model.state import states
-from reconciler.model.values import suggestions as nearest
+from reconciler.cli import array_elements, completion, context, terminal
+from reconciler.model.state import pending_reasons, states
+from reconciler.model.values import suggestions
 
 if TYPE_CHECKING:
-    from reconciler.operations.client import api_client as clients
+    from reconciler.operations.client import api_client
 
 Json = Any
 
@@ -45,7 +42,7 @@ def jobs(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Only these jobs.", autocompletion=completing.jobs, callback=context.named
+            help="Only these jobs.", autocompletion=completion.jobs, callback=context.named
         ),
     ] = None,
     queue: Annotated[
@@ -54,7 +51,7 @@ def jobs(
             "--queue",
             "-q",
             help="Only of this queue.",
-            autocompletion=completing.queues,
+            autocompletion=completion.queues,
             callback=context.named,
         ),
     ] = None,
@@ -78,7 +75,7 @@ def jobs(
 
     Example: muster jobs --queue research --state Pending
     """
-    elementwords.whole("jobs", names or ())
+    array_elements.whole("jobs", names or ())
     wanted = None if state is None else _state(state)
     with context.controller(server, token_file) as api:
         items = api.items("/v1/jobs", queue=queue, state=wanted, owner=owner)
@@ -102,7 +99,7 @@ def _state(written: str) -> str:
     """A state as it is named, however it was capitalised; leaves the command when it is none."""
     found = {name.lower(): name for name in STATES}.get(written.lower())
     if found is None:
-        hint = nearest.hint(written.capitalize(), STATES)
+        hint = suggestions.hint(written.capitalize(), STATES)
         terminal.fail(
             f"--state: found {written!r}, expected one of {', '.join(STATES)}{hint}",
             terminal.USAGE,
@@ -110,14 +107,14 @@ def _state(written: str) -> str:
     return found
 
 
-def _check_queue(api: "clients.Client", queue: str) -> None:
+def _check_queue(api: "api_client.Client", queue: str) -> None:
     """Leave the command where no queue has that name."""
     known = [one["name"] for one in api.get("/v1/queues")["items"]]
     if queue not in known:
-        terminal.fail(f"queue {queue} is not known{nearest.hint(queue, known)}")
+        terminal.fail(f"queue {queue} is not known{suggestions.hint(queue, known)}")
 
 
-def _is_known(api: "clients.Client", name: str) -> bool:
+def _is_known(api: "api_client.Client", name: str) -> bool:
     """Whether there is such a job, which a filter has left out."""
     return bool([one for one in api.items("/v1/jobs", prefix=name) if one["name"] == name])
 
@@ -206,7 +203,9 @@ def _waiting_for(item: Json, reason: Json) -> str:
 
 def telling(reasons: Sequence[Json]) -> Json:
     """The first reason; before it one that no waiting ends. None: there is none."""
-    hopeless = [one for one in reasons if words.is_final(one["code"], one.get("message", ""))]
+    hopeless = [
+        one for one in reasons if pending_reasons.is_final(one["code"], one.get("message", ""))
+    ]
     return next(iter([*hopeless, *reasons]), None)
 
 

@@ -12,19 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import array_elements as elementwords
-from reconciler.cli import common_options as naming
-from reconciler.cli import context, terminal
-from reconciler.cli import lazy_import as lazily
-from reconciler.cli import retries as patience
-from reconciler.cli.jobs import log_hints as logwords
+from reconciler.cli import array_elements, common_options, context, lazy_import, retries, terminal
+from reconciler.cli.jobs import log_hints
 from reconciler.model.state import states
 from reconciler.model.values import times
 
 if TYPE_CHECKING:
-    from reconciler.operations.client import api_client as clients
+    from reconciler.operations.client import api_client
 else:
-    clients = lazily.module("reconciler.operations.client.api_client")
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 Json = Any
 #: The most tasks that are shown together; a node serves as many readers at a time.
@@ -62,7 +58,7 @@ _Timestamps = Annotated[
 
 
 def logs(
-    name: naming.JobOrElement,
+    name: common_options.JobOrElement,
     task: Annotated[
         str | None, typer.Option("--task", "-t", help="Task, such as main-0 or worker-3.")
     ] = None,
@@ -106,7 +102,7 @@ def logs(
 
     Example: muster logs train --since 12h --timestamps
     """
-    name, element = elementwords.chosen(name, element)
+    name, element = array_elements.chosen(name, element)
     if all_tasks and task is not None:
         terminal.fail("--all-tasks and --task: give one of them", terminal.USAGE)
     widely = bool(every or since or until) and not (follow or all_tasks)
@@ -122,20 +118,20 @@ def logs(
             _print(api, name, query, all_tasks=all_tasks)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-        except patience.GoneError as error:
-            terminal.fail(f"{error}; {name} goes on: muster logs -f {name}", patience.FAILED)
+        except retries.GoneError as error:
+            terminal.fail(f"{error}; {name} goes on: muster logs -f {name}", retries.FAILED)
 
 
-def _print(api: "clients.Client", name: str, query: dict[str, str], *, all_tasks: bool) -> None:
+def _print(api: "api_client.Client", name: str, query: dict[str, str], *, all_tasks: bool) -> None:
     """What is asked for, and on stderr what there is besides."""
     if all_tasks:
         _show_all(api, name, query)
         return
     if "widely" not in query:
-        logwords.tell_others(api, name, query)
+        log_hints.tell_others(api, name, query)
     silent = _show(api, name, query)
     if query["stream"] == "stdout" and not query.keys() & {"every", "widely"}:
-        logwords.hint(api, name, query, silent=silent)
+        log_hints.hint(api, name, query, silent=silent)
 
 
 def _named(options: dict[str, str | int | None]) -> dict[str, str]:
@@ -158,20 +154,20 @@ def _timed(options: dict[str, str | None]) -> dict[str, str]:
     }
 
 
-def _show(api: "clients.Client", name: str, query: dict[str, str]) -> bool:
+def _show(api: "api_client.Client", name: str, query: dict[str, str]) -> bool:
     """What the query asks for, as it comes; whether it was nothing at all."""
     silent = True
     follows = query["follow"] == "true"
     for piece in (
-        patience.Patient(api).follow(name, query)
+        retries.Patient(api).follow(name, query)
         if follows
         else api.stream(f"/v1/jobs/{name}/logs", query)
     ):
         if silent and piece.startswith(UNSTARTED):
             _leave_unstarted(api, name, query)
         newest = silent and not follows and not query.keys() & {"attempt", "every", "widely"}
-        is_none = newest and logwords.NONE_OF_TRY.fullmatch(piece)
-        if is_none and _write(logwords.earlier(api, name, query)):
+        is_none = newest and log_hints.NONE_OF_TRY.fullmatch(piece)
+        if is_none and _write(log_hints.earlier(api, name, query)):
             return False
         silent = not _write([piece]) and silent
     return silent
@@ -187,7 +183,7 @@ def _write(pieces: Iterable[bytes]) -> bool:
     return wrote
 
 
-def _show_all(api: "clients.Client", name: str, query: dict[str, str]) -> None:
+def _show_all(api: "api_client.Client", name: str, query: dict[str, str]) -> None:
     """Every task of the element: one after the other, or all at once where they are followed."""
     tasks, over = _tasks(api, name, query)
     while not tasks and not over and query["follow"] == "true":
@@ -203,7 +199,7 @@ def _show_all(api: "clients.Client", name: str, query: dict[str, str]) -> None:
         )
         tasks = tasks[:TASKS_MAX]
     width = max(map(len, tasks))
-    patient = patience.Patient(api)
+    patient = retries.Patient(api)
 
     def show(task: str) -> None:
         asked = {**query, "task": task}
@@ -224,7 +220,7 @@ def _show_all(api: "clients.Client", name: str, query: dict[str, str]) -> None:
     _side_by_side(show, tasks)
 
 
-def _leave_unstarted(api: "clients.Client", name: str, query: dict[str, str]) -> None:
+def _leave_unstarted(api: "api_client.Client", name: str, query: dict[str, str]) -> None:
     """Leave the command with the reason why nothing was written; not where something has run."""
     asked = {key: query[key] for key in ("run", "element") if key in query}
     job = api.get(f"/v1/jobs/{name}", **asked)["job"]
@@ -256,7 +252,7 @@ def _side_by_side(show: Any, tasks: list[str]) -> None:
         raise failed[0]
 
 
-def _tasks(api: "clients.Client", name: str, query: dict[str, str]) -> tuple[list[str], bool]:
+def _tasks(api: "api_client.Client", name: str, query: dict[str, str]) -> tuple[list[str], bool]:
     """The tasks of the element that were ever started, by name; whether the job is over."""
     asked = {key: query[key] for key in ("run",) if key in query}
     element = query.get("element", "0")

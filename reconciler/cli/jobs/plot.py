@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from reconciler.cli import array_elements as elementwords
-from reconciler.cli import common_options as naming
-from reconciler.cli import context, terminal
-from reconciler.model.values import suggestions as nearest
-from reconciler.operations.reports import job_plots as jobplots
-from reconciler.simulation.traces import plot_text as picturetexts
+from reconciler.cli import array_elements, common_options, context, terminal
+from reconciler.model.values import suggestions
+from reconciler.operations.reports import job_plots
+from reconciler.simulation.traces import plot_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from reconciler.operations.client import api_client as clients
+    from reconciler.operations.client import api_client
 
 HEIGHT = 10
 #: What stands above each try, and says nothing where a try has written nothing.
@@ -39,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def plot(
-    name: naming.JobOrElement,
+    name: common_options.JobOrElement,
     *,
     metric: Annotated[
         list[str] | None, typer.Option("--metric", "-m", help="Only this series; repeatable.")
@@ -78,7 +76,7 @@ def plot(
             "pictures need matplotlib, which is not installed: install the extra `plots`, such as "
             "by `pip install '.[plots]'` in a checkout, or `pip install matplotlib`"
         )
-    name, element = elementwords.chosen(name, element)
+    name, element = array_elements.chosen(name, element)
     query = {"stream": "metrics", "every": "true"}
     for key, value in (("task", task), ("element", element), ("run", run)):
         if value is not None:
@@ -96,16 +94,18 @@ def plot(
         _draw(curves, over, all_named=bool(metric))
 
 
-def written(api: "clients.Client", name: str, query: dict[str, str]) -> jobplots.Past:
+def written(api: "api_client.Client", name: str, query: dict[str, str]) -> job_plots.Past:
     """What a task wrote; leaves the command where an element is asked for that is not there."""
     if "element" in query:
         job = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query["element"])["job"]
-        elementwords.require(job, int(query["element"]))
+        array_elements.require(job, int(query["element"]))
     text = b"".join(api.stream(f"/v1/jobs/{name}/logs", query))
-    return jobplots.read(text.splitlines())
+    return job_plots.read(text.splitlines())
 
 
-def _chosen(name: str, past: jobplots.Past, metric: list[str] | None) -> tuple[jobplots.Curve, ...]:
+def _chosen(
+    name: str, past: job_plots.Past, metric: list[str] | None
+) -> tuple[job_plots.Curve, ...]:
     """The curves asked for; leaves the command where there are none."""
     known = {curve.name: curve for curve in past.curves}
     for one in metric or ():
@@ -115,7 +115,7 @@ def _chosen(name: str, past: jobplots.Past, metric: list[str] | None) -> tuple[j
                 "first that it wrote; it writes more"
             )
         if one not in known and known:
-            hint = nearest.hint(one, known) or f"; it writes {', '.join(sorted(known))}"
+            hint = suggestions.hint(one, known) or f"; it writes {', '.join(sorted(known))}"
             terminal.fail(f"job {name} writes no series {one!r}{hint}")
     if not known:
         for remark in past.remarks:
@@ -128,11 +128,11 @@ def _chosen(name: str, past: jobplots.Past, metric: list[str] | None) -> tuple[j
     return tuple(known[one] for one in dict.fromkeys(metric)) if metric else past.curves
 
 
-def _axis(curve: jobplots.Curve, over: str) -> Literal["step", "time"]:
+def _axis(curve: job_plots.Curve, over: str) -> Literal["step", "time"]:
     return "step" if over == "step" and curve.has_steps else "time"
 
 
-def _draw(curves: tuple[jobplots.Curve, ...], over: str, *, all_named: bool) -> None:
+def _draw(curves: tuple[job_plots.Curve, ...], over: str, *, all_named: bool) -> None:
     width = min(terminal.width(), 120)
     shown = curves if all_named else curves[:CURVES_MAX]
     for position, curve in enumerate(shown):
@@ -142,19 +142,19 @@ def _draw(curves: tuple[jobplots.Curve, ...], over: str, *, all_named: bool) -> 
         points = curve.along(axis)
         lost = len(curve.points) - len(points)
         newest = curve.points[-1][2]
-        words = f"{curve.name}: {jobplots.number(newest)} now, over "
+        words = f"{curve.name}: {job_plots.number(newest)} now, over "
         words += "steps" if axis == "step" else "seconds"
         if lost:
             words += f"; {lost} of {len(curve.points)} values are infinite or no number"
         terminal.out.print(words, markup=False, soft_wrap=True)
-        for line in jobplots.draw(points, width=width, height=HEIGHT) if points else ():
+        for line in job_plots.draw(points, width=width, height=HEIGHT) if points else ():
             terminal.out.print(line, markup=False, no_wrap=True, crop=False, overflow="ignore")
     if len(shown) < len(curves):
         rest = ", ".join(curve.name for curve in curves[len(shown) :])
         terminal.note(f"not drawn (name them with --metric): {rest}")
 
 
-def _picture(name: str, curves: tuple[jobplots.Curve, ...], over: str, path: Path) -> None:
+def _picture(name: str, curves: tuple[job_plots.Curve, ...], over: str, path: Path) -> None:
     """A PNG of them."""
     try:
         figure(name, curves, over).savefig(path, format="png")
@@ -163,14 +163,14 @@ def _picture(name: str, curves: tuple[jobplots.Curve, ...], over: str, path: Pat
     terminal.note(f"{path}: {len(curves)} series of job {name}")
 
 
-def figure(name: str, curves: tuple[jobplots.Curve, ...], over: str) -> "Figure":
+def figure(name: str, curves: tuple[job_plots.Curve, ...], over: str) -> "Figure":
     """One picture below the other, each under the name of its series."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415 - takes long
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     made = Figure(figsize=(8, 2.6 * len(curves) + 0.6), dpi=120, layout="constrained")
     FigureCanvasAgg(made)
-    made.suptitle(picturetexts.plain(f"Job {name}"), x=0.01, ha="left")
+    made.suptitle(plot_text.plain(f"Job {name}"), x=0.01, ha="left")
     for axes, curve in zip(made.subplots(len(curves), squeeze=False)[:, 0], curves, strict=True):
         axis = _axis(curve, over)
         points = curve.along(axis)
@@ -178,7 +178,7 @@ def figure(name: str, curves: tuple[jobplots.Curve, ...], over: str) -> "Figure"
         axes.plot([x for x, _ in drawn], [y for _, y in drawn], color="#0072B2", linewidth=1.2,
                   marker="." if len(points) < 50 else "")  # fmt: skip
         # above and not beside, where a long one runs into its neighbours
-        title = terminal.shortened(picturetexts.plain(curve.name), NAME_MAX, middle=True)
+        title = terminal.shortened(plot_text.plain(curve.name), NAME_MAX, middle=True)
         if drawn != points:
             title += f" (what is beyond {DRAWN_MAX:g} is drawn there)"
         axes.set_title(title, loc="left", fontsize=10)

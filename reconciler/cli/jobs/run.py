@@ -16,25 +16,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reconciler.cli import completion as completing
-from reconciler.cli import context, interrupts, terminal
-from reconciler.cli import lazy_import as lazily
-from reconciler.cli import retries as patience
-from reconciler.cli.changes import submit as changing
-from reconciler.cli.changes import submit_options as submitwords
-from reconciler.cli.jobs import wait as waiting
+from reconciler.cli import completion, context, interrupts, lazy_import, retries, terminal
+from reconciler.cli.changes import submit, submit_options
+from reconciler.cli.jobs import wait
 
 if TYPE_CHECKING:
-    from reconciler.operations.changes import job_document as authoring
-    from reconciler.operations.changes import local_changes as operations
-    from reconciler.operations.client import api_client as clients
+    from reconciler.operations.changes import job_document, local_changes
+    from reconciler.operations.client import api_client
 else:
-    authoring = lazily.module("reconciler.operations.changes.job_document")
-    operations = lazily.module("reconciler.operations.changes.local_changes")
-    clients = lazily.module("reconciler.operations.client.api_client")
+    job_document = lazy_import.module("reconciler.operations.changes.job_document")
+    local_changes = lazy_import.module("reconciler.operations.changes.local_changes")
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 #: Exit codes of ``run`` (INTERFACES): time limit, and Muster itself.
-TIMED_OUT, MUSTER_FAILED = waiting.TIMED_OUT, 125
+TIMED_OUT, MUSTER_FAILED = wait.TIMED_OUT, 125
 #: Within what time the same signal is one request.
 ONCE_S = 0.2
 #: How long after its cancellation a job may take to end before nobody waits for it any more.
@@ -61,7 +56,7 @@ def run(
     queue: Annotated[
         str | None,
         typer.Option(
-            "--queue", "-q", help="Queue.", autocompletion=completing.queues, callback=context.named
+            "--queue", "-q", help="Queue.", autocompletion=completion.queues, callback=context.named
         ),
     ] = None,
     gpus: Annotated[
@@ -69,16 +64,16 @@ def run(
     ] = None,
     cpus: Annotated[str | None, typer.Option("--cpus", "-c", help="CPUs of a task.")] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Memory of a task.")] = None,
-    nodes: submitwords.Nodes = None,
-    tasks: submitwords.Tasks = None,
-    time_limit: submitwords.TimeLimit = None,
+    nodes: submit_options.Nodes = None,
+    tasks: submit_options.Tasks = None,
+    time_limit: submit_options.TimeLimit = None,
     priority: Annotated[
         str | None, typer.Option("--priority-class", help="Priority class.")
     ] = None,
     framework: Annotated[
         str | None, typer.Option(help="torchrun, mpi, jax, …; see the kind Job.")
     ] = None,
-    clone: changing.Clone = None,
+    clone: submit.Clone = None,
     server: context.Server = None,
     token_file: context.TokenFile = None,
 ) -> None:
@@ -95,9 +90,9 @@ def run(
 
     Example: muster run --gpus 1 -- nvidia-smi
     """
-    together, placement = submitwords.spread(nodes, tasks)
-    options = authoring.JobOptions(
-        name=name or authoring.name_from(Path(command[0]).stem, secrets.token_hex(3)),
+    together, placement = submit_options.spread(nodes, tasks)
+    options = job_document.JobOptions(
+        name=name or job_document.name_from(Path(command[0]).stem, secrets.token_hex(3)),
         command=tuple(command),
         queue=queue,
         gpus=gpus,
@@ -105,16 +100,16 @@ def run(
         memory=memory,
         count=together,
         placement=placement,
-        time_limit=submitwords.time_limit(time_limit),
+        time_limit=submit_options.time_limit(time_limit),
         priority_class=priority,
         framework=framework,
     )
-    submitwords.require_values(authoring.job_text(options))
+    submit_options.require_values(job_document.job_text(options))
     raise typer.Exit(_carry_through(options, clone, server, token_file))
 
 
 def _carry_through(
-    options: authoring.JobOptions, clone: Path | None, server: str | None, token_file: str | None
+    options: job_document.JobOptions, clone: Path | None, server: str | None, token_file: str | None
 ) -> int:
     """Submit, wait and show; the status to leave with."""
     leaving = _Leaving(lambda reason: _cancel(options.name, to, reason))
@@ -124,7 +119,7 @@ def _carry_through(
         return interrupts.STATUS
     try:
         with leaving.quietly():
-            to = operations.find_target(
+            to = local_changes.find_target(
                 clone=clone, server=server, token_file=token_file, here=Path.cwd()
             )
             context.endpoint(server, token_file)  # whom nobody can ask, nobody could wait for
@@ -132,9 +127,9 @@ def _carry_through(
                 with context.controller(server, token_file) as api:
                     api.get("/v1/sync")  # before a commit that could only be left behind
         leaving.about_to_submit()
-        asked = operations.Submit(authoring.job_text(options), context.identity())
-        made = operations.carry_out([asked], to)
-        is_mine = not any(map(operations.is_there, made))
+        asked = local_changes.Submit(job_document.job_text(options), context.identity())
+        made = local_changes.carry_out([asked], to)
+        is_mine = not any(map(local_changes.is_there, made))
         terminal.note(
             f"submitted {options.name}"
             if is_mine
@@ -143,22 +138,22 @@ def _carry_through(
         leaving.submitted(is_mine=is_mine)
         for warning in (told for one in made for told in one.warnings):
             terminal.note(f"warning: {warning}")
-        changing.tell_withheld(made)
-        with submitwords.telling_of_input(), context.controller(server, token_file) as api:
-            patient = patience.Patient(api, answered=True)
+        submit.tell_withheld(made)
+        with submit_options.telling_of_input(), context.controller(server, token_file) as api:
+            patient = retries.Patient(api, answered=True)
             return leaving.status(_attend(patient, options.name))
     except _Interrupted:  # first: the others' modules may be half loaded
         return leaving.at_once(options.name)
-    except operations.ChangeError as error:
+    except local_changes.ChangeError as error:
         return leaving.without_a_job(options.name, error)
-    except waiting.VanishedError as refusal:
+    except wait.VanishedError as refusal:
         terminal.note(str(refusal))
         return leaving.status(MUSTER_FAILED)
-    except waiting.NotAppliedError:
+    except wait.NotAppliedError:
         rest = f"muster wait {options.name}, or muster cancel {options.name}"
         terminal.note(f"{options.name} starts once what git says is applied: {rest}")
         return MUSTER_FAILED
-    except waiting.ImpossibleError as impossible:
+    except wait.ImpossibleError as impossible:
         terminal.note(f"{options.name} can't start: {impossible}")
         return leaving.give_up(options.name, "it could never start", MUSTER_FAILED)
     except BrokenPipeError:  # before it ends a command here would be ended so as well
@@ -170,10 +165,10 @@ def _carry_through(
             raise
         terminal.drop_stdout()
         told = f"its output can't be written here: {error.strerror}"
-        terminal.note(f"muster: {told}; {waiting.goes_on([options.name])}")
+        terminal.note(f"muster: {told}; {wait.goes_on([options.name])}")
         return MUSTER_FAILED
-    except patience.GoneError as error:
-        terminal.note(f"muster: {error}; {waiting.goes_on([options.name])}")
+    except retries.GoneError as error:
+        terminal.note(f"muster: {error}; {wait.goes_on([options.name])}")
         return MUSTER_FAILED
     except typer.Exit:
         if leaving.asks_nobody:
@@ -191,12 +186,12 @@ def _found_there(name: str, server: str | None, token_file: str | None) -> str:
     with context.controller(server, token_file) as api:
         try:
             state = str(api.get(f"/v1/jobs/{name}")["job"]["state"])
-        except clients.ApiError as error:
+        except api_client.ApiError as error:
             if error.status != 404:  # else it is in git, and nobody has read it yet
                 raise
             state = ""
-    if state in waiting.FINISHED:
-        raise operations.ChangeError(
+    if state in wait.FINISHED:
+        raise local_changes.ChangeError(
             f"{name} is there already, and its run has ended ({state}): nothing was submitted. "
             "Choose another --name, or run it once more: "
             f"muster rerun {name} && muster wait {name}"
@@ -304,14 +299,14 @@ class _Leaving:
         self._cancelled.wait(END_S_MAX)
         return MUSTER_FAILED if self._failed else 128 + self._signal
 
-    def without_a_job(self, name: str, error: operations.ChangeError) -> int:
+    def without_a_job(self, name: str, error: local_changes.ChangeError) -> int:
         """What to leave with where submitting failed, or by chance only looks so.
 
         Raises:
             Exit: it did, and nobody asked this command to end.
         """
         if not self._signal:
-            problems = tuple(map(submitwords.by_option, error.problems))
+            problems = tuple(map(submit_options.by_option, error.problems))
             terminal.fail(str(error), MUSTER_FAILED, problems)
         if not self.is_before:  # what ended git as well: of a push nobody knows how far it came
             terminal.note(f"muster: {error}")
@@ -322,7 +317,7 @@ class _Leaving:
         if self._stage is _Stage.BEFORE:
             return 128 + self._signal
         if self._stage is _Stage.ATTACHED:
-            terminal.note(f"{waiting.goes_on([name])}; it was there before this command")
+            terminal.note(f"{wait.goes_on([name])}; it was there before this command")
             return 128 + self._signal
         if not self._cancelled.is_set():
             terminal.note(f"{name} may still run: muster cancel {name}")
@@ -333,7 +328,7 @@ class _Leaving:
     def give_up(self, name: str, reason: str, code: int) -> int:
         """Take the job back, if it is this command's; the status to leave with."""
         if self._stage is _Stage.ATTACHED:
-            terminal.note(f"{waiting.goes_on([name])}; it was there before this command")
+            terminal.note(f"{wait.goes_on([name])}; it was there before this command")
             return code
         return code if self._cancel(reason) else MUSTER_FAILED
 
@@ -351,22 +346,22 @@ class _Leaving:
             signal.pthread_kill(main, signal.SIGINT)
 
 
-def _cancel(name: str, to: operations.Target, reason: str) -> bool:
+def _cancel(name: str, to: local_changes.Target, reason: str) -> bool:
     """Take a job back that nobody waits for any more; whether that is done."""
     terminal.note(f"cancelling {name}")
     try:
-        operations.carry_out([operations.Act("cancel", name, reason)], to)
-    except operations.ChangeError as error:
+        local_changes.carry_out([local_changes.Act("cancel", name, reason)], to)
+    except local_changes.ChangeError as error:
         terminal.note(f"{name} could not be cancelled and may run on: {error}")
         return False
     return True
 
 
-def _attend(api: patience.Patient, name: str) -> int:
+def _attend(api: retries.Patient, name: str) -> int:
     """Print the job's output as it comes; its status at the end."""
-    job = waiting.until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
+    job = wait.until(api, name, lambda item: item["state"] not in NOT_STARTED, give_up=True)
     first = min((one["task"] for one in job["attempts"]), key=_place, default="")
-    if job["state"] in waiting.FINISHED and not first:
+    if job["state"] in wait.FINISHED and not first:
         terminal.note(f"{name} {job['state']}: {job['message'] or 'nothing of it has run'}")
         return status_of(job)
     for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
@@ -380,10 +375,10 @@ def _attend(api: patience.Patient, name: str) -> int:
             ):
                 sink.buffer.write(piece)
                 sink.buffer.flush()
-        except clients.ApiError as error:
+        except api_client.ApiError as error:
             terminal.note(f"its {stream} can't be read: {error}")
         if stream == "stdout":
-            job = waiting.until(api, name, lambda item: item["state"] in waiting.FINISHED)
+            job = wait.until(api, name, lambda item: item["state"] in wait.FINISHED)
     for task in sorted({attempt["task"] for attempt in job["attempts"]} - {first}, key=_place):
         _print_rest(api, name, task)
     if job["state"] != "Succeeded":
@@ -397,13 +392,13 @@ def _place(task: str) -> tuple[str, int]:
     return group, int(number)
 
 
-def _print_rest(api: patience.Patient, name: str, task: str) -> None:
+def _print_rest(api: retries.Patient, name: str, task: str) -> None:
     """What another task wrote, each line behind its name."""
     for stream, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
         query = {"stream": stream, "task": task}
         try:
             text = b"".join(api.stream(f"/v1/jobs/{name}/logs", query))
-        except clients.ApiError as error:
+        except api_client.ApiError as error:
             terminal.note(f"{stream} of {task} can't be read: {error}")
             continue
         for line in text.decode(errors="replace").splitlines():

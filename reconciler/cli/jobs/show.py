@@ -5,11 +5,8 @@ from typing import Any
 
 import typer
 
-from reconciler.cli import array_elements as elementwords
-from reconciler.cli import common_options as naming
-from reconciler.cli import context, terminal
-from reconciler.cli.jobs import job_list as joblist
-from reconciler.cli.jobs import show_usage as jobwords
+from reconciler.cli import array_elements, common_options, context, terminal
+from reconciler.cli.jobs import job_list, show_usage
 
 Json = Any
 
@@ -24,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def job(
-    name: naming.JobOrElement,
+    name: common_options.JobOrElement,
     *,
     output: context.Form = terminal.Output.TABLE,
     server: context.Server = None,
@@ -38,11 +35,11 @@ def job(
 
     Example: muster job "sweep[7]"
     """
-    name, element = elementwords.parted(name)
+    name, element = array_elements.parted(name)
     with context.controller(server, token_file) as api:
         item = api.get(f"/v1/jobs/{name}")["job"]
         if element is not None:
-            elementwords.require(item, element)
+            array_elements.require(item, element)
         evicted = []
         if any(one.get("endReason") in EVICTED for one in item["attempts"]):
             happened = api.get("/v1/events", job=name, limit=EVENTS_MAX)["items"]
@@ -58,7 +55,7 @@ def show_job(item: Json, evicted: list[Json], element: int | None = None) -> Non
     facts(item, evicted)
     attempts = item.get("attempts") or []
     if element is not None and item["array"]:
-        terminal.line(f"{'Element':<10}{elementwords.told(item, element)}", 10)
+        terminal.line(f"{'Element':<10}{array_elements.told(item, element)}", 10)
         attempts = [one for one in attempts if one.get("element") == element]
     if attempts:
         terminal.out.print()
@@ -67,7 +64,7 @@ def show_job(item: Json, evicted: list[Json], element: int | None = None) -> Non
             [_attempt_row(attempt) for attempt in attempts],
             right="TRY EXIT TIME",
         )
-        jobwords.show(attempts)
+        show_usage.show(attempts)
 
 
 def facts(item: Json, evicted: list[Json]) -> None:
@@ -76,10 +73,10 @@ def facts(item: Json, evicted: list[Json]) -> None:
         ("Job", f"{item['name']} (run {item['run']})" if item["run"] else item["name"]),
         *([("Queue", item["queue"])] if item["queue"] else []),
         ("Owner", item.get("owner") or "-"),
-        ("State", ", ".join(filter(None, (item["state"], joblist.stopping(item))))),
-        ("Times", joblist.times_of(item)),
+        ("State", ", ".join(filter(None, (item["state"], job_list.stopping(item))))),
+        ("Times", job_list.times_of(item)),
     ]
-    if told := joblist.tasks_told(item):
+    if told := job_list.tasks_told(item):
         lines.append(("Tasks", told))
     if item["array"]:
         counts = ", ".join(f"{count} {state}" for state, count in item["elements"].items())

@@ -12,19 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from reconciler.cli import array_elements as elementwords
-from reconciler.cli import completion as completing
-from reconciler.cli import context, terminal
-from reconciler.cli import lazy_import as lazily
-from reconciler.cli import retries as patience
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.cli import array_elements, completion, context, lazy_import, retries, terminal
+from reconciler.model.state import pending_reasons
 from reconciler.model.values import quantities
-from reconciler.operations.changes import held_changes as withheld
+from reconciler.operations.changes import held_changes
 
 if TYPE_CHECKING:
-    from reconciler.operations.client import api_client as clients
+    from reconciler.operations.client import api_client
 else:
-    clients = lazily.module("reconciler.operations.client.api_client")
+    api_client = lazy_import.module("reconciler.operations.client.api_client")
 
 #: Exit code of ``run`` and ``wait`` when the time is up (INTERFACES).
 TIMED_OUT = 124
@@ -66,7 +62,7 @@ class VanishedError(Exception):
 
 
 def until(
-    api: patience.Patient,
+    api: retries.Patient,
     name: str,
     condition: Any,
     ends_at: float | None = None,
@@ -91,7 +87,7 @@ def until(
         is_over = ends_at is not None and time.monotonic() >= ends_at
         try:
             job = api.get(f"/v1/jobs/{name}")["job"]
-        except clients.ApiError as error:
+        except api_client.ApiError as error:
             if error.status != 404:
                 raise
             if told and told != "unknown":
@@ -147,17 +143,17 @@ def news(reason: Json, told: str, usual: set[str]) -> str:
     return text
 
 
-def _tell_unknown(api: patience.Patient, name: str) -> None:
+def _tell_unknown(api: retries.Patient, name: str) -> None:
     """Say what is waited for where the controller does not know what was committed."""
     left = f"waiting up to {UNKNOWN_S_MAX:.0f}s for it, as for what was just committed"
-    why = withheld.revision(api.get("/v1/sync")["sync"])
+    why = held_changes.revision(api.get("/v1/sync")["sync"])
     why = f"what was just committed is not applied yet: {why}" if why else left
     terminal.note(f"{name} is not known to the controller yet; {why}")
 
 
-def _leave_unknown(api: patience.Patient, error: clients.ApiError) -> NoReturn:
+def _leave_unknown(api: retries.Patient, error: api_client.ApiError) -> NoReturn:
     """Raise what is wrong with a job that did not appear."""
-    why = withheld.revision(api.get("/v1/sync")["sync"])
+    why = held_changes.revision(api.get("/v1/sync")["sync"])
     if why:
         raise NotAppliedError(why) from error
     raise error
@@ -166,7 +162,7 @@ def _leave_unknown(api: patience.Patient, error: clients.ApiError) -> NoReturn:
 def is_impossible(reason: Json) -> bool:
     """Whether no waiting ends a reason."""
     code = reason["code"]
-    return code in IMPOSSIBLE or reasons.is_final(code, reason.get("message", ""))
+    return code in IMPOSSIBLE or pending_reasons.is_final(code, reason.get("message", ""))
 
 
 def _hopeless(job: Json) -> str:
@@ -181,7 +177,7 @@ def wait(
     names: Annotated[
         list[str],
         typer.Argument(
-            help="Names of jobs.", autocompletion=completing.jobs, callback=context.named
+            help="Names of jobs.", autocompletion=completion.jobs, callback=context.named
         ),
     ],
     *,
@@ -199,28 +195,28 @@ def wait(
     Example: muster wait train evaluate --timeout 2h
     """
     timeout_s = context.seconds("--timeout", timeout) if timeout else None
-    elementwords.whole("wait", names)
+    array_elements.whole("wait", names)
     ends_at = None if timeout_s is None else time.monotonic() + timeout_s
     span = "" if timeout_s is None else quantities.format_duration(timeout_s)
     with context.controller(server, token_file) as api:
         try:
-            failed = _ended_badly(patience.Patient(api, ends_at=ends_at), names, ends_at, span)
+            failed = _ended_badly(retries.Patient(api, ends_at=ends_at), names, ends_at, span)
         except VanishedError as error:
             terminal.fail(f"{error}; its document has left the repository")
-        except (patience.GoneError, clients.ApiError) as error:
-            if isinstance(error, clients.ApiError) and not error.unreachable:
+        except (retries.GoneError, api_client.ApiError) as error:
+            if isinstance(error, api_client.ApiError) and not error.unreachable:
                 raise
             if ends_at is not None and time.monotonic() > ends_at:
                 terminal.fail(f"not all have ended after {span}, and {error}", TIMED_OUT)
-            terminal.fail(f"{error}; {goes_on(names)}", patience.FAILED)
+            terminal.fail(f"{error}; {goes_on(names)}", retries.FAILED)
         except BrokenPipeError:
             terminal.drop_stdout()
-            terminal.fail(f"nobody reads the output any more; {goes_on(names)}", patience.FAILED)
+            terminal.fail(f"nobody reads the output any more; {goes_on(names)}", retries.FAILED)
     raise typer.Exit(terminal.ERROR if failed else terminal.DONE)
 
 
 def _ended_badly(
-    api: patience.Patient, names: list[str], ends_at: float | None, span: str
+    api: retries.Patient, names: list[str], ends_at: float | None, span: str
 ) -> list[str]:
     """Wait for jobs and tell each one's end; those that did not succeed."""
     _require_known(api, names)
@@ -235,7 +231,7 @@ def _ended_badly(
     return failed
 
 
-def _require_known(api: patience.Patient, names: list[str]) -> None:
+def _require_known(api: retries.Patient, names: list[str]) -> None:
     """Leave the command where the controller knows no job of a name.
 
     What was committed just now it may not have read: it is asked to look, and given a few seconds.
@@ -248,25 +244,25 @@ def _require_known(api: patience.Patient, names: list[str]) -> None:
         f"{', '.join(missing)} {known} not known to the controller yet; it looks at git again, for "
         f"what was just committed: {APPEAR_S_MAX:.0f}s"
     )
-    with contextlib.suppress(clients.ApiError):  # a hint: it may be looking already
+    with contextlib.suppress(api_client.ApiError):  # a hint: it may be looking already
         api.post("/v1/hooks/git")
     ends_at = time.monotonic() + APPEAR_S_MAX
     while missing and time.monotonic() < ends_at:
         time.sleep(APPEAR_EVERY_S)
         missing = _missing(api, list(missing))
     if missing:
-        why = withheld.revision(api.get("/v1/sync")["sync"])
+        why = held_changes.revision(api.get("/v1/sync")["sync"])
         first, *others = missing.values()
         terminal.fail(first, details=[*others, *([f"not applied yet: {why}"] if why else [])])
 
 
-def _missing(api: patience.Patient, names: list[str]) -> dict[str, str]:
+def _missing(api: retries.Patient, names: list[str]) -> dict[str, str]:
     """Those of some names that no job has, with what the controller says of each."""
     found = {}
     for name in names:
         try:
             api.get(f"/v1/jobs/{name}")
-        except clients.ApiError as error:
+        except api_client.ApiError as error:
             if error.status != 404:
                 raise
             found[name] = str(error)

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reconciler.cli import context, terminal
-from reconciler.cli import lazy_import as lazily
+from reconciler.cli import context, lazy_import, terminal
 
 if TYPE_CHECKING:
-    from reconciler.operations import permission_check as permissions
-    from reconciler.operations.validate import folder_check as folders
+    from reconciler.operations import permission_check
+    from reconciler.operations.validate import folder_check
 else:
-    permissions = lazily.module("reconciler.operations.permission_check")
-    folders = lazily.module("reconciler.operations.validate.folder_check")
+    permission_check = lazy_import.module("reconciler.operations.permission_check")
+    folder_check = lazy_import.module("reconciler.operations.validate.folder_check")
 
 
 def register(app: typer.Typer) -> None:
@@ -49,12 +48,12 @@ def can(
     Example: muster access can alice@example.org change NodePool/h200
     """
     try:
-        where = permissions.folder_around(Path.cwd()) if folder is None else folder
-        structure = permissions.structure_of(folders.read_folder(where))
-        decision = permissions.can(structure, email, verb, subject)
-    except permissions.WordsError as error:
+        where = permission_check.folder_around(Path.cwd()) if folder is None else folder
+        structure = permission_check.structure_of(folder_check.read_folder(where))
+        decision = permission_check.can(structure, email, verb, subject)
+    except permission_check.WordsError as error:
         terminal.fail(str(error), terminal.USAGE)
-    except (folders.RevisionError, permissions.QuestionError) as error:
+    except (folder_check.RevisionError, permission_check.QuestionError) as error:
         terminal.fail(str(error))
     with terminal.verdict():
         if output in (terminal.Output.JSON, terminal.Output.YAML):

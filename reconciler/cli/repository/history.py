@@ -11,11 +11,11 @@ from reconciler.cli import context, terminal
 from reconciler.model.values import times
 
 if TYPE_CHECKING:
-    from reconciler.operations.audit import audit_log as auditlog
+    from reconciler.operations.audit import audit_log
 else:
-    from reconciler.cli import lazy_import as lazily
+    from reconciler.cli import lazy_import
 
-    auditlog = lazily.module("reconciler.operations.audit.audit_log")
+    audit_log = lazy_import.module("reconciler.operations.audit.audit_log")
 
 Json = Any
 #: The most entries that a controller tells at once.
@@ -153,7 +153,7 @@ def verify(
     if file is not None:
         if not file.is_file():
             terminal.fail(f"there is no file {file}")
-        verdict = auditlog.Log(file).verify(first)
+        verdict = audit_log.Log(file).verify(first)
         found = _Found(verdict.lines, verdict.last, verdict.wrong, torn=verdict.torn)
         if verdict.anchor is not None and verdict.anchor.entry.dropped:
             line, dropped = verdict.anchor, verdict.anchor.entry.dropped

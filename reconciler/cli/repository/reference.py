@@ -15,8 +15,8 @@ from typing import Any
 from agents import settings
 from reconciler import metrics, package_data
 from reconciler.cli import main
-from reconciler.cli.repository import kind_fields as kindfields
-from reconciler.controller import process as daemon
+from reconciler.cli.repository import kind_fields
+from reconciler.controller import process
 from reconciler.desired.documents import schema
 from reconciler.model.documents import kinds
 
@@ -62,7 +62,7 @@ def kinds_page() -> str:
     """The text of ``kinds.md``."""
     metadata = schema.of_kind("Job")["$defs"]["Metadata"]
     parts = [HEAD, KINDS_INTRODUCTION]
-    parts.append("Every kind has:\n\n" + _table(kindfields.rows(metadata, metadata, "metadata.")))
+    parts.append("Every kind has:\n\n" + _table(kind_fields.rows(metadata, metadata, "metadata.")))
     parts += [_kind(kind) for kind in kinds.KINDS if kind not in kinds.KINDS_NOT_BUILT]
     if not kinds.KINDS_NOT_BUILT:
         return "\n".join(parts)
@@ -79,8 +79,8 @@ def kinds_page() -> str:
 
 def _kind(kind: str) -> str:
     whole = schema.of_kind(kind)
-    spec = kindfields.below_of(whole, whole["properties"]["spec"])
-    rows = list(kindfields.rows(whole, spec, "spec.")) if spec is not None else []
+    spec = kind_fields.below_of(whole, whole["properties"]["spec"])
+    rows = list(kind_fields.rows(whole, spec, "spec.")) if spec is not None else []
     lines = [f"## {kind}\n", f"{whole['description']}\n"]
     lines.append(_table(row for row in rows if len(row) > 2))
     missing = [row for row in rows if len(row) == 2]
@@ -105,7 +105,7 @@ def cli_page() -> str:
     group: Any = main.application()
     parts = [HEAD, CLI_INTRODUCTION]
     parsers: dict[str, Callable[[], argparse.ArgumentParser]] = {
-        "controller": daemon.parser,
+        "controller": process.parser,
         "agent": settings.parser,
     }
     for name, command in _commands(group):
@@ -154,9 +154,9 @@ def _parameter_row(one: Any) -> tuple[str, str, str]:
     if one.envvar:
         meaning += f" Also `{one.envvar}`."
     if one.param_type_name == "argument":
-        return f"`{one.name.upper()}`", default, kindfields.cell(meaning)
+        return f"`{one.name.upper()}`", default, kind_fields.cell(meaning)
     spelled = ", ".join(f"`{option}`" for option in sorted(one.opts, key=len, reverse=True))
-    return spelled, default, kindfields.cell(meaning)
+    return spelled, default, kind_fields.cell(meaning)
 
 
 def _parser_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, str]]:
@@ -169,7 +169,7 @@ def _parser_rows(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, st
         elif action.default not in (None, False, "", 0, []):
             default = f"`{action.default}`"
         spelled = ", ".join(f"`{option}`" for option in action.option_strings)
-        yield spelled, default, kindfields.cell(action.help or "")
+        yield spelled, default, kind_fields.cell(action.help or "")
 
 
 METRICS_INTRODUCTION = """\
@@ -198,14 +198,14 @@ def metrics_page() -> str:
             name = re.compile(rf"\b{one.name}(_bucket|_sum|_count)?\b")
             used = ", ".join(source for source, text in texts.items() if name.search(text))
             labels = ", ".join(f"`{label}`" for label in one.labels) or "—"
-            row = (f"`{one.name}`", one.kind, labels, kindfields.cell(one.help), used or "—")
+            row = (f"`{one.name}`", one.kind, labels, kind_fields.cell(one.help), used or "—")
             lines.append("| " + " | ".join(row) + " |")
         lines.append("")
     lines += ["## Labels\n", "At most so many values in one series of a page.\n"]
     lines += ["| label | means | at most |", "| --- | --- | --- |"]
     for label in metrics.LABELS.values():
         most = label.most if isinstance(label.most, int) else f"the {label.most}"
-        lines.append(f"| `{label.name}` | {kindfields.cell(label.help)} | {most} |")
+        lines.append(f"| `{label.name}` | {kind_fields.cell(label.help)} | {most} |")
     return "\n".join(lines) + "\n"
 
 

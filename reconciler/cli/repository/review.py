@@ -12,33 +12,32 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from reconciler.cli import context, terminal
-from reconciler.cli import lazy_import as lazily
+from reconciler.cli import context, lazy_import, terminal
 from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from reconciler.desired.apply import parallel_reader as reading
+    from reconciler.desired.apply import parallel_reader
     from reconciler.model import desired
-    from reconciler.operations.plan import cluster_snapshot as snapshots
-    from reconciler.operations.plan import plan_text as plantext
-    from reconciler.operations.plan import plan_types as planviews
-    from reconciler.operations.plan import planner as planning
-    from reconciler.operations.plan import pull_request_comment as plancomment
-    from reconciler.operations.plan import revisions
-    from reconciler.operations.validate import folder_check as folders
-    from reconciler.operations.validate import formats as problemforms
-    from reconciler.operations.validate import read_ahead as readahead
+    from reconciler.operations.plan import (
+        cluster_snapshot,
+        plan_text,
+        plan_types,
+        planner,
+        pull_request_comment,
+        revisions,
+    )
+    from reconciler.operations.validate import folder_check, formats, read_ahead
 else:
-    folders = lazily.module("reconciler.operations.validate.folder_check")
-    plancomment = lazily.module("reconciler.operations.plan.pull_request_comment")
-    problemforms = lazily.module("reconciler.operations.validate.formats")
-    planning = lazily.module("reconciler.operations.plan.planner")
-    plantext = lazily.module("reconciler.operations.plan.plan_text")
-    readahead = lazily.module("reconciler.operations.validate.read_ahead")
-    revisions = lazily.module("reconciler.operations.plan.revisions")
-    snapshots = lazily.module("reconciler.operations.plan.cluster_snapshot")
+    folder_check = lazy_import.module("reconciler.operations.validate.folder_check")
+    pull_request_comment = lazy_import.module("reconciler.operations.plan.pull_request_comment")
+    formats = lazy_import.module("reconciler.operations.validate.formats")
+    planner = lazy_import.module("reconciler.operations.plan.planner")
+    plan_text = lazy_import.module("reconciler.operations.plan.plan_text")
+    read_ahead = lazy_import.module("reconciler.operations.validate.read_ahead")
+    revisions = lazy_import.module("reconciler.operations.plan.revisions")
+    cluster_snapshot = lazy_import.module("reconciler.operations.plan.cluster_snapshot")
 
 
 class PlanForm(StrEnum):
@@ -93,11 +92,11 @@ def validate(
     Example: muster validate cluster-state
     """
     try:
-        found, counts = folders.check_folder(folder, staged=staged, since=since)
+        found, counts = folder_check.check_folder(folder, staged=staged, since=since)
     except revisions.RevisionError as error:
         terminal.fail(str(error))
     problems = found.status.problems
-    prefix = "" if staged else folders.place_of(folder)
+    prefix = "" if staged else folder_check.place_of(folder)
     with terminal.verdict():
         _show_problems(problems, output, prefix)
     errors = sum(problem.severity == "error" for problem in problems)
@@ -120,9 +119,9 @@ def _show_problems(problems: Sequence[desired.Problem], output: FindingForm, pre
         value = {"problems": msgspec.to_builtins(problems)}
         terminal.document(value, terminal.Output(output.value))
     elif output is FindingForm.SARIF:
-        terminal.document(problemforms.sarif(problems, prefix), terminal.Output.JSON)
+        terminal.document(formats.sarif(problems, prefix), terminal.Output.JSON)
     elif output is FindingForm.GITHUB:
-        for line in problemforms.annotations(problems, prefix):
+        for line in formats.annotations(problems, prefix):
             terminal.out.print(line, markup=False, soft_wrap=True)
     else:
         for problem in problems:
@@ -187,11 +186,11 @@ def plan(
         _note_uncommitted(repo, path)
     # what is read lives until the command ends: the collector need never walk it
     gc.disable()
-    ahead: reading.Read = {}
+    ahead: parallel_reader.Read = {}
 
     def prepare() -> None:
         _import_planning()
-        ahead.update(readahead.read(repo, path, wanted))
+        ahead.update(read_ahead.read(repo, path, wanted))
 
     snapshot, live, why = known(against, server, token_file, prepare)
     try:
@@ -201,7 +200,7 @@ def plan(
         terminal.fail(str(error))
     gc.freeze()
     gc.enable()
-    made = planning.plan(
+    made = planner.plan(
         found,
         snapshot,
         time.time(),
@@ -222,12 +221,12 @@ def _note_uncommitted(repo: Path, path: str) -> None:
         terminal.note(f"not in this plan, as it is not committed: {which}")
 
 
-def show(made: planviews.Plan, output: PlanForm, name: str) -> None:
+def show(made: plan_types.Plan, output: PlanForm, name: str) -> None:
     """Print a plan; ``name``: of the cluster, for a comment."""
     if output is PlanForm.MARKDOWN:
-        sys.stdout.write(plancomment.render(made, name))
+        sys.stdout.write(pull_request_comment.render(made, name))
     elif output is PlanForm.TEXT:
-        for line in plantext.lines(made, terminal.clocks):
+        for line in plan_text.lines(made, terminal.clocks):
             terminal.out.print(line.text, style=line.style or None, markup=False, soft_wrap=True)
     else:
         terminal.document(made, terminal.Output(output.value))
@@ -267,7 +266,7 @@ def _base(repo: Path, base: str | None, head: str, live: revisions.InForce | Non
 
 def _import_planning() -> None:
     """Import what a plan needs, which takes as long as a controller takes to tell what it knows."""
-    for module in (planning, revisions, plantext):
+    for module in (planner, revisions, plan_text):
         module.__doc__  # noqa: B018 - the first thing that is asked of a lazy module imports it
 
 
@@ -276,7 +275,7 @@ def known(
     server: str | None,
     token_file: str | None,
     meanwhile: Callable[[], object] = _import_planning,
-) -> tuple[snapshots.Snapshot | None, revisions.InForce | None, str]:
+) -> tuple[cluster_snapshot.Snapshot | None, revisions.InForce | None, str]:
     """What a controller knows, and what is in force there.
 
     Where none was named and none can be asked, None, and why; of one that gives its records only
@@ -287,18 +286,18 @@ def known(
         return endpoints.find(url or server, token_file, Path.cwd())
 
     try:
-        snapshot = snapshots.find(against, endpoint, meanwhile)
-    except snapshots.NotAllowedError as error:
+        snapshot = cluster_snapshot.find(against, endpoint, meanwhile)
+    except cluster_snapshot.NotAllowedError as error:
         why = str(error)
-    except snapshots.SnapshotError as error:
+    except cluster_snapshot.SnapshotError as error:
         if against is not None or server is not None:
             terminal.fail(str(error))
         return None, None, str(error)
     else:
-        return snapshot, planning.in_force(snapshot), ""
+        return snapshot, planner.in_force(snapshot), ""
     try:
-        jobs, structure = snapshots.standing(against, endpoint)
-    except snapshots.SnapshotError as error:
+        jobs, structure = cluster_snapshot.standing(against, endpoint)
+    except cluster_snapshot.SnapshotError as error:
         terminal.fail(str(error))
     terminal.note(f"running work is not looked at: {why}")
     return None, None if jobs is None else revisions.InForce(jobs, structure), why
@@ -317,8 +316,8 @@ def snapshot(
     Example: muster snapshot cluster.snapshot
     """
     with context.controller(server, token_file) as api:
-        data = snapshots.fetch(api)
-    live = snapshots.unpack(data, api.url).live
+        data = cluster_snapshot.fetch(api)
+    live = cluster_snapshot.unpack(data, api.url).live
     try:
         partial = file.with_name(f".{file.name}.partial")
         partial.write_bytes(data)

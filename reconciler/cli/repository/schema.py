@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 from reconciler.cli import context, terminal
-from reconciler.cli.repository import kind_fields as kindfields
+from reconciler.cli.repository import kind_fields
 from reconciler.desired.documents import schema
 from reconciler.model.documents import kinds
-from reconciler.model.values import paragraphs
-from reconciler.model.values import suggestions as nearest
+from reconciler.model.values import paragraphs, suggestions
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +49,7 @@ def show(
         names = [row[0] for row in every]
         last = below.rpartition(".")[2]
         like = [name for name in names if name.rpartition(".")[2].lower() == last.lower()]
-        hint = f"; did you mean {like[0]}?" if like else nearest.hint(below, names)
+        hint = f"; did you mean {like[0]}?" if like else suggestions.hint(below, names)
         terminal.fail(f"{kind} has no field {below}{hint}", terminal.USAGE)
     for row in rows:
         _print(row)
@@ -71,17 +70,17 @@ def _kind(word: str) -> str:
     kind = by_lower.get(word.lower()) or by_lower.get(word.lower().removesuffix("s"))
     if kind is None:
         there = ", ".join(kinds.KINDS)
-        hint = nearest.hint(word.lower(), by_lower)
+        hint = suggestions.hint(word.lower(), by_lower)
         terminal.fail(f"there is no kind {word}{hint}; there are {there}", terminal.USAGE)
     return kind
 
 
 def _rows(whole: schema.Schema) -> list[tuple[str, ...]]:
     """Field, value, default, meaning and example of all that is built."""
-    spec = kindfields.below_of(whole, whole["properties"]["spec"])
+    spec = kind_fields.below_of(whole, whole["properties"]["spec"])
     found = [
-        *kindfields.rows(whole, whole["$defs"]["Metadata"], "metadata."),
-        *(kindfields.rows(whole, spec, "spec.") if spec is not None else ()),
+        *kind_fields.rows(whole, whole["$defs"]["Metadata"], "metadata."),
+        *(kind_fields.rows(whole, spec, "spec.") if spec is not None else ()),
     ]
     return [
         tuple(cell.replace("`", "").replace("\\|", "|") for cell in row)

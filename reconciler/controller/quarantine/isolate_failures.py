@@ -14,21 +14,19 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from reconciler.core import observed_state as core_memory
-from reconciler.core.nodes import node_reports as ingest
-from reconciler.desired.apply import job_quarantine as undecided
-from reconciler.desired.apply import last_good as incumbents
+from reconciler.core import observed_state
+from reconciler.core.nodes import node_reports
+from reconciler.desired.apply import job_quarantine, last_good
 from reconciler.model import desired
-from reconciler.model.rules import review_findings as judgement
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import outcome, records
+from reconciler.model.rules import review_findings
+from reconciler.model.state import instance_records, outcome, records
 
 log = logging.getLogger("muster.loop")
 
 #: The words by which a defect is found in the log; whole clusters in tests look for them.
 MARK = desired.DEFECT
 #: The rule of the problem that a refused revision has.
-RULE = judgement.UNDECIDED
+RULE = review_findings.UNDECIDED
 #: What is told of a node of which no whole report can be decided.
 UNDECIDED = (
     f"{MARK} keeps what it reports from being decided: nothing new goes there until a report can "
@@ -55,7 +53,7 @@ class Inflow(msgspec.Struct, frozen=True):
     reports: tuple[records.NodeReport, ...] = ()
     answered: Mapping[str, float] = {}
     asked: tuple[records.OverrideRequest, ...] = ()
-    provisioned: tuple[provisioning.Result, ...] = ()
+    provisioned: tuple[instance_records.Result, ...] = ()
     #: Nodes of which nothing can be decided that they say: that they say it counts for nothing.
     unheard: frozenset[str] = frozenset()
 
@@ -74,7 +72,7 @@ class Inflow(msgspec.Struct, frozen=True):
     @property
     def is_notice(self) -> bool:
         """Whether it is no more than that a node said something (see ``pieces``)."""
-        return bool(self.reports) and all(map(ingest.tells_nothing, self.reports))
+        return bool(self.reports) and all(map(node_reports.tells_nothing, self.reports))
 
     def sources(self) -> list["Inflow"]:
         """What each person, script and node said, by itself and in order."""
@@ -158,7 +156,7 @@ class Refusal(msgspec.Struct, frozen=True):
     generation: int
     problem: desired.Problem
     incumbents: bytes
-    jobs: tuple[undecided.Undecided, ...] = ()
+    jobs: tuple[job_quarantine.Undecided, ...] = ()
 
 
 class Sifted(NamedTuple):
@@ -172,7 +170,7 @@ class Sifted(NamedTuple):
     """
 
     wanted: desired.Desired
-    apart: tuple[undecided.Undecided, ...] = ()
+    apart: tuple[job_quarantine.Undecided, ...] = ()
     defects: tuple[Exception, ...] = ()
     is_whole: bool = False
 
@@ -277,7 +275,7 @@ def _by_parts(attempt: Attempt, basis: Basis, came: Inflow, result: outcome.Outc
     return Rescue(basis, result, tuple(apart), tuple(left_out), joined(waiting))
 
 
-def put_back(came: Inflow, memory: core_memory.Memory) -> None:
+def put_back(came: Inflow, memory: observed_state.Memory) -> None:
     """Keep what came in, and was not come to, for the next cycle."""
     for report in came.reports:
         memory.add_report(report)
@@ -367,7 +365,7 @@ def refused(
     return msgspec.structs.replace(kept, status=status)
 
 
-def accepted_in(before: incumbents.Incumbents) -> desired.Desired:
+def accepted_in(before: last_good.Incumbents) -> desired.Desired:
     """What was in force before a restart, as far as it is remembered: without its jobs."""
     return desired.Desired(
         structure=before.basis.structure if before.basis else desired.Structure(),
@@ -379,7 +377,7 @@ def accepted_in(before: incumbents.Incumbents) -> desired.Desired:
     )
 
 
-def after_restart(before: desired.Desired, memory: core_memory.Memory) -> desired.Desired:
+def after_restart(before: desired.Desired, memory: observed_state.Memory) -> desired.Desired:
     """What goes on at a start by the store alone: what was in force, with the runs it knows.
 
     Those that have ended start nothing again, and stay for as long as their documents may.

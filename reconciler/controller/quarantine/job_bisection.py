@@ -13,11 +13,11 @@ from typing import Protocol
 
 import msgspec
 
-from reconciler.controller import adoption as adopting
-from reconciler.controller.quarantine import isolate_failures as containing
-from reconciler.core import observed_state as core_memory
-from reconciler.core.jobs import quarantined_jobs as asides
-from reconciler.desired.apply import job_quarantine as undecided
+from reconciler.controller import adoption
+from reconciler.controller.quarantine import isolate_failures
+from reconciler.core import observed_state
+from reconciler.core.jobs import quarantined_jobs
+from reconciler.desired.apply import job_quarantine
 from reconciler.model import desired
 from reconciler.model.state import outcome
 
@@ -29,12 +29,12 @@ SEARCH_S = 2.0
 #: So many jobs are taken for the cause, where leaving out what came in would help as well.
 FEW = 3
 UNTRIED = (
-    f"{containing.MARK} keeps some job from being decided, and this one was not come to while it "
-    "is found: it is tried in a moment"
+    f"{isolate_failures.MARK} keeps some job from being decided, and this one was not come to "
+    "while it is found: it is tried in a moment"
 )
 
 #: Decides a cycle without the jobs that are to be left out now; see ``containing.Attempt``.
-Attempt = Callable[[], containing.Got]
+Attempt = Callable[[], isolate_failures.Got]
 
 
 class Probe(Protocol):
@@ -55,7 +55,7 @@ class Search:
         self._clock = clock
         self._parts: list[list[str]] = []
         #: Those with which no cycle passes, and what each raised.
-        self.found: dict[str, undecided.Undecided] = {}
+        self.found: dict[str, job_quarantine.Undecided] = {}
         self.defects: list[Exception] = []
 
     @property
@@ -111,8 +111,8 @@ class Search:
         return last
 
     def _leave(self, name: str, wanted: desired.Desired, defect: Exception) -> None:
-        self.found[name] = undecided.Undecided(
-            name, wanted.jobs.get(name), containing.problem_of_job_aside(defect), aside=True
+        self.found[name] = job_quarantine.Undecided(
+            name, wanted.jobs.get(name), isolate_failures.problem_of_job_aside(defect), aside=True
         )
         self.defects.append(defect)
 
@@ -152,7 +152,7 @@ def blames_input(
 
 
 def told(
-    wanted: desired.Desired, found: Sequence[undecided.Undecided], generation: int
+    wanted: desired.Desired, found: Sequence[job_quarantine.Undecided], generation: int
 ) -> desired.Desired:
     """The same without jobs that were found, until who reads the repository has judged it anew."""
     problems = tuple(one.problem(one.spec.path if one.spec is not None else "") for one in found)
@@ -175,7 +175,7 @@ class InForce:
     """
 
     def __init__(
-        self, adoption: adopting.Adoption, search: Search, memory: core_memory.Memory
+        self, adoption: adoption.Adoption, search: Search, memory: observed_state.Memory
     ) -> None:
         self._adoption = adoption
         self._search = search
@@ -195,5 +195,5 @@ class InForce:
 
     def without(self, known: desired.Desired, found: Mapping[str, str]) -> desired.Desired:
         """The same without some more jobs."""
-        made = asides.without(known, {**known.aside, **found}, self._memory)
+        made = quarantined_jobs.without(known, {**known.aside, **found}, self._memory)
         return msgspec.structs.replace(made, generation=next(self.numbers)) if found else made

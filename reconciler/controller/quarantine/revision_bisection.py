@@ -10,9 +10,9 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from reconciler.controller.quarantine import isolate_failures as containing
-from reconciler.core.jobs import quarantined_jobs as asides
-from reconciler.desired.apply import job_quarantine as undecided
+from reconciler.controller.quarantine import isolate_failures
+from reconciler.core.jobs import quarantined_jobs
+from reconciler.desired.apply import job_quarantine
 from reconciler.desired.checks import dependents
 from reconciler.model import desired
 
@@ -21,19 +21,19 @@ from reconciler.model import desired
 TRIES_MAX = 64
 SEARCH_S = 2.0
 UNTRIED = (
-    f"{containing.MARK} keeps other jobs of this revision from being decided, and this one was not "
-    "come to: what was in force of it stays so, and it is tried again soon"
+    f"{isolate_failures.MARK} keeps other jobs of this revision from being decided, and this one "
+    "was not come to: what was in force of it stays so, and it is tried again soon"
 )
 
 #: What is told of a revision while its jobs are tried.
 TRYING = (
-    f"{containing.MARK} kept this revision from being decided as a whole: its structure is in "
-    "force, and its changes of jobs are tried one after another"
+    f"{isolate_failures.MARK} kept this revision from being decided as a whole: its structure is "
+    "in force, and its changes of jobs are tried one after another"
 )
 
 #: Decides a cycle by a desired state and carries it out; where that raised, nothing has happened,
 #: and what it raised comes back.
-Attempt = Callable[[desired.Desired], containing.Got]
+Attempt = Callable[[desired.Desired], isolate_failures.Got]
 
 
 def sift(
@@ -43,7 +43,7 @@ def sift(
     numbers: Iterator[int],
     *,
     clock: Callable[[], float],
-) -> containing.Sifted:
+) -> isolate_failures.Sifted:
     """Apply what can be of a revision with which no cycle passed.
 
     Args:
@@ -60,9 +60,9 @@ def sift(
     if newer.structure is not before.structure:
         # whoever reads the revision takes no structure without the queue of a job that stays
         if dependents.users_of_missing_queues(before.jobs, newer.structure):
-            return containing.Sifted(before)
+            return isolate_failures.Sifted(before)
         if not found.passes_without_jobs():
-            return containing.Sifted(before)
+            return isolate_failures.Sifted(before)
     found.halve()
     return found.sifted()
 
@@ -84,7 +84,7 @@ class _Sifting:
         self._jobs: dict[str, desired.Job] = dict(before.jobs)
         #: Of those that nothing was decided about they that have not come back.
         self._aside: dict[str, str] = {**before.aside, **newer.aside}
-        self._apart: dict[str, undecided.Undecided] = {}
+        self._apart: dict[str, job_quarantine.Undecided] = {}
         self._defects: list[Exception] = []
         #: Jobs that are left, and of which another run is in force, or none.
         self._parted: set[str] = set()
@@ -123,17 +123,17 @@ class _Sifting:
             if not self._is_blocked(name):
                 spec = self._newer.jobs.get(name)
                 is_aside = name in self._aside
-                self._apart[name] = undecided.Undecided(name, spec, UNTRIED, False, is_aside)
+                self._apart[name] = job_quarantine.Undecided(name, spec, UNTRIED, False, is_aside)
 
-    def sifted(self) -> containing.Sifted:
+    def sifted(self) -> isolate_failures.Sifted:
         """What is in force now, told as it is."""
         refused = {name: one.message for name, one in self._apart.items() if name not in self._jobs}
         blocked = [name for name in self._blocked if name not in self._jobs]
-        refused |= dict.fromkeys(blocked, undecided.BLOCKED)
+        refused |= dict.fromkeys(blocked, job_quarantine.BLOCKED)
         wanted = self._state(self._jobs, {**self._newer.refused, **refused})
         problems = tuple(
             desired.Problem(
-                containing.RULE,
+                isolate_failures.RULE,
                 "error",
                 (one.spec or self._before.jobs[name]).path,
                 one.message,
@@ -152,14 +152,14 @@ class _Sifting:
         wanted = msgspec.structs.replace(wanted, status=status)
         if not isinstance(self._attempt(wanted), Exception):
             self._last = wanted
-        return containing.Sifted(
+        return isolate_failures.Sifted(
             self._last,
             tuple(self._apart.values()),
             tuple(self._defects),
             is_whole=not self._apart,
         )
 
-    def _try(self, jobs: Mapping[str, desired.Job]) -> containing.Got:
+    def _try(self, jobs: Mapping[str, desired.Job]) -> isolate_failures.Got:
         self._tries += 1
         refused = {name: why for name, why in self._newer.refused.items() if name not in jobs}
         state = self._state(jobs, refused)
@@ -197,12 +197,12 @@ class _Sifting:
     def _leave(self, name: str, defect: Exception) -> None:
         """Keep what was in force of a job by which a cycle raised."""
         before, spec = self._before.jobs.get(name), self._newer.jobs.get(name)
-        message = containing.problem_of_job(defect, is_new=before is None)
+        message = isolate_failures.problem_of_job(defect, is_new=before is None)
         if is_aside := name in self._aside:
-            message = containing.problem_of_job_aside(defect)
+            message = isolate_failures.problem_of_job_aside(defect)
             self._aside = {**self._aside, name: message}
-        self._apart[name] = undecided.Undecided(name, spec, message, aside=is_aside)
-        if undecided.is_parted(before, spec):
+        self._apart[name] = job_quarantine.Undecided(name, spec, message, aside=is_aside)
+        if job_quarantine.is_parted(before, spec):
             self._parted.add(name)
         self._defects.append(defect)
 
@@ -243,4 +243,4 @@ def changed(
         if name in back or ((known := before.get(name)) is not spec and known != spec)
     ]
     gone = [name for name in before if name not in after]
-    return [*asides.dependencies_first(names, after), *gone]
+    return [*quarantined_jobs.dependencies_first(names, after), *gone]

@@ -8,18 +8,15 @@ does, in the cycle after, so that whatever is made right was listed before.
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import cycle_context as desk
-from reconciler.core import overrides
-from reconciler.core import rate_limits as limits
-from reconciler.core.drift import remediation as remedies
-from reconciler.core.jobs import external_kills as killings
+from reconciler.core import cycle_cache, cycle_context, overrides, rate_limits
+from reconciler.core.drift import remediation
+from reconciler.core.jobs import external_kills
 from reconciler.core.nodes import flapping, health, mismatches
 from reconciler.core.pools import provisioning
 from reconciler.model import desired
 from reconciler.model.observed import devices
 from reconciler.model.policy.drift_kinds import KINDS, Drift
-from reconciler.model.rules import redaction as quoting
+from reconciler.model.rules import redaction
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import ELEMENT_CODE, AttemptState, JobState, NodeState
 from reconciler.model.values import quantities, resources, times
@@ -39,16 +36,16 @@ _NOT_HEARD = (NodeState.UNKNOWN, NodeState.GONE)
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 
 
-class _Alike(recalls.Part):
+class _Alike(cycle_cache.Part):
     """Nodes that may be other than git has them; of all the rest it was found that they are not."""
 
-    def __init__(self, recall: recalls.Recall) -> None:
+    def __init__(self, recall: cycle_cache.Recall) -> None:
         super().__init__(recall)
         self.others: set[str] = set()
         self.missing: tuple[str, ...] = ()
         self._made_for: desired.Structure | None = None
 
-    def look(self, work: desk.Work) -> list[str]:
+    def look(self, work: cycle_context.Work) -> list[str]:
         """Names of nodes to look at, sorted."""
         structure, count = work.desired.structure, len(self.missing)
         changed = self.take_nodes({*work.nodes, *work.left_nodes})
@@ -78,7 +75,9 @@ class Found(NamedTuple):
     attempt: str = ""
 
 
-def find(work: desk.Work, queues: Iterable[outcome.QueueUsage] | None) -> tuple[Drift, ...]:
+def find(
+    work: cycle_context.Work, queues: Iterable[outcome.QueueUsage] | None
+) -> tuple[Drift, ...]:
     """Every difference now. ``queues`` None: they are as in the cycle before."""
     known = {one.key: one for one in work.observed.drift}
     found = [
@@ -92,26 +91,29 @@ def find(work: desk.Work, queues: Iterable[outcome.QueueUsage] | None) -> tuple[
     return tuple(_row(work, one, known) for one in found)
 
 
-def _row(work: desk.Work, one: Found, known: dict[str, Drift]) -> Drift:
+def _row(work: cycle_context.Work, one: Found, known: dict[str, Drift]) -> Drift:
     """A difference as it is listed."""
     kind = KINDS[one.kind]
     key = f"{one.kind}:{one.subject}"
     before = known.get(key)
-    action = limits.action_of(work.desired.structure, one.kind, one.pool)
-    stand, waits = limits.Stand(), ""
-    if one.kind == "node-check-failed" and limits.healing_of(work, one.pool, one.subject) is None:
+    action = rate_limits.action_of(work.desired.structure, one.kind, one.pool)
+    stand, waits = rate_limits.Stand(), ""
+    if (
+        one.kind == "node-check-failed"
+        and rate_limits.healing_of(work, one.pool, one.subject) is None
+    ):
         action = "report" if action == "remediate" else action
     if action == "remediate":
-        stand = limits.stand_of(work, one.kind, key, one.pool)
-        if stand.looks_at is not None and one.kind in limits.ACTED_ON:
+        stand = rate_limits.stand_of(work, one.kind, key, one.pool)
+        if stand.looks_at is not None and one.kind in rate_limits.ACTED_ON:
             if stand.looks_at > work.now:
                 work.wake(stand.looks_at)
             elif before is None:  # later nothing was found to do: only news changes that
-                work.wake(work.now + limits.LISTED_S)
+                work.wake(work.now + rate_limits.LISTED_S)
         if stand.given_up and (before is None or not before.given_up):
             work.event("RemediationGivenUp", f"{key}: {stand.text}", job=one.job, node=one.node)
         if one.kind == "node-check-failed" and _is_due(stand, work.now):
-            waits = remedies.waits_for(work, one.node, one.pool, one.subject)
+            waits = remediation.waits_for(work, one.node, one.pool, one.subject)
     return Drift(
         kind=one.kind,
         subject=one.subject,
@@ -131,11 +133,11 @@ def _row(work: desk.Work, one: Found, known: dict[str, Drift]) -> Drift:
     )
 
 
-def _is_due(stand: limits.Stand, now: float) -> bool:
+def _is_due(stand: rate_limits.Stand, now: float) -> bool:
     return stand.next_at is not None and stand.next_at <= now
 
 
-def _of_provisioners(work: desk.Work) -> Iterator[Found]:
+def _of_provisioners(work: cycle_context.Work) -> Iterator[Found]:
     """Instances, and pools of them, that are not as they were asked for."""
     for one in provisioning.differences(work):
         yield Found(one.kind, one.subject, one.message, pool=one.pool, node=one.node)
@@ -144,7 +146,7 @@ def _of_provisioners(work: desk.Work) -> Iterator[Found]:
 # --- nodes ----------------------------------------------------------------------------------
 
 
-def _of_nodes(work: desk.Work) -> Iterator[Found]:
+def _of_nodes(work: cycle_context.Work) -> Iterator[Found]:
     alike, declared = work.recall.part(_Alike), health.pool_of_node(work)
     for name in alike.look(work):
         node = None if name in work.left_nodes else work.node(name)
@@ -216,12 +218,12 @@ def _of_checks(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Found]:
         )  # fmt: skip
 
 
-def _beyond(work: desk.Work, node: str, pool: desired.Pool) -> Iterator[Found]:
+def _beyond(work: cycle_context.Work, node: str, pool: desired.Pool) -> Iterator[Found]:
     """Tasks on GPUs that the pool of their node declares no more."""
     for attempt in sorted(work.attempts_of_node(node), key=lambda one: one.id):
         one = mismatches.held(attempt, pool)
         if one is not None:
-            subject = killings.subject(attempt, is_array=_is_array(work, attempt.job))
+            subject = external_kills.subject(attempt, is_array=_is_array(work, attempt.job))
             yield Found(
                 one.kind, subject, one.message, one.wanted, one.found,
                 pool=pool.name, node=node, job=attempt.job, attempt=attempt.id,
@@ -263,7 +265,7 @@ def _who(process: devices.GpuProcess) -> str:
 # --- tasks ----------------------------------------------------------------------------------
 
 
-def _of_attempts(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
+def _of_attempts(work: cycle_context.Work, known: dict[str, Drift]) -> Iterator[Found]:
     """Tasks that somebody ended, and tasks that do not start where they were given to."""
     yield from _killed(work, known)
     listed = [row.attempt for row in known.values() if row.kind == "task-missing"]
@@ -279,8 +281,9 @@ def _of_attempts(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
         if node is None or node.boot_id != attempt.boot_id:
             continue
         if node.last_report_at >= attempt.assigned_at + START_WITHIN_S:
+            is_array = _is_array(work, attempt.job)
             yield Found(
-                "task-missing", killings.subject(attempt, is_array=_is_array(work, attempt.job)),
+                "task-missing", external_kills.subject(attempt, is_array=is_array),
                 f"given to {attempt.node} at {times.format_time(attempt.assigned_at)}, which "
                 "reports and does not have it",
                 "running", "absent",
@@ -288,15 +291,15 @@ def _of_attempts(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
             )  # fmt: skip
 
 
-def _killed(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
+def _killed(work: cycle_context.Work, known: dict[str, Drift]) -> Iterator[Found]:
     """Tasks that somebody ended, until they run again or are wanted no more."""
     now: dict[str, Found] = {}
     for attempt in work.attempts.values():
         before = work.observed.attempts.get(attempt.id)
         ended_before = before is not None and before.state is AttemptState.ENDED
-        if not killings.was_killed(attempt) or ended_before:
+        if not external_kills.was_killed(attempt) or ended_before:
             continue
-        subject = killings.subject(attempt, is_array=_is_array(work, attempt.job))
+        subject = external_kills.subject(attempt, is_array=_is_array(work, attempt.job))
         message = f"signal {attempt.signal} ended it on {attempt.node}, and Muster sent none"
         now[subject] = Found(
             "task-killed", subject, message, "running", f"ended by signal {attempt.signal}",
@@ -312,7 +315,7 @@ def _killed(work: desk.Work, known: dict[str, Drift]) -> Iterator[Found]:
     yield from now.values()
 
 
-def _still_missing(work: desk.Work, row: Drift) -> bool:
+def _still_missing(work: cycle_context.Work, row: Drift) -> bool:
     """Whether a task that was ended does not run again though its job wants it to.
 
     Where the job has ended by it, or its element has, nothing is left to want: the difference is
@@ -344,7 +347,7 @@ def _runs(attempt: records.AttemptRecord) -> bool:
     return attempt.state in (AttemptState.RUNNING, AttemptState.STOPPING, AttemptState.ENDED)
 
 
-def _is_array(work: desk.Work, job: str) -> bool:
+def _is_array(work: cycle_context.Work, job: str) -> bool:
     draft = work.drafts.get(job)
     record = work.observed.jobs.get(job)
     spec = draft.spec if draft else record.spec if record else None
@@ -354,7 +357,9 @@ def _is_array(work: desk.Work, job: str) -> bool:
 # --- queues, overrides, git -----------------------------------------------------------------
 
 
-def _of_queues(work: desk.Work, queues: Iterable[outcome.QueueUsage] | None) -> Iterator[Found]:
+def _of_queues(
+    work: cycle_context.Work, queues: Iterable[outcome.QueueUsage] | None
+) -> Iterator[Found]:
     if queues is None:
         for row in work.observed.drift:
             if row.kind == "queue-over-limit":
@@ -377,7 +382,7 @@ def _of_queues(work: desk.Work, queues: Iterable[outcome.QueueUsage] | None) -> 
             yield Found("queue-over-limit", usage.name, message, asked, has)
 
 
-def _of_overrides(work: desk.Work) -> Iterator[Found]:
+def _of_overrides(work: cycle_context.Work) -> Iterator[Found]:
     signed = work.desired.structure.settings.verification == "required"
     for one in work.overrides:
         described = f"{overrides.describe(one)}; {overrides.settled_by(one, signed=signed)}"
@@ -398,7 +403,7 @@ def _of_overrides(work: desk.Work) -> Iterator[Found]:
 def _why(status: desired.SyncStatus) -> str:
     """Why the newest revision is not in force, with the first error and how many there are more."""
     errors = [
-        quoting.unquoted(one).text()  # everybody who may look sees it
+        redaction.unquoted(one).text()  # everybody who may look sees it
         for one in status.problems
         if one.severity == "error" and one.message != status.message
     ]

@@ -7,12 +7,10 @@ goes to it as an order that it carries out once; what became of it comes back wi
 from collections.abc import Callable
 from typing import cast
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import rate_limits as limits
-from reconciler.core.jobs import lifecycle
-from reconciler.core.jobs import running_gangs as held
+from reconciler.core import cycle_context, rate_limits
+from reconciler.core.jobs import lifecycle, running_gangs
 from reconciler.core.pools import provisioning
-from reconciler.core.quota import over_limit as overfull
+from reconciler.core.quota import over_limit
 from reconciler.model.policy.drift_kinds import (
     HEALING_VERBS,
     IDLE_VERBS,
@@ -39,7 +37,7 @@ NAMED_MAX = 3
 EVICT_MAX = 200
 
 
-def apply(work: desk.Work) -> None:
+def apply(work: cycle_context.Work) -> None:
     """Take up what nodes tell of their orders, and order what is due."""
     before = work.observed.remedies
     if not before and not any(row.action == "remediate" for row in work.observed.drift):
@@ -51,10 +49,10 @@ def apply(work: desk.Work) -> None:
             _end(work, one, "lost", f"{one.node} has not told what became of it")
         elif one.open:
             work.wake(lost_at)
-    work.forget_remedies(work.now - limits.REMEMBER_S, limits.REMEDIES_MAX)
+    work.forget_remedies(work.now - rate_limits.REMEMBER_S, rate_limits.REMEDIES_MAX)
     for row in work.observed.drift:
         remedy = _REMEDIES.get(row.kind)
-        if remedy is not None and limits.may_begin(work, row.kind, row.key, row.pool):
+        if remedy is not None and rate_limits.may_begin(work, row.kind, row.key, row.pool):
             remedy(work, row)
     was_open = {one.id: one.node for one in before if one.open}
     is_open = {one.id: one.node for one in work.remedies if one.open}
@@ -63,7 +61,7 @@ def apply(work: desk.Work) -> None:
         work.actions.append(outcome.TellRemedies(node))
 
 
-def _take_reports(work: desk.Work) -> None:
+def _take_reports(work: cycle_context.Work) -> None:
     known = {one.id: one for one in work.remedies if one.open}
     for report in work.observed.reports:
         for told in report.remedies:
@@ -71,17 +69,17 @@ def _take_reports(work: desk.Work) -> None:
             if one is None or one.node != report.node:
                 continue
             state: RemedyState = "done" if told.done else "failed"
-            _end(work, one, state, limits.shorten(told.message))
+            _end(work, one, state, rate_limits.shorten(told.message))
 
 
-def _end(work: desk.Work, one: Remedy, state: RemedyState, message: str) -> None:
+def _end(work: cycle_context.Work, one: Remedy, state: RemedyState, message: str) -> None:
     """A try is over; a node that was kept out by it alone is looked at again."""
     work.end_remedy(one, state, message)
     if one.verb in IDLE_VERBS:
         work.wake(work.now)
 
 
-def _end_process(work: desk.Work, row: Drift) -> None:
+def _end_process(work: cycle_context.Work, row: Drift) -> None:
     """Have the node end a process that holds a device of its and is no task's."""
     node = work.node(row.node)
     if node is None:
@@ -91,7 +89,7 @@ def _end_process(work: desk.Work, row: Drift) -> None:
             _order(
                 work,
                 row,
-                limits.begin(
+                rate_limits.begin(
                     work,
                     "end-process",
                     row.key,
@@ -105,15 +103,15 @@ def _end_process(work: desk.Work, row: Drift) -> None:
             return
 
 
-def _tell(work: desk.Work, row: Drift) -> None:
+def _tell(work: cycle_context.Work, row: Drift) -> None:
     """Tell a node its whole set again, where it has not taken up an attempt."""
     attempt = work.attempt(row.attempt)
     if attempt is not None and attempt.state is AttemptState.ASSIGNED:
-        _order(work, row, limits.begin(work, "tell", row.key, row.pool))
+        _order(work, row, rate_limits.begin(work, "tell", row.key, row.pool))
         work.actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
 
 
-def _evict(work: desk.Work, row: Drift) -> None:
+def _evict(work: cycle_context.Work, row: Drift) -> None:
     """Tell preemptible work of an overfull queue to leave, the newest first."""
     queue = work.desired.structure.queues.get(row.subject)
     if queue is None:
@@ -121,14 +119,14 @@ def _evict(work: desk.Work, row: Drift) -> None:
     running = (
         (attempt, spec)
         for attempt in work.live_attempts()
-        if (spec := held.spec_of(work, attempt.job)) is not None
+        if (spec := running_gangs.spec_of(work, attempt.job)) is not None
     )
-    over, elements = overfull.excess(work.desired.structure, queue, running)
+    over, elements = over_limit.excess(work.desired.structure, queue, running)
     if all(amount <= 0 for amount in over):
         return  # what has to leave is leaving already
-    chosen = overfull.choose(over, elements, EVICT_MAX)
+    chosen = over_limit.choose(over, elements, EVICT_MAX)
     message = "" if chosen else "nothing of what runs there may be made to leave"
-    _order(work, row, limits.begin(work, "evict", row.key, row.pool, message=message))
+    _order(work, row, rate_limits.begin(work, "evict", row.key, row.pool, message=message))
     for element in chosen:
         draft = work.draft(element.job)
         if draft is not None and draft.note(element.element).verdict is None:
@@ -139,13 +137,13 @@ def _evict(work: desk.Work, row: Drift) -> None:
             lifecycle.settle(work, draft)
 
 
-def _heal(work: desk.Work, row: Drift) -> None:
+def _heal(work: cycle_context.Work, row: Drift) -> None:
     """Have a node do what its pool says about a failed check, one after another.
 
     A node that a person has drained is left to that person; one on which something runs is
     waited for, as it takes nothing new.
     """
-    node, healing = work.node(row.node), limits.healing_of(work, row.pool, row.subject)
+    node, healing = work.node(row.node), rate_limits.healing_of(work, row.pool, row.subject)
     if node is None or healing is None or node.state is not NodeState.UNHEALTHY:
         return
     if waits_for(work, row.node, row.pool, row.subject):
@@ -159,7 +157,7 @@ def _heal(work: desk.Work, row: Drift) -> None:
     if healing.verb == "replace":
         _replace(work, row, found.message)
         return
-    remedy = limits.begin(
+    remedy = rate_limits.begin(
         work,
         cast("RemedyVerb", healing.verb),
         row.key,
@@ -172,9 +170,9 @@ def _heal(work: desk.Work, row: Drift) -> None:
     _order(work, row, remedy)
 
 
-def waits_for(work: desk.Work, name: str, pool: str, subject: str) -> str:
+def waits_for(work: cycle_context.Work, name: str, pool: str, subject: str) -> str:
     """What a remedy of a failed check waits for that limits would let begin; empty: for nothing."""
-    node, healing = work.node(name), limits.healing_of(work, pool, subject)
+    node, healing = work.node(name), rate_limits.healing_of(work, pool, subject)
     declared = work.desired.structure.pools.get(pool)
     if node is None or healing is None or declared is None:
         return ""
@@ -192,7 +190,7 @@ def waits_for(work: desk.Work, name: str, pool: str, subject: str) -> str:
     return ""
 
 
-def _busy(work: desk.Work, pool: str) -> set[str]:
+def _busy(work: cycle_context.Work, pool: str) -> set[str]:
     """Nodes of a pool on which something is done, or whose machines are leaving to be replaced."""
     leaving = {
         one.node
@@ -210,22 +208,22 @@ def _busy(work: desk.Work, pool: str) -> set[str]:
     return busy
 
 
-def _replace(work: desk.Work, row: Drift, why: str) -> None:
+def _replace(work: cycle_context.Work, row: Drift, why: str) -> None:
     """Have the provisioner make the machine behind a node anew; from here on that is its work."""
-    remedy = limits.begin(work, "replace", row.key, row.pool, node=row.node)
+    remedy = rate_limits.begin(work, "replace", row.key, row.pool, node=row.node)
     _order(work, row, remedy)
     check = row.subject.rpartition("/")[2]
     refused = provisioning.replace(work, row.node, f"{check} has failed: {why}")
     work.end_remedy(remedy, "failed" if refused else "done", refused)
 
 
-def _order(work: desk.Work, row: Drift, remedy: Remedy) -> None:
+def _order(work: cycle_context.Work, row: Drift, remedy: Remedy) -> None:
     message = f"{row.key}: {remedy.verb}"
     work.event("RemedyBegun", message, job=row.job, node=row.node, attempt=row.attempt)
 
 
 #: What is done by this module, by kind of difference; the life cycle does others.
-_REMEDIES: dict[str, Callable[[desk.Work, Drift], None]] = {
+_REMEDIES: dict[str, Callable[[cycle_context.Work, Drift], None]] = {
     "gpu-process-foreign": _end_process,
     "task-missing": _tell,
     "queue-over-limit": _evict,

@@ -7,8 +7,7 @@ left. One that fails by itself spends a retry. Jobs whose tasks have to stay tho
 
 import msgspec
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import job_draft as drafts
+from reconciler.core import cycle_context, job_draft
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason
@@ -46,7 +45,7 @@ def gpu_seconds(attempt: records.AttemptRecord) -> float:
     return attempt.resources.gpu_milli / 1000 * max(0.0, attempt.ended_at - attempt.started_at)
 
 
-def let_go(work: desk.Work, draft: drafts.JobDraft, element: int) -> None:
+def let_go(work: cycle_context.Work, draft: job_draft.JobDraft, element: int) -> None:
     """Part with tasks that have left, where the element goes on without them."""
     spec = draft.spec
     attempts = [a for a in work.attempts_of_element(spec.name, element) if not a.concluded]
@@ -70,7 +69,7 @@ def let_go(work: desk.Work, draft: drafts.JobDraft, element: int) -> None:
             work.wake_schedule(since + grace_s)
 
 
-def _may_leave(draft: drafts.JobDraft, element: int, attempt: records.AttemptRecord) -> bool:
+def _may_leave(draft: job_draft.JobDraft, element: int, attempt: records.AttemptRecord) -> bool:
     """Whether the end of a task is no reason to end the whole element."""
     if attempt.stop is not None or attempt.end_reason in LOSSES:
         return True
@@ -78,7 +77,10 @@ def _may_leave(draft: drafts.JobDraft, element: int, attempt: records.AttemptRec
 
 
 def _part(
-    work: desk.Work, draft: drafts.JobDraft, element: int, attempt: records.AttemptRecord
+    work: cycle_context.Work,
+    draft: job_draft.JobDraft,
+    element: int,
+    attempt: records.AttemptRecord,
 ) -> None:
     note = draft.note(element)
     failed = attempt.stop is None and attempt.end_reason not in LOSSES
@@ -92,7 +94,7 @@ def _part(
     )
     work.renew_attempt(attempt, concluded=True)
     if attempt.end_reason not in LOSSES and (used := gpu_seconds(attempt)):
-        work.ended.append(desk.Ended(draft.spec, used))
+        work.ended.append(cycle_context.Ended(draft.spec, used))
     how = attempt.end_reason.value if attempt.end_reason else "unknown"
     work.event(
         "TaskLeft",

@@ -5,13 +5,15 @@ A task of such a gang is sent to its node with the word that it is to hold. It s
 states of attempts alone, so that a controller that begins knows it too.
 """
 
-from reconciler.core import cycle_context as desk
+from reconciler.core import cycle_context
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState
 
 
-def release(work: desk.Work, spec: desired.Job, attempts: list[records.AttemptRecord]) -> None:
+def release(
+    work: cycle_context.Work, spec: desired.Job, attempts: list[records.AttemptRecord]
+) -> None:
     """Have a gang go whose last task has become ready in this cycle."""
     if not spec.waits_for_images or any(one.lacks_image for one in attempts):
         return

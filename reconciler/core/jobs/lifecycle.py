@@ -7,14 +7,10 @@ left, the *conclusion*: the element has succeeded, has failed for good, or waits
 
 import msgspec
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import job_draft as drafts
-from reconciler.core import rate_limits as limits
-from reconciler.core.jobs import elastic_jobs as resizing
-from reconciler.core.jobs import external_kills as killings
-from reconciler.core.jobs import gang_barrier as barriers
+from reconciler.core import cycle_context, job_draft, rate_limits
+from reconciler.core.jobs import elastic_jobs, external_kills, gang_barrier
 from reconciler.model import desired
-from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.observed import task_reports
 from reconciler.model.state import records
 from reconciler.model.state.states import ELEMENT_CODE, AttemptState, EndReason, JobState
 from reconciler.model.values import quantities
@@ -52,7 +48,7 @@ LOSSES_UNPUNISHED = 3
 LOSS_WAIT_S_MAX = 60.0
 
 
-def progress(work: desk.Work) -> None:
+def progress(work: cycle_context.Work) -> None:
     """Judge every try under way, then what time, holds and removals do to each job."""
     restless = work.recall.restless(work.now, work.touched_jobs())
     for name in sorted(name for name in restless if work.has_attempts(name)):
@@ -77,9 +73,9 @@ def progress(work: desk.Work) -> None:
             settle(work, draft)
 
 
-def _rest(work: desk.Work, draft: drafts.JobDraft) -> None:
+def _rest(work: cycle_context.Work, draft: job_draft.JobDraft) -> None:
     """Where judging a job has changed nothing, it need not be judged again before its time."""
-    if draft.changed or resizing.is_resizable(draft.spec):
+    if draft.changed or elastic_jobs.is_resizable(draft.spec):
         return
     moments = []
     if draft.spec.deadline is not None and draft.spec.deadline > work.now:
@@ -94,7 +90,7 @@ def _rest(work: desk.Work, draft: drafts.JobDraft) -> None:
     work.recall.rest(draft.spec.name, min(moments, default=None))
 
 
-def progress_successors(work: desk.Work) -> None:
+def progress_successors(work: cycle_context.Work) -> None:
     """What time and holds do to runs that began only after ``progress``."""
     for name in list(work.finished_now):
         draft = work.drafts.get(name)
@@ -103,7 +99,7 @@ def progress_successors(work: desk.Work) -> None:
             settle(work, draft)
 
 
-def _needs_attention(work: desk.Work, record: records.JobRecord) -> bool:
+def _needs_attention(work: cycle_context.Work, record: records.JobRecord) -> bool:
     """Whether time, a removal or a hold changes a watched job of which there is no news."""
     spec = record.spec
     if spec.deadline is not None:
@@ -113,7 +109,7 @@ def _needs_attention(work: desk.Work, record: records.JobRecord) -> bool:
     return record.removed or spec.suspend is not (record.state is JobState.HELD)
 
 
-def _enforce(work: desk.Work, draft: drafts.JobDraft) -> None:
+def _enforce(work: cycle_context.Work, draft: job_draft.JobDraft) -> None:
     """Removal, deadline, hold: each ends all of a job."""
     spec = draft.spec
     if spec.deadline is not None and spec.deadline > work.now:
@@ -128,11 +124,14 @@ def _enforce(work: desk.Work, draft: drafts.JobDraft) -> None:
 
 
 def _end_all(
-    work: desk.Work, draft: drafts.JobDraft, reason: EndReason, waiting_become: JobState | None
+    work: cycle_context.Work,
+    draft: job_draft.JobDraft,
+    reason: EndReason,
+    waiting_become: JobState | None,
 ) -> None:
-    if waiting_become is not None and draft.elements.count(drafts.PENDING):
+    if waiting_become is not None and draft.elements.count(job_draft.PENDING):
         for element, code in enumerate(draft.elements):
-            if code == drafts.PENDING:
+            if code == job_draft.PENDING:
                 draft.set_element(element, waiting_become)
                 draft.set_note(element, None)
     for element in work.elements_with_attempts(draft.spec.name):
@@ -140,8 +139,8 @@ def _end_all(
 
 
 def give_verdict(
-    work: desk.Work,
-    draft: drafts.JobDraft,
+    work: cycle_context.Work,
+    draft: job_draft.JobDraft,
     element: int,
     reason: EndReason,
     by: str = "",
@@ -162,13 +161,13 @@ def give_verdict(
     for attempt in attempts:
         if attempt.state is not AttemptState.ENDED and attempt.stop is None:
             told = reason if reason in _SOFT else EndReason.SIBLING_ENDED
-            order = desk.stop_order(work, draft.spec, attempt, told, by)
+            order = cycle_context.stop_order(work, draft.spec, attempt, told, by)
             work.order_stop(attempt, msgspec.structs.replace(order, moving=moving))
 
 
 def dismiss(
-    work: desk.Work,
-    draft: drafts.JobDraft,
+    work: cycle_context.Work,
+    draft: job_draft.JobDraft,
     element: int,
     leaving: set[tuple[str, int]],
     by: str = "",
@@ -176,17 +175,17 @@ def dismiss(
     """Tell some tasks (group, index) of an element to leave; it goes on with the others."""
     for attempt in work.attempts_of_element(draft.spec.name, element):
         if (attempt.group, attempt.index) in leaving:
-            order = desk.stop_order(work, draft.spec, attempt, EndReason.PREEMPTED, by)
+            order = cycle_context.stop_order(work, draft.spec, attempt, EndReason.PREEMPTED, by)
             work.order_stop(attempt, order)
 
 
-def _judge(work: desk.Work, draft: drafts.JobDraft, element: int) -> None:
+def _judge(work: cycle_context.Work, draft: job_draft.JobDraft, element: int) -> None:
     """Look at one element's try: does it run, has it failed, has it ended, is its time up?"""
     attempts = _under_way(work, draft, element)
-    if not attempts or draft.elements[element] not in drafts.LIVE_CODES:
+    if not attempts or draft.elements[element] not in job_draft.LIVE_CODES:
         return
-    if resizing.is_resizable(draft.spec) and draft.note(element).verdict is None:
-        resizing.let_go(work, draft, element)
+    if elastic_jobs.is_resizable(draft.spec) and draft.note(element).verdict is None:
+        elastic_jobs.let_go(work, draft, element)
         attempts = _under_way(work, draft, element)
     fault = next((a for a in attempts if _is_fault(a)), None)
     if fault is not None and draft.note(element).verdict is None:
@@ -195,7 +194,7 @@ def _judge(work: desk.Work, draft: drafts.JobDraft, element: int) -> None:
     if all(attempt.state is AttemptState.ENDED for attempt in attempts):
         _conclude(work, draft, element, attempts)
         return
-    barriers.release(work, draft.spec, attempts)
+    gang_barrier.release(work, draft.spec, attempts)
     if all(attempt.started_at is not None for attempt in attempts):
         draft.set_element(element, JobState.RUNNING)
         _note_start(draft, attempts)
@@ -206,7 +205,7 @@ def _judge(work: desk.Work, draft: drafts.JobDraft, element: int) -> None:
         work.wake(ends_at)
 
 
-def _note_start(draft: drafts.JobDraft, attempts: list[records.AttemptRecord]) -> None:
+def _note_start(draft: job_draft.JobDraft, attempts: list[records.AttemptRecord]) -> None:
     """Note when a job first ran: all tasks of a try did, however short."""
     times = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
     if draft.started_at is None and len(times) == len(attempts):
@@ -214,7 +213,7 @@ def _note_start(draft: drafts.JobDraft, attempts: list[records.AttemptRecord]) -
 
 
 def _time_is_up_at(
-    draft: drafts.JobDraft, element: int, attempts: list[records.AttemptRecord]
+    draft: job_draft.JobDraft, element: int, attempts: list[records.AttemptRecord]
 ) -> float | None:
     """When the time limit of a try ends it; None: none does."""
     if draft.note(element).verdict is not None:
@@ -232,7 +231,7 @@ def time_is_up_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> f
 
 
 def _under_way(
-    work: desk.Work, draft: drafts.JobDraft, element: int
+    work: cycle_context.Work, draft: job_draft.JobDraft, element: int
 ) -> list[records.AttemptRecord]:
     """The attempts of a try without those that left it while it goes on."""
     attempts = work.attempts_of_element(draft.spec.name, element)
@@ -247,8 +246,8 @@ def _is_fault(attempt: records.AttemptRecord) -> bool:
 
 
 def _conclude(
-    work: desk.Work,
-    draft: drafts.JobDraft,
+    work: cycle_context.Work,
+    draft: job_draft.JobDraft,
     element: int,
     attempts: list[records.AttemptRecord],
 ) -> None:
@@ -257,11 +256,14 @@ def _conclude(
     verdict = note.verdict
     if verdict in _SOFT and not any(_is_fault(attempt) for attempt in attempts):
         verdict = None
-    if verdict is EndReason.EXITED and any(a.end_reason in resizing.LOSSES for a in attempts):
+    if verdict is EndReason.EXITED and any(a.end_reason in elastic_jobs.LOSSES for a in attempts):
         verdict = EndReason.NODE_LOST  # ranks fail when a sibling's node is gone: its fault
     if verdict is EndReason.EXITED and _is_made_right(work, draft, attempts):
         verdict = EndReason.LOST
-    tries, saved = desk.try_number_of(attempts, note), desk.newest_saved(attempts, note)
+    tries, saved = (
+        cycle_context.try_number_of(attempts, note),
+        cycle_context.newest_saved(attempts, note),
+    )
     _note_start(draft, attempts)
     for attempt in attempts:
         work.renew_attempt(attempt, concluded=True)
@@ -291,41 +293,41 @@ def _conclude(
 
 
 def _is_made_right(
-    work: desk.Work, draft: drafts.JobDraft, attempts: list[records.AttemptRecord]
+    work: cycle_context.Work, draft: job_draft.JobDraft, attempts: list[records.AttemptRecord]
 ) -> bool:
     """Whether a try that somebody else ended starts again by policy, and spends no retry."""
     first = min(attempts, key=_blame)
-    if draft.removed or not killings.was_killed(first):
+    if draft.removed or not external_kills.was_killed(first):
         return False
     is_array = draft.spec.array_count is not None
-    cause = f"task-killed:{killings.subject(first, is_array=is_array)}"
+    cause = f"task-killed:{external_kills.subject(first, is_array=is_array)}"
     pool = work.pool_of(first.node)
-    if not limits.may_begin(work, "task-killed", cause, pool):
+    if not rate_limits.may_begin(work, "task-killed", cause, pool):
         return False
-    limits.begin(work, "retry", cause, pool)
+    rate_limits.begin(work, "retry", cause, pool)
     message = f"{cause}: signal {first.signal} ended it; it starts again"
     work.event("RemedyBegun", message, job=draft.spec.name, attempt=first.id)
     return True
 
 
 def _account(
-    work: desk.Work,
+    work: cycle_context.Work,
     spec: desired.Job,
     attempts: list[records.AttemptRecord],
     *,
     succeeded: bool,
 ) -> None:
     """Note what a try used, for budgets and run times; what a node lost is given back."""
-    lost = any(attempt.end_reason in resizing.LOSSES for attempt in attempts)
+    lost = any(attempt.end_reason in elastic_jobs.LOSSES for attempt in attempts)
     times = [
         (a.started_at, a.ended_at)
         for a in attempts
         if a.started_at is not None and a.ended_at is not None
     ]
     ran_s = max(e for _, e in times) - min(s for s, _ in times) if times and succeeded else None
-    gpu_s = 0.0 if lost else sum(map(resizing.gpu_seconds, attempts))
+    gpu_s = 0.0 if lost else sum(map(elastic_jobs.gpu_seconds, attempts))
     if gpu_s or ran_s is not None:
-        work.ended.append(desk.Ended(spec, gpu_s, ran_s))
+        work.ended.append(cycle_context.Ended(spec, gpu_s, ran_s))
 
 
 def _blame(attempt: records.AttemptRecord) -> tuple[bool, float]:
@@ -346,17 +348,17 @@ def _why(spec: desired.Job, attempt: records.AttemptRecord) -> str:
 
 
 def _wait_again(
-    work: desk.Work,
-    draft: drafts.JobDraft,
+    work: cycle_context.Work,
+    draft: job_draft.JobDraft,
     element: int,
     *,
     verdict: EndReason,
     tries: int,
     moved: bool,
-    saved: taskwords.Saved | None,
+    saved: task_reports.Saved | None,
 ) -> None:
     note = draft.note(element)
-    losses = note.losses + 1 if verdict in resizing.LOSSES else 0
+    losses = note.losses + 1 if verdict in elastic_jobs.LOSSES else 0
     wait_s = _after_losses_s(losses)
     draft.set_element(element, JobState.PENDING)
     draft.set_note(
@@ -375,12 +377,12 @@ def _wait_again(
 
 
 def _retry(
-    work: desk.Work,
-    draft: drafts.JobDraft,
+    work: cycle_context.Work,
+    draft: job_draft.JobDraft,
     element: int,
     *,
     tries: int,
-    saved: taskwords.Saved | None,
+    saved: task_reports.Saved | None,
 ) -> None:
     note = draft.note(element)
     retries = draft.spec.retries
@@ -420,21 +422,21 @@ def backoff_s(note: records.ElementNote, retries: desired.Retries) -> float:
     return max(retry_s, _after_losses_s(note.losses))
 
 
-def settle(work: desk.Work, draft: drafts.JobDraft) -> None:
+def settle(work: cycle_context.Work, draft: job_draft.JobDraft) -> None:
     """Derive the job's state from its elements."""
     if draft.finished:
         return
     counts = draft.elements.count
-    if counts(drafts.RUNNING):
+    if counts(job_draft.RUNNING):
         work.set_job_state(draft, JobState.RUNNING)
-    elif counts(drafts.STARTING):
+    elif counts(job_draft.STARTING):
         work.set_job_state(draft, JobState.STARTING)
     elif sum(map(counts, _ENDED.values())) == len(draft.elements):
         for state in (JobState.FAILED, JobState.TIMED_OUT, JobState.CANCELLED):
             if counts(_ENDED[state]):
                 work.set_job_state(draft, state, draft.message)
                 return
-        if draft.message.startswith(drafts.LATE):
+        if draft.message.startswith(job_draft.LATE):
             draft.message = ""  # it was met after all, or nobody minds any more
         work.set_job_state(draft, JobState.SUCCEEDED)
     elif draft.spec.suspend:

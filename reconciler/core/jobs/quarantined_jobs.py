@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import observed_state as core_memory
+from reconciler.core import cycle_context, observed_state
 from reconciler.core.jobs import lifecycle
 from reconciler.model import desired
 from reconciler.model.state import records
@@ -26,7 +25,7 @@ WAITS = (
 
 
 def without(
-    wanted: desired.Desired, aside: Mapping[str, str], memory: core_memory.Memory
+    wanted: desired.Desired, aside: Mapping[str, str], memory: observed_state.Memory
 ) -> desired.Desired:
     """What git asks for, but for some jobs and those that have not begun and depend on them.
 
@@ -55,7 +54,7 @@ def without(
     )
 
 
-def end_overdue(work: desk.Work) -> None:
+def end_overdue(work: cycle_context.Work) -> None:
     """Tell tasks of jobs that are left out to leave when their time is up, and wake for that."""
     for name, record in sorted(work.observed.aside.items()):
         for element in work.elements_with_attempts(name):
@@ -67,7 +66,7 @@ def end_overdue(work: desk.Work) -> None:
                 work.wake(ends_at)
                 continue
             for attempt in attempts:
-                order = desk.stop_order(work, record.spec, attempt, EndReason.TIMED_OUT)
+                order = cycle_context.stop_order(work, record.spec, attempt, EndReason.TIMED_OUT)
                 work.order_stop(attempt, order)
 
 
@@ -77,7 +76,7 @@ def _ends_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float 
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def waits(spec: desired.Job, memory: core_memory.Memory) -> bool:
+def waits(spec: desired.Job, memory: observed_state.Memory) -> bool:
     """Whether a run that git asks for has nothing on a node, and has not come to its end."""
     record = memory.jobs.get(spec.name) or memory.aside.get(spec.name)
     if record is None:
@@ -87,7 +86,7 @@ def waits(spec: desired.Job, memory: core_memory.Memory) -> bool:
     return not memory.has_attempts(spec.name)
 
 
-def waiting(wanted: desired.Desired, memory: core_memory.Memory) -> list[str]:
+def waiting(wanted: desired.Desired, memory: observed_state.Memory) -> list[str]:
     """Jobs that may be left out without leaving anything on a node alone."""
     found = [name for name, spec in wanted.jobs.items() if waits(spec, memory)]
     gone = sorted(memory.active - wanted.jobs.keys())
@@ -95,7 +94,7 @@ def waiting(wanted: desired.Desired, memory: core_memory.Memory) -> list[str]:
     return in_order(found, wanted, memory)
 
 
-def unfinished(wanted: desired.Desired, memory: core_memory.Memory) -> list[str]:
+def unfinished(wanted: desired.Desired, memory: observed_state.Memory) -> list[str]:
     """All jobs about which there may be anything to decide."""
     found = dict.fromkeys(waiting(wanted, memory))
     found |= dict.fromkeys(sorted(memory.active))
@@ -103,7 +102,7 @@ def unfinished(wanted: desired.Desired, memory: core_memory.Memory) -> list[str]
 
 
 def in_order(
-    names: Iterable[str], wanted: desired.Desired, memory: core_memory.Memory
+    names: Iterable[str], wanted: desired.Desired, memory: observed_state.Memory
 ) -> list[str]:
     """Jobs in the order in which they would be served: what others depend on before those."""
 

@@ -10,9 +10,7 @@ from itertools import islice
 
 import numpy as np
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import job_draft as drafts
-from reconciler.core import overrides
+from reconciler.core import cycle_context, job_draft, overrides
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
@@ -30,7 +28,7 @@ class Readiness:
     reason: Reason | None = None
 
 
-def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Readiness:
+def readiness(work: cycle_context.Work, record: records.JobRecord, elements: bytes) -> Readiness:
     """Which of the waiting elements of an active job may start in this cycle."""
     spec = record.spec
     blocked = _blocked_whole(work, record)
@@ -71,7 +69,7 @@ def readiness(work: desk.Work, record: records.JobRecord, elements: bytes) -> Re
         indexes = ready
     startable = len(indexes)
     if spec.parallelism is not None:
-        live = sum(elements.count(code) for code in drafts.LIVE_CODES)
+        live = sum(elements.count(code) for code in job_draft.LIVE_CODES)
         startable = min(startable, spec.parallelism - live)
         if startable <= 0:
             reason = array_limit(spec.parallelism)
@@ -90,7 +88,7 @@ def array_limit(parallelism: int) -> Reason:
 
 
 _NO_NOTE = records.ElementNote()
-_ONE_WAITS = bytes([drafts.PENDING])
+_ONE_WAITS = bytes([job_draft.PENDING])
 #: Elements that have ended have this code or a higher one.
 _FINISHED_FROM = ELEMENT_CODE[JobState.SUCCEEDED]
 #: Of elements of another job that are waited for, the most that are told by name.
@@ -100,7 +98,7 @@ _READY = Readiness(elements=(0,), startable=1)
 
 def _waiting(elements: bytes) -> list[int]:
     found: list[int] = np.flatnonzero(
-        np.frombuffer(elements, dtype=np.uint8) == drafts.PENDING
+        np.frombuffer(elements, dtype=np.uint8) == job_draft.PENDING
     ).tolist()
     return found
 
@@ -116,7 +114,7 @@ def _suspended_behind_git(made: records.Override) -> Readiness:
     )
 
 
-def _blocked_whole(work: desk.Work, record: records.JobRecord) -> Readiness | None:
+def _blocked_whole(work: cycle_context.Work, record: records.JobRecord) -> Readiness | None:
     spec = record.spec
     structure = work.desired.structure
     if record.state is JobState.HELD or spec.suspend:  # some of it may be leaving still
@@ -160,7 +158,7 @@ def _blocked_whole(work: desk.Work, record: records.JobRecord) -> Readiness | No
 
 
 def _dependency_blocks(
-    work: desk.Work, spec: desired.Job, dependency: desired.Dependency
+    work: cycle_context.Work, spec: desired.Job, dependency: desired.Dependency
 ) -> Readiness | None:
     state = work.job_state(dependency.job)
     if state is None:
@@ -187,13 +185,13 @@ def _condition_met(condition: str, state: JobState) -> bool:
     return (state is JobState.SUCCEEDED) == (condition == "afterOk")
 
 
-def _elements_of(work: desk.Work, job: str) -> bytes:
+def _elements_of(work: cycle_context.Work, job: str) -> bytes:
     draft = work.drafts.get(job)
     record = work.observed.jobs.get(job)
     return bytes(draft.elements) if draft else record.elements if record else b""
 
 
-def _element_met(work: desk.Work, dependency: desired.Dependency, element: int) -> bool:
+def _element_met(work: cycle_context.Work, dependency: desired.Dependency, element: int) -> bool:
     elements = _elements_of(work, dependency.job)
     if element >= len(elements):
         return False
@@ -218,7 +216,7 @@ def _dependency_reason(
 
 
 def _same_elements(
-    work: desk.Work,
+    work: cycle_context.Work,
     spec: desired.Job,
     dependencies: Sequence[desired.Dependency],
     waiting: Sequence[int],

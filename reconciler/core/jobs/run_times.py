@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from reconciler.core import cycle_context as desk
+from reconciler.core import cycle_context
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.scheduler_state import Recollection
@@ -140,7 +140,7 @@ def _spread(values: Iterable[float]) -> float:
     return sum(abs(value - middle) for value in logs) / len(logs)
 
 
-def renewed(before: Recollection, ended: list[desk.Ended]) -> tuple[Known, Known]:
+def renewed(before: Recollection, ended: list[cycle_context.Ended]) -> tuple[Known, Known]:
     """The run times, and the parts of limits, with those of what has ended."""
     new = [one for one in ended if one.ran_s is not None]
     if not new:

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import cycle_context as desk
-from reconciler.core.jobs import elastic_jobs as resizing
+from reconciler.core import cycle_cache, cycle_context
+from reconciler.core.jobs import elastic_jobs
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import snapshots
 
 Attempts = list[records.AttemptRecord]
 #: By element what a job has of it that has not ended, and the GPU-seconds of what has.
@@ -55,10 +54,10 @@ class Entry:
         if not record.spec.preemptible:
             spare = spare_of(record.spec, attempts)
             self.firm = _sum([a for a in attempts if a.id not in spare])
-        self.holdings: list[columns.Holding] = []
+        self.holdings: list[snapshots.Holding] = []
 
 
-class Held(recalls.Part):
+class Held(cycle_cache.Part):
     """What is held.
 
     Attributes:
@@ -69,7 +68,7 @@ class Held(recalls.Part):
         unmade: keys of entries whose holdings have to be made, again or for the first time.
     """
 
-    def __init__(self, recall: recalls.Recall) -> None:
+    def __init__(self, recall: cycle_cache.Recall) -> None:
         super().__init__(recall)
         self.entries: dict[tuple[str, int], Entry] = {}
         #: Keys in order of name and element, and the entries in the same order.
@@ -102,7 +101,7 @@ class Held(recalls.Part):
         """What is held, in order of name and element: the same whenever what changed."""
         return self._in_order
 
-    def renew(self, work: desk.Work) -> None:
+    def renew(self, work: cycle_context.Work) -> None:
         """Look again at jobs that may have changed."""
         several: list[tuple[records.JobRecord | None, str, Parts]] = []
         for job in sorted(self.take_jobs(work.changed_jobs())):
@@ -180,7 +179,7 @@ class Held(recalls.Part):
             jobs.pop(spec.name, None)
 
 
-def gather(work: desk.Work) -> Held:
+def gather(work: cycle_context.Work) -> Held:
     """All attempts that have not ended, by element, with what each queue is charged."""
     held = work.recall.part(Held)
     held.renew(work)
@@ -190,7 +189,7 @@ def gather(work: desk.Work) -> Held:
 _NOTHING = (0, 0, 0)
 
 
-def _parts(work: desk.Work, job: str) -> Parts:
+def _parts(work: cycle_context.Work, job: str) -> Parts:
     """What a job holds, by element, ascending."""
     found: Parts = {}
     for element in work.elements_with_attempts(job):
@@ -207,12 +206,12 @@ def _parted(attempts: Attempts) -> tuple[Attempts, float]:
     for attempt in attempts:
         if attempt.state is not AttemptState.ENDED:
             going.append(attempt)
-        elif not attempt.concluded and attempt.end_reason not in resizing.LOSSES:
-            used_gpu_s += resizing.gpu_seconds(attempt)
+        elif not attempt.concluded and attempt.end_reason not in elastic_jobs.LOSSES:
+            used_gpu_s += elastic_jobs.gpu_seconds(attempt)
     return going, used_gpu_s
 
 
-def _sum(attempts: Attempts) -> columns.Vector:
+def _sum(attempts: Attempts) -> snapshots.Vector:
     cpu = memory = gpu = 0
     for attempt in attempts:
         has = attempt.resources
@@ -220,13 +219,13 @@ def _sum(attempts: Attempts) -> columns.Vector:
     return (cpu, memory, gpu)
 
 
-def record_of(work: desk.Work, job: str) -> records.JobRecord | None:
+def record_of(work: cycle_context.Work, job: str) -> records.JobRecord | None:
     """A job's record as this cycle has it so far."""
     draft = work.drafts.get(job)
     return draft.record() if draft is not None else work.observed.jobs.get(job)
 
 
-def _aside(work: desk.Work, job: str) -> records.JobRecord | None:
+def _aside(work: cycle_context.Work, job: str) -> records.JobRecord | None:
     """The record of a job that nothing is decided about: it has its room, and nobody takes it."""
     record = work.observed.aside.get(job)
     if record is None:
@@ -235,7 +234,7 @@ def _aside(work: desk.Work, job: str) -> records.JobRecord | None:
     return msgspec.structs.replace(record, spec=spec)
 
 
-def spec_of(work: desk.Work, job: str) -> desired.Job | None:
+def spec_of(work: cycle_context.Work, job: str) -> desired.Job | None:
     """A job as this cycle has it, also one that nothing is decided about: what it has counts."""
     draft = work.drafts.get(job)
     if draft is not None:
@@ -246,7 +245,7 @@ def spec_of(work: desk.Work, job: str) -> desired.Job | None:
 
 def spare_of(spec: desired.Job, attempts: Attempts) -> frozenset[str]:
     """Ids of the attempts without which an element goes on: those beyond ``min``, the last ones."""
-    if not resizing.is_resizable(spec):
+    if not elastic_jobs.is_resizable(spec):
         return frozenset()
     found: set[str] = set()
     for group in spec.groups:

@@ -8,8 +8,7 @@ are drained; only one that is silent can't be told. Work that is told to leave s
 and spends no retry.
 """
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import job_draft as drafts
+from reconciler.core import cycle_context, job_draft
 from reconciler.core.jobs import lifecycle
 from reconciler.core.nodes import health
 from reconciler.model import desired
@@ -21,7 +20,7 @@ from reconciler.model.values import times
 _HEARS = (NodeState.DRAINING, NodeState.UNHEALTHY)
 
 
-def apply(work: desk.Work) -> None:
+def apply(work: cycle_context.Work) -> None:
     """Tell work to leave that has had its time."""
     for name in health.out_of_service(work):
         node = work.node(name)
@@ -31,7 +30,7 @@ def apply(work: desk.Work) -> None:
             _drain(work, node, node.leave)
 
 
-def _drain(work: desk.Work, node: records.NodeRecord, policy: desired.Leaving) -> None:
+def _drain(work: cycle_context.Work, node: records.NodeRecord, policy: desired.Leaving) -> None:
     told: set[tuple[str, int]] = set()
     for attempt in work.attempts_of_node(node.name):
         key = (attempt.job, attempt.element)
@@ -47,7 +46,7 @@ def _drain(work: desk.Work, node: records.NodeRecord, policy: desired.Leaving) -
         if at > work.now:
             work.wake(at)
             continue
-        live = draft.elements[attempt.element] in drafts.LIVE_CODES
+        live = draft.elements[attempt.element] in job_draft.LIVE_CODES
         if live and draft.note(attempt.element).verdict is None:
             lifecycle.give_verdict(work, draft, attempt.element, EndReason.DRAINED)
             why = node.message if node.drain is None else health.drain_message(node.drain)

@@ -9,10 +9,8 @@ pool is ``Gone`` only when nothing of its work can be running there any more.
 
 from collections.abc import Mapping
 
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import cycle_context as desk
-from reconciler.core.nodes import flapping, mismatches
-from reconciler.core.nodes import node_reports as ingest
+from reconciler.core import cycle_cache, cycle_context
+from reconciler.core.nodes import flapping, mismatches, node_reports
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason, NodeState
@@ -29,17 +27,17 @@ UNHEARD = (
 _AWAY = (NodeState.UNKNOWN, NodeState.GONE)
 
 
-class _Ready(recalls.Part):
+class _Ready(cycle_cache.Part):
     """Which nodes were found ready, and until when that holds without news of them."""
 
-    def __init__(self, recall: recalls.Recall) -> None:
+    def __init__(self, recall: cycle_cache.Recall) -> None:
         super().__init__(recall)
-        self.until = recalls.Moments()
+        self.until = cycle_cache.Moments()
         self.others: set[str] = set(recall.nodes.known)
         self.pool_of: dict[str, str] = {}
         self._made_for: tuple[desired.Structure, float] | None = None
 
-    def begin(self, work: desk.Work) -> None:
+    def begin(self, work: cycle_context.Work) -> None:
         """Forget everything under another structure or leader."""
         structure, since = work.desired.structure, work.observed.leader_since
         if self._made_for is None or self._made_for[1] != since:
@@ -53,7 +51,7 @@ class _Ready(recalls.Part):
         self.until.clear()
         self.others = set(work.node_names())
 
-    def look(self, work: desk.Work) -> list[str]:
+    def look(self, work: cycle_context.Work) -> list[str]:
         """Names of nodes whose state may be another one, sorted."""
         if work.override_drains:
             self.others |= work.override_drains.keys() & set(work.node_names())
@@ -66,7 +64,7 @@ class _Ready(recalls.Part):
         return sorted(self.others)
 
 
-def _forget_the_future(work: desk.Work) -> None:
+def _forget_the_future(work: cycle_context.Work) -> None:
     """Contacts from after now were stamped before the clock was set back: they count as of now.
 
     Else their nodes would pass for ready, however silent, until the clock has caught up. Whoever
@@ -82,19 +80,19 @@ def _forget_the_future(work: desk.Work) -> None:
             )
 
 
-def pool_of_node(work: desk.Work) -> Mapping[str, str]:
+def pool_of_node(work: cycle_context.Work) -> Mapping[str, str]:
     """Node name to pool name, as git has it."""
     part = work.recall.part(_Ready)
     part.begin(work)
     return part.pool_of
 
 
-def out_of_service(work: desk.Work) -> list[str]:
+def out_of_service(work: cycle_context.Work) -> list[str]:
     """Names of nodes that may get nothing new, and of some that may; sorted."""
     return sorted(work.recall.part(_Ready).others)
 
 
-def watch(work: desk.Work) -> None:
+def watch(work: cycle_context.Work) -> None:
     """Renew every node's state and give up what leases no longer hold."""
     structure = work.desired.structure
     pool_of, ready = pool_of_node(work), work.recall.part(_Ready)
@@ -119,7 +117,7 @@ def watch(work: desk.Work) -> None:
         work.wake(soonest)
 
 
-def _silent_at(work: desk.Work, node: records.NodeRecord) -> float:
+def _silent_at(work: cycle_context.Work, node: records.NodeRecord) -> float:
     """When a node counts as not heard of, unless it is."""
     silence_s = work.desired.structure.settings.node_silence_s
     return max(last_contact(node), work.observed.leader_since) + silence_s
@@ -152,7 +150,7 @@ def black_hole_message(node: records.NodeRecord) -> str:
 
 
 def _look_into_hole(
-    work: desk.Work, node: records.NodeRecord, pool: desired.Pool | None
+    work: cycle_context.Work, node: records.NodeRecord, pool: desired.Pool | None
 ) -> records.NodeRecord:
     """Take a node out on which tasks of different owners fail quickly, or let it back in."""
     hole = pool.black_hole if pool else None
@@ -175,7 +173,7 @@ def _look_into_hole(
 
 
 def _renew_state(
-    work: desk.Work, node: records.NodeRecord, pool: desired.Pool | None
+    work: cycle_context.Work, node: records.NodeRecord, pool: desired.Pool | None
 ) -> records.NodeRecord:
     node = _look_into_hole(work, node, pool)
     drain = pool.drains.get(node.name) if pool else None
@@ -200,7 +198,7 @@ def _renew_state(
 
 
 def _state_of(
-    work: desk.Work,
+    work: cycle_context.Work,
     node: records.NodeRecord,
     pool: desired.Pool | None,
     drain: desired.Drain | None,
@@ -249,7 +247,7 @@ def _state_of(
     return NodeState.READY, ""
 
 
-def _heard_again(work: desk.Work, node: records.NodeRecord) -> bool:
+def _heard_again(work: cycle_context.Work, node: records.NodeRecord) -> bool:
     """Whether a node that was away has been heard of since: nothing else ends its being away,
     no change of leader, and no change of how long a silence may be."""
     before = work.observed.nodes.get(node.name)
@@ -266,7 +264,7 @@ def _who(drain: desired.Drain) -> str:
     return f" ({drain.owner})" if drain.owner else ""
 
 
-def _undeclared(work: desk.Work, node: records.NodeRecord) -> tuple[NodeState, str]:
+def _undeclared(work: cycle_context.Work, node: records.NodeRecord) -> tuple[NodeState, str]:
     """A silent node in no pool: gone once nothing can be running there."""
     attempts = work.attempts_of_node(node.name)
     if not attempts:
@@ -287,19 +285,19 @@ def lacks(inventory: records.Inventory, pool: desired.Pool) -> str:
     return "; ".join(one.message for one in mismatches.of(inventory, pool))
 
 
-def _doubt_attempts(work: desk.Work, node: records.NodeRecord) -> None:
+def _doubt_attempts(work: cycle_context.Work, node: records.NodeRecord) -> None:
     for attempt in work.attempts_of_node(node.name):
         if attempt.state is not AttemptState.UNKNOWN:
             work.renew_attempt(attempt, state=AttemptState.UNKNOWN)
 
 
-def _give_up(work: desk.Work, node: records.NodeRecord) -> None:
+def _give_up(work: cycle_context.Work, node: records.NodeRecord) -> None:
     """Nothing is running on a node that is known to be gone."""
     for attempt in work.attempts_of_node(node.name):
-        ingest.lose(work, attempt, EndReason.NODE_LOST, f"{node.name} is gone")
+        node_reports.lose(work, attempt, EndReason.NODE_LOST, f"{node.name} is gone")
 
 
-def _expire_leases(work: desk.Work, node: records.NodeRecord) -> bool:
+def _expire_leases(work: cycle_context.Work, node: records.NodeRecord) -> bool:
     """Give up what no lease holds any longer on a silent node; whether there was any."""
     renewed_at = max(last_contact(node), work.observed.leader_since)
     lost = False
@@ -309,7 +307,7 @@ def _expire_leases(work: desk.Work, node: records.NodeRecord) -> bool:
             continue
         if ends_at <= work.now:
             message = f"{node.name} was not heard of for {work.now - last_contact(node):.0f} s"
-            ingest.lose(work, attempt, EndReason.NODE_LOST, message)
+            node_reports.lose(work, attempt, EndReason.NODE_LOST, message)
             lost = True
         else:
             work.wake(ends_at)

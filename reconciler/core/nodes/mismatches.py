@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from reconciler.core.nodes import device_locality as inner
+from reconciler.core.nodes import device_locality
 from reconciler.model import desired
 from reconciler.model.observed import devices
 from reconciler.model.observed.devices import INNER_LEVELS, INNER_WORDS
@@ -194,8 +194,8 @@ def _near(inventory: records.Inventory, pool: desired.Pool) -> Iterator[Mismatch
     real = [gpu for gpu in inventory.gpus if not gpu.simulated and 1000 * gpu.index < declared]
     knows_numa = bool(real) and all(gpu.numa_node is not None for gpu in real)
     for level, wanted, found, is_told in (
-        (0, pool.numa, inner.numa(real), knows_numa),
-        (1, pool.nvlink, inner.nvlink(real), any(gpu.nvlinks for gpu in real)),
+        (0, pool.numa, device_locality.numa(real), knows_numa),
+        (1, pool.nvlink, device_locality.nvlink(real), any(gpu.nvlinks for gpu in real)),
     ):
         if wanted and is_told and set(wanted) != set(found):
             word, said = INNER_WORDS[level], _domains(wanted)

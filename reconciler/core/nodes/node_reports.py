@@ -8,11 +8,10 @@ import math
 
 import msgspec
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.jobs import running_gangs as held
-from reconciler.model.observed import task_reports as taskwords
-from reconciler.model.state import outcome, records
-from reconciler.model.state import report_limits as plausible
+from reconciler.core import cycle_context
+from reconciler.core.jobs import running_gangs
+from reconciler.model.observed import task_reports
+from reconciler.model.state import outcome, records, report_limits
 from reconciler.model.state.states import ATTEMPT_TRANSITIONS, AttemptState, EndReason, NodeState
 
 #: What a node may say of an attempt that lives.
@@ -33,7 +32,7 @@ _CODE_MAX, _SIGNAL_MAX = 2**31 - 1, 127
 _SEEN_RUNNING = (AttemptState.STARTING, AttemptState.RUNNING)
 
 
-def apply_reports(work: desk.Work) -> None:
+def apply_reports(work: cycle_context.Work) -> None:
     """Apply every report, oldest first, then the times at which nodes were answered."""
     for report in work.observed.reports:
         _apply_report(work, report)
@@ -43,7 +42,7 @@ def apply_reports(work: desk.Work) -> None:
             work.renew_node(node, last_answer_at=at)
 
 
-def _apply_report(work: desk.Work, report: records.NodeReport) -> None:
+def _apply_report(work: cycle_context.Work, report: records.NodeReport) -> None:
     node = work.node(report.node)
     if node is None:
         pool = work.desired.structure.pool_of_node().get(report.node, "")
@@ -76,7 +75,7 @@ def _apply_report(work: desk.Work, report: records.NodeReport) -> None:
         incarnation=report.incarnation,
         sequence=report.sequence,
         inventory=_inventory(node, report),
-        usage=plausible.usage(report.usage, work.now) if report.usage else node.usage,
+        usage=report_limits.usage(report.usage, work.now) if report.usage else node.usage,
         # what waited while the clock was set back was not received after now
         last_report_at=heard_at,
         undecided=report.undecided,
@@ -93,7 +92,7 @@ def _inventory(node: records.NodeRecord, report: records.NodeReport) -> records.
     makes no failed check well."""
     if report.inventory is None:
         return node.inventory
-    told = plausible.inventory(report.inventory)
+    told = report_limits.inventory(report.inventory)
     if told.unchecked:
         told = msgspec.structs.replace(told, checks=node.inventory.checks)
     return told
@@ -106,7 +105,7 @@ def tells_nothing(report: records.NodeReport) -> bool:
 
 
 def _unwanted(
-    work: desk.Work, node: records.NodeRecord, report: records.NodeReport
+    work: cycle_context.Work, node: records.NodeRecord, report: records.NodeReport
 ) -> tuple[str, ...]:
     """Attempts that live on the node though nobody wants them there."""
     found = set() if report.complete else set(node.unwanted)
@@ -120,7 +119,9 @@ def _unwanted(
     return tuple(sorted(found))
 
 
-def _apply_attempt(work: desk.Work, node: records.NodeRecord, told: records.AttemptReport) -> None:
+def _apply_attempt(
+    work: cycle_context.Work, node: records.NodeRecord, told: records.AttemptReport
+) -> None:
     attempt = work.attempt(told.id)
     if attempt is None or attempt.node != node.name:
         if told.state is AttemptState.ENDED:
@@ -149,21 +150,21 @@ def _apply_attempt(work: desk.Work, node: records.NodeRecord, told: records.Atte
             )
 
 
-def _task(work: desk.Work, attempt: records.AttemptRecord) -> str:
+def _task(work: cycle_context.Work, attempt: records.AttemptRecord) -> str:
     """``task main-0``, in an array ``task main-0 of element 7``: events say which of many."""
-    spec = held.spec_of(work, attempt.job)
+    spec = running_gangs.spec_of(work, attempt.job)
     of_array = spec is not None and spec.array_count is not None
     element = f" of element {attempt.element}" if of_array else ""
     return f"task {attempt.group}-{attempt.index}{element}"
 
 
-def _moment(work: desk.Work, attempt: records.AttemptRecord, told: float) -> float:
+def _moment(work: cycle_context.Work, attempt: records.AttemptRecord, told: float) -> float:
     """A moment by a node's clock, which may differ from ours: after the assignment, not to come."""
     return min(work.now, max(attempt.assigned_at, told))  # in this order NaN loses
 
 
 def _started_at(
-    work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptReport
+    work: cycle_context.Work, attempt: records.AttemptRecord, told: records.AttemptReport
 ) -> float | None:
     if attempt.started_at is not None or told.started_at is None:
         return attempt.started_at
@@ -171,27 +172,29 @@ def _started_at(
 
 
 def _saved(
-    work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptReport
-) -> taskwords.Saved | None:
+    work: cycle_context.Work, attempt: records.AttemptRecord, told: records.AttemptReport
+) -> task_reports.Saved | None:
     """The newest checkpoint; one that the node has not seen since stays known."""
     one = told.checkpoint
-    if one is None or not one.path or len(one.path) > taskwords.PATH_CHARACTERS_MAX:
+    if one is None or not one.path or len(one.path) > task_reports.PATH_CHARACTERS_MAX:
         return attempt.saved
     at = min(work.now, max(0.0, one.at))  # in this order NaN loses
     if attempt.saved is not None and at <= attempt.saved.at:
         return attempt.saved
     step = one.step if one.step is not None and math.isfinite(one.step) else None
-    return taskwords.Saved(one.path, at, step, min(plausible.AMOUNT_MAX, max(0, one.bytes)))
+    return task_reports.Saved(one.path, at, step, min(report_limits.AMOUNT_MAX, max(0, one.bytes)))
 
 
 def _within(number: int | None, most: int) -> int | None:
     return number if number is not None and abs(number) <= most else None
 
 
-def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptReport) -> None:
+def _end(
+    work: cycle_context.Work, attempt: records.AttemptRecord, told: records.AttemptReport
+) -> None:
     code, signal = _within(told.exit_code, _CODE_MAX), _within(told.signal, _SIGNAL_MAX)
     reason = told.end_reason or EndReason.EXITED
-    message = taskwords.told_text(told.message, MESSAGE_CHARACTERS_MAX)
+    message = task_reports.told_text(told.message, MESSAGE_CHARACTERS_MAX)
     work.renew_attempt(
         attempt,
         state=AttemptState.ENDED,
@@ -201,10 +204,10 @@ def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptR
         signal=signal,
         end_reason=reason,
         message=message,
-        max_memory_bytes=min(plausible.AMOUNT_MAX, max(0, told.max_memory_bytes)),
-        cpu_s=min(float(plausible.AMOUNT_MAX), max(0.0, told.cpu_s)),
-        read_bytes=min(plausible.AMOUNT_MAX, max(0, told.read_bytes)),
-        written_bytes=min(plausible.AMOUNT_MAX, max(0, told.written_bytes)),
+        max_memory_bytes=min(report_limits.AMOUNT_MAX, max(0, told.max_memory_bytes)),
+        cpu_s=min(float(report_limits.AMOUNT_MAX), max(0.0, told.cpu_s)),
+        read_bytes=min(report_limits.AMOUNT_MAX, max(0, told.read_bytes)),
+        written_bytes=min(report_limits.AMOUNT_MAX, max(0, told.written_bytes)),
         saved=_saved(work, attempt, told),
     )
     _count_failure(work, work.attempts[attempt.id])
@@ -219,7 +222,7 @@ def _end(work: desk.Work, attempt: records.AttemptRecord, told: records.AttemptR
     )
 
 
-def _count_failure(work: desk.Work, ended: records.AttemptRecord) -> None:
+def _count_failure(work: cycle_context.Work, ended: records.AttemptRecord) -> None:
     """Remember that a task failed by itself on its node; one that succeeded sets all aside."""
     node = work.node(ended.node)
     pool = work.desired.structure.pools.get(node.pool) if node else None
@@ -240,7 +243,9 @@ def _count_failure(work: desk.Work, ended: records.AttemptRecord) -> None:
     work.renew_node(node, failures=failures)
 
 
-def lose(work: desk.Work, attempt: records.AttemptRecord, reason: EndReason, message: str) -> None:
+def lose(
+    work: cycle_context.Work, attempt: records.AttemptRecord, reason: EndReason, message: str
+) -> None:
     """End an attempt of which nothing will be heard any more."""
     work.renew_attempt(
         attempt, state=AttemptState.ENDED, ended_at=work.now, end_reason=reason, message=message
@@ -256,7 +261,7 @@ def lose(work: desk.Work, attempt: records.AttemptRecord, reason: EndReason, mes
 
 
 def _lose_earlier_boot(
-    work: desk.Work, node: records.NodeRecord, report: records.NodeReport
+    work: cycle_context.Work, node: records.NodeRecord, report: records.NodeReport
 ) -> None:
     """A machine that has booted again runs nothing of its earlier life."""
     ended = {told.id for told in report.attempts if told.state is AttemptState.ENDED}
@@ -266,7 +271,7 @@ def _lose_earlier_boot(
     work.event("NodeRebooted", "another boot of the node reports", node=node.name)
 
 
-def _lose_unlisted(work: desk.Work, node: records.NodeRecord, listed: set[str]) -> None:
+def _lose_unlisted(work: cycle_context.Work, node: records.NodeRecord, listed: set[str]) -> None:
     """What the node had told of and knows no longer is lost; the rest is on its way to it."""
     for attempt in work.attempts_of_node(node.name):
         if attempt.id in listed or attempt.boot_id != node.boot_id:

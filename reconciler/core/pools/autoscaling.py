@@ -11,11 +11,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import pool_state as poolbooks
-from reconciler.core.pools import provisioning
-from reconciler.core.pools import scale_up as probing
-from reconciler.model.state import scheduler_state as recollections
+from reconciler.core import cycle_context, pool_state
+from reconciler.core.pools import provisioning, scale_up
+from reconciler.model.state import scheduler_state
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.values import quantities, times
@@ -36,8 +34,8 @@ PROBE_EVERY_S = 5.0
 
 
 def decide(
-    work: desk.Work, before: recollections.Recollection, *, scheduled: bool
-) -> recollections.Recollection:
+    work: cycle_context.Work, before: scheduler_state.Recollection, *, scheduled: bool
+) -> scheduler_state.Recollection:
     """Let pools grow and shrink; what is to be remembered of it.
 
     Args:
@@ -67,12 +65,12 @@ def decide(
     return _with(before, msgspec.structs.replace(growing, helped=waiting))
 
 
-_NOTHING = recollections.Growing()
+_NOTHING = scheduler_state.Growing()
 
 
 def _with(
-    of: recollections.Recollection, growing: recollections.Growing
-) -> recollections.Recollection:
+    of: scheduler_state.Recollection, growing: scheduler_state.Growing
+) -> scheduler_state.Recollection:
     return of if growing == of.growing else msgspec.structs.replace(of, growing=growing)
 
 
@@ -80,13 +78,13 @@ def _with(
 
 
 def _grow(
-    work: desk.Work, books: Mapping[str, poolbooks.Book], before: recollections.Growing
-) -> recollections.Growing:
+    work: cycle_context.Work, books: Mapping[str, pool_state.Book], before: scheduler_state.Growing
+) -> scheduler_state.Growing:
     """Make the nodes on which what waits would start, if it is time to ask."""
     waits = _candidates(work)
     able = [book for book in books.values() if book.is_known and _coming_or_free(book)]
     if not waits or not able or work.desired.structure.settings.suspend:
-        return recollections.Growing(probed_at=before.probed_at)
+        return scheduler_state.Growing(probed_at=before.probed_at)
     next_at = 0.0
     if before.probed_at <= work.now:  # unless the clock was set back
         next_at = max(before.due_at or 0.0, before.probed_at + PROBE_EVERY_S)
@@ -111,16 +109,18 @@ def _grow(
     due_at = min(moments, default=None)
     if due_at is not None:
         work.wake(due_at)
-    return recollections.Growing(probed_at=work.now, due_at=due_at, helped=helped)
+    return scheduler_state.Growing(probed_at=work.now, due_at=due_at, helped=helped)
 
 
-def _coming_or_free(book: poolbooks.Book) -> bool:
+def _coming_or_free(book: pool_state.Book) -> bool:
     return bool(book.free()) or any(
         one.state is InstanceState.CREATING for one in book.instances.values()
     )
 
 
-def _probe(work: desk.Work, jobs: list[str], books: list[poolbooks.Book]) -> dict[str, str]:
+def _probe(
+    work: cycle_context.Work, jobs: list[str], books: list[pool_state.Book]
+) -> dict[str, str]:
     coming = [
         one.node
         for book in books
@@ -128,7 +128,7 @@ def _probe(work: desk.Work, jobs: list[str], books: list[poolbooks.Book]) -> dic
         if one.state is InstanceState.CREATING and one.node in book.slots
     ]
     possible = [slot for book in books for slot in _free(book)]
-    found = probing.probe(work, jobs, coming, possible)
+    found = scale_up.probe(work, jobs, coming, possible)
     for book in books:
         if not provisioning.may_create(book):
             continue
@@ -139,10 +139,10 @@ def _probe(work: desk.Work, jobs: list[str], books: list[poolbooks.Book]) -> dic
     return found.jobs
 
 
-def _free(book: poolbooks.Book) -> list[str]:
+def _free(book: pool_state.Book) -> list[str]:
     """Slots in which nodes may be made."""
     room = max(0, book.asked.maximum - len(book.instances))
-    return book.free()[: min(room, probing.NODES_MAX)]
+    return book.free()[: min(room, scale_up.NODES_MAX)]
 
 
 def _for_whom(jobs: list[str]) -> str:
@@ -150,7 +150,7 @@ def _for_whom(jobs: list[str]) -> str:
     return f"for {', '.join(jobs[:3])}{more}" if jobs else "for what waits"
 
 
-def _candidates(work: desk.Work) -> dict[str, float]:
+def _candidates(work: cycle_context.Work) -> dict[str, float]:
     """Jobs that wait for room, those that go first in front, and since when each waits."""
     found = []
     for name in work.waiting_names():
@@ -158,16 +158,16 @@ def _candidates(work: desk.Work) -> dict[str, float]:
             record = work.drafts[name].record() if name in work.drafts else work.observed.jobs[name]
             found.append((-record.spec.priority, record.order, name, record.submitted_at))
     found.sort()
-    return {name: since for _, _, name, since in found[: probing.JOBS_MAX]}
+    return {name: since for _, _, name, since in found[: scale_up.JOBS_MAX]}
 
 
-def _reason(work: desk.Work, job: str) -> Reason | None:
+def _reason(work: cycle_context.Work, job: str) -> Reason | None:
     """Why a job waits, where that is for want of room."""
     reasons = _reasons(work, job)[1]
     return reasons[0] if reasons and reasons[0].code in ROOM else None
 
 
-def _reasons(work: desk.Work, job: str) -> tuple[str, tuple[Reason, ...]]:
+def _reasons(work: cycle_context.Work, job: str) -> tuple[str, tuple[Reason, ...]]:
     key = work.reason_key(job)
     if not key:
         return "", ()
@@ -175,7 +175,7 @@ def _reasons(work: desk.Work, job: str) -> tuple[str, tuple[Reason, ...]]:
     return key, work.observed.reasons.get(key, ()) if found is None else found
 
 
-def _tell(work: desk.Work, job: str, book: poolbooks.Book) -> None:
+def _tell(work: cycle_context.Work, job: str, book: pool_state.Book) -> None:
     """Say of a job what is done so that it can start; the same for all that wait alike."""
     key, reasons = _reasons(work, job)
     draft = work.draft(job)
@@ -193,7 +193,7 @@ def _tell(work: desk.Work, job: str, book: poolbooks.Book) -> None:
         work.reasons[told] = renewed
 
 
-def _unblocks(book: poolbooks.Book) -> str:
+def _unblocks(book: pool_state.Book) -> str:
     count = sum(one.state is InstanceState.CREATING for one in book.instances.values())
     if count:
         nodes = "a node of pool {} is" if count == 1 else "{1} nodes of pool {0} are"
@@ -208,7 +208,7 @@ def _unblocks(book: poolbooks.Book) -> str:
 
 
 def _shrink(
-    book: poolbooks.Book, wanted: frozenset[str], before: recollections.Recollection
+    book: pool_state.Book, wanted: frozenset[str], before: scheduler_state.Recollection
 ) -> None:
     """Have nodes leave on which nothing ran for long, as far as the least allows."""
     work, asked = book.work, book.asked
@@ -234,7 +234,7 @@ def _shrink(
         work.wake(work.now)
 
 
-def _is_idle(book: poolbooks.Book, node: str) -> bool:
+def _is_idle(book: pool_state.Book, node: str) -> bool:
     """Whether nothing is there, and nobody has taken the node out of service to look at it."""
     if book.work.attempts_of_node(node):
         return False

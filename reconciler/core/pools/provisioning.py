@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import pool_state as poolbooks
+from reconciler.core import cycle_context, pool_state
 from reconciler.core.nodes import health
 from reconciler.model import desired
-from reconciler.model.state import instance_records as model
-from reconciler.model.state import outcome
+from reconciler.model.state import instance_records, outcome
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.state.states import NodeState
 from reconciler.model.values import quantities, times
@@ -33,7 +31,7 @@ FREED_SILENCES = 10
 OWNER = "provisioner"
 
 
-def apply(work: desk.Work) -> None:
+def apply(work: cycle_context.Work) -> None:
     """Take what scripts answered, move every instance on, and say which nodes are not there."""
     known = work.observed.provisions
     pools = work.desired.structure.pools
@@ -44,8 +42,8 @@ def apply(work: desk.Work) -> None:
         if base is None:
             if pool is None or pool.provisioning is None:
                 continue
-            base = model.Provision(name, pool.provisioning)
-        work.books[name] = poolbooks.Book(work, base, pool)
+            base = instance_records.Provision(name, pool.provisioning)
+        work.books[name] = pool_state.Book(work, base, pool)
     for result in work.observed.provisioned:
         book = work.books.get(result.pool)
         if book is not None:
@@ -55,7 +53,7 @@ def apply(work: desk.Work) -> None:
         _mark(book)
 
 
-def replace(work: desk.Work, node: str, why: str) -> str:
+def replace(work: cycle_context.Work, node: str, why: str) -> str:
     """Have the machine behind a node destroyed, once nothing runs there, and made anew.
 
     Returns:
@@ -83,7 +81,7 @@ class Difference(NamedTuple):
     node: str = ""
 
 
-def differences(work: desk.Work) -> Iterator[Difference]:
+def differences(work: cycle_context.Work) -> Iterator[Difference]:
     """What is other than pools ask for and could not be made so."""
     for book in work.books.values():
         for orphan in book.orphans.values():
@@ -114,7 +112,7 @@ def differences(work: desk.Work) -> Iterator[Difference]:
 # --- what scripts answered ------------------------------------------------------------------
 
 
-def _take(book: poolbooks.Book, result: model.Result) -> None:
+def _take(book: pool_state.Book, result: instance_records.Result) -> None:
     if result.verb == "list":
         if book.list_open and result.number == book.list_tries:
             _listed(book, result)
@@ -129,7 +127,9 @@ def _take(book: poolbooks.Book, result: model.Result) -> None:
             return
 
 
-def _told(book: poolbooks.Book, one: model.Instance, result: model.Result) -> None:
+def _told(
+    book: pool_state.Book, one: instance_records.Instance, result: instance_records.Result
+) -> None:
     creating = one.state is InstanceState.CREATING
     if result.verb == "create" and not creating:
         if not one.id and result.id:
@@ -149,11 +149,13 @@ def _told(book: poolbooks.Book, one: model.Instance, result: model.Result) -> No
         book.failed(message)
         book.begin(book.move(one, InstanceState.DESTROYING, message))
         return
-    retry_at = book.work.now + poolbooks.backoff_s(one.tries)
+    retry_at = book.work.now + pool_state.backoff_s(one.tries)
     book.put(one, open=False, failure=result.failure, retry_at=retry_at)
 
 
-def _orphan_told(book: poolbooks.Book, orphan: model.Orphan, result: model.Result) -> None:
+def _orphan_told(
+    book: pool_state.Book, orphan: instance_records.Orphan, result: instance_records.Result
+) -> None:
     if not result.failure:
         del book.orphans[orphan.id]
         book.work.event("OrphanDestroyed", f"{orphan.id} of pool {book.name}", node=orphan.node)
@@ -163,11 +165,11 @@ def _orphan_told(book: poolbooks.Book, orphan: model.Orphan, result: model.Resul
         orphan,
         open=False,
         failure=result.failure,
-        retry_at=book.work.now + poolbooks.backoff_s(orphan.tries),
+        retry_at=book.work.now + pool_state.backoff_s(orphan.tries),
     )
 
 
-def _listed(book: poolbooks.Book, result: model.Result) -> None:
+def _listed(book: pool_state.Book, result: instance_records.Result) -> None:
     """Compare what there is with what was asked for."""
     now, first = book.work.now, book.listed_at == 0
     book.list_open = False
@@ -175,7 +177,7 @@ def _listed(book: poolbooks.Book, result: model.Result) -> None:
         if result.failure != book.list_failure:
             book.work.event("ProvisionerFailed", f"list of {book.name}: {result.failure}")
         book.list_failure = result.failure
-        book.list_at = now + poolbooks.backoff_s(book.list_tries)
+        book.list_at = now + pool_state.backoff_s(book.list_tries)
         return
     book.listed_at, book.list_failure, book.list_tries = now, "", 0
     book.list_at = now + LIST_EVERY_S
@@ -183,7 +185,7 @@ def _listed(book: poolbooks.Book, result: model.Result) -> None:
     by_request = {one.request: one for one in book.instances.values()}
     told = {found.request for found in result.instances}
     seen: set[str] = set()
-    orphans: dict[str, model.Orphan] = {}
+    orphans: dict[str, instance_records.Orphan] = {}
     for found in result.instances:
         one = by_id.get(found.id) or by_request.get(found.request)
         if one is None:
@@ -204,7 +206,7 @@ def _listed(book: poolbooks.Book, result: model.Result) -> None:
         elif len(orphans) < ORPHANS_MAX:
             before = book.orphans.get(found.id)
             orphans[found.id] = (
-                model.Orphan(found.id, found.node, now)
+                instance_records.Orphan(found.id, found.node, now)
                 if before is None
                 else msgspec.structs.replace(before, seen=before.seen + 1)
             )
@@ -215,7 +217,7 @@ def _listed(book: poolbooks.Book, result: model.Result) -> None:
             book.put(book.instances[one.node], missed=missed)
 
 
-def _may_be(one: model.Instance, found: model.Listed, told: set[str]) -> bool:
+def _may_be(one: instance_records.Instance, found: instance_records.Listed, told: set[str]) -> bool:
     """Whether a listed machine of an instance's name, but not of its request, is that instance.
 
     Where the script tells no request only the name is left to go by. Where it tells another one,
@@ -226,10 +228,10 @@ def _may_be(one: model.Instance, found: model.Listed, told: set[str]) -> bool:
     return not found.request or (one.made_up and one.request not in told)
 
 
-def _adopt(book: poolbooks.Book, found: model.Listed) -> None:
+def _adopt(book: pool_state.Book, found: instance_records.Listed) -> None:
     """An instance that an earlier controller asked for, whose records are lost."""
     book.know_request(found.node, found.request)
-    one = model.Instance(
+    one = instance_records.Instance(
         found.node,
         InstanceState.CREATING,
         found.request or book.new_request(found.node),
@@ -245,7 +247,7 @@ def _adopt(book: poolbooks.Book, found: model.Listed) -> None:
 # --- how instances go on --------------------------------------------------------------------
 
 
-def _progress(book: poolbooks.Book) -> None:
+def _progress(book: pool_state.Book) -> None:
     work, asked = book.work, book.asked
     slots = frozenset(book.slots)
     for one in list(book.instances.values()):
@@ -276,7 +278,7 @@ def _progress(book: poolbooks.Book) -> None:
     book.freed = {name: at for name, at in book.freed.items() if at > oldest}
 
 
-def may_create(book: poolbooks.Book) -> bool:
+def may_create(book: pool_state.Book) -> bool:
     """Whether nodes may be asked for now."""
     work = book.work
     if work.desired.structure.settings.suspend or not book.is_known:
@@ -287,7 +289,7 @@ def may_create(book: poolbooks.Book) -> bool:
     return True
 
 
-def _creating(book: poolbooks.Book, one: model.Instance, *, stays: bool) -> None:
+def _creating(book: pool_state.Book, one: instance_records.Instance, *, stays: bool) -> None:
     work, asked = book.work, book.asked
     if not stays:
         book.begin(book.move(one, InstanceState.DESTROYING, "it is no longer asked for"))
@@ -311,7 +313,7 @@ def _creating(book: poolbooks.Book, one: model.Instance, *, stays: bool) -> None
         book.begin(one)
 
 
-def _up(book: poolbooks.Book, one: model.Instance, *, stays: bool) -> None:
+def _up(book: pool_state.Book, one: instance_records.Instance, *, stays: bool) -> None:
     work = book.work
     node = work.node(one.node)
     silent = node is None or node.state in {NodeState.UNKNOWN, NodeState.GONE}
@@ -326,7 +328,7 @@ def _up(book: poolbooks.Book, one: model.Instance, *, stays: bool) -> None:
         work.wake(work.now)
 
 
-def _draining(book: poolbooks.Book, one: model.Instance) -> None:
+def _draining(book: pool_state.Book, one: instance_records.Instance) -> None:
     work = book.work
     node = work.node(one.node)
     if _has_work(work, one.node):
@@ -338,13 +340,13 @@ def _draining(book: poolbooks.Book, one: model.Instance) -> None:
         work.wake(work.now)
 
 
-def _has_work(work: desk.Work, name: str) -> bool:
+def _has_work(work: cycle_context.Work, name: str) -> bool:
     """Whether anything runs on a node, or is to."""
     node = work.node(name)
     return bool(work.attempts_of_node(name)) or (node is not None and bool(node.unwanted))
 
 
-def _destroying(book: poolbooks.Book, one: model.Instance) -> None:
+def _destroying(book: pool_state.Book, one: instance_records.Instance) -> None:
     work = book.work
     if book.scripted:
         book.begin(one)
@@ -358,7 +360,7 @@ def _destroying(book: poolbooks.Book, one: model.Instance) -> None:
         work.wake(silent_at)
 
 
-def _adopt_reporting(book: poolbooks.Book) -> None:
+def _adopt_reporting(book: pool_state.Book) -> None:
     """Nodes that report from slots of which nothing is known are instances like the others."""
     work = book.work
     silence_s = work.desired.structure.settings.node_silence_s
@@ -367,7 +369,7 @@ def _adopt_reporting(book: poolbooks.Book) -> None:
         if node is None or node.last_report_at <= book.freed.get(slot, 0.0):
             continue
         if node.last_report_at + silence_s > work.now:
-            one = model.Instance(
+            one = instance_records.Instance(
                 slot,
                 InstanceState.UP,
                 book.new_request(slot),
@@ -380,7 +382,7 @@ def _adopt_reporting(book: poolbooks.Book) -> None:
             work.event("InstanceAdopted", "its agent reports, and nobody asked for it", node=slot)
 
 
-def _progress_orphans(book: poolbooks.Book) -> None:
+def _progress_orphans(book: pool_state.Book) -> None:
     work = book.work
     if book.asked.orphans != "destroy" or work.desired.structure.settings.suspend:
         return
@@ -409,7 +411,7 @@ _COMING = _drain("its machine is being created", gone=True)
 _GOING = _drain("its machine is being destroyed", gone=True)
 
 
-def _mark(book: poolbooks.Book) -> None:
+def _mark(book: pool_state.Book) -> None:
     """Nothing starts on nodes that leave, and nodes that are not there are not missed."""
     work = book.work
     for slot in dict.fromkeys((*book.slots, *book.instances)):

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 import numpy as np
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.snapshot import snapshot_builder as snapshots
+from reconciler.core import cycle_context
+from reconciler.core.snapshot import snapshot_builder
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, NodeState
-from reconciler.scheduling.cycle import scheduling_cycle as schedule
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.cycle import scheduling_cycle
+from reconciler.scheduling.inputs import snapshots
 
 #: The most jobs that are looked at, and the most nodes of a pool that are made at once.
 JOBS_MAX = 500
@@ -41,7 +41,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def probe(
-    work: desk.Work, jobs: Iterable[str], coming: Sequence[str], possible: Sequence[str]
+    work: cycle_context.Work, jobs: Iterable[str], coming: Sequence[str], possible: Sequence[str]
 ) -> Found:
     """Which nodes work would start on.
 
@@ -52,13 +52,13 @@ def probe(
         possible: nodes that could be made, the most welcome first.
     """
     pool_of = work.desired.structure.pool_of_node()
-    made = desk.Work(
+    made = cycle_context.Work(
         work.desired,
         _observed(work, list(jobs)[:JOBS_MAX], [*coming, *possible], pool_of),
         work.now,
     )
-    situation = snapshots.build(made, work.now)
-    decided = schedule.schedule(_preferring(situation, coming, possible))
+    situation = snapshot_builder.build(made, work.now)
+    decided = scheduling_cycle.schedule(_preferring(situation, coming, possible))
     names, new = situation.node_names, {*coming, *possible}
     used: set[str] = set()
     helped: dict[str, str] = {}
@@ -74,7 +74,7 @@ def probe(
 
 
 def _observed(
-    work: desk.Work, jobs: list[str], names: list[str], pool_of: dict[str, str]
+    work: cycle_context.Work, jobs: list[str], names: list[str], pool_of: dict[str, str]
 ) -> records.Observed:
     """The records as the cycle has them, the nodes asked about among them."""
     before = work.observed
@@ -112,7 +112,7 @@ def _observed(
 
 
 def _imagined(
-    work: desk.Work, name: str, pool: str, sibling: records.NodeRecord | None
+    work: cycle_context.Work, name: str, pool: str, sibling: records.NodeRecord | None
 ) -> records.NodeRecord:
     """A node as it would report: what its pool declares, the rest as of another node of it."""
     capacity = work.desired.structure.pools[pool].node_resources
@@ -126,8 +126,8 @@ def _imagined(
 
 
 def _preferring(
-    situation: snapshots.Situation, coming: Sequence[str], possible: Sequence[str]
-) -> columns.Snapshot:
+    situation: snapshot_builder.Situation, coming: Sequence[str], possible: Sequence[str]
+) -> snapshots.Snapshot:
     """The snapshot with as few new nodes used as can be, and nobody made to leave."""
     whole = situation.snapshot
     better = np.full(len(situation.node_names), _THERE)

@@ -1,20 +1,22 @@
 """Between life cycle and schedule: work that leaves since a budget that ends work is used up."""
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import job_draft as drafts
+from reconciler.core import cycle_context, job_draft
 from reconciler.core.jobs import lifecycle
-from reconciler.core.quota import quota_usage as quotas
+from reconciler.core.quota import quota_usage
 from reconciler.model.state.states import EndReason
 
 
-def enforce(work: desk.Work) -> None:
+def enforce(work: cycle_context.Work) -> None:
     """Tell work of exhausted budgets to leave; it waits then, as ``OverBudget``."""
-    for job, quota in quotas.spent_budgets(work).items():
+    for job, quota in quota_usage.spent_budgets(work).items():
         draft = work.draft(job)
         if draft is None or draft.finished:
             continue
         for element in work.elements_with_attempts(job):
-            if draft.note(element).verdict is None and draft.elements[element] in drafts.LIVE_CODES:
+            if (
+                draft.note(element).verdict is None
+                and draft.elements[element] in job_draft.LIVE_CODES
+            ):
                 lifecycle.give_verdict(work, draft, element, EndReason.PREEMPTED)
                 who = draft.spec.element_text(element)
                 message = f"{who} leaves: the budget of Quota {quota} is used up"

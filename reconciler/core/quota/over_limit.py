@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from reconciler.core import rate_limits as limits
+from reconciler.core import rate_limits
 from reconciler.model import desired
 from reconciler.model.state import records
 
@@ -30,9 +30,9 @@ class Element(msgspec.Struct):
 
 def is_remedied(structure: desired.Structure) -> bool:
     """Whether work is told to leave a queue that holds more than its limit."""
-    if limits.idle_reason(structure, ""):
+    if rate_limits.idle_reason(structure, ""):
         return False
-    return limits.action_of(structure, DRIFT, "") == "remediate"
+    return rate_limits.action_of(structure, DRIFT, "") == "remediate"
 
 
 def excess(

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from reconciler.core.jobs import run_times as runtimes
+from reconciler.core.jobs import run_times
 from reconciler.model import desired
 from reconciler.model.rules.quota_limits import (
     amount_of,
@@ -23,12 +23,12 @@ from reconciler.model.rules.quota_limits import (
 )
 from reconciler.model.state.pending_reasons import TIME_IS_UP, Reason, ReasonCode
 from reconciler.model.values import quantities, times
-from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.queues import job_order
 
 #: Of amounts that work which comes first may start with in this cycle.
 LEFT_BEFORE = "left to work before it"
 #: ``order.WAIT_MAX_S`` in words.
-WAIT_MAX_TEXT = f"{order.WAIT_MAX_S / 86_400:g} days"
+WAIT_MAX_TEXT = f"{job_order.WAIT_MAX_S / 86_400:g} days"
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def kept_from(
     budget = quota.budget_gpu_s is not None and bool(each[2])
     if not budget and not any(cap is not None and more for cap, more in capped):
         return None
-    if not budget and now + runtimes.limit_of(spec) <= kept.until:
+    if not budget and now + run_times.limit_of(spec) <= kept.until:
         return None  # what a budget was used for is not back as it ends
     return Reason(
         ReasonCode.OVER_BUDGET if budget else ReasonCode.OVER_LIMIT,

@@ -16,30 +16,28 @@ import math
 import operator
 from collections.abc import Sequence
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import job_draft as drafts
-from reconciler.core.jobs import run_times as runtimes
-from reconciler.core.jobs import running_gangs as holders
-from reconciler.core.quota import quota_accounts as books
-from reconciler.core.snapshot import learned_mix as learning
+from reconciler.core import cycle_context, job_draft
+from reconciler.core.jobs import run_times, running_gangs
+from reconciler.core.quota import quota_accounts
+from reconciler.core.snapshot import learned_mix
 from reconciler.model import desired
-from reconciler.model.rules import quota_limits as capped
+from reconciler.model.rules import quota_limits
 from reconciler.model.rules.quota_limits import HOUR_S, reserved_s
 from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.values import resources, times
-from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.queues import job_order
 
 
 class Accounts:
     """The accounts of all quotas as this cycle finds them."""
 
-    def __init__(self, work: desk.Work, held: holders.Held) -> None:
+    def __init__(self, work: cycle_context.Work, held: running_gangs.Held) -> None:
         structure = work.desired.structure
         self._structure = structure
         self._work = work
-        self._of: dict[tuple[str, str], tuple[books.Account, ...]] = {}
-        self.all = [books.Account(quota) for quota in structure.quotas.values()]
+        self._of: dict[tuple[str, str], tuple[quota_accounts.Account, ...]] = {}
+        self.all = [quota_accounts.Account(quota) for quota in structure.quotas.values()]
         if not self.all:
             return
         spent = work.observed.recollection.spent
@@ -51,7 +49,7 @@ class Accounts:
             for account in self.of(one.spec):
                 account.spent_gpu_s += one.gpu_s
         for (job, _), entry in held.items():
-            spec = holders.spec_of(work, job)
+            spec = running_gangs.spec_of(work, job)
             if spec is not None:
                 self._count(spec, entry.attempts, entry.used_gpu_s)
         self._go_on()
@@ -63,13 +61,13 @@ class Accounts:
                 draft = self._work.drafts.get(job)
                 record = draft.record() if draft else self._work.observed.jobs.get(job)
                 # of one that is left out nobody decides anything while it runs
-                if record is None or drafts.PENDING in record.elements:
+                if record is None or job_draft.PENDING in record.elements:
                     account.goes_on.add(job)
 
     def _count(
         self, spec: desired.Job, attempts: list[records.AttemptRecord], used_gpu_s: float
     ) -> None:
-        limit_s = runtimes.limit_of(spec)
+        limit_s = run_times.limit_of(spec)
         started = [math.inf if one.started_at is None else one.started_at for one in attempts]
         ends_at = max(started, default=math.inf) + limit_s
         grace_s = max((one.grace_s for one in attempts), default=0.0)
@@ -94,7 +92,7 @@ class Accounts:
             charged_gpu_s = used_gpu_s + account.reserved_gpu_s - before_gpu_s
             account.parts.append((ends_at, part, charged_gpu_s, grace_s))
 
-    def returns(self, account: books.Account) -> list[tuple[float, float]]:
+    def returns(self, account: quota_accounts.Account) -> list[tuple[float, float]]:
         """When GPU-seconds of a budget come back at the latest, and how many then, in order.
 
         What was spent leaves the window; what runs is spent by the hour in which its time limit and
@@ -114,14 +112,14 @@ class Accounts:
         # those that have left the window are in the books until the end of this cycle
         return sorted(one for one in back if one[0] > now)
 
-    def of(self, spec: desired.Job) -> tuple[books.Account, ...]:
+    def of(self, spec: desired.Job) -> tuple[quota_accounts.Account, ...]:
         """The accounts that a job counts for."""
         if not self.all:
             return ()
         key = (spec.owner, spec.queue)
         if key not in self._of:
             groups = self._structure.access.groups_of(spec.owner)
-            above = learning.ancestors(self._structure, spec.queue)
+            above = learned_mix.ancestors(self._structure, spec.queue)
             self._of[key] = tuple(
                 account
                 for account in self.all
@@ -152,14 +150,14 @@ class Accounts:
             return 0, never  # nor does it take a place among those that are considered
         for account in accounts:
             account.considered += 1
-            reason = books.over_jobs(account, spec)
+            reason = quota_accounts.over_jobs(account, spec)
             if reason is not None:
                 return 0, reason
         allowed = elements
         for account in accounts:
             count, reason = self._fitting(account, spec, each)
             if not count:
-                if self._work.now - since >= order.WAIT_MAX_S:
+                if self._work.now - since >= job_order.WAIT_MAX_S:
                     self._keep(accounts, spec, each)
                 return 0, reason
             allowed = min(allowed, count)
@@ -167,7 +165,7 @@ class Accounts:
         return allowed, None
 
     def _keep(
-        self, accounts: Sequence[books.Account], spec: desired.Job, each: Sequence[int]
+        self, accounts: Sequence[quota_accounts.Account], spec: desired.Job, each: Sequence[int]
     ) -> None:
         """Keep for a job what comes free under all its caps, where it is known when that is enough.
 
@@ -178,23 +176,31 @@ class Accounts:
         until = max([self._enough_by(account, spec, each) for account in accounts])
         if until < math.inf:
             for account in accounts:
-                account.kept = books.Kept(spec.name, until)
+                account.kept = quota_accounts.Kept(spec.name, until)
 
-    def _enough_by(self, account: books.Account, spec: desired.Job, each: Sequence[int]) -> float:
+    def _enough_by(
+        self, account: quota_accounts.Account, spec: desired.Job, each: Sequence[int]
+    ) -> float:
         """By when a cap leaves enough for a job, if nobody new starts; infinite: nobody knows."""
         found = self._work.now
         for index, cap in enumerate(account.quota.resources.as_vector()):
             lacks = 0 if cap is None else account.used[index] + each[index] - cap
             if each[index] and lacks > 0:
-                found = max(found, books.back_by(account, index, lacks)[0])
+                found = max(found, quota_accounts.back_by(account, index, lacks)[0])
         if account.quota.budget_gpu_s is not None and each[2]:
-            lacks_gpu_s = books.asked_gpu_s(account, spec, each) - books.left_gpu_s(account)
+            lacks_gpu_s = quota_accounts.asked_gpu_s(
+                account, spec, each
+            ) - quota_accounts.left_gpu_s(account)
             if lacks_gpu_s > 0:
                 found = max(found, self._returned_by(account, lacks_gpu_s))
         return found
 
     def _let_through(
-        self, accounts: tuple[books.Account, ...], spec: desired.Job, each: list[int], times: int
+        self,
+        accounts: tuple[quota_accounts.Account, ...],
+        spec: desired.Job,
+        each: list[int],
+        times: int,
     ) -> None:
         for account in accounts:
             account.jobs.add(spec.name)
@@ -215,7 +221,7 @@ class Accounts:
         """
         accounts = self.of(spec)
         each = _sums(tasks)
-        if any(books.over_running(account, spec) for account in accounts):
+        if any(quota_accounts.over_running(account, spec) for account in accounts):
             return 0
         allowed = min([elements, *(self._fitting(one, spec, each)[0] for one in accounts)])
         if allowed:
@@ -245,11 +251,11 @@ class Accounts:
         return len(tasks)
 
     def _fitting(
-        self, account: books.Account, spec: desired.Job, each: list[int]
+        self, account: quota_accounts.Account, spec: desired.Job, each: list[int]
     ) -> tuple[int, Reason | None]:
         quota = account.quota
         most = 10**9
-        kept = books.kept_from(account, spec, each, self._work.now)
+        kept = quota_accounts.kept_from(account, spec, each, self._work.now)
         if kept is not None:
             return 0, kept
         for index, cap in enumerate(quota.resources.as_vector()):
@@ -257,22 +263,22 @@ class Accounts:
                 continue
             fits = max(0, (cap - account.used[index]) // each[index])
             if not fits:
-                return 0, books.over_amount(account, index, cap, each[index])
+                return 0, quota_accounts.over_amount(account, index, cap, each[index])
             most = min(most, fits)
         if quota.budget_gpu_s is not None and each[2]:
-            asked_s = books.asked_gpu_s(account, spec, each)
-            left_s = books.left_gpu_s(account)
+            asked_s = quota_accounts.asked_gpu_s(account, spec, each)
+            left_s = quota_accounts.left_gpu_s(account)
             if asked_s <= 0:
                 return most, None
             fits = math.floor(max(0.0, left_s) / asked_s + 1e-9)
             if not fits:
                 self._wake_when_returned(quota)
                 back = self._enough_returned(account, asked_s - left_s)
-                return 0, books.over_budget(account, spec, asked_s, back)
+                return 0, quota_accounts.over_budget(account, spec, asked_s, back)
             most = min(most, fits)
         return most, None
 
-    def _enough_returned(self, account: books.Account, lacks_gpu_s: float) -> str:
+    def _enough_returned(self, account: quota_accounts.Account, lacks_gpu_s: float) -> str:
         """Until when so much of a budget is back, at the most, where that is known."""
         by = self._returned_by(account, lacks_gpu_s)
         if by == math.inf:
@@ -280,7 +286,7 @@ class Accounts:
         told = times.format_time(by)
         return f" (by time limits enough of it is back by {told}, see `muster quotas`)"
 
-    def _returned_by(self, account: books.Account, lacks_gpu_s: float) -> float:
+    def _returned_by(self, account: quota_accounts.Account, lacks_gpu_s: float) -> float:
         """By when so much of a budget is back; infinite: nobody knows."""
         if account.returned is None:
             returns = self.returns(account)
@@ -305,7 +311,9 @@ def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:
     return [sum(amounts) for amounts in zip(*(task.as_vector() for task in tasks), strict=True)]
 
 
-def _count_in(account: books.Account, spec: desired.Job, each: list[int], times: int) -> None:
+def _count_in(
+    account: quota_accounts.Account, spec: desired.Job, each: list[int], times: int
+) -> None:
     for index, amount in enumerate(each):
         account.used[index] += amount * times
         account.let[index] += amount * times
@@ -315,14 +323,14 @@ def _count_in(account: books.Account, spec: desired.Job, each: list[int], times:
 
 
 def _first_never(
-    accounts: Sequence[books.Account], spec: desired.Job, each: Sequence[int]
+    accounts: Sequence[quota_accounts.Account], spec: desired.Job, each: Sequence[int]
 ) -> Reason | None:
     """The first cap that is less than one start asks for, whatever else ends under any of them."""
-    found = (capped.never(account.quota, spec, each) for account in accounts)
+    found = (quota_limits.never(account.quota, spec, each) for account in accounts)
     return next((reason for reason in found if reason is not None), None)
 
 
-def spent_budgets(work: desk.Work) -> dict[str, str]:
+def spent_budgets(work: cycle_context.Work) -> dict[str, str]:
     """Jobs that have to leave since a budget that ends work is used up, with its name.
 
     Asks for a cycle at the moment when the next one will be.
@@ -330,7 +338,7 @@ def spent_budgets(work: desk.Work) -> dict[str, str]:
     ending = [quota for quota in work.desired.structure.quotas.values() if quota.ends]
     if not ending:
         return {}
-    held = holders.gather(work)
+    held = running_gangs.gather(work)
     accounts = Accounts(work, held)
     found: dict[str, str] = {}
     for account in accounts.all:
@@ -344,7 +352,7 @@ def spent_budgets(work: desk.Work) -> dict[str, str]:
         for job in sorted(account.jobs):
             if job in work.observed.aside:
                 continue  # nothing is decided about it
-            spec = holders.spec_of(work, job)
+            spec = running_gangs.spec_of(work, job)
             if spec is not None and any(g.resources.gpu_milli for g in spec.groups):
                 found[job] = quota.name
     return found

@@ -4,8 +4,7 @@ import itertools
 from collections.abc import Iterable
 
 from reconciler.model import desired
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import records
+from reconciler.model.state import instance_records, records
 from reconciler.model.state.states import NodeState
 
 _SILENT = (NodeState.UNKNOWN, NodeState.GONE)
@@ -33,7 +32,9 @@ def _machines(pool: desired.Pool, observed: records.Observed) -> Iterable[str]:
         there = taken
     else:
         taken = set(provision.instances)
-        there = {n for n, one in provision.instances.items() if one.state in provisioning.STAYING}
+        there = {
+            n for n, one in provision.instances.items() if one.state in instance_records.STAYING
+        }
     found = [name for name in pool.nodes if name in there]
     free = (name for name in pool.nodes if name not in taken)
     lacking = max(0, pool.provisioning.minimum - len(found))

@@ -13,11 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.core.quota import over_limit as overfull
-from reconciler.core.safety import capacity as inservice
-from reconciler.core.safety import digests
-from reconciler.core.safety import job_impact as fates
-from reconciler.core.safety import structure_diff as structural
+from reconciler.core.quota import over_limit
+from reconciler.core.safety import capacity, digests, job_impact, structure_diff
 from reconciler.model import desired
 from reconciler.model.state import records
 
@@ -109,7 +106,7 @@ class Impact(msgspec.Struct, frozen=True):
     queues_removed: tuple[str, ...] = ()
     queues_added: tuple[str, ...] = ()
     amounts: tuple[AmountChange, ...] = ()
-    jobs: tuple[fates.JobImpact, ...] = ()
+    jobs: tuple[job_impact.JobImpact, ...] = ()
     jobs_running: int = 0
     jobs_removed: tuple[str, ...] = ()
     objects: tuple[str, ...] = ()
@@ -117,11 +114,11 @@ class Impact(msgspec.Struct, frozen=True):
     approval: tuple[str, ...] = ()
     digest: str = ""
 
-    def jobs_ended(self, *parts: fates.Part) -> int:
+    def jobs_ended(self, *parts: job_impact.Part) -> int:
         """How many running jobs are stopped, by ``parts`` of the change or by all of it."""
         return sum(job.ends for job in self.jobs if not parts or job.part in parts)
 
-    def gpu_hours_lost(self, *parts: fates.Part) -> float:
+    def gpu_hours_lost(self, *parts: job_impact.Part) -> float:
         """GPU-hours of work that are lost, by ``parts`` of the change or by all of it."""
         return sum(job.gpu_hours_lost for job in self.jobs if not parts or job.part in parts)
 
@@ -138,9 +135,9 @@ def find(
         now: seconds since the epoch, for work that is lost and deadlines.
     """
     total, pools = _pools(before.structure, after.structure, observed)
-    jobs = tuple(fates.find(before, after, observed, now))
-    removed = tuple(sorted(name for name in before.jobs if fates.is_removed(name, after)))
-    differing = dict(structural.differences(before.structure, after.structure))
+    jobs = tuple(job_impact.find(before, after, observed, now))
+    removed = tuple(sorted(name for name in before.jobs if job_impact.is_removed(name, after)))
+    differing = dict(structure_diff.differences(before.structure, after.structure))
     labels = tuple(differing)
     ended = [job for job in jobs if job.ends and job.part != "job"]
     named = digests.Digest(
@@ -159,7 +156,7 @@ def find(
         queues_added=tuple(sorted(queues[1] - queues[0])),
         amounts=tuple(_amounts(before.structure, after.structure)),
         jobs=jobs,
-        jobs_running=len(fates.live(observed)),
+        jobs_running=len(job_impact.live(observed)),
         jobs_removed=removed,
         objects=labels,
         removed=tuple(
@@ -168,7 +165,7 @@ def find(
             if right is None or (label, right) == _NO_DOCUMENT
         ),
         approval=tuple(
-            structural.needing_approval(labels, before.structure.settings.safety.approval)
+            structure_diff.needing_approval(labels, before.structure.settings.safety.approval)
         ),
         digest=named.text() if named.structure or named.removals else "",
     )
@@ -181,8 +178,8 @@ def _pools(
     before: desired.Structure, after: desired.Structure, observed: records.Observed
 ) -> tuple[PoolImpact, tuple[PoolImpact, ...]]:
     """All pools together, and each that is touched."""
-    old = {name: inservice.gpus(pool, observed) for name, pool in before.pools.items()}
-    new = {name: inservice.gpus(pool, observed) for name, pool in after.pools.items()}
+    old = {name: capacity.gpus(pool, observed) for name, pool in before.pools.items()}
+    new = {name: capacity.gpus(pool, observed) for name, pool in after.pools.items()}
     every = [{n: g for nodes in side.values() for n, g in nodes.items()} for side in (old, new)]
     touched = []
     for name in sorted(old.keys() | new.keys()):
@@ -281,7 +278,7 @@ def above_limits(
     pool_of = before.pool_of_node()
     used: dict[tuple[str, str], list[int]] = {}
     holders: dict[tuple[str, str], set[str]] = {}
-    for job, attempts in fates.live(observed).items():
+    for job, attempts in job_impact.live(observed).items():
         record = observed.jobs.get(job)
         at = record.spec.queue if record is not None else None
         while at is not None and at in after.queues:
@@ -296,7 +293,7 @@ def above_limits(
         has = used.get((name, pool), [0, 0, 0])[position]
         if has > bound:
             jobs = len(holders[name, pool])
-            remedied = not pool and overfull.is_remedied(after)
+            remedied = not pool and over_limit.is_remedied(after)
             yield Above(name, resources[position], bound, has, jobs, pool, remedied)
 
 

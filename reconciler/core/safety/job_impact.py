@@ -11,10 +11,10 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.jobs import lost_work as losses
-from reconciler.core.quota import over_limit as overfull
-from reconciler.core.safety import capacity as inservice
+from reconciler.core import cycle_context
+from reconciler.core.jobs import lost_work
+from reconciler.core.quota import over_limit
+from reconciler.core.safety import capacity
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
@@ -159,8 +159,8 @@ def _exits(
     before: desired.Structure, after: desired.Structure, observed: records.Observed, now: float
 ) -> dict[str, _Exit]:
     """Nodes that no pool has in service after the change, and how each leaves."""
-    old = {n: pool for pool in before.pools.values() for n in inservice.gpus(pool, observed)}
-    new = {node for pool in after.pools.values() for node in inservice.gpus(pool, observed)}
+    old = {n: pool for pool in before.pools.values() for n in capacity.gpus(pool, observed)}
+    new = {node for pool in after.pools.values() for node in capacity.gpus(pool, observed)}
     still = after.pool_of_node()
     found: dict[str, _Exit] = {}
     for node, pool in old.items():
@@ -247,10 +247,12 @@ def _unpaid(
     old, new = before.structure.quotas, after.structure.quotas
     if not any(quota.ends and old.get(name) != quota for name, quota in new.items()):
         return set()
-    from reconciler.core.quota import quota_usage as quotas  # noqa: PLC0415 - with numpy, for budgets alone
+    from reconciler.core.quota import quota_usage  # noqa: PLC0415 - with numpy, for budgets alone
 
-    is_over = quotas.spent_budgets(desk.Work(after, observed, now)).keys()
-    return set(is_over - quotas.spent_budgets(desk.Work(before, observed, now)).keys())
+    is_over = quota_usage.spent_budgets(cycle_context.Work(after, observed, now)).keys()
+    return set(
+        is_over - quota_usage.spent_budgets(cycle_context.Work(before, observed, now)).keys()
+    )
 
 
 def _above_limits(
@@ -261,7 +263,7 @@ def _above_limits(
     Whatever else the change ends still counts as held: the structure may apply while the removal
     of jobs is held, and then as many leave as are named here.
     """
-    if before.structure == after.structure or not overfull.is_remedied(after.structure):
+    if before.structure == after.structure or not over_limit.is_remedied(after.structure):
         return {}
     states: list[set[tuple[str, int]]] = []
     for state in (before, after):
@@ -271,7 +273,7 @@ def _above_limits(
             if record is not None and not record.removed:
                 spec = _as_now(record.spec, state.jobs.get(name))
                 running += [(attempt, spec) for attempt in attempts]
-        states.append(overfull.leaving(state.structure, running))
+        states.append(over_limit.leaving(state.structure, running))
     found: dict[str, set[int]] = {}
     for name, element in states[1] - states[0]:
         found.setdefault(name, set()).add(element)
@@ -296,4 +298,4 @@ def _lost(
     if how == "drained" and leaves_in_s is None:
         return 0.0
     is_told = how in {"evicted", "held", "drained"}
-    return losses.gpu_seconds(spec, attempts, now, is_told=is_told) / 3600
+    return lost_work.gpu_seconds(spec, attempts, now, is_told=is_told) / 3600

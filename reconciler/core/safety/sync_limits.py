@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from reconciler.core import recurrence as occurrences
+from reconciler.core import recurrence
 from reconciler.core.safety import digests, impact
 from reconciler.model import desired
-from reconciler.model.rules import review_findings as judgement
+from reconciler.model.rules import review_findings
 from reconciler.model.state import records
 from reconciler.model.values import quantities, times
 
@@ -44,7 +44,7 @@ class Safety:
 
     def judge(
         self, before: desired.Desired, after: desired.Desired, approvals: frozenset[str]
-    ) -> judgement.Judgement:
+    ) -> review_findings.Judgement:
         """Whether ``before`` may become ``after``."""
         safety = before.structure.settings.safety
         counts_work = safety.jobs is not None or safety.gpu_hours is not None
@@ -80,17 +80,19 @@ def _counts_machines(before: desired.Desired, after: desired.Desired) -> bool:
     )
 
 
-def _blind(now: float) -> judgement.Judgement:
+def _blind(now: float) -> review_findings.Judgement:
     """Nothing is known of what runs, so that nothing that may end it applies."""
-    parts: tuple[judgement.Part, ...] = ("structure", "removal")
+    parts: tuple[review_findings.Part, ...] = ("structure", "removal")
     message = "the records of running work can't be read, and limits depend on them"
-    findings = tuple(judgement.Finding(part, judgement.WORK_UNKNOWN, message) for part in parts)
-    return judgement.Judgement(findings, until=now + LOOK_AGAIN_S)
+    findings = tuple(
+        review_findings.Finding(part, review_findings.WORK_UNKNOWN, message) for part in parts
+    )
+    return review_findings.Judgement(findings, until=now + LOOK_AGAIN_S)
 
 
 def judge(
     before: desired.Desired, what: impact.Impact, now: float, approvals: frozenset[str]
-) -> judgement.Judgement:
+) -> review_findings.Judgement:
     """Whether a change applies.
 
     Args:
@@ -115,20 +117,20 @@ def judge(
     digest = what.digest if left and not protected else ""
     held = {one.part for one in (*protected, *left)}
     used = [_used(part, one) for part, one in given.items() if one and part not in held]
-    return judgement.Judgement(
-        (*protected, *left), what.digest, until, judgement.approval(digest), tuple(used)
+    return review_findings.Judgement(
+        (*protected, *left), what.digest, until, review_findings.approval(digest), tuple(used)
     )
 
 
 # --- limits -----------------------------------------------------------------------------------
 
 
-def _limits(safety: desired.Safety, what: impact.Impact) -> Iterator[judgement.Finding]:
+def _limits(safety: desired.Safety, what: impact.Impact) -> Iterator[review_findings.Finding]:
     """Every limit that the change exceeds."""
 
-    def over(part: judgement.Part, message: str, field: str) -> judgement.Finding:
+    def over(part: review_findings.Part, message: str, field: str) -> review_findings.Finding:
         text = f"{message} without approval (limits.{field} in {_WHERE})"
-        return judgement.Finding(part, "over-limit", text)
+        return review_findings.Finding(part, "over-limit", text)
 
     pools = [pool for pool in what.pools if pool.gpus_before < what.total.gpus_before]
     for one in (what.total, *pools):
@@ -178,12 +180,14 @@ def _limits(safety: desired.Safety, what: impact.Impact) -> Iterator[judgement.F
         )
 
 
-def _share_of_jobs(safety: desired.Safety, what: impact.Impact) -> Iterator[judgement.Finding]:
+def _share_of_jobs(
+    safety: desired.Safety, what: impact.Impact
+) -> Iterator[review_findings.Finding]:
     """A removal of documents that ends more of what runs than somebody is likely to have meant."""
     running, ended = what.jobs_running, what.jobs_ended("removal")
     if _is_over_share(safety, what, ended):
         names = [job.job for job in what.jobs if job.ends and job.part == "removal"]
-        yield judgement.Finding(
+        yield review_findings.Finding(
             "removal",
             "over-limit",
             f"{ended} of {running} running jobs ({ended / running:.0%}) are ended by removing "
@@ -193,11 +197,13 @@ def _share_of_jobs(safety: desired.Safety, what: impact.Impact) -> Iterator[judg
         )
 
 
-def _parts_over(limit: float | None, figure: Callable[..., float]) -> Iterator[judgement.Part]:
+def _parts_over(
+    limit: float | None, figure: Callable[..., float]
+) -> Iterator[review_findings.Part]:
     """The parts that exceed a limit; both where only their sum does."""
     if limit is None or figure("structure", "removal") <= limit:
         return
-    parts: tuple[judgement.Part, ...] = ("structure", "removal")
+    parts: tuple[review_findings.Part, ...] = ("structure", "removal")
     alone = [part for part in parts if figure(part) > limit]
     yield from alone or [part for part in parts if figure(part) > 0]
 
@@ -218,23 +224,23 @@ def _some(names: Iterable[str]) -> str:
 # --- objects that need a word -----------------------------------------------------------------
 
 
-def _named(before: desired.Desired, what: impact.Impact) -> Iterator[judgement.Finding]:
+def _named(before: desired.Desired, what: impact.Impact) -> Iterator[review_findings.Finding]:
     """Objects of which every change, or the removal, needs approval."""
     if what.approval:
-        yield judgement.Finding(
+        yield review_findings.Finding(
             "structure",
             "needs-approval",
             f"{_some(what.approval)}: every change of it needs approval (approval in {_WHERE})",
         )
     for part, labels in _pruned(before, what, "confirm"):
-        yield judgement.Finding(
+        yield review_findings.Finding(
             part, "prune-confirm", f"{_some(labels)}: its removal has to be confirmed (prune)"
         )
 
 
-def _never(before: desired.Desired, what: impact.Impact) -> Iterator[judgement.Finding]:
+def _never(before: desired.Desired, what: impact.Impact) -> Iterator[review_findings.Finding]:
     for part, labels in _pruned(before, what, "never"):
-        yield judgement.Finding(
+        yield review_findings.Finding(
             part,
             "prune-never",
             f"{_some(labels)}: it is never removed (prune: never); to remove it, first commit "
@@ -244,7 +250,7 @@ def _never(before: desired.Desired, what: impact.Impact) -> Iterator[judgement.F
 
 def _pruned(
     before: desired.Desired, what: impact.Impact, policy: desired.Prune
-) -> Iterator[tuple[judgement.Part, list[str]]]:
+) -> Iterator[tuple[review_findings.Part, list[str]]]:
     """What the change removes of what has a policy, by part."""
     by_kind = before.structure.settings.safety.prune
     own = before.structure.prune
@@ -269,9 +275,9 @@ def _is_disruptive(what: impact.Impact) -> bool:
     return bool(what.total.gpus_lost or what.queues_removed or what.jobs_ended("structure"))
 
 
-def _outside(until: float) -> judgement.Finding:
-    if until == occurrences.NEVER:
-        days = round(occurrences.LOOK_S / 86_400)
+def _outside(until: float) -> review_findings.Finding:
+    if until == recurrence.NEVER:
+        days = round(recurrence.LOOK_S / 86_400)
         message = (
             f"it takes something out of service, and {NO_TIME} in the next {days} days: correct "
             f"them (windows in {_WHERE}), or approve this change"
@@ -281,7 +287,7 @@ def _outside(until: float) -> judgement.Finding:
             "it takes something out of service, and this is not the time for it, the next time is "
             f"{times.format_time(until)} (windows in {_WHERE})"
         )
-    return judgement.Finding("structure", "outside-window", message)
+    return review_findings.Finding("structure", "outside-window", message)
 
 
 def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:
@@ -291,11 +297,11 @@ def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:
     """
     if not found:
         return None
-    known_until = now + occurrences.LOOK_S
+    known_until = now + recurrence.LOOK_S
     spans: list[tuple[bool, float, float]] = []
     for one in found:
-        times_of_one = occurrences.spans(one.schedule, one.duration_s, now)
-        if len(times_of_one) >= occurrences.SPANS_MAX:
+        times_of_one = recurrence.spans(one.schedule, one.duration_s, now)
+        if len(times_of_one) >= recurrence.SPANS_MAX:
             known_until = min(known_until, times_of_one[-1][0])
         spans += [(one.allow, begin, end) for begin, end in times_of_one]
     only_allowed = any(one.allow for one in found)
@@ -306,14 +312,14 @@ def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:
         inside = [allow for allow, begin, end in spans if begin <= moment < end]
         if False not in inside and (True in inside or not only_allowed):
             return None if moment == now else moment
-    return occurrences.NEVER
+    return recurrence.NEVER
 
 
 # --- approval ---------------------------------------------------------------------------------
 
 
 def _approval(
-    part: judgement.Part,
+    part: review_findings.Part,
     what: impact.Impact,
     safety: desired.Safety,
     approvals: frozenset[str],
@@ -336,14 +342,14 @@ def _approval(
     return None
 
 
-def _used(part: judgement.Part, approval: str) -> judgement.Used:
+def _used(part: review_findings.Part, approval: str) -> review_findings.Used:
     given = digests.parse_digest(approval) or digests.Digest()
     structure, removals = given.structure, given.removals
     if part == "structure":
         rest = msgspec.structs.replace(given, structure="") if removals else None
     else:
         rest = msgspec.structs.replace(given, removals="") if structure else None
-    return judgement.Used(part, approval, rest.text() if rest else "")
+    return review_findings.Used(part, approval, rest.text() if rest else "")
 
 
 def _within(given: digests.Digest, what: impact.Impact, safety: desired.Safety) -> bool:

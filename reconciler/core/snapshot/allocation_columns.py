@@ -7,16 +7,13 @@ some tasks leave there are two: what leaves, then what stays.
 import itertools
 from collections.abc import Callable
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.jobs import elastic_jobs as resizing
-from reconciler.core.jobs import run_times as runtimes
-from reconciler.core.jobs import running_gangs as holders
-from reconciler.core.snapshot import node_columns as tables
-from reconciler.core.snapshot import task_shapes as forms
+from reconciler.core import cycle_context
+from reconciler.core.jobs import elastic_jobs, run_times, running_gangs
+from reconciler.core.snapshot import node_columns, task_shapes
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import snapshots
 
 
 class Maker:
@@ -24,12 +21,12 @@ class Maker:
 
     def __init__(
         self,
-        work: desk.Work,
+        work: cycle_context.Work,
         at: float,
         *,
-        nodes: tables.Nodes,
-        selectors: forms.Selectors,
-        shapes: forms.Shapes,
+        nodes: node_columns.Nodes,
+        selectors: task_shapes.Selectors,
+        shapes: task_shapes.Shapes,
         expected_s: Callable[[desired.Job], float],
     ) -> None:
         self._work = work
@@ -43,9 +40,9 @@ class Maker:
         self._scheduling = structure.settings.scheduling
         self._learns = self._scheduling.learned_quantile is not None
         #: What kept holdings stand for.
-        self._frame: holders.Frame = (structure, nodes.names, nodes.profiles)
+        self._frame: running_gangs.Frame = (structure, nodes.names, nodes.profiles)
 
-    def all(self, held: holders.Held) -> tuple[columns.Holding, ...]:
+    def all(self, held: running_gangs.Held) -> tuple[snapshots.Holding, ...]:
         """A holding for each element, those that leave in part before what stays of them."""
         frame, before = self._frame, held.frame
         same = before is not None and before[0] is frame[0] and before[1:] == frame[1:]
@@ -60,7 +57,7 @@ class Maker:
                 held.unmade.add(key)
         return tuple(itertools.chain.from_iterable([one.holdings for one in held.in_order()]))
 
-    def _make(self, entry: holders.Entry) -> bool:
+    def _make(self, entry: running_gangs.Entry) -> bool:
         """Make them; whether they last, since nothing but their records is in them."""
         record = entry.record
         spec, entry.holdings = record.spec, []
@@ -71,18 +68,18 @@ class Maker:
             self._learns
             or spec.affinities
             or self._selectors.all
-            or resizing.is_resizable(spec)
+            or elastic_jobs.is_resizable(spec)
             or any(holding.shape >= 0 for holding in entry.holdings)
             or max(holding.since for holding in entry.holdings) >= self._at
         )
 
     def _of(
-        self, record: records.JobRecord, element: int, attempts: holders.Attempts
-    ) -> list[columns.Holding]:
+        self, record: records.JobRecord, element: int, attempts: running_gangs.Attempts
+    ) -> list[snapshots.Holding]:
         leaving = [attempt for attempt in attempts if attempt.stop is not None]
         if not leaving or len(leaving) == len(attempts):
             return [self._holding(record, element, attempts, leaving=bool(leaving))]
-        if not resizing.is_resizable(record.spec):
+        if not elastic_jobs.is_resizable(record.spec):
             return [self._holding(record, element, attempts, leaving=True)]
         staying = [attempt for attempt in attempts if attempt.stop is None]
         return [
@@ -91,11 +88,16 @@ class Maker:
         ]
 
     def _holding(
-        self, record: records.JobRecord, element: int, attempts: holders.Attempts, *, leaving: bool
-    ) -> columns.Holding:
+        self,
+        record: records.JobRecord,
+        element: int,
+        attempts: running_gangs.Attempts,
+        *,
+        leaving: bool,
+    ) -> snapshots.Holding:
         spec = record.spec
         queue = self._work.desired.structure.queues[spec.queue]
-        began, try_began = runtimes.began(attempts), self._try_began(spec, element, attempts)
+        began, try_began = run_times.began(attempts), self._try_began(spec, element, attempts)
         saved = [a.saved.at for a in attempts if a.saved is not None]
         minimum_s = queue.min_runtime_s
         if minimum_s is None:
@@ -110,8 +112,8 @@ class Maker:
         if (movable or fixed) and not doubtful:
             shape, refusal = self._shapes.of(spec)
             shape = shape if refusal is None else -1
-        resizable = resizing.is_resizable(spec)
-        return columns.Holding(
+        resizable = elastic_jobs.is_resizable(spec)
+        return snapshots.Holding(
             job=spec.name,
             element=element,
             queue=self._row_of_queue[spec.queue],
@@ -122,7 +124,7 @@ class Maker:
             since=min(max([began, *saved]), self._at),
             protected_until=self._protected_until(began, minimum_s, record, element),
             movable=movable,
-            ends_at=runtimes.ends_at(spec, try_began, self._expected_s(spec), self._at),
+            ends_at=run_times.ends_at(spec, try_began, self._expected_s(spec), self._at),
             leaving=leaving,
             leaving_for=evicted[0].by if evicted else "",
             shape=shape,
@@ -138,13 +140,15 @@ class Maker:
             leaves_by=max((a.stop.at + a.stop.grace_s for a in attempts if a.stop), default=0.0),
         )
 
-    def _try_began(self, spec: desired.Job, element: int, attempts: holders.Attempts) -> float:
+    def _try_began(
+        self, spec: desired.Job, element: int, attempts: running_gangs.Attempts
+    ) -> float:
         """When the try began by whose start its time limit counts: with a task that may have ended,
         or is leaving, while others that came later go on."""
         whole = self._work.attempts_of_element(spec.name, element)
         if len(whole) <= len(attempts):
-            return runtimes.began(attempts)
-        return runtimes.began([one for one in whole if not one.concluded] or attempts)
+            return run_times.began(attempts)
+        return run_times.began([one for one in whole if not one.concluded] or attempts)
 
     def _protected_until(
         self, began: float, minimum_s: int, record: records.JobRecord, element: int
@@ -156,20 +160,22 @@ class Maker:
             until = max(until, since + self._scheduling.stale_gang_s)
         return until
 
-    def _tasks(self, spec: desired.Job, attempts: holders.Attempts) -> tuple[columns.HeldTask, ...]:
+    def _tasks(
+        self, spec: desired.Job, attempts: running_gangs.Attempts
+    ) -> tuple[snapshots.HeldTask, ...]:
         number: dict[str, int] = {}
         if len(spec.groups) > 1:
             number = {group.name: index for index, group in enumerate(spec.groups)}
-        spare = holders.spare_of(spec, attempts)
+        spare = running_gangs.spare_of(spec, attempts)
         row_of, width = self._nodes.row_of, self._nodes.columns.devices.shape[1]
         return tuple(
             [
-                columns.HeldTask(
+                snapshots.HeldTask(
                     node=row_of[a.node],
                     amounts=a.resources.as_vector(),
                     # of devices that no pool declares any more nothing comes free
                     devices=tuple([device for device in a.devices if device < width]),
-                    share=a.share_milli or columns.WHOLE,
+                    share=a.share_milli or snapshots.WHOLE,
                     profile=self._nodes.profile_of(a.mig_profile) if a.mig_profile else -1,
                     instances=len(a.instances),
                     group=number.get(a.group, 0),
@@ -182,7 +188,7 @@ class Maker:
         )
 
 
-def _is_fixed(spec: desired.Job, attempts: holders.Attempts) -> bool:
+def _is_fixed(spec: desired.Job, attempts: running_gangs.Attempts) -> bool:
     """Whether an element has more tasks than it needs and can give none of them up."""
     least = sum(group.least for group in spec.groups)
-    return spec.is_elastic and not resizing.is_resizable(spec) and len(attempts) > least
+    return spec.is_elastic and not elastic_jobs.is_resizable(spec) and len(attempts) > least

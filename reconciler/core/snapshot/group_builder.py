@@ -9,24 +9,16 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import job_draft as drafts
-from reconciler.core.jobs import elastic_jobs as resizing
-from reconciler.core.jobs import readiness as waiting
-from reconciler.core.jobs import run_times as runtimes
-from reconciler.core.jobs import running_gangs as holders
-from reconciler.core.quota import quota_usage as quotas
-from reconciler.core.quota import unschedulable as hopeless
-from reconciler.core.snapshot import learned_mix as learning
-from reconciler.core.snapshot import pending_cache as pending
-from reconciler.core.snapshot import task_shapes as forms
-from reconciler.core.snapshot import windows
+from reconciler.core import cycle_context, job_draft
+from reconciler.core.jobs import elastic_jobs, readiness, run_times, running_gangs
+from reconciler.core.quota import quota_usage, unschedulable
+from reconciler.core.snapshot import learned_mix, pending_cache, task_shapes, windows
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import CAN_NOT_START, Reason
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import resources
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import snapshots
 
 _NO_NOTE = records.ElementNote()
 
@@ -47,16 +39,16 @@ class Waiting:
         pressed: claims with a deadline. in_time: jobs whose deadline can be met yet.
     """
 
-    made: pending.Lines
+    made: pending_cache.Lines
     reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
     reason_of: dict[str, str] = field(default_factory=dict)
     pending_jobs: dict[str, int] = field(default_factory=dict)
     unreachable: dict[str, float] = field(default_factory=dict)
-    pressed: list[columns.Claim] = field(default_factory=list)
+    pressed: list[snapshots.Claim] = field(default_factory=list)
     in_time: list[str] = field(default_factory=list)
-    judged: tuple[columns.Line, ...] = ()
-    capped: tuple[tuple[str, hopeless.Kind], ...] = ()
-    let_last: frozenset[hopeless.Kind] = frozenset()
+    judged: tuple[snapshots.Line, ...] = ()
+    capped: tuple[tuple[str, unschedulable.Kind], ...] = ()
+    let_last: frozenset[unschedulable.Kind] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -73,12 +65,12 @@ class Maker:
 
     def __init__(
         self,
-        work: desk.Work,
+        work: cycle_context.Work,
         at: float,
         *,
-        shapes: forms.Shapes,
-        held: holders.Held,
-        opened: tuple[columns.Window, ...],
+        shapes: task_shapes.Shapes,
+        held: running_gangs.Held,
+        opened: tuple[snapshots.Window, ...],
     ) -> None:
         self._work = work
         self._at = at
@@ -87,16 +79,16 @@ class Maker:
         self._windows = opened
         self._structure = work.desired.structure
         self._row_of_queue = {name: row for row, name in enumerate(self._structure.queues)}
-        self._expected_s = learning.expected_s(work)
-        self._accounts = quotas.Accounts(work, held)
+        self._expected_s = learned_mix.expected_s(work)
+        self._accounts = quota_usage.Accounts(work, held)
         self._turns = {name: turn for turn, name in enumerate(work.observed.promised)}
         self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
-        self._found: dict[pending.Key, list[columns.Claim]] = {}
-        self._judged: dict[pending.Key, list[columns.Claim]] = {}
-        self._capped: list[tuple[int, int, records.JobRecord, waiting.Readiness, int]] = []
+        self._found: dict[pending_cache.Key, list[snapshots.Claim]] = {}
+        self._judged: dict[pending_cache.Key, list[snapshots.Claim]] = {}
+        self._capped: list[tuple[int, int, records.JobRecord, readiness.Readiness, int]] = []
         self._growing: list[tuple[int, int, records.JobRecord, int, int]] = []
-        self._pending = work.recall.part(pending.Pending)
-        self._made = Waiting(pending.NOTHING)
+        self._pending = work.recall.part(pending_cache.Pending)
+        self._made = Waiting(pending_cache.NOTHING)
 
     def all(self) -> Waiting:
         """Go through all jobs that are not finished: plain ones by group, each of the others."""
@@ -112,7 +104,9 @@ class Maker:
             self._job(record)
         self._let_through()
         self._made.made = self._pending.lines(numbers, self._found)
-        self._made.judged = tuple(pending.line_of(key, self._judged[key]) for key in self._judged)
+        self._made.judged = tuple(
+            pending_cache.line_of(key, self._judged[key]) for key in self._judged
+        )
         return self._made
 
     def _let_through(self) -> None:
@@ -123,11 +117,11 @@ class Maker:
         made, promised = self._made, self._work.observed.promised
         self._capped.sort(key=lambda one: one[:2])
         made.capped = tuple(
-            (record.name, hopeless.kind_of(record.spec, shape))
+            (record.name, unschedulable.kind_of(record.spec, shape))
             for _, _, record, _, shape in self._capped
         )
-        found = hopeless.kinds(self._work, made.capped)
-        if found and not hopeless.since_changed(self._work):
+        found = unschedulable.kinds(self._work, made.capped)
+        if found and not unschedulable.since_changed(self._work):
             made.let_last = found
         granted = {
             record.name: self._promised(record, ready)
@@ -150,13 +144,13 @@ class Maker:
     def _job(self, record: records.JobRecord) -> None:
         spec, made = record.spec, self._made
         held = spec.suspend or record.state is JobState.HELD
-        if drafts.PENDING not in record.elements and not spec.is_elastic and not held:
+        if job_draft.PENDING not in record.elements and not spec.is_elastic and not held:
             return  # all of it runs
-        ready = waiting.readiness(self._work, record, record.elements)
-        if drafts.PENDING in record.elements:
+        ready = readiness.readiness(self._work, record, record.elements)
+        if job_draft.PENDING in record.elements:
             self._note_deadline(spec)
             made.pending_jobs[spec.queue] = made.pending_jobs.get(spec.queue, 0) + 1
-        grows = resizing.is_resizable(spec)
+        grows = elastic_jobs.is_resizable(spec)
         if ready.reason is not None:
             self._explain(spec.name, ready.reason_key, ready.reason)
         if not grows and not ready.elements:
@@ -204,7 +198,7 @@ class Maker:
             return tasks, False
         return tuple(group.resources.times(group.least) for group in spec.groups), True
 
-    def _promised(self, record: records.JobRecord, ready: waiting.Readiness) -> _Granted:
+    def _promised(self, record: records.JobRecord, ready: readiness.Readiness) -> _Granted:
         """Let those elements through that room is kept for, before anything else that waits."""
         tasks, capped = self._asked(record.spec)
         kept = min(self._work.observed.promised[record.name], ready.startable)
@@ -214,7 +208,7 @@ class Maker:
     def _under_quota(
         self,
         record: records.JobRecord,
-        ready: waiting.Readiness,
+        ready: readiness.Readiness,
         shape: int,
         granted: _Granted | None,
         *,
@@ -232,20 +226,20 @@ class Maker:
             if not hopeful and CAN_NOT_START not in reason.message:
                 self._judge(record, ready, shape, reason)
                 return
-            self._explain(spec.name, hopeless.key_of(reason.code, spec.name), reason)
+            self._explain(spec.name, unschedulable.key_of(reason.code, spec.name), reason)
             return
         held_back = None
         if startable < ready.startable:
             held_back = self._accounts.refusal(spec, tasks)
-        admitted = waiting.Readiness(ready.elements, startable)
+        admitted = readiness.Readiness(ready.elements, startable)
         self._claim(record, admitted, shape, held_back=held_back, capped=capped)
 
     def _judge(
-        self, record: records.JobRecord, ready: waiting.Readiness, shape: int, reason: Reason
+        self, record: records.JobRecord, ready: readiness.Readiness, shape: int, reason: Reason
     ) -> None:
         """Have it said whether a claim that no cap has a place for can start yet, and no more."""
         spec = record.spec
-        claim = columns.Claim(
+        claim = snapshots.Claim(
             spec.name, record.order, ready.elements, startable=0, held_back=reason
         )
         key = self._key(spec, shape, self._expected_s(spec), grows=False)
@@ -254,7 +248,7 @@ class Maker:
     def _claim(
         self,
         record: records.JobRecord,
-        ready: waiting.Readiness,
+        ready: readiness.Readiness,
         shape: int,
         *,
         held_back: Reason | None = None,
@@ -262,9 +256,9 @@ class Maker:
     ) -> None:
         spec = record.spec
         if held_back is None and ready.startable < len(ready.elements) and spec.parallelism:
-            held_back = waiting.array_limit(spec.parallelism)
+            held_back = readiness.array_limit(spec.parallelism)
         duration_s, slack_s = self._expected_s(spec), self._latest_start(spec) - self._at
-        claim = columns.Claim(
+        claim = snapshots.Claim(
             job=spec.name,
             order=record.order,
             elements=ready.elements,
@@ -299,7 +293,7 @@ class Maker:
         for element in self._work.elements_with_attempts(spec.name):
             missing = self._admitted(spec, self._missing(record, element))
             if missing:
-                claim = columns.Claim(
+                claim = snapshots.Claim(
                     job=spec.name,
                     order=record.order,
                     elements=(element,),
@@ -320,8 +314,8 @@ class Maker:
         In whole minutes, rounded up, so that what grows stays alike for a while.
         """
         attempts = self._work.attempts_of_element(spec.name, element)
-        began = runtimes.began(attempts)
-        left_s = runtimes.ends_at(spec, began, self._expected_s(spec), self._at) - self._at
+        began = run_times.began(attempts)
+        left_s = run_times.ends_at(spec, began, self._expected_s(spec), self._at) - self._at
         return left_s if left_s == math.inf else 60.0 * max(0, math.ceil(left_s / 60))
 
     def _admitted(
@@ -341,12 +335,12 @@ class Maker:
 
     def _missing(self, record: records.JobRecord, element: int) -> tuple[tuple[int, int], ...]:
         """The tasks that a running element has not, unless it is about to end."""
-        if record.elements[element] not in drafts.LIVE_CODES:
+        if record.elements[element] not in job_draft.LIVE_CODES:
             return ()
         if record.notes.get(element, _NO_NOTE).verdict is not None:
             return ()
         attempts = self._work.attempts_of_element(record.name, element)
-        if not attempts or any(resizing.has_succeeded(a) for a in attempts):
+        if not attempts or any(elastic_jobs.has_succeeded(a) for a in attempts):
             return ()
         present = {
             (attempt.group, attempt.index)
@@ -360,7 +354,9 @@ class Maker:
             if (group.name, index) not in present
         )
 
-    def _key(self, spec: desired.Job, shape: int, duration_s: float, *, grows: bool) -> pending.Key:
+    def _key(
+        self, spec: desired.Job, shape: int, duration_s: float, *, grows: bool
+    ) -> pending_cache.Key:
         return (
             self._row_of_queue[spec.queue],
             shape,
@@ -375,12 +371,12 @@ class Maker:
     def _windows_of(self, spec: desired.Job) -> tuple[int, ...]:
         key = (spec.owner, spec.queue, spec.reservation)
         if key not in self._usable:
-            above = learning.ancestors(self._structure, spec.queue)
+            above = learned_mix.ancestors(self._structure, spec.queue)
             self._usable[key] = windows.usable_by(spec, self._structure, self._windows, above)
         return self._usable[key]
 
 
-def affine_specs(work: desk.Work) -> Iterable[desired.Job]:
+def affine_specs(work: cycle_context.Work) -> Iterable[desired.Job]:
     """Jobs that are near to or apart from others, of those that wait or hold something."""
     for name in work.names_besides(work.recall.affine):
         draft = work.drafts.get(name)

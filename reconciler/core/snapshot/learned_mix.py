@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.jobs import run_times as runtimes
-from reconciler.core.jobs import running_gangs as holders
-from reconciler.core.snapshot import task_shapes as forms
+from reconciler.core import cycle_context
+from reconciler.core.jobs import run_times, running_gangs
+from reconciler.core.snapshot import task_shapes
 from reconciler.model import desired
 from reconciler.model.state.scheduler_state import KeptRoom, Recollection, TaskKind, Turn
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import snapshots
 
 #: After so many tasks an arrival counts half; so many kinds are told apart.
 ARRIVALS_HALVED = 2000
@@ -69,13 +68,13 @@ def kind_of(spec: desired.Job, group: desired.TaskGroup) -> TaskKind:
     )
 
 
-def mix(recollection: Recollection, shapes: forms.Shapes) -> tuple[columns.MixEntry, ...]:
+def mix(recollection: Recollection, shapes: task_shapes.Shapes) -> tuple[snapshots.MixEntry, ...]:
     """The kinds of task that arrive here, with their shares of arrivals."""
     total = sum(count for _, count in recollection.arrivals)
     if total <= 0:
         return ()
     return tuple(
-        columns.MixEntry(
+        snapshots.MixEntry(
             _group_of(kind),
             shapes.eligible(kind.pools, kind.selector),
             count / total,
@@ -85,10 +84,10 @@ def mix(recollection: Recollection, shapes: forms.Shapes) -> tuple[columns.MixEn
 
 
 @functools.lru_cache(maxsize=4 * KINDS_MAX)
-def _group_of(kind: TaskKind) -> columns.GroupShape:
+def _group_of(kind: TaskKind) -> snapshots.GroupShape:
     """One task of a kind as the scheduler reads it."""
-    devices, share = forms.devices_of(kind.devices, kind.gpu_milli)
-    return columns.GroupShape(
+    devices, share = task_shapes.devices_of(kind.devices, kind.gpu_milli)
+    return snapshots.GroupShape(
         name="mix",
         count=1,
         amounts=(kind.cpu_milli, kind.memory_bytes, kind.gpu_milli),
@@ -101,25 +100,25 @@ def _group_of(kind: TaskKind) -> columns.GroupShape:
 # --- run times ------------------------------------------------------------------------------
 
 
-def expected_s(work: desk.Work) -> Callable[[desired.Job], float]:
+def expected_s(work: cycle_context.Work) -> Callable[[desired.Job], float]:
     """How long one run of a job is expected to take: its limit, or less where it is learned."""
     quantile = work.desired.structure.settings.scheduling.learned_quantile
     if quantile is None:
-        return runtimes.limit_of
-    book = runtimes.Book(work.observed.recollection)
+        return run_times.limit_of
+    book = run_times.Book(work.observed.recollection)
     return lambda spec: book.cautious_s(spec, quantile)
 
 
-def usual_s(work: desk.Work) -> Callable[[str, float], float] | None:
+def usual_s(work: cycle_context.Work) -> Callable[[str, float], float] | None:
     """How long a run of a job takes as a rule, given how long it has run; None: nothing is known.
 
     Nobody plans by it: it is for telling when what waits may start.
     """
-    book = runtimes.Book(work.observed.recollection)
+    book = run_times.Book(work.observed.recollection)
 
     def usual(job: str, ran_s: float) -> float:
-        spec = holders.spec_of(work, job)
-        return columns.ENDLESS if spec is None else book.usual_s(spec, ran_s)
+        spec = running_gangs.spec_of(work, job)
+        return snapshots.ENDLESS if spec is None else book.usual_s(spec, ran_s)
 
     return usual if book else None
 
@@ -186,7 +185,7 @@ def use_in_window(
 
 
 def _with_spent(
-    work: desk.Work, known: Mapping[str, Mapping[int, float]]
+    work: cycle_context.Work, known: Mapping[str, Mapping[int, float]]
 ) -> Mapping[str, Mapping[int, float]]:
     quotas = work.desired.structure.quotas
     budgets = [quota for quota in quotas.values() if quota.budget_gpu_s is not None]
@@ -225,10 +224,10 @@ def ancestors(structure: desired.Structure, queue: str) -> tuple[str, ...]:
 # --- all of it ------------------------------------------------------------------------------
 
 
-def renewed(work: desk.Work) -> Recollection:
+def renewed(work: cycle_context.Work) -> Recollection:
     """What is remembered after the arrivals and ends of this cycle."""
     before = work.observed.recollection
-    times, parts = runtimes.renewed(before, work.ended)
+    times, parts = run_times.renewed(before, work.ended)
     found = msgspec.structs.replace(
         before,
         arrivals=with_arrivals(before.arrivals, work.arrived),
@@ -240,16 +239,18 @@ def renewed(work: desk.Work) -> Recollection:
     return before if found == before else found
 
 
-def kept_of(recollection: Recollection, row_of: Mapping[str, int]) -> tuple[columns.Kept, ...]:
+def kept_of(recollection: Recollection, row_of: Mapping[str, int]) -> tuple[snapshots.Kept, ...]:
     """Reservations of backfill whose nodes are all still there."""
     return tuple(
-        columns.Kept(one.job, one.element, one.starts_at, tuple(row_of[name] for name in one.nodes))
+        snapshots.Kept(
+            one.job, one.element, one.starts_at, tuple(row_of[name] for name in one.nodes)
+        )
         for one in recollection.kept
         if all(name in row_of for name in one.nodes)
     )
 
 
-def rooms_of(kept: tuple[columns.Kept, ...], names: tuple[str, ...]) -> tuple[KeptRoom, ...]:
+def rooms_of(kept: tuple[snapshots.Kept, ...], names: tuple[str, ...]) -> tuple[KeptRoom, ...]:
     """The same by name, to be remembered."""
     return tuple(
         KeptRoom(one.job, one.element, one.starts_at, tuple(names[row] for row in one.nodes))
@@ -257,7 +258,7 @@ def rooms_of(kept: tuple[columns.Kept, ...], names: tuple[str, ...]) -> tuple[Ke
     )
 
 
-def turns_of(work: desk.Work, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+def turns_of(work: cycle_context.Work, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
     """Those of them whose job still is: what is held or backs off now keeps its turn."""
     found = []
     for turn in turns:

@@ -10,17 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import cycle_context as desk
-from reconciler.core.jobs import running_gangs as holders
-from reconciler.core.nodes import device_locality as inner
-from reconciler.core.nodes import mismatches
-from reconciler.core.nodes import unschedulable_nodes as closing
+from reconciler.core import cycle_cache, cycle_context
+from reconciler.core.jobs import running_gangs
+from reconciler.core.nodes import device_locality, mismatches, unschedulable_nodes
 from reconciler.model import desired
 from reconciler.model.observed.devices import DEVICES_MAX, INNER_LEVELS
 from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
 
 _Cuts = dict[int, tuple[tuple[str, int], ...] | None]
@@ -50,7 +47,7 @@ class Nodes:
         profiles: names of MIG profiles; levels: of topology levels.
     """
 
-    columns: columns.NodeColumns
+    columns: snapshots.NodeColumns
     names: tuple[str, ...]
     row_of: Mapping[str, int]
     pool_of: NDArray[np.int64]
@@ -64,16 +61,16 @@ class Nodes:
 
     def level_of(self, name: str) -> int:
         """Index of a topology level; ``NO_LEVEL`` for none."""
-        return self.levels.index(name) if name in self.levels else columns.NO_LEVEL
+        return self.levels.index(name) if name in self.levels else snapshots.NO_LEVEL
 
 
-class _Kept(recalls.Part):
+class _Kept(cycle_cache.Part):
     """The columns of nodes as of the last cycle, and what they were made for.
 
     ``raw`` amounts are what attempts leave of the whole, below zero where nodes have shrunk.
     """
 
-    def __init__(self, recall: recalls.Recall) -> None:
+    def __init__(self, recall: cycle_cache.Recall) -> None:
         super().__init__(recall)
         self.structure: desired.Structure | None = None
         self.names: tuple[str, ...] = ()
@@ -85,7 +82,7 @@ class _Kept(recalls.Part):
         self._inner: NDArray[np.int8] = np.zeros((len(INNER_LEVELS), 0, 0), dtype=np.int8)
         self._inner_is_given = False
 
-    def renew(self, work: desk.Work, asked: Asked, held: holders.Held) -> None:
+    def renew(self, work: cycle_context.Work, asked: Asked, held: running_gangs.Held) -> None:
         """Bring everything up to date: by what changed, or anew where the frame is another."""
         structure, names = work.desired.structure, tuple(work.node_names())
         pools = tuple(structure.pools[name] for name in sorted(structure.pools))
@@ -109,7 +106,7 @@ class _Kept(recalls.Part):
         held.gone.clear()
         held.come.clear()
 
-    def _look(self, work: desk.Work, name: str) -> bool:
+    def _look(self, work: cycle_context.Work, name: str) -> bool:
         """Take note of a node's state; whether it is in the pool that it was in."""
         row, node = self.row_of.get(name), work.node(name)
         if row is None:
@@ -121,7 +118,7 @@ class _Kept(recalls.Part):
         self._locate(row, node, index)
         self.closed.pop(row, None)
         if not self.accepts[row]:
-            self.closed[row] = closing.words(node)
+            self.closed[row] = unschedulable_nodes.words(node)
         return index == int(self.pool_of[row])
 
     def _locate(self, row: int, node: records.NodeRecord | None, index: int) -> None:
@@ -132,7 +129,7 @@ class _Kept(recalls.Part):
         self._told[row] = told
         width = self._inner.shape[2]
         said = self._inner_of_pool[index] if index >= 0 else (None,) * len(self._inner)
-        seen = inner.reported(told, width)
+        seen = device_locality.reported(told, width)
         rows = [
             own if by_pool is None else by_pool for by_pool, own in zip(said, seen, strict=True)
         ]
@@ -160,7 +157,7 @@ class _Kept(recalls.Part):
         if not found:
             del self._unmade[row]
 
-    def _begin(self, work: desk.Work, names: tuple[str, ...]) -> None:
+    def _begin(self, work: cycle_context.Work, names: tuple[str, ...]) -> None:
         """As if nothing ran."""
         pools = self.pools
         self._index = {pool.name: number for number, pool in enumerate(pools)}
@@ -184,9 +181,9 @@ class _Kept(recalls.Part):
         self._unmade: dict[int, _Cuts] = {}
         self._absent = np.zeros_like(self._instances)
         width = self.whole.shape[1] if self.wants_inner else 0
-        self._inner_of_pool = [inner.declared(pool, width) for pool in pools]
+        self._inner_of_pool = [device_locality.declared(pool, width) for pool in pools]
         shape = (len(INNER_LEVELS), len(names), width)
-        self._inner = np.full(shape, inner.UNKNOWN, dtype=np.int8)
+        self._inner = np.full(shape, device_locality.UNKNOWN, dtype=np.int8)
         self._inner_is_given = False
         #: What agents told of the devices of a node, when its domains were last worked out.
         self._told: dict[int, tuple[records.Gpu, ...]] = {}
@@ -195,7 +192,7 @@ class _Kept(recalls.Part):
         for array in (self.capacity, self.memory, self.shareable, self.domains, self.pool_of):
             array.setflags(write=False)
 
-    def _take(self, entries: Iterable[holders.Entry], sign: int) -> None:
+    def _take(self, entries: Iterable[running_gangs.Entry], sign: int) -> None:
         """Charge what elements hold, or give it back."""
         width, row_of, profiles = self.whole.shape[1], self.row_of, self.profiles
         amounts: list[tuple[int, int, int]] = []
@@ -227,13 +224,13 @@ class _Kept(recalls.Part):
             table = np.array(shares, dtype=np.int64)
             np.subtract.at(self._devices, (table[:, 0], table[:, 1]), sign * table[:, 2])
 
-    def columns(self) -> columns.NodeColumns:
+    def columns(self) -> snapshots.NodeColumns:
         """What there is and what is taken of it, as it is now; never changed afterwards."""
         self._inner_is_given = True
         devices = np.where(self.whole < 0, self.whole, np.maximum(self._devices, 0))
         free = np.maximum(self._free, 0)
         free[:, 2] = np.maximum(devices, 0).sum(axis=1)
-        made = columns.NodeColumns(
+        made = snapshots.NodeColumns(
             names=self.names,
             capacity=self.capacity,
             free=free,
@@ -254,7 +251,7 @@ class _Kept(recalls.Part):
         return made
 
 
-def nodes(work: desk.Work, asked: Asked, held: holders.Held) -> Nodes:
+def nodes(work: cycle_context.Work, asked: Asked, held: running_gangs.Held) -> Nodes:
     """Every node as it is now.
 
     Args:
@@ -302,7 +299,7 @@ def _per_pool(
 
 def _capacity(
     pools: Sequence[desired.Pool], pool_of: NDArray[np.int64], profiles: tuple[str, ...]
-) -> tuple[columns.Amounts, columns.Amounts, columns.Amounts]:
+) -> tuple[snapshots.Amounts, snapshots.Amounts, snapshots.Amounts]:
     """Amounts, devices and MIG instances of each node when nothing runs on it."""
     counts = [min(DEVICES_MAX, pool.node_resources.gpu_milli // WHOLE) for pool in pools]
     width = max(counts, default=0)

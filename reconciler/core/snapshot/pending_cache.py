@@ -13,17 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import cycle_context as desk
-from reconciler.core import job_draft as drafts
-from reconciler.core.jobs import elastic_jobs as resizing
-from reconciler.core.snapshot import task_shapes as forms
+from reconciler.core import cycle_cache, cycle_context, job_draft
+from reconciler.core.jobs import elastic_jobs
+from reconciler.core.snapshot import task_shapes
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import JobState
-from reconciler.scheduling.inputs import pending_groups as line_columns
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import pending_groups, snapshots
 
 #: Queue, shape, priority, preemptible, duration, windows it may use, whether it grows, whether
 #: others may be evicted for it.
@@ -55,7 +52,7 @@ class Group:
         self.kind = kind
         self.spec = spec
         self.slot = slot
-        self.claims: dict[str, columns.Claim] = {}
+        self.claims: dict[str, snapshots.Claim] = {}
 
 
 class Lines(NamedTuple):
@@ -65,17 +62,17 @@ class Lines(NamedTuple):
         slots: of each line that of its group, -1 for those with claims of other jobs too.
     """
 
-    lines: tuple[columns.Line, ...]
-    columns: columns.LineColumns
+    lines: tuple[snapshots.Line, ...]
+    columns: snapshots.LineColumns
     slots: NDArray[np.int64]
 
 
-NOTHING = Lines((), line_columns.columns_of(()), np.zeros(0, dtype=np.int64))
+NOTHING = Lines((), pending_groups.columns_of(()), np.zeros(0, dtype=np.int64))
 #: So many groups that are new, or gone, are put in their place one by one.
 FEW_MAX = 1000
 
 
-class Pending(recalls.Part):
+class Pending(cycle_cache.Part):
     """Plain jobs by group, and the names of the others.
 
     Attributes:
@@ -86,7 +83,7 @@ class Pending(recalls.Part):
         told: by slot, the reason that the jobs of its group carry; None where it is not known.
     """
 
-    def __init__(self, recall: recalls.Recall) -> None:
+    def __init__(self, recall: cycle_cache.Recall) -> None:
         super().__init__(recall)
         self._recall = recall
         self.jobs |= recall.waiting.known
@@ -119,7 +116,7 @@ class Pending(recalls.Part):
         self._free: list[int] = []
         self._by_slot: list[Group] = []
         #: By slot: the numbers of its line, the line itself.
-        self._table = np.zeros((64, line_columns.WIDTH), dtype=np.int64)
+        self._table = np.zeros((64, pending_groups.WIDTH), dtype=np.int64)
         self._line_of = np.full(64, None, dtype=object)
         self.told = np.full(64, None, dtype=object)
         self._stale: set[Group] = set()
@@ -132,7 +129,7 @@ class Pending(recalls.Part):
 
     # -- what changed
 
-    def renew(self, work: desk.Work, shapes: forms.Shapes) -> None:
+    def renew(self, work: cycle_context.Work, shapes: task_shapes.Shapes) -> None:
         """Look again at jobs that may have changed."""
         self._trusted, self._sure, self._expected = self._sure, False, None
         structure = work.desired.structure
@@ -147,7 +144,7 @@ class Pending(recalls.Part):
             changed |= self.start_anew()
         draft = work.drafts.get
         known = work.observed.jobs
-        for name in recalls.in_order(changed, known):
+        for name in cycle_cache.in_order(changed, known):
             one = draft(name)
             record = one.record() if one is not None else known.get(name)
             if record is not None and self._is_known(name, record):
@@ -193,27 +190,27 @@ class Pending(recalls.Part):
             )
         )
 
-    def _put(self, record: records.JobRecord, shapes: forms.Shapes) -> None:
+    def _put(self, record: records.JobRecord, shapes: task_shapes.Shapes) -> None:
         spec, elements = record.spec, record.elements
-        waits, elastic = drafts.PENDING in elements, spec.is_elastic
+        waits, elastic = job_draft.PENDING in elements, spec.is_elastic
         held = spec.suspend or record.state is JobState.HELD
         if not (waits or elastic or held):
             return  # all of it runs
-        resizable = elastic and resizing.is_resizable(spec)
+        resizable = elastic and elastic_jobs.is_resizable(spec)
         plain = waits and self._some_plain and not (held or resizable) and self._is_plain(record)
         form = shapes.offered(spec) if plain else None
         if form is None:
             self.others.add(spec.name)
             return
-        limit_s = columns.ENDLESS if spec.time_limit_s is None else float(spec.time_limit_s)
+        limit_s = snapshots.ENDLESS if spec.time_limit_s is None else float(spec.time_limit_s)
         kind = Kind(self._rows[spec.queue], form, spec.priority, spec.preemptible, limit_s)
         group = self._groups.get(kind)
         if group is None:
             group = self._groups[kind] = self._begin(kind, spec)
         indexes: tuple[int, ...] = (0,)
         if len(elements) > 1:
-            indexes = tuple([i for i, code in enumerate(elements) if code == drafts.PENDING])
-        group.claims[spec.name] = columns.Claim(
+            indexes = tuple([i for i, code in enumerate(elements) if code == job_draft.PENDING])
+        group.claims[spec.name] = snapshots.Claim(
             spec.name,
             record.order,
             indexes,
@@ -303,7 +300,7 @@ class Pending(recalls.Part):
             True,
         )
 
-    def lines(self, numbers: Mapping[str, int], more: Mapping[Key, list[columns.Claim]]) -> Lines:
+    def lines(self, numbers: Mapping[str, int], more: Mapping[Key, list[snapshots.Claim]]) -> Lines:
         """The lines of plain jobs and of others.
 
         Args:
@@ -319,8 +316,8 @@ class Pending(recalls.Part):
             slots = self._mix(more, made)
         table = self._table[slots]
         for at in np.flatnonzero(slots < 0).tolist():
-            table[at] = line_columns.row_of(made[at])
-        return Lines(tuple(made), line_columns.from_table(table), slots)
+            table[at] = pending_groups.row_of(made[at])
+        return Lines(tuple(made), pending_groups.from_table(table), slots)
 
     def _arrange(self, numbers: Mapping[str, int]) -> None:
         """Bring the order of groups up to date."""
@@ -354,13 +351,13 @@ class Pending(recalls.Part):
     def _make(self, group: Group) -> None:
         claims = sorted(group.claims.values(), key=_order)
         line = self._line_of[group.slot] = line_of(self._key(group), claims)
-        self._table[group.slot] = line_columns.row_of(line)
+        self._table[group.slot] = pending_groups.row_of(line)
 
     def _mix(
-        self, more: Mapping[Key, list[columns.Claim]], made: list[columns.Line]
+        self, more: Mapping[Key, list[snapshots.Claim]], made: list[snapshots.Line]
     ) -> NDArray[np.int64]:
         """Put lines of others, or lines of both, among those of plain jobs; the slots of all."""
-        fresh: list[tuple[int, columns.Line]] = []
+        fresh: list[tuple[int, snapshots.Line]] = []
         slots = self._slots.copy()
         for key in sorted(more):
             at = bisect.bisect_left(self._keys, (key, -1))
@@ -384,10 +381,10 @@ def _has_plain(structure: desired.Structure) -> bool:
     return not (structure.quotas or structure.reservations or settings.suspend or learns)
 
 
-def _order(claim: columns.Claim) -> tuple[int, str, tuple[int, ...]]:
+def _order(claim: snapshots.Claim) -> tuple[int, str, tuple[int, ...]]:
     return (claim.order, claim.job, claim.elements)
 
 
-def line_of(key: Key, claims: Iterable[columns.Claim]) -> columns.Line:
+def line_of(key: Key, claims: Iterable[snapshots.Claim]) -> snapshots.Line:
     """The line of a key; ``claims`` are in order."""
-    return columns.Line(*key[:4], tuple(claims), key[4], key[5], preempts=key[7])
+    return snapshots.Line(*key[:4], tuple(claims), key[4], key[5], preempts=key[7])

@@ -10,25 +10,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import cycle_context as desk
-from reconciler.core import overrides
-from reconciler.core.snapshot import node_columns as tables
+from reconciler.core import cycle_cache, cycle_context, overrides
+from reconciler.core.snapshot import node_columns
 from reconciler.model import desired
-from reconciler.model.rules import guarantees as owed
+from reconciler.model.rules import guarantees
 from reconciler.model.state import records
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED
 
 
-class _Tree(recalls.Part):
+class _Tree(cycle_cache.Part):
     """What follows of the queues from the structure alone."""
 
-    def __init__(self, recall: recalls.Recall) -> None:
+    def __init__(self, recall: cycle_cache.Recall) -> None:
         super().__init__(recall)
         self._structure: desired.Structure | None = None
 
-    def of(self, structure: desired.Structure) -> columns.QueueColumns:
+    def of(self, structure: desired.Structure) -> snapshots.QueueColumns:
         """The columns, without what is taken."""
         if self._structure is not structure:
             self._structure = structure
@@ -37,11 +35,11 @@ class _Tree(recalls.Part):
 
 
 def queues(
-    work: desk.Work,
+    work: cycle_context.Work,
     allocated: Mapping[str, Sequence[int]],
     firm: Mapping[str, Sequence[int]],
     usage: Mapping[str, float],
-) -> columns.QueueColumns:
+) -> snapshots.QueueColumns:
     """The tree of queues with what each has taken.
 
     Args:
@@ -65,10 +63,10 @@ def queues(
     )
 
 
-def _tree(tree: Mapping[str, desired.Queue], min_runtime_s: int = 0) -> columns.QueueColumns:
+def _tree(tree: Mapping[str, desired.Queue], min_runtime_s: int = 0) -> snapshots.QueueColumns:
     """The columns; ``min_runtime_s``: of queues that say nothing of it."""
     names = tuple(tree)
-    above = owed.parents(tree)
+    above = guarantees.parents(tree)
     parent = np.array(above, dtype=np.int64)
     guaranteed = _guaranteed(tree, above)
     rationed = _rationed(tree, guaranteed)
@@ -93,23 +91,25 @@ def _tree(tree: Mapping[str, desired.Queue], min_runtime_s: int = 0) -> columns.
     }
     for array in (parent, *columns_of.values()):
         array.setflags(write=False)
-    return columns.QueueColumns(names=names, parent=parent, suspended_by={}, **columns_of)
+    return snapshots.QueueColumns(names=names, parent=parent, suspended_by={}, **columns_of)
 
 
-def _bounds(amounts: Sequence[desired.Amounts], otherwise: int) -> columns.Amounts:
+def _bounds(amounts: Sequence[desired.Amounts], otherwise: int) -> snapshots.Amounts:
     rows = [[otherwise if a is None else a for a in one.as_vector()] for one in amounts]
     return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 
 
-def _guaranteed(tree: Mapping[str, desired.Queue], above: Sequence[int]) -> columns.Amounts:
+def _guaranteed(tree: Mapping[str, desired.Queue], above: Sequence[int]) -> snapshots.Amounts:
     """What is guaranteed, as far as numbers go."""
-    rows = [[min(amount, UNLIMITED) for amount in row] for row in owed.guaranteed(tree, above)]
+    rows = [
+        [min(amount, UNLIMITED) for amount in row] for row in guarantees.guaranteed(tree, above)
+    ]
     return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 
 
-def _rationed(tree: Mapping[str, desired.Queue], guaranteed: columns.Amounts) -> columns.Mask:
+def _rationed(tree: Mapping[str, desired.Queue], guaranteed: snapshots.Amounts) -> snapshots.Mask:
     """In which resources a queue's share is measured."""
-    found = np.array(owed.rationed(tree), dtype=np.bool_).reshape(len(guaranteed), 3)
+    found = np.array(guarantees.rationed(tree), dtype=np.bool_).reshape(len(guaranteed), 3)
     return found & (guaranteed < UNLIMITED)
 
 
@@ -117,7 +117,7 @@ def _summed(
     names: tuple[str, ...],
     parent: NDArray[np.int64],
     own: Mapping[str, Sequence[int]],
-) -> columns.Amounts:
+) -> snapshots.Amounts:
     rows = [list(own.get(name, (0, 0, 0))) for name in names]
     above = parent.tolist()
     for row in range(len(names) - 1, -1, -1):
@@ -130,15 +130,17 @@ def _summed(
 # --- by pool --------------------------------------------------------------------------------
 
 
-class _Pools(recalls.Part):
+class _Pools(cycle_cache.Part):
     """Amounts by pool, as long as structure and nodes are the same."""
 
-    def __init__(self, recall: recalls.Recall) -> None:
+    def __init__(self, recall: cycle_cache.Recall) -> None:
         super().__init__(recall)
         self._of: tuple[desired.Structure, NDArray[np.int64]] | None = None
-        self._made: columns.PoolColumns | None = None
+        self._made: snapshots.PoolColumns | None = None
 
-    def of(self, structure: desired.Structure, nodes: tables.Nodes) -> columns.PoolColumns | None:
+    def of(
+        self, structure: desired.Structure, nodes: node_columns.Nodes
+    ) -> snapshots.PoolColumns | None:
         """Those of the structure; None where nobody names a pool."""
         known = self._of
         if known is None or known[0] is not structure or known[1] is not nodes.pool_of:
@@ -149,7 +151,7 @@ class _Pools(recalls.Part):
         return self._made
 
 
-def pools(work: desk.Work, nodes: tables.Nodes) -> columns.PoolColumns | None:
+def pools(work: cycle_context.Work, nodes: node_columns.Nodes) -> snapshots.PoolColumns | None:
     """What queues and quotas have by pool; None: nobody names a pool."""
     return work.recall.part(_Pools).of(work.desired.structure, nodes)
 
@@ -159,7 +161,7 @@ def by_pool(
     quotas: Collection[desired.Quota],
     pools: Sequence[str],
     pool_of: NDArray[np.int64],
-) -> columns.PoolColumns | None:
+) -> snapshots.PoolColumns | None:
     """What queues and quotas have by pool; None: nobody names a pool.
 
     Args:
@@ -177,7 +179,7 @@ def by_pool(
     rows = {name: number for number, name in enumerate(names)}
     table = np.array([*[rows.get(pool, -1) for pool in pools], -1], dtype=np.int64)
     caps = [_cap(quotas, name) for name in names]
-    return columns.PoolColumns(
+    return snapshots.PoolColumns(
         names=names,
         of_node=table[pool_of],
         guaranteed=np.array([one.guaranteed for one in made]),
@@ -192,7 +194,7 @@ def by_pool(
     )
 
 
-def _in_pool(tree: Mapping[str, desired.Queue], pool: str) -> columns.QueueColumns:
+def _in_pool(tree: Mapping[str, desired.Queue], pool: str) -> snapshots.QueueColumns:
     """The tree as if this pool was the cluster.
 
     Its GPUs are shared by measure as soon as anybody is guaranteed some, lends them by measure, or

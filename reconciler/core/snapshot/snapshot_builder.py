@@ -10,19 +10,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.jobs import running_gangs as holders
-from reconciler.core.quota import unschedulable as hopeless
-from reconciler.core.snapshot import allocation_columns as makers
-from reconciler.core.snapshot import group_builder as lines
-from reconciler.core.snapshot import learned_mix as learning
-from reconciler.core.snapshot import node_columns as tables
-from reconciler.core.snapshot import pending_cache as pending
-from reconciler.core.snapshot import queue_columns as queuecolumns
-from reconciler.core.snapshot import task_shapes as forms
-from reconciler.core.snapshot import windows
+from reconciler.core import cycle_context
+from reconciler.core.jobs import running_gangs
+from reconciler.core.quota import unschedulable
+from reconciler.core.snapshot import (
+    allocation_columns,
+    group_builder,
+    learned_mix,
+    node_columns,
+    pending_cache,
+    queue_columns,
+    task_shapes,
+    windows,
+)
 from reconciler.model.state.pending_reasons import Reason
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import snapshots
 
 
 @dataclass
@@ -40,22 +42,22 @@ class Situation:
         running_jobs, pending_jobs: by queue.
     """
 
-    snapshot: columns.Snapshot
-    nodes: tables.Nodes
-    held: holders.Held
+    snapshot: snapshots.Snapshot
+    nodes: node_columns.Nodes
+    held: running_gangs.Held
     at: float
     reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
     reason_of: dict[str, str] = field(default_factory=dict)
     pending_jobs: dict[str, int] = field(default_factory=dict)
     unreachable: dict[str, float] = field(default_factory=dict)
-    pressed: list[columns.Claim] = field(default_factory=list)
+    pressed: list[snapshots.Claim] = field(default_factory=list)
     in_time: list[str] = field(default_factory=list)
-    waiting: pending.Lines = pending.NOTHING
-    capped: tuple[tuple[str, hopeless.Kind], ...] = ()
-    let_last: frozenset[hopeless.Kind] = frozenset()
+    waiting: pending_cache.Lines = pending_cache.NOTHING
+    capped: tuple[tuple[str, unschedulable.Kind], ...] = ()
+    let_last: frozenset[unschedulable.Kind] = frozenset()
     used: Mapping[str, float] = field(default_factory=dict)
     offered: float = 0.0
-    slices: learning.Slices = field(default_factory=dict)
+    slices: learned_mix.Slices = field(default_factory=dict)
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -63,33 +65,33 @@ class Situation:
         return self.nodes.names
 
 
-def build(work: desk.Work, at: float) -> Situation:
+def build(work: cycle_context.Work, at: float) -> Situation:
     """The situation as the earlier phases of this cycle left it.
 
     ``at``: the moment by which what time changes steadily is reckoned (see ``standing``).
     """
-    held = holders.gather(work)
-    nodes = tables.nodes(work, _asked(work), held)
-    selectors = forms.Selectors(lines.affine_specs(work))
-    shapes = forms.Shapes(work, nodes, selectors)
+    held = running_gangs.gather(work)
+    nodes = node_columns.nodes(work, _asked(work), held)
+    selectors = task_shapes.Selectors(group_builder.affine_specs(work))
+    shapes = task_shapes.Shapes(work, nodes, selectors)
     opened = windows.all_of(work.desired.structure, nodes, at)
-    waiting = lines.Maker(work, at, shapes=shapes, held=held, opened=opened).all()
-    maker = makers.Maker(
+    waiting = group_builder.Maker(work, at, shapes=shapes, held=held, opened=opened).all()
+    maker = allocation_columns.Maker(
         work,
         at,
         nodes=nodes,
         selectors=selectors,
         shapes=shapes,
-        expected_s=learning.expected_s(work),
+        expected_s=learned_mix.expected_s(work),
     )
     holdings = maker.all(held)
     used, offered, slices = _use(work, nodes, at)
     shares = {name: amount / offered for name, amount in used.items()} if offered > 0 else {}
     recollection = work.observed.recollection
-    mix = learning.mix(recollection, shapes)
-    snapshot = columns.Snapshot(
+    mix = learned_mix.mix(recollection, shapes)
+    snapshot = snapshots.Snapshot(
         nodes=nodes.columns,
-        queues=queuecolumns.queues(work, held.allocated, held.firm, shares),
+        queues=queue_columns.queues(work, held.allocated, held.firm, shares),
         shapes=tuple(shapes.made),
         lines=waiting.made.lines,
         line_columns=waiting.made.columns,
@@ -100,12 +102,12 @@ def build(work: desk.Work, at: float) -> Situation:
         levels=nodes.levels,
         presence=_presence(work, held, nodes, selectors),
         windows=opened,
-        kept=learning.kept_of(recollection, nodes.row_of),
+        kept=learned_mix.kept_of(recollection, nodes.row_of),
         turns=recollection.turns,
         mix=mix,
         turn=recollection.turn,
-        pools=queuecolumns.pools(work, nodes),
-        usual_s=learning.usual_s(work),
+        pools=queue_columns.pools(work, nodes),
+        usual_s=learned_mix.usual_s(work),
         judged=waiting.judged,
     )
     return Situation(
@@ -128,9 +130,9 @@ def build(work: desk.Work, at: float) -> Situation:
     )
 
 
-def _policy(work: desk.Work) -> columns.Policy:
+def _policy(work: cycle_context.Work) -> snapshots.Policy:
     settings = work.desired.structure.settings.scheduling
-    return columns.Policy(
+    return snapshots.Policy(
         backfill=settings.backfill,
         depth=settings.depth,
         consolidate=settings.consolidation,
@@ -140,7 +142,7 @@ def _policy(work: desk.Work) -> columns.Policy:
     )
 
 
-def _asked(work: desk.Work) -> tables.Asked:
+def _asked(work: cycle_context.Work) -> node_columns.Asked:
     """What work asks of GPUs, whether any pool has it or not."""
     profiles: set[str] = set()
     inner = False
@@ -151,18 +153,21 @@ def _asked(work: desk.Work) -> tables.Asked:
             inner = inner or bool(group.inner)
             if group.mig_profile:
                 profiles.add(group.mig_profile)
-    return tables.Asked(frozenset(profiles), inner)
+    return node_columns.Asked(frozenset(profiles), inner)
 
 
 def _presence(
-    work: desk.Work, held: holders.Held, nodes: tables.Nodes, selectors: forms.Selectors
+    work: cycle_context.Work,
+    held: running_gangs.Held,
+    nodes: node_columns.Nodes,
+    selectors: task_shapes.Selectors,
 ) -> NDArray[np.int64] | None:
     """How many tasks on each node each selector matches."""
     if not selectors.all:
         return None
     found = np.zeros((len(selectors.all), len(nodes.names)), dtype=np.int64)
     for (job, _), attempts in held.attempts.items():
-        spec = holders.spec_of(work, job)
+        spec = running_gangs.spec_of(work, job)
         for selector in selectors.matching(spec) if spec is not None else ():
             for attempt in attempts:
                 row = nodes.row_of.get(attempt.node)
@@ -172,20 +177,20 @@ def _presence(
 
 
 def _use(
-    work: desk.Work, nodes: tables.Nodes, at: float
-) -> tuple[learning.Usage, float, learning.Slices]:
+    work: cycle_context.Work, nodes: node_columns.Nodes, at: float
+) -> tuple[learned_mix.Usage, float, learned_mix.Slices]:
     """Faded use of each queue with those below it, where it counts at all."""
     settings = work.desired.structure.settings.scheduling
     if not settings.usage_strength:
         return {}, 0.0, {}
-    known = {*work.desired.structure.queues, learning.OFFERED}
-    gpus = float(nodes.columns.capacity[nodes.columns.accepts, 2].sum()) / columns.WHOLE
+    known = {*work.desired.structure.queues, learned_mix.OFFERED}
+    gpus = float(nodes.columns.capacity[nodes.columns.accepts, 2].sum()) / snapshots.WHOLE
     before, half_life_s = work.observed.recollection, settings.usage_half_life_s
-    slices: learning.Slices = {}
+    slices: learned_mix.Slices = {}
     if settings.usage_window_s is None:
-        used, offered = learning.faded_use(before, gpus, at, half_life_s)
+        used, offered = learned_mix.faded_use(before, gpus, at, half_life_s)
     else:
-        used, offered, slices = learning.use_in_window(
+        used, offered, slices = learned_mix.use_in_window(
             before, gpus, at, half_life_s, settings.usage_window_s
         )
     of_known = {name: amount for name, amount in used.items() if name in known}

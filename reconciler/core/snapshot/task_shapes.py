@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import cycle_context as desk
-from reconciler.core.snapshot import node_columns as tables
+from reconciler.core import cycle_cache, cycle_context
+from reconciler.core.snapshot import node_columns
 from reconciler.model import desired
 from reconciler.model.observed.devices import INNER_LEVELS
 from reconciler.model.observed.storage import VolumeState
 from reconciler.model.state.pending_reasons import FunnelStep, Reason, ReasonCode
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
 
 _NO_USER = "owner has no Unix user there"
@@ -57,28 +56,30 @@ class Selectors:
         return tuple(i for i, selector in enumerate(self.all) if is_matched(selector, spec))
 
 
-class _Known(recalls.Part):
+class _Known(cycle_cache.Part):
     """Shapes of earlier cycles, and what they were made of.
 
     Attributes:
         epoch: another object whenever everything was forgotten.
     """
 
-    def __init__(self, recall: recalls.Recall) -> None:
+    def __init__(self, recall: cycle_cache.Recall) -> None:
         super().__init__(recall)
         self.epoch = object()
         self._frame: tuple[object, ...] = ()
         self._selectors: tuple[Selector, ...] = ()
         self._facts: dict[str, _Facts] = {}
         self.forms: dict[tuple[object, ...], str] = {}
-        self.made: dict[str, tuple[columns.Shape, Reason | None]] = {}
-        self.masks: dict[tuple[str, str], columns.Mask] = {}
+        self.made: dict[str, tuple[snapshots.Shape, Reason | None]] = {}
+        self.masks: dict[tuple[str, str], snapshots.Mask] = {}
         #: Nodes of some pools with some labels.
-        self.opened: dict[tuple[tuple[str, ...], Selector], columns.Mask] = {}
+        self.opened: dict[tuple[tuple[str, ...], Selector], snapshots.Mask] = {}
         self.eligible: dict[tuple[object, ...], _Eligible] = {}
-        self.as_root: columns.Mask | None = None
+        self.as_root: snapshots.Mask | None = None
 
-    def renew(self, work: desk.Work, nodes: tables.Nodes, selectors: Selectors) -> None:
+    def renew(
+        self, work: cycle_context.Work, nodes: node_columns.Nodes, selectors: Selectors
+    ) -> None:
         """Forget everything that is made of something else than is there now."""
         frame = (work.desired.structure, nodes.pool_of)  # another array when nodes come or go
         same = len(self._frame) == len(frame) and all(
@@ -99,7 +100,7 @@ class _Known(recalls.Part):
             kept.clear()
 
 
-def _facts(work: desk.Work, name: str) -> _Facts:
+def _facts(work: cycle_context.Work, name: str) -> _Facts:
     """What of a node's own report tells who may go there."""
     node = work.node(name)
     if node is None:
@@ -115,7 +116,9 @@ class Shapes:
         epoch: another object whenever what is known of shapes was begun anew.
     """
 
-    def __init__(self, work: desk.Work, nodes: tables.Nodes, selectors: Selectors) -> None:
+    def __init__(
+        self, work: cycle_context.Work, nodes: node_columns.Nodes, selectors: Selectors
+    ) -> None:
         self._work = work
         self._nodes = nodes
         self._selectors = selectors
@@ -123,7 +126,7 @@ class Shapes:
         self._known = work.recall.part(_Known)
         self._known.renew(work, nodes, selectors)
         self._number: dict[str, int] = {}
-        self.made: list[columns.Shape] = []
+        self.made: list[snapshots.Shape] = []
         self.epoch = self._known.epoch
 
     def of(self, spec: desired.Job) -> tuple[int, Reason | None]:
@@ -195,7 +198,7 @@ class Shapes:
 
     def _make(
         self, spec: desired.Job, matches: tuple[int, ...], form: str
-    ) -> tuple[columns.Shape, Reason | None]:
+    ) -> tuple[snapshots.Shape, Reason | None]:
         where = self._where(spec)
         eligible = self._known.eligible
         if where not in eligible:
@@ -206,7 +209,7 @@ class Shapes:
             found = found.without(f"no pool declares level {unknown[0]}")
         level = self._nodes.level_of
         settings = self._structure.settings.scheduling
-        shape = columns.Shape(
+        shape = snapshots.Shape(
             groups=tuple(group_shape(group, self._nodes) for group in spec.groups),
             eligible=found.mask,
             filtered=found.steps,
@@ -219,7 +222,7 @@ class Shapes:
             strategy=spec.placement or settings.placement,
             exclusive=spec.exclusive,
             affinities=tuple(
-                columns.JobAffinity(
+                snapshots.JobAffinity(
                     self._selectors.index[one.labels],
                     level(one.level),
                     one.apart,
@@ -233,7 +236,7 @@ class Shapes:
         )
         return shape, found.refusal(spec.owner)
 
-    def eligible(self, pools: tuple[str, ...], selector: Selector) -> columns.Mask:
+    def eligible(self, pools: tuple[str, ...], selector: Selector) -> snapshots.Mask:
         """Nodes of some pools (none: of all) with some labels."""
         mask = self._known.opened.get((pools, selector))
         if mask is None:
@@ -247,11 +250,11 @@ class Shapes:
 
     # Nodes
 
-    def _in_pools(self, holds: Holds) -> columns.Mask:
+    def _in_pools(self, holds: Holds) -> snapshots.Mask:
         table = np.array([holds(pool) for pool in self._nodes.pools] + [False], dtype=np.bool_)
         return table[self._nodes.pool_of]
 
-    def _having(self, label: str, value: str) -> columns.Mask:
+    def _having(self, label: str, value: str) -> snapshots.Mask:
         """Nodes that have a label; what the pool says goes over what the agent says."""
         mask = self._known.masks.get((label, value))
         if mask is None:
@@ -311,9 +314,9 @@ class Shapes:
             found.without_user = before - int(found.mask.sum())
         return found
 
-    def _lacking(self, volume: str) -> list[tuple[str, columns.Mask]]:
+    def _lacking(self, volume: str) -> list[tuple[str, snapshots.Mask]]:
         """Nodes that say that a volume is not there as it has to be, by what they say of it."""
-        found: dict[str, columns.Mask] = {}
+        found: dict[str, snapshots.Mask] = {}
         for row, name in enumerate(self._nodes.names):
             node = self._work.node(name)
             for one in node.inventory.volumes if node is not None else ():
@@ -323,7 +326,7 @@ class Shapes:
                     mask[row] = True
         return sorted(found.items())
 
-    def _needs_user(self) -> columns.Mask:
+    def _needs_user(self) -> snapshots.Mask:
         """Nodes whose agent is root, in pools that allow no task to be."""
         if self._known.as_root is None:
             mask = np.zeros(len(self._nodes.names), dtype=np.bool_)
@@ -352,17 +355,17 @@ class _Eligible:
     """A mask over nodes that narrows step by step."""
 
     def __init__(self, count: int) -> None:
-        self.mask: columns.Mask = np.ones(count, dtype=np.bool_)
+        self.mask: snapshots.Mask = np.ones(count, dtype=np.bool_)
         self.steps: tuple[FunnelStep, ...] = ()
         self.without_user = 0
         #: By what would mend it: nodes that only it rules out so far.
-        self._alone: dict[str, columns.Mask] = {}
+        self._alone: dict[str, snapshots.Mask] = {}
         #: Volumes that are not there now on nodes that are well otherwise.
         self.missing: tuple[str, ...] = ()
         #: What would be left if those were there.
         self._mounted = self.mask.copy()
 
-    def keep(self, mask: columns.Mask, why: str, mend: str = "") -> None:
+    def keep(self, mask: snapshots.Mask, why: str, mend: str = "") -> None:
         """Only nodes in ``mask`` are left; the others are counted.
 
         ``mend``: what would make them eligible after all, as far as it goes in a sentence.
@@ -374,23 +377,23 @@ class _Eligible:
         if mend and alone.any():
             self._alone[mend] = alone
 
-    def mends(self) -> tuple[tuple[str, columns.Mask], ...]:
+    def mends(self) -> tuple[tuple[str, snapshots.Mask], ...]:
         """What would make nodes eligible that nothing else rules out, and which."""
         return tuple((mend, nodes) for mend, nodes in self._alone.items() if nodes.any())
 
-    def lack(self, mask: columns.Mask, why: str, volume: str) -> None:
+    def lack(self, mask: snapshots.Mask, why: str, volume: str) -> None:
         """The same where the others lack a volume now that may be there in a moment."""
         if volume not in self.missing and bool((self._mounted & ~mask).any()):
             self.missing += (volume,)
         self._drop(mask, why)
         self._alone = {words: nodes & mask for words, nodes in self._alone.items()}
 
-    def mountable(self) -> columns.Mask | None:
+    def mountable(self) -> snapshots.Mask | None:
         """Nodes that are out for nothing but volumes that are not there now, if any."""
         found = self._mounted & ~self.mask
         return found if found.any() else None
 
-    def _drop(self, mask: columns.Mask, why: str) -> None:
+    def _drop(self, mask: snapshots.Mask, why: str) -> None:
         left = self.mask & mask
         lost = int(self.mask.sum()) - int(left.sum())
         if lost:
@@ -435,11 +438,11 @@ def _label(label: str, name: str, pool: desired.Pool, own: Mapping[str, str]) ->
     return pool.labels.get(label, own.get(label))
 
 
-def group_shape(group: desired.TaskGroup, nodes: tables.Nodes) -> columns.GroupShape:
+def group_shape(group: desired.TaskGroup, nodes: node_columns.Nodes) -> snapshots.GroupShape:
     """A group as the scheduler reads it."""
     devices, share = devices_of(group.devices, group.resources.gpu_milli)
     topology = group.topology
-    return columns.GroupShape(
+    return snapshots.GroupShape(
         name=group.name,
         count=group.count,
         amounts=group.resources.as_vector(),
@@ -452,7 +455,7 @@ def group_shape(group: desired.TaskGroup, nodes: tables.Nodes) -> columns.GroupS
         preferred_level=nodes.level_of(topology.preferred),
         slice_size=topology.slice_size,
         slice_level=nodes.level_of(topology.slice_level),
-        inner=INNER_LEVELS.index(group.inner) if group.inner else columns.NO_LEVEL,
+        inner=INNER_LEVELS.index(group.inner) if group.inner else snapshots.NO_LEVEL,
         inner_preferred=bool(group.inner_preferred),
     )
 

@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from reconciler.core import recurrence as occurrences
-from reconciler.core.snapshot import node_columns as tables
+from reconciler.core import recurrence
+from reconciler.core.snapshot import node_columns
 from reconciler.model import desired
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import snapshots
 
 
 def all_of(
-    structure: desired.Structure, nodes: tables.Nodes, at: float
-) -> tuple[columns.Window, ...]:
+    structure: desired.Structure, nodes: node_columns.Nodes, at: float
+) -> tuple[snapshots.Window, ...]:
     """The windows that hold now or will before long, in order of name and time."""
-    made: dict[str, list[columns.Window]] = {}
+    made: dict[str, list[snapshots.Window]] = {}
     reservations = structure.reservations.values()
     # those of certain nodes first: what is kept by amounts avoids them
     for one in sorted(reservations, key=lambda one: one.amounts != desired.Amounts()):
@@ -22,15 +22,15 @@ def all_of(
         mask[[nodes.row_of[name] for name in one.nodes if name in nodes.row_of]] = True
         mask.setflags(write=False)
         others = [window for windows in made.values() for window in windows]
-        spans = occurrences.of_reservation(one, at)
+        spans = recurrence.of_reservation(one, at)
         made[one.name] = [
-            columns.Window(
+            snapshots.Window(
                 one.name,
                 begin,
                 end,
                 _enough(one.amounts, mask, nodes, others, (begin, end)),
                 one.maintenance,
-                occurrences.NEVER if number < len(spans) else occurrences.following(one, begin),
+                recurrence.NEVER if number < len(spans) else recurrence.following(one, begin),
             )
             for number, (begin, end) in enumerate(spans, start=1)
         ]
@@ -39,11 +39,11 @@ def all_of(
 
 def _enough(
     amounts: desired.Amounts,
-    mask: columns.Mask,
-    nodes: tables.Nodes,
-    others: list[columns.Window],
+    mask: snapshots.Mask,
+    nodes: node_columns.Nodes,
+    others: list[snapshots.Window],
     during: tuple[float, float],
-) -> columns.Mask:
+) -> snapshots.Mask:
     """As many of some nodes as have some amounts together, in order of name; all without amounts.
 
     A node that takes no work now, or that another window keeps meanwhile, comes last: so that
@@ -72,7 +72,7 @@ def _enough(
 def usable_by(
     spec: desired.Job,
     structure: desired.Structure,
-    windows: tuple[columns.Window, ...],
+    windows: tuple[snapshots.Window, ...],
     ancestors: tuple[str, ...],
 ) -> tuple[int, ...]:
     """Indexes of the windows in which a job may use what they keep.

@@ -11,20 +11,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from reconciler.desired.apply import file_index as filed
-from reconciler.desired.apply import job_quarantine as undecided
-from reconciler.desired.apply import jobs_in_force as jobsinforce
-from reconciler.desired.apply import parallel_reader as reading
-from reconciler.desired.apply import structure
-from reconciler.desired.apply import sync_holds as holding
+from reconciler.desired.apply import (
+    file_index,
+    job_quarantine,
+    jobs_in_force,
+    parallel_reader,
+    structure,
+    sync_holds,
+)
 from reconciler.desired.apply.last_good import Incumbents
 from reconciler.desired.apply.structure import Placed
 from reconciler.desired.checks import dependents, policies
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.documents import name_owners as firsts
-from reconciler.desired.normalise import job_defaults as normalise
+from reconciler.desired.documents import document_reader, name_owners
+from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
-from reconciler.model.rules import review_findings as judgement
+from reconciler.model.rules import review_findings
 
 Problems = tuple[desired.Problem, ...]
 _NOTHING_DENIED: Mapping[str, desired.Problem] = {}
@@ -37,7 +38,7 @@ def _is_job(label: str) -> bool:
 class _Earlier(msgspec.Struct, frozen=True):
     """What was in force before a revision."""
 
-    basis: normalise.Basis
+    basis: job_defaults.Basis
     jobs: dict[str, desired.Job]
     revision: str | None
     origins: dict[str, str]
@@ -50,26 +51,26 @@ class Applied:
         self,
         incumbents: Incumbents,
         read_blob: Callable[[str], bytes],
-        gate: judgement.Gate | None = None,
-        first: firsts.Look | None = None,
-        begun: jobsinforce.Begun = jobsinforce.nothing_begun,
+        gate: review_findings.Gate | None = None,
+        first: name_owners.Look | None = None,
+        begun: jobs_in_force.Begun = jobs_in_force.nothing_begun,
         *,
-        read: reading.Read | None = None,
+        read: parallel_reader.Read | None = None,
     ) -> None:
         self._gate = gate
         self._read = read
         self._denied: dict[str, desired.Problem] = {}
-        self._holds = holding.Holds(dict(incumbents.held_jobs))
-        self.basis = incumbents.basis or normalise.EMPTY
+        self._holds = sync_holds.Holds(dict(incumbents.held_jobs))
+        self.basis = incumbents.basis or job_defaults.EMPTY
         self.structure_revision = incumbents.structure_revision
         self.structure_refused = False
         self._origins = dict(incumbents.origins)
         #: Jobs because of which a queue may not be taken away.
         self._queue_users: set[str] = set()
-        self._firsts = firsts.Firsts(incumbents.preferred, first)
-        self.filed = filed.Filed(read_blob)
+        self._firsts = name_owners.Firsts(incumbents.preferred, first)
+        self.filed = file_index.Filed(read_blob)
         self._interrupted = False
-        self._jobs = jobsinforce.JobsInForce(
+        self._jobs = jobs_in_force.JobsInForce(
             self.filed, self._firsts, self.basis, incumbents.jobs, begun
         )
         #: Seconds since the epoch, for waivers that end.
@@ -112,7 +113,7 @@ class Applied:
         return found
 
     @property
-    def left(self) -> undecided.Left:
+    def left(self) -> job_quarantine.Left:
         """Jobs that are left as they are in force while they are written so."""
         return self._jobs.undecided
 
@@ -153,7 +154,7 @@ class Applied:
         )
 
     @property
-    def used(self) -> tuple[judgement.Used, ...]:
+    def used(self) -> tuple[review_findings.Used, ...]:
         """Approvals that let something of the last revision apply."""
         return self._holds.used
 
@@ -184,12 +185,12 @@ class Applied:
     def apply(
         self,
         revision: str,
-        changes: Sequence[filed.FileChange],
+        changes: Sequence[file_index.FileChange],
         ignored: dict[str, desired.Problem | None],
         *,
         approvals: frozenset[str] = frozenset(),
         denied: Mapping[str, desired.Problem] = _NOTHING_DENIED,
-        left: undecided.Left = undecided.NOTHING,
+        left: job_quarantine.Left = job_quarantine.NOTHING,
         accepted: bool = False,
     ) -> bool:
         """Apply a revision; False, and nothing has changed, where it would leave nothing in force.
@@ -197,7 +198,7 @@ class Applied:
         ``approvals``: digests of changes that people approved. ``denied``: by label, objects that
         nobody answers for who may: they stay. ``left``: jobs not decided. ``accepted``: all may go.
         """
-        files = reading.changed(changes, self._read)
+        files = parallel_reader.changed(changes, self._read)
         if self.filed.empties(files, accepted=accepted):
             return False
         touched = self._jobs.to_judge()
@@ -251,7 +252,7 @@ class Applied:
         placed = [
             Placed(path, document)
             for path in sorted(self.filed.structural)
-            for document in documents.structural(self.filed.entries[path].file)
+            for document in document_reader.structural(self.filed.entries[path].file)
         ]
         opaque = any(self.filed.entries[path].file.opaque for path in self.filed.structural)
         origins = self._origins | self._counting(placed)
@@ -349,7 +350,7 @@ class Applied:
     # --- holding ----------------------------------------------------------------------------
 
     def _pass_gate(
-        self, gate: judgement.Gate, earlier: "_Earlier", approvals: frozenset[str]
+        self, gate: review_findings.Gate, earlier: "_Earlier", approvals: frozenset[str]
     ) -> None:
         """Let safety judge what this revision changes, and hold what it says no to."""
         removed = self._removed(earlier)

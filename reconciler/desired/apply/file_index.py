@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.desired.apply.structure import Placed
-from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import document_reader
 from reconciler.desired.documents.faults import Fault
 from reconciler.model import desired
 from reconciler.model.documents import fields
@@ -32,7 +32,7 @@ class FileChange(msgspec.Struct, frozen=True):
 
 class _Entry(msgspec.Struct, frozen=True):
     blob: str
-    file: documents.File
+    file: document_reader.File
 
 
 class Filed:
@@ -72,7 +72,7 @@ class Filed:
         return {
             document.label: document.part
             for path in sorted(self.structural)
-            for document in documents.structural(self.entries[path].file)
+            for document in document_reader.structural(self.entries[path].file)
             if document.part is not None and document.kind in kinds
         }
 
@@ -87,7 +87,7 @@ class Filed:
         return found
 
     def empties(
-        self, files: Sequence[tuple[FileChange, documents.File]], *, accepted: bool = False
+        self, files: Sequence[tuple[FileChange, document_reader.File]], *, accepted: bool = False
     ) -> bool:
         """Whether the change leaves nothing of what is written, whatever it brings that is new.
 
@@ -106,7 +106,7 @@ class Filed:
         before = _labels(replaced)
         return len(before) > 1 and not before & _labels(brought)
 
-    def replace(self, change: FileChange, file: documents.File, touched: set[str]) -> bool:
+    def replace(self, change: FileChange, file: document_reader.File, touched: set[str]) -> bool:
         """Take up one file; whether it concerns the structure."""
         path = change.path
         old = self.entries.pop(path, None)
@@ -141,7 +141,7 @@ class Filed:
                 touched.add(document.name)
                 self.candidates.setdefault(document.name, []).append((path, document.index))
         if faulty:
-            self.problems[path] = documents.problems(path, change.data, file)
+            self.problems[path] = document_reader.problems(path, change.data, file)
         return structural
 
     def problem(
@@ -151,7 +151,7 @@ class Filed:
         blob = self.entries[placed.path].blob
         if self._last[0] != blob:
             self._last = (blob, self._read_blob(blob))
-        return documents.problem(
+        return document_reader.problem(
             fault,
             data=self._last[1],
             path=placed.path,
@@ -186,5 +186,5 @@ class Filed:
         ]
 
 
-def _labels(files: Iterable[documents.File]) -> set[str]:
+def _labels(files: Iterable[document_reader.File]) -> set[str]:
     return {document.label for file in files for document in file.documents if document.label}

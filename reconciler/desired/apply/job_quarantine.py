@@ -13,7 +13,7 @@ import msgspec
 
 from reconciler.desired.documents import faults
 from reconciler.model import desired
-from reconciler.model.rules import review_findings as judgement
+from reconciler.model.rules import review_findings
 
 #: What could not be decided is tried again after so long, and twice as long each time.
 WAIT_S = 60.0
@@ -24,7 +24,7 @@ UNTRIED_S = 30.0
 WRITTEN_MAX = 4
 
 
-RULE = judgement.UNDECIDED
+RULE = review_findings.UNDECIDED
 #: What is told of a job that waits with one that it depends on.
 BLOCKED = "a job that it depends on could not be decided"
 

@@ -11,19 +11,21 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from reconciler.desired.apply import file_index as filed
-from reconciler.desired.apply import job_quarantine as undecided
+from reconciler.desired.apply import file_index, job_quarantine
 from reconciler.desired.apply.structure import Placed
-from reconciler.desired.checks import cross_references as checks
-from reconciler.desired.checks import dependencies, dependents
-from reconciler.desired.checks import feasibility as fitting
-from reconciler.desired.checks import job_validator as judging
-from reconciler.desired.documents import name_owners as firsts
+from reconciler.desired.checks import (
+    cross_references,
+    dependencies,
+    dependents,
+    feasibility,
+    job_validator,
+)
+from reconciler.desired.documents import name_owners
 from reconciler.desired.documents.faults import Fault
-from reconciler.desired.normalise import job_defaults as normalise
+from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
-from reconciler.model.documents import job_spec as job_documents
-from reconciler.model.rules import redaction as quoting
+from reconciler.model.documents import job_spec
+from reconciler.model.rules import redaction
 
 #: Of jobs, those whose newest run has begun or ended, with its key.
 Begun = Callable[[Collection[str]], Mapping[str, str]]
@@ -61,9 +63,9 @@ class JobsInForce:
 
     def __init__(
         self,
-        files: filed.Filed,
-        first: firsts.Firsts,
-        basis: normalise.Basis,
+        files: file_index.Filed,
+        first: name_owners.Firsts,
+        basis: job_defaults.Basis,
         jobs: Mapping[str, desired.Job],
         begun: Begun = nothing_begun,
     ) -> None:
@@ -82,10 +84,10 @@ class JobsInForce:
         #: runs have begun.
         self._settled: dict[str, bool] = {}
         #: Those that are left as they are in force while they are written so.
-        self.undecided = undecided.Left()
+        self.undecided = job_quarantine.Left()
         #: By label, objects that nobody answers for who may.
         self.denied: dict[str, desired.Problem] = {}
-        self.judging = judging.Judge(basis)
+        self.judging = job_validator.Judge(basis)
         for job in self.jobs.values():
             self._dependents.renew(job.name, None, job)
 
@@ -103,12 +105,12 @@ class JobsInForce:
             yield from some
         yield from self._left.values()
 
-    def judge_by(self, basis: normalise.Basis) -> None:
+    def judge_by(self, basis: job_defaults.Basis) -> None:
         """Go by another structure from now on; nothing is judged yet."""
         self.judging = self.judging.by(basis)
         self._settled = {}
 
-    def judge_queues_by(self, basis: normalise.Basis, queues: Collection[str]) -> set[str]:
+    def judge_queues_by(self, basis: job_defaults.Basis, queues: Collection[str]) -> set[str]:
         """Go by a structure that is another to jobs of some queues alone; those to judge anew.
 
         That of which anything is told is among them, since its document may name such a queue.
@@ -123,7 +125,7 @@ class JobsInForce:
         begun = self._begun(waiting) if waiting else {}
         return (self.bad - self._settled.keys()) | begun.keys()
 
-    def go_back(self, jobs: dict[str, desired.Job], basis: normalise.Basis) -> None:
+    def go_back(self, jobs: dict[str, desired.Job], basis: job_defaults.Basis) -> None:
         """Have those in force again that were before a revision, by the structure of then."""
         for name in jobs.keys() | self.jobs.keys():
             self._dependents.renew(name, self.jobs.get(name), jobs.get(name))
@@ -149,7 +151,7 @@ class JobsInForce:
             return False
         return self._filed.entries[current.path].file.opaque
 
-    def _choose(self, name: str) -> tuple[Placed | None, list[filed.Noted]]:
+    def _choose(self, name: str) -> tuple[Placed | None, list[file_index.Noted]]:
         """The document that stands for a name, and the refusals of others of that name."""
         references = self._filed.candidates.get(name, ())
         if len(references) < 2:
@@ -163,13 +165,13 @@ class JobsInForce:
         ordered = sorted(references)
         current = self.jobs.get(name)
         if current is not None and self._is_held(name):
-            fault = checks.duplicate(current.path, 0, ", a file that can't be read now")
+            fault = cross_references.duplicate(current.path, 0, ", a file that can't be read now")
             return None, [(self._filed.placed(reference), fault) for reference in ordered]
         home = current.path if current is not None else None
         counts = self._firsts.of(name, f"Job/{name}", [path for path, _ in ordered], home)
         first = next(r for r in ordered if r[0] == counts)
         winner = self._filed.placed(first)
-        fault = checks.duplicate(winner.path, winner.document.line)
+        fault = cross_references.duplicate(winner.path, winner.document.line)
         return winner, [(self._filed.placed(r), fault) for r in ordered if r != first]
 
     def apply(self, touched: set[str], now: float) -> None:
@@ -181,7 +183,7 @@ class JobsInForce:
         for name in touched:
             names |= self._dependents.of(name)
         proposed = dict(self.jobs)
-        notes: dict[str, list[filed.Noted]] = {}
+        notes: dict[str, list[file_index.Noted]] = {}
         kept = self._settled.keys() - names
         refused = {name: self.refused[name] for name in kept & self.refused.keys()}
         bad: set[str] = set()
@@ -214,7 +216,7 @@ class JobsInForce:
         self,
         name: str,
         proposed: dict[str, desired.Job],
-        notes: dict[str, list[filed.Noted]],
+        notes: dict[str, list[file_index.Noted]],
         now: float,
     ) -> bool:
         """Propose what a name stands for now; True where something is wrong with it."""
@@ -231,7 +233,7 @@ class JobsInForce:
                 self._left[name] = one.problem(self.jobs[name].path)
             else:
                 proposed.pop(name, None)
-        elif isinstance(winner.document.part, job_documents.Job):
+        elif isinstance(winner.document.part, job_spec.Job):
             part = winner.document.part
             wrong = self._judge_document(part, winner, proposed, noted, now) or wrong
         else:
@@ -242,10 +244,10 @@ class JobsInForce:
 
     def _judge_document(
         self,
-        part: job_documents.Job,
+        part: job_spec.Job,
         winner: Placed,
         proposed: dict[str, desired.Job],
-        noted: list[filed.Noted],
+        noted: list[file_index.Noted],
         now: float,
     ) -> bool:
         """Propose what a document makes; True where something is wrong with it."""
@@ -272,12 +274,12 @@ class JobsInForce:
         return True
 
     def _leave_out_idle(
-        self, notes: dict[str, list[filed.Noted]], proposed: Mapping[str, desired.Job]
+        self, notes: dict[str, list[file_index.Noted]], proposed: Mapping[str, desired.Job]
     ) -> None:
         """Say of no run that has begun, or ended long ago, that it could not start."""
 
-        def is_idle(one: filed.Noted) -> bool:
-            return one[1].severity == "warning" and one[1].rule in fitting.RULES
+        def is_idle(one: file_index.Noted) -> bool:
+            return one[1].severity == "warning" and one[1].rule in feasibility.RULES
 
         warned = [name for name in notes if name in proposed and any(map(is_idle, notes[name]))]
         begun = self._begun(warned) if warned else {}
@@ -290,7 +292,7 @@ class JobsInForce:
     def _has_begun(self, name: str, winner: Placed) -> bool:
         """Whether a job is in force as it is written, and that run has begun or ended."""
         known, part = self.jobs.get(name), winner.document.part
-        if known is None or not isinstance(part, job_documents.Job):
+        if known is None or not isinstance(part, job_spec.Job):
             return False
         spec = part.spec
         of_document = (spec.run, winner.document.hash, spec.queue or known.queue)
@@ -305,7 +307,7 @@ class JobsInForce:
         self,
         waiting: Sequence[str],
         proposed: dict[str, desired.Job],
-        notes: dict[str, list[filed.Noted]],
+        notes: dict[str, list[file_index.Noted]],
         bad: set[str],
     ) -> None:
         """Take those back whose dependencies don't add up, and note why."""
@@ -316,23 +318,23 @@ class JobsInForce:
                 notes.setdefault(name, []).append((winner, fault))
 
         for name in self.undecided.take_back(waiting, proposed, self.jobs):
-            note(name, Fault(undecided.RULE, undecided.BLOCKED))
+            note(name, Fault(job_quarantine.RULE, job_quarantine.BLOCKED))
             bad.add(name)
         waiting = [name for name in waiting if name in proposed]
         bad |= dependencies.judge(
             waiting, proposed, self.jobs, is_written=self._filed.candidates.__contains__, note=note
         )
 
-    def _why_refused(self, name: str, noted: Sequence[filed.Noted]) -> str:
+    def _why_refused(self, name: str, noted: Sequence[file_index.Noted]) -> str:
         if self._is_denied(name):
             return self.denied[f"Job/{name}"].message
         for placed, fault in noted:
             if fault.severity == "error":
-                return quoting.unquoted(self._filed.problem((placed, fault))).told()
+                return redaction.unquoted(self._filed.problem((placed, fault))).told()
         winner, _ = self._choose(name)
         if winner is not None and winner.document.faults:
             problem = self._filed.problem((winner, winner.document.faults[0]))
-            return quoting.unquoted(problem).told()
+            return redaction.unquoted(problem).told()
         return "the job can't be read"
 
     def _is_denied(self, name: str) -> bool:

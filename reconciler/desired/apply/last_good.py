@@ -7,7 +7,7 @@ version is refused, and which of two objects of one name was first.
 
 import msgspec
 
-from reconciler.desired.authorize import trust_state as trusting
+from reconciler.desired.authorize import trust_state
 from reconciler.desired.normalise.job_defaults import Basis
 from reconciler.model import desired
 
@@ -40,7 +40,7 @@ class Incumbents(msgspec.Struct, frozen=True):
     preferred: dict[str, str] = {}
     held_jobs: dict[str, str] = {}
     approvals: tuple[str, ...] = ()
-    trust: trusting.Trust | None = None
+    trust: trust_state.Trust | None = None
     suspended: dict[str, float] = {}
     accepted: tuple[str, ...] = ()
 

@@ -13,23 +13,19 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from reconciler.desired.apply import applied
-from reconciler.desired.apply import file_index as filed
-from reconciler.desired.apply import job_quarantine as undecided
-from reconciler.desired.apply import jobs_in_force as jobsinforce
-from reconciler.desired.apply import parallel_reader as reading
-from reconciler.desired.apply import sync_holds as holding
+from reconciler.desired.apply import (
+    applied,
+    file_index,
+    job_quarantine,
+    jobs_in_force,
+    parallel_reader,
+    sync_holds,
+)
 from reconciler.desired.apply.last_good import Incumbents
-from reconciler.desired.authorize import authority as measures
-from reconciler.desired.authorize import commit_walk as walks
-from reconciler.desired.authorize import history as lineage
-from reconciler.desired.authorize import provenance
-from reconciler.desired.authorize import trust_state as trusting
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import source
-from reconciler.desired.git import tree_diff as trees
+from reconciler.desired.authorize import authority, commit_walk, history, provenance, trust_state
+from reconciler.desired.git import git_commands, source, tree_diff
 from reconciler.model import desired
-from reconciler.model.rules import review_findings as judgement
+from reconciler.model.rules import review_findings
 
 #: From how many changed files on the garbage collector is paused while they are read.
 _MANY_FILES = 100
@@ -75,10 +71,10 @@ class Loader:
         incumbents: Incumbents = _NONE,
         *,
         accept_revision: str | None = None,
-        gate: judgement.Gate | None = None,
+        gate: review_findings.Gate | None = None,
         clock: Callable[[], float] = time.time,
-        begun: jobsinforce.Begun = jobsinforce.nothing_begun,
-        read: reading.Read | None = None,
+        begun: jobs_in_force.Begun = jobs_in_force.nothing_begun,
+        read: parallel_reader.Read | None = None,
     ) -> None:
         self._source = repository
         self._begun, self._read = begun, read
@@ -86,12 +82,12 @@ class Loader:
         self._clock = clock
         self._head: str | None = None
         self._gate = gate
-        self._lineage = lineage.Lineage(repository, accept_revision, incumbents.accepted)
+        self._lineage = history.Lineage(repository, accept_revision, incumbents.accepted)
         self._applied = self._applied_to(incumbents)
         self._undecided: _Undecided | None = None
-        self._resting = undecided.Rests()
+        self._resting = job_quarantine.Rests()
         self._approvals: tuple[str, ...] = incumbents.approvals
-        self._trust = incumbents.trust or trusting.Trust()
+        self._trust = incumbents.trust or trust_state.Trust()
         self._provenance = provenance.Provenance(repository, clock)
         #: Digests that the commits of the last new head approve, as far as that counts.
         self.approved: tuple[str, ...] = ()
@@ -159,13 +155,13 @@ class Loader:
             before: what was accepted then.
             problem: what is told of the head.
         """
-        known, wait_s = self._undecided, undecided.WAIT_S
+        known, wait_s = self._undecided, job_quarantine.WAIT_S
         if known is not None and known.head == self._head:
-            wait_s = min(2 * known.wait_s, undecided.WAIT_S_MAX)
+            wait_s = min(2 * known.wait_s, job_quarantine.WAIT_S_MAX)
         self._undecided = _Undecided(self._head, problem, self._clock() + wait_s, wait_s)
         self._begin_from(before)
 
-    def leave(self, before: Incumbents, jobs: Iterable[undecided.Undecided]) -> None:
+    def leave(self, before: Incumbents, jobs: Iterable[job_quarantine.Undecided]) -> None:
         """Go on from what was in force before, and leave some jobs for a while as they were then:
         no cycle passed with them, and one did with everything else."""
         self._resting.put(jobs, self._clock())
@@ -180,7 +176,7 @@ class Loader:
         self._start, self._head, self._half_way = before, None, False
         self._applied = self._applied_to(before)
         self._approvals = before.approvals
-        self._trust = before.trust or trusting.Trust()
+        self._trust = before.trust or trust_state.Trust()
         self._suspended = before.suspended
         self._lineage.taken = before.accepted
         self._desired = desired.Desired()
@@ -221,11 +217,11 @@ class Loader:
                 self._lineage.forget()
             self._applied.now = now
             self._catch_up(attempted)
-        except trees.BrokenTreeError as error:
-            return self._held(now, attempted, lineage.broken(attempted or "", error))
-        except lineage.HeldError as held:
+        except tree_diff.BrokenTreeError as error:
+            return self._held(now, attempted, history.broken(attempted or "", error))
+        except history.HeldError as held:
             return self._held(now, attempted, held)
-        except (gitobjects.GitError, OSError) as error:
+        except (git_commands.GitError, OSError) as error:
             self._go_on(now)
             return self._update(now, "Unknown", attempted, str(error))
         problems = self._applied.problems()
@@ -234,10 +230,10 @@ class Loader:
             return self._update(now, "Synced", attempted, "")
         return self._update(now, "OutOfSync", attempted, self._summary(errors))
 
-    def _held(self, now: float, attempted: str | None, held: lineage.HeldError) -> desired.Desired:
+    def _held(self, now: float, attempted: str | None, held: history.HeldError) -> desired.Desired:
         """The head is not applied; what is in force stays."""
         self._go_on(now)
-        with contextlib.suppress(gitobjects.GitError, OSError, lineage.HeldError):
+        with contextlib.suppress(git_commands.GitError, OSError, history.HeldError):
             self._judge_again()
         problem = desired.Problem(held.rule, "error", "", str(held))
         return self._update(now, "OutOfSync", attempted, str(held), (problem,))
@@ -250,7 +246,7 @@ class Loader:
         """
         if self._head is not None or self._start.head is None:
             return
-        with contextlib.suppress(gitobjects.GitError, OSError, lineage.HeldError):
+        with contextlib.suppress(git_commands.GitError, OSError, history.HeldError):
             if self._source.has(self._start.head):
                 self._source.require_folder(self._start.head)
                 self._applied.now = now
@@ -259,7 +255,7 @@ class Loader:
     def _summary(self, errors: int) -> str:
         held = self._applied.held
         if held:
-            others = errors - sum(p.rule in judgement.RULES for p in self._applied.problems())
+            others = errors - sum(p.rule in review_findings.RULES for p in self._applied.problems())
             more = f"; and {others} error{'s' if others > 1 else ''} besides" if others > 0 else ""
             return held[0].message + more
         message = f"{errors} error{'s' if errors > 1 else ''}"
@@ -280,17 +276,17 @@ class Loader:
         if undecided is not None and self._head != head and undecided.rests(self._clock()):
             if self._start.head != head:
                 self._go_on(self._clock())
-            raise lineage.HeldError(undecided.problem.rule, undecided.problem.message)
+            raise history.HeldError(undecided.problem.rule, undecided.problem.message)
         if self._head is None and self._start.head is not None:
             if self._source.has(self._start.head):
                 self._apply(self._start.head)
             elif not self._lineage.is_accepted(head):
                 self._lineage.take_alone(head, self._provenance, self._trust)
-                raise lineage.HeldError(
+                raise history.HeldError(
                     "history-rewritten",
                     f"the revision applied last, {self._start.head}, is not in the repository any "
                     "more, so nothing is known of what changed since: "
-                    f"{lineage.how_to_accept(head)}",
+                    f"{history.how_to_accept(head)}",
                 )
         if self._head == head:
             self._judge_again()
@@ -301,17 +297,17 @@ class Loader:
             and not self._lineage.is_accepted(head)
         ):
             self._lineage.take_alone(head, self._provenance, self._trust)
-            raise lineage.HeldError(
+            raise history.HeldError(
                 "not-a-fast-forward",
                 f"{head[:12]} does not follow {self._head[:12]}, which is in force: the branch was "
                 "rewritten or reset. Push a commit that follows it, or "
-                f"{lineage.how_to_accept(head)}",
+                f"{history.how_to_accept(head)}",
             )
         walk = self._walk(head)
         self.approved = ()
         while walk.until:
             self._take_stops(walk)
-            with contextlib.suppress(lineage.HeldError):
+            with contextlib.suppress(history.HeldError):
                 self._apply(walk.until, walk.trust)
             trust = self._trust if self._head == walk.until else walk.trust
             walk = self._lineage.walk_on(walk.until, self._provenance, trust, self._before())
@@ -320,12 +316,12 @@ class Loader:
         self._take_stops(walk)
         self._apply(head, walk.trust, as_written=walk.as_written)
 
-    def _take_stops(self, walk: walks.Walk) -> None:
+    def _take_stops(self, walk: commit_walk.Walk) -> None:
         """Bring what is in force to where a walk stopped on its way."""
         self.approved += walk.approvals
         self._approvals = (*self._approvals, *walk.approvals)[-APPROVALS_MAX:]
         for stop in walk.stops:
-            with contextlib.suppress(lineage.HeldError):
+            with contextlib.suppress(history.HeldError):
                 self._apply(stop.revision, stop.trust)
 
     def _judge_again(self) -> None:
@@ -341,31 +337,31 @@ class Loader:
         if self._applied.expire() or is_due or trust != self._trust:
             self._apply(self._head, trust)
 
-    def _walk(self, head: str) -> walks.Walk:
+    def _walk(self, head: str) -> commit_walk.Walk:
         """Who answers for what leads to ``head``."""
         return self._lineage.walk(head, self._head, self._provenance, self._trust, self._before)
 
-    def _before(self) -> walks.Before:
+    def _before(self) -> commit_walk.Before:
         """What is in force, by which changes are judged."""
         structure = self._applied.basis.structure
-        return walks.Before(
+        return commit_walk.Before(
             {name: q.parent for name, q in structure.queues.items()},
             self._applied.jobs,
-            self._applied.places(trusting.TRUSTED_KINDS),
+            self._applied.places(trust_state.TRUSTED_KINDS),
             self._in_force(),
             waits=bool(self._applied.held),
             origins=self._applied.origins,
         )
 
-    def _in_force(self) -> measures.Measure | None:
+    def _in_force(self) -> authority.Measure | None:
         """By what commits are measured beside what is written."""
         if self._applied.structure_revision is None:
             return None
         structure = self._applied.basis.structure
-        return measures.Measure(structure.settings.verification, structure.access)
+        return authority.Measure(structure.settings.verification, structure.access)
 
     def _apply(
-        self, head: str, trust: trusting.Trust | None = None, *, as_written: bool = False
+        self, head: str, trust: trust_state.Trust | None = None, *, as_written: bool = False
     ) -> None:
         """Bring what is in force to ``head``; ``trust``: as the walk there has left it, None: as it
         was remembered; ``as_written``: what it says of people and keys is taken as it is."""
@@ -382,10 +378,10 @@ class Loader:
         with _collector_paused(len(present) >= _MANY_FILES):
             blobs = self._source.blobs([change.blob or "" for change in present])
             files = [
-                filed.FileChange(change.path, change.blob or "", data)
+                file_index.FileChange(change.path, change.blob or "", data)
                 for change, data in zip(present, blobs, strict=True)
             ]
-            files += [filed.FileChange(path, "", None) for path in sorted(gone)]
+            files += [file_index.FileChange(path, "", None) for path in sorted(gone)]
             self._half_way = True
             self._lineage.at = head
             taken = self._applied.apply(
@@ -394,13 +390,13 @@ class Loader:
                 changes.ignored,
                 approvals=frozenset(self._approvals),
                 denied={label: one.problem for label, one in trust.denied.items()},
-                left=undecided.Left(self._resting.resting(self._clock())),
+                left=job_quarantine.Left(self._resting.resting(self._clock())),
                 accepted=self._lineage.is_accepted(head),
             )
         self._half_way = False
         if not taken:
-            raise lineage.HeldError(
-                judgement.EMPTIED,
+            raise history.HeldError(
+                review_findings.EMPTIED,
                 f"{head} leaves nothing of what is in force, whatever it brings: this is always "
                 "refused, and so is what follows it. "
                 f"{self._lineage.how_to_restore(head, self._head or '')}; where all of it is meant "
@@ -411,7 +407,7 @@ class Loader:
         in_force = self._in_force()
         off = trust.mode == "off" and (in_force is None or in_force.mode == "off")
         if off or as_written:
-            trust = trusting.trusted(self._applied.filed.written(trusting.TRUSTED_KINDS))
+            trust = trust_state.trusted(self._applied.filed.written(trust_state.TRUSTED_KINDS))
         self._trust = trust
         self._suspended = _suspended(self._applied.basis.structure, self._suspended, self._clock())
         self._source.keep(head)
@@ -421,7 +417,7 @@ class Loader:
         """Those of what is still held: one that let something apply is used up."""
         if not self._applied.held:
             return ()
-        return judgement.unused(self._approvals, self._applied.used)
+        return review_findings.unused(self._approvals, self._applied.used)
 
     def _blob(self, blob: str) -> bytes:
         return self._source.blobs([blob])[0]
@@ -437,8 +433,8 @@ class Loader:
         before = self._desired
         state = self._applied
         held, problems = state.held, state.problems()
-        if any(one.rule in {*judgement.WHOLE, judgement.EMPTIED} for one in extra):
-            held, problems = holding.beyond_approval(held, problems)
+        if any(one.rule in {*review_findings.WHOLE, review_findings.EMPTIED} for one in extra):
+            held, problems = sync_holds.beyond_approval(held, problems)
         status = desired.SyncStatus(
             sync=sync,
             attempted_revision=attempted,

@@ -12,13 +12,12 @@ from collections.abc import Iterator, MutableMapping, Sequence
 
 import msgspec
 
-from reconciler.desired.apply import file_index as filed
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.documents import yaml_reader as yamlreader
-from reconciler.desired.git import forked_worker as forked
+from reconciler.desired.apply import file_index
+from reconciler.desired.documents import document_reader, yaml_reader
+from reconciler.desired.git import forked_worker
 
 #: What blobs hold, by their ids.
-Read = MutableMapping[str, documents.File]
+Read = MutableMapping[str, document_reader.File]
 
 #: From how many bytes on a second process is worth its start.
 BYTES_MIN = 400_000
@@ -38,15 +37,15 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Told).decode
 
 
-def files(contents: Sequence[bytes]) -> list[documents.File]:
+def files(contents: Sequence[bytes]) -> list[document_reader.File]:
     """What each file holds; never raises for what stands in one."""
     size = sum(map(len, contents))
-    processes = forked.processors() if size >= BYTES_MIN else 1
+    processes = forked_worker.processors() if size >= BYTES_MIN else 1
     shares = list(_shares(contents, -(-size // processes)))
-    children: list[forked.Child | None] = []
+    children: list[forked_worker.Child | None] = []
     try:
-        children += [forked.begin(functools.partial(_packed, share)) for share in shares[1:]]
-        found = [documents.read(data) for data in shares[0]] if shares else []
+        children += [forked_worker.begin(functools.partial(_packed, share)) for share in shares[1:]]
+        found = [document_reader.read(data) for data in shares[0]] if shares else []
         for share in shares[1:]:
             child = children.pop(0)
             found += _unpacked(None if child is None else child.result(), share)
@@ -58,8 +57,8 @@ def files(contents: Sequence[bytes]) -> list[documents.File]:
 
 
 def changed(
-    changes: Sequence[filed.FileChange], read: Read | None = None
-) -> list[tuple[filed.FileChange, documents.File]]:
+    changes: Sequence[file_index.FileChange], read: Read | None = None
+) -> list[tuple[file_index.FileChange, document_reader.File]]:
     """What each file holds as it stands now, nothing where it is gone.
 
     Args:
@@ -71,7 +70,9 @@ def changed(
     unread = {one.blob: one.data for one in changes if one.data is not None}
     wanted = [blob for blob in unread if blob not in known]
     known.update(zip(wanted, files([unread[blob] or b"" for blob in wanted]), strict=True))
-    return [(one, documents.File() if one.data is None else known[one.blob]) for one in changes]
+    return [
+        (one, document_reader.File() if one.data is None else known[one.blob]) for one in changes
+    ]
 
 
 def _shares(contents: Sequence[bytes], each: int) -> Iterator[Sequence[bytes]]:
@@ -93,10 +94,10 @@ def _packed(share: Sequence[bytes]) -> bytes:
 def _sound(data: bytes) -> list[_Sound] | None:
     """The documents of a file, None where anything is wrong with it."""
     try:
-        raw = yamlreader.read(data)
-    except yamlreader.YamlError:
+        raw = yaml_reader.read(data)
+    except yaml_reader.YamlError:
         return None
-    read = documents.of_raw(raw)
+    read = document_reader.of_raw(raw)
     if any(document.faults for document in read.documents):
         return None
     try:
@@ -108,17 +109,17 @@ def _sound(data: bytes) -> list[_Sound] | None:
         return None
 
 
-def _unpacked(told: bytes | None, share: Sequence[bytes]) -> Iterator[documents.File]:
+def _unpacked(told: bytes | None, share: Sequence[bytes]) -> Iterator[document_reader.File]:
     """What a child has read of its share; what it could not is read here."""
     answers: _Told = [None] * len(share) if told is None else _decode(told)
     for data, answer in zip(share, answers, strict=True):
         if answer is None:
-            yield documents.read(data)
+            yield document_reader.read(data)
         else:
-            yield documents.File(
+            yield document_reader.File(
                 tuple(
                     [
-                        documents.sound(index, one.line, one.kind, one.hash, one.value)
+                        document_reader.sound(index, one.line, one.kind, one.hash, one.value)
                         for index, one in enumerate(answer)
                     ]
                 )

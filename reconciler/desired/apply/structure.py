@@ -13,31 +13,28 @@ from types import MappingProxyType
 
 import msgspec
 
-from reconciler.desired.authorize import access_documents as people
-from reconciler.desired.checks import cross_references as checks
-from reconciler.desired.checks import flavors, policies
-from reconciler.desired.documents import cron
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.documents import prune_policy as pruning
+from reconciler.desired.authorize import access_documents
+from reconciler.desired.checks import cross_references, flavors, policies
+from reconciler.desired.documents import cron, document_reader, prune_policy
 from reconciler.desired.documents.fault_collector import Faults
 from reconciler.desired.documents.faults import Fault, defect
-from reconciler.desired.normalise import pools
-from reconciler.desired.normalise import queues as sharing
-from reconciler.desired.normalise import volumes as storage
+from reconciler.desired.normalise import pools, queues, volumes
 from reconciler.desired.normalise.job_defaults import Basis, PriorityClass
 from reconciler.model import desired
-from reconciler.model.documents import access_spec as access
-from reconciler.model.documents import cluster_spec as cluster
-from reconciler.model.documents import fields, kinds
-from reconciler.model.documents import nodepool_spec as nodepool
-from reconciler.model.documents import policy_spec as policy
-from reconciler.model.documents import queue_spec as queue
-from reconciler.model.documents import quota_spec as quota
-from reconciler.model.documents import reservation_spec as reservation
-from reconciler.model.documents import volume_spec as volume
-from reconciler.model.policy import access as access_model
-from reconciler.model.values import hostlists, resources
-from reconciler.model.values import suggestions as nearest
+from reconciler.model.documents import (
+    access_spec,
+    cluster_spec,
+    fields,
+    kinds,
+    nodepool_spec,
+    policy_spec,
+    queue_spec,
+    quota_spec,
+    reservation_spec,
+    volume_spec,
+)
+from reconciler.model.policy import access
+from reconciler.model.values import hostlists, resources, suggestions
 
 log = logging.getLogger("muster.desired")
 
@@ -49,7 +46,7 @@ class Placed(msgspec.Struct, frozen=True):
     """A document and the file it stands in."""
 
     path: str
-    document: documents.Document
+    document: document_reader.Document
 
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -76,14 +73,14 @@ class Build:
         self.users: dict[str, str] = {}
         self.quotas: dict[str, desired.Quota] = {}
         self.reservations: dict[str, desired.Reservation] = {}
-        self.reservation_specs: dict[str, reservation.ReservationSpec] = {}
+        self.reservation_specs: dict[str, reservation_spec.ReservationSpec] = {}
         self.volumes: dict[str, desired.Volume] = {}
         self.policies: dict[str, desired.Policy] = {}
         self.places: dict[str, Placed] = {}
         self.promised = resources.NOTHING
         self.cluster: Placed | None = None
         self.prune: dict[str, desired.Prune] = {}
-        self.access = access_model.Access()
+        self.access = access.Access()
 
     def add(self, placed: Placed, faults: Iterable[Fault]) -> None:
         """Note the faults of one document."""
@@ -139,10 +136,10 @@ def _take(made: Build, item: Placed) -> None:
     if _is_duplicate(made, item):
         return
     faults = Faults()
-    prune = pruning.policy(part, faults)
+    prune = prune_policy.policy(part, faults)
     if prune is not None:
         made.prune[item.document.label] = prune
-    if isinstance(part, cluster.Cluster):
+    if isinstance(part, cluster_spec.Cluster):
         if made.cluster is not None:
             faults.add(
                 "two-clusters",
@@ -175,7 +172,7 @@ def _basis(made: Build) -> Basis:
     structure = desired.Structure(
         settings=made.settings,
         pools=made.pools,
-        queues=checks.parents_first(made.queues),
+        queues=cross_references.parents_first(made.queues),
         priority_classes={name: item.value for name, item in made.classes.items()},
         unix_users=made.users,
         quotas=dict(sorted(made.quotas.items())),
@@ -193,49 +190,49 @@ def _is_duplicate(made: Build, item: Placed) -> bool:
     first = made.places.setdefault(label, item)
     if first is item:
         return False
-    made.add(item, [checks.duplicate(first.path, first.document.line)])
+    made.add(item, [cross_references.duplicate(first.path, first.document.line)])
     return True
 
 
 def _add_object(made: Build, item: Placed, part: fields.Part, faults: Faults) -> None:
     name = item.document.name
-    if isinstance(part, nodepool.NodePool):
+    if isinstance(part, nodepool_spec.NodePool):
         made.pools[name] = pools.pool(name, part.spec, faults)
         made.promised = pools.counted(made.pools[name], made.promised, faults)
-    elif isinstance(part, queue.Queue):
-        made.queues[name] = sharing.queue(name, part.spec, faults)
-    elif isinstance(part, queue.PriorityClass):
+    elif isinstance(part, queue_spec.Queue):
+        made.queues[name] = queues.queue(name, part.spec, faults)
+    elif isinstance(part, queue_spec.PriorityClass):
         made.classes[name] = PriorityClass(
             part.spec.value, part.spec.preemptible, part.spec.preemption_policy == "evict"
         )
-    elif isinstance(part, access.Access):
+    elif isinstance(part, access_spec.Access):
         _add_users(made.users, part.spec, faults)
-        made.access = made.access.merged(people.access_of(part.spec, faults))
-        for first, second in people.shared_keys(made.access):
+        made.access = made.access.merged(access_documents.access_of(part.spec, faults))
+        for first, second in access_documents.shared_keys(made.access):
             faults.add(
                 "one-key-of-two",
                 f"{first} and {second} have the same key: nobody could tell who signed",
                 *("spec", "identities"),
             )
-    elif isinstance(part, quota.Quota):
-        made.quotas[name] = sharing.quota(name, part.spec, faults)
-    elif isinstance(part, reservation.Reservation):
+    elif isinstance(part, quota_spec.Quota):
+        made.quotas[name] = queues.quota(name, part.spec, faults)
+    elif isinstance(part, reservation_spec.Reservation):
         made.reservation_specs[name] = part.spec
-        made.reservations[name] = sharing.reservation(name, part.spec, faults)
-    elif isinstance(part, policy.Policy):
+        made.reservations[name] = queues.reservation(name, part.spec, faults)
+    elif isinstance(part, policy_spec.Policy):
         made.policies[name] = policies.normalise(name, part.spec, item.path, faults)
-    elif isinstance(part, volume.Volume):
-        made.volumes[name] = storage.volume(name, part.spec, faults)
+    elif isinstance(part, volume_spec.Volume):
+        made.volumes[name] = volumes.volume(name, part.spec, faults)
 
 
-def _settings(name: str, spec: cluster.ClusterSpec, faults: Faults) -> desired.Settings:
+def _settings(name: str, spec: cluster_spec.ClusterSpec, faults: Faults) -> desired.Settings:
     kept = spec.retention
     return desired.Settings(
         name=name,
         suspend=spec.suspend,
         lease_s=faults.duration(spec.lease, "spec", "lease"),
         node_silence_s=faults.duration(spec.node_silence, "spec", "nodeSilence"),
-        scheduling=sharing.scheduling(spec.scheduling, faults),
+        scheduling=queues.scheduling(spec.scheduling, faults),
         retain_events_s=faults.duration(kept.events, "spec", "retention", "events"),
         retain_journal_s=faults.duration(kept.journal, "spec", "retention", "journal"),
         retain_finished_jobs_s=faults.duration(
@@ -268,7 +265,7 @@ _FORGES = {"github": "https://api.github.com", "gitlab": "https://gitlab.com/api
 
 
 def _channels(
-    said: Sequence[cluster.NotificationSpec], faults: Faults
+    said: Sequence[cluster_spec.NotificationSpec], faults: Faults
 ) -> tuple[desired.Channel, ...]:
     """Whom to tell."""
     found: dict[str, desired.Channel] = {}
@@ -323,7 +320,7 @@ def _channels(
     return tuple(found.values())
 
 
-def _files(said: cluster.FilesSpec | None, faults: Faults) -> desired.FileRetention | None:
+def _files(said: cluster_spec.FilesSpec | None, faults: Faults) -> desired.FileRetention | None:
     """When files of jobs leave the repository; None: never."""
     if said is None:
         return None
@@ -362,7 +359,7 @@ def _is_safe(url: str) -> bool:
     )
 
 
-def _safety(spec: cluster.SyncSpec, faults: Faults) -> desired.Safety:
+def _safety(spec: cluster_spec.SyncSpec, faults: Faults) -> desired.Safety:
     limits = spec.limits
     windows = []
     for position, one in enumerate(spec.windows):
@@ -377,7 +374,7 @@ def _safety(spec: cluster.SyncSpec, faults: Faults) -> desired.Safety:
     for position, pattern in enumerate(spec.approval):
         kind = pattern.partition("/")[0]
         if not fnmatch.filter(kinds.STRUCTURAL_KINDS, kind):
-            hint = nearest.hint(kind[:1].upper() + kind[1:], kinds.STRUCTURAL_KINDS)
+            hint = suggestions.hint(kind[:1].upper() + kind[1:], kinds.STRUCTURAL_KINDS)
             faults.add(
                 "no-such-kind",
                 f"it would guard nothing{hint}",
@@ -400,7 +397,7 @@ def _safety(spec: cluster.SyncSpec, faults: Faults) -> desired.Safety:
     )
 
 
-def _add_users(users: dict[str, str], spec: access.AccessSpec, faults: Faults) -> None:
+def _add_users(users: dict[str, str], spec: access_spec.AccessSpec, faults: Faults) -> None:
     for index, identity in enumerate(spec.identities):
         if identity.unix_user is None:
             continue
@@ -419,26 +416,26 @@ def _add_users(users: dict[str, str], spec: access.AccessSpec, faults: Faults) -
 
 def _check_together(made: Build) -> None:
     """What can only be seen over several objects."""
-    for name, fault in checks.queue_tree(made.queues):
+    for name, fault in cross_references.queue_tree(made.queues):
         made.add(made.places[f"Queue/{name}"], [fault])
     for kind, name, fault in flavors.check(made.queues, made.quotas, made.pools):
         made.add(made.places[f"{kind}/{name}"], [fault])
-    for name, fault in checks.shared_hosts(made.pools, NODES_MAX):
+    for name, fault in cross_references.shared_hosts(made.pools, NODES_MAX):
         made.add(made.places[f"NodePool/{name}"], [fault])
-    for name, fault in checks.topologies(made.pools):
+    for name, fault in cross_references.topologies(made.pools):
         made.add(made.places[f"NodePool/{name}"], [fault])
-    for kind, name, fault in checks.names(
+    for kind, name, fault in cross_references.names(
         made.pools, made.queues, made.volumes, made.quotas, made.access
     ):
         made.add(made.places[f"{kind}/{name}"], [fault])
     if made.settings.verification == "required":
         ours = [label for label in made.places if label.startswith(("Access/", "Cluster/"))]
-        nobody = checks.nobody_signs(made.access, ours)
+        nobody = cross_references.nobody_signs(made.access, ours)
         if nobody is not None:
             made.add(made.places[made.settings.label], [nobody])
     for name, spec in made.reservation_specs.items():
         faults = Faults()
-        made.reservations[name] = sharing.with_nodes(
+        made.reservations[name] = queues.with_nodes(
             made.reservations[name], spec, made.pools, made.queues, faults
         )
         made.add(made.places[f"Reservation/{name}"], faults.found)

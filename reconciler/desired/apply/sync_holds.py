@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.rules import review_findings as judgement
+from reconciler.model.rules import review_findings
 
 _NOTHING_APPROVES = "; nothing approves it until a newer revision is taken: it is judged anew then"
 
@@ -29,7 +29,7 @@ class Holds:
         self._removals: list[desired.Problem] = []
         self.structure_problems: tuple[desired.Problem, ...] = ()
         #: Approvals that let something apply.
-        self.used: tuple[judgement.Used, ...] = ()
+        self.used: tuple[review_findings.Used, ...] = ()
 
     @property
     def problems(self) -> Iterable[desired.Problem]:
@@ -47,13 +47,13 @@ class Holds:
 
     def judge(
         self,
-        gate: judgement.Gate,
+        gate: review_findings.Gate,
         *,
         before: desired.Desired,
         after: desired.Desired,
         removed: list[str],
         approvals: frozenset[str],
-    ) -> judgement.Judgement:
+    ) -> review_findings.Judgement:
         """Judge a change, and anew what was held before it.
 
         Args:
@@ -103,7 +103,7 @@ class Holds:
         if self.jobs:
             self.until = now if self.until is None else min(self.until, now)
 
-    def _note(self, found: judgement.Judgement, names: list[str], group: str) -> None:
+    def _note(self, found: review_findings.Judgement, names: list[str], group: str) -> None:
         """Take up a judgement: what it holds, and what is said of it."""
         if found.until is not None and found.findings:
             self.until = found.until if self.until is None else min(self.until, found.until)
@@ -136,7 +136,7 @@ def beyond_approval(
     held: tuple[desired.Held, ...], problems: tuple[desired.Problem, ...]
 ) -> tuple[tuple[desired.Held, ...], tuple[desired.Problem, ...]]:
     """What is held, told without the command: the commit that approves it would not be taken."""
-    commands = [f"; {judgement.approval(one.digest)}" for one in held if one.digest]
+    commands = [f"; {review_findings.approval(one.digest)}" for one in held if one.digest]
 
     def told(message: str) -> str:
         for command in commands:
@@ -163,7 +163,9 @@ def _without(state: desired.Desired, names: list[str]) -> desired.Desired:
     return msgspec.structs.replace(state, jobs=kept)
 
 
-def _problem(finding: judgement.Finding, jobs: tuple[str, ...], command: str) -> desired.Problem:
+def _problem(
+    finding: review_findings.Finding, jobs: tuple[str, ...], command: str
+) -> desired.Problem:
     label = f"Job/{jobs[0]}" if len(jobs) == 1 else ""
     return desired.Problem(
         rule=finding.rule,

@@ -6,8 +6,7 @@ loader would say of a repository that held just these files and had held nothing
 
 from collections.abc import Mapping
 
-from reconciler.desired.apply import applied
-from reconciler.desired.apply import file_index as filed
+from reconciler.desired.apply import applied, file_index
 from reconciler.desired.apply.last_good import Incumbents
 from reconciler.model import desired
 
@@ -32,7 +31,7 @@ def check(
     """
     state = applied.Applied(known or Incumbents(), lambda path: files[path])
     state.now = now
-    changes = [filed.FileChange(path, path, data) for path, data in sorted(files.items())]
+    changes = [file_index.FileChange(path, path, data) for path, data in sorted(files.items())]
     state.apply("files", changes, {})
     problems = state.problems()
     if known is None and state.structure_refused:

@@ -1,15 +1,15 @@
 """Documents of ``Access`` to the access that is decided by."""
 
-from reconciler.desired.authorize import ssh_keys as sshkeys
+from reconciler.desired.authorize import ssh_keys
 from reconciler.desired.documents.fault_collector import Faults
-from reconciler.model.documents import access_spec as documents
+from reconciler.model.documents import access_spec
 from reconciler.model.policy import access
 from reconciler.model.values import times
 
 _GPG = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 
 
-def access_of(spec: documents.AccessSpec, faults: Faults) -> access.Access:
+def access_of(spec: access_spec.AccessSpec, faults: Faults) -> access.Access:
     """The access that one document says, as far as it is without fault."""
     identities: dict[str, access.Identity] = {}
     for index, one in enumerate(spec.identities):
@@ -35,7 +35,7 @@ def access_of(spec: documents.AccessSpec, faults: Faults) -> access.Access:
 
 
 def _key(
-    written: documents.KeySpec, faults: Faults, index: int, position: int
+    written: access_spec.KeySpec, faults: Faults, index: int, position: int
 ) -> access.Key | None:
     path = ("spec", "identities", index, "keys", position)
     if (written.ssh is None) == (written.gpg is None):
@@ -50,7 +50,7 @@ def _key(
             return None
     if written.ssh is not None:
         try:
-            text = sshkeys.parse(written.ssh)
+            text = ssh_keys.parse(written.ssh)
         except ValueError as error:
             faults.add(
                 "bad-key",

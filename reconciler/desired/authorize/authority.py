@@ -11,19 +11,18 @@ from collections.abc import Mapping
 
 import msgspec
 
-from reconciler.desired.authorize import signatures
-from reconciler.desired.authorize import trust_state as trusting
+from reconciler.desired.authorize import signatures, trust_state
 from reconciler.desired.git import source
 from reconciler.model import desired
 from reconciler.model.policy import access
 
-_ORDER: tuple[trusting.Mode, ...] = ("off", "warn", "required")
+_ORDER: tuple[trust_state.Mode, ...] = ("off", "warn", "required")
 
 
 class Measure(msgspec.Struct, frozen=True):
     """Whether who is not known, or may not, is refused; and who may what."""
 
-    mode: trusting.Mode = "off"
+    mode: trust_state.Mode = "off"
     known: access.Access = access.Access()
 
 
@@ -51,7 +50,7 @@ class Asked(msgspec.Struct, frozen=True):
     """
 
     signer: Signed
-    mode: trusting.Mode
+    mode: trust_state.Mode
     known: access.Access
     parents: Mapping[str, str | None]
     early: Signed | None = None
@@ -65,12 +64,12 @@ class Asked(msgspec.Struct, frozen=True):
         return self.signer.who if self.also is None or self.also.who else ""
 
 
-def stricter(one: trusting.Mode, other: trusting.Mode) -> trusting.Mode:
+def stricter(one: trust_state.Mode, other: trust_state.Mode) -> trust_state.Mode:
     """The mode that lets less pass."""
     return max(one, other, key=_ORDER.index)
 
 
-def of_trust(trust: trusting.Trust) -> Measure:
+def of_trust(trust: trust_state.Trust) -> Measure:
     """By what is written."""
     return Measure(trust.mode, trust.whole())
 
@@ -124,7 +123,7 @@ def _roles(of: Measure) -> list[bytes]:
 
 
 def problem(
-    mode: trusting.Mode,
+    mode: trust_state.Mode,
     commit: source.Commit,
     label: str,
     path: str,

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from reconciler.desired.authorize import authority as measures
-from reconciler.desired.authorize import trust_state as trusting
+from reconciler.desired.authorize import authority, trust_state
 from reconciler.model import desired
 
 
@@ -24,7 +23,7 @@ class Before(msgspec.Struct, frozen=True):
     parents: Mapping[str, str | None] = {}
     jobs: Mapping[str, desired.Job] = {}
     places: Mapping[str, Mapping[str, str]] = {}
-    measure: measures.Measure | None = None
+    measure: authority.Measure | None = None
     waits: bool = False
     origins: Mapping[str, str] = {}
 
@@ -42,7 +41,7 @@ class Stop(msgspec.Struct, frozen=True):
     """A revision on the way that is to be in force before what comes behind it is refused."""
 
     revision: str
-    trust: trusting.Trust
+    trust: trust_state.Trust
 
 
 class Walk(msgspec.Struct, frozen=True):
@@ -56,7 +55,7 @@ class Walk(msgspec.Struct, frozen=True):
     ``as_written``: what the revision says of people and keys is taken as it is.
     """
 
-    trust: trusting.Trust
+    trust: trust_state.Trust
     approvals: tuple[str, ...] = ()
     signers: dict[str, str] = {}
     stops: tuple[Stop, ...] = ()

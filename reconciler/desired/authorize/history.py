@@ -7,13 +7,10 @@ starts the controller has said that it is right.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from reconciler.desired.authorize import commit_walk as walks
-from reconciler.desired.authorize import provenance
-from reconciler.desired.authorize import trust_state as trusting
-from reconciler.desired.documents import name_owners as firsts
-from reconciler.desired.git import source
-from reconciler.desired.git import tree_diff as trees
-from reconciler.model.values import revision_names as revisions
+from reconciler.desired.authorize import commit_walk, provenance, trust_state
+from reconciler.desired.documents import name_owners
+from reconciler.desired.git import source, tree_diff
+from reconciler.model.values import revision_names
 
 #: Heads that were accepted and are remembered.
 TAKEN_MAX = 100
@@ -70,7 +67,7 @@ class Lineage:
         Raises:
             ValueError: it could be another one.
         """
-        self._accepted.add(revisions.accepted(revision))
+        self._accepted.add(revision_names.accepted(revision))
 
     def is_accepted(self, head: str) -> bool:
         """Whether somebody has said from outside that it is right, and it was not taken since."""
@@ -97,9 +94,9 @@ class Lineage:
         head: str,
         base: str | None,
         judge: provenance.Provenance,
-        trust: trusting.Trust,
-        before: Callable[[], walks.Before],
-    ) -> walks.Walk:
+        trust: trust_state.Trust,
+        before: Callable[[], commit_walk.Before],
+    ) -> commit_walk.Walk:
         """Who answers for what leads from ``base`` to ``head``.
 
         The first revision, and one that was accepted from outside and does not follow, or not in
@@ -116,7 +113,7 @@ class Lineage:
         """
         if base is None or not self._source.descends(head, base):
             self.take_alone(head, judge, trust)
-            return walks.Walk(trusting.Trust(), as_written=True)
+            return commit_walk.Walk(trust_state.Trust(), as_written=True)
         known = before()
         last = self._merges.get(head, head)
         if last != head:
@@ -132,11 +129,11 @@ class Lineage:
                     f"{error}, and who signed each can't be judged at once: look at what they "
                     f"change, and {how_to_accept(head)}",
                 ) from None
-            return walks.Walk(trusting.Trust(), as_written=True)
+            return commit_walk.Walk(trust_state.Trust(), as_written=True)
         self.line, self._alone = tuple(line), False
         try:
             found = judge.walk(line, trust, known, whole=self.is_merge(head))
-        except trees.BrokenTreeError as error:
+        except tree_diff.BrokenTreeError as error:
             return self._accepted_alone(head, judge, trust, error)
         self.signers = found.signers
         return found
@@ -145,14 +142,14 @@ class Lineage:
         self,
         until: str,
         judge: provenance.Provenance,
-        trust: trusting.Trust,
-        before: walks.Before,
-    ) -> walks.Walk:
+        trust: trust_state.Trust,
+        before: commit_walk.Before,
+    ) -> commit_walk.Walk:
         """Go on behind the commit that a walk has stopped at; the rest as for :meth:`walk`."""
         ids = [commit.id for commit in self.line]
         try:
             found = judge.walk(self.line[ids.index(until) + 1 :], trust, before)
-        except trees.BrokenTreeError as error:
+        except tree_diff.BrokenTreeError as error:
             return self._accepted_alone(ids[-1], judge, trust, error)
         self.signers = {**self.signers, **found.signers}
         return found
@@ -161,16 +158,16 @@ class Lineage:
         self,
         head: str,
         judge: provenance.Provenance,
-        trust: trusting.Trust,
-        error: trees.BrokenTreeError,
-    ) -> walks.Walk:
+        trust: trust_state.Trust,
+        error: tree_diff.BrokenTreeError,
+    ) -> commit_walk.Walk:
         """What leads to a head can't be judged: it is taken only where that was accepted."""
         if not self.is_accepted(head):
             raise broken(head, error) from None
         self.take_alone(head, judge, trust)
-        return walks.Walk(trusting.Trust(), as_written=True)
+        return commit_walk.Walk(trust_state.Trust(), as_written=True)
 
-    def take_alone(self, head: str, judge: provenance.Provenance, trust: trusting.Trust) -> None:
+    def take_alone(self, head: str, judge: provenance.Provenance, trust: trust_state.Trust) -> None:
         """A head to which nothing leads that could be judged: it answers for itself."""
         commit = self._source.commit(head)
         self.line, self._alone = (commit,), True
@@ -186,8 +183,8 @@ class Lineage:
         if self.at in ids:
             line = line[: ids.index(self.at) + 1]
         if line and self._alone:
-            line = self._source.history(line[-1].id, paths, firsts.COMMITS_MAX)
-        return firsts.first(self._source, line, label, paths)
+            line = self._source.history(line[-1].id, paths, name_owners.COMMITS_MAX)
+        return name_owners.first(self._source, line, label, paths)
 
     def how_to_restore(self, head: str, kept: str) -> str:
         """What brings everything back that a revision has removed, with ``kept`` in force."""
@@ -196,7 +193,7 @@ class Lineage:
         return f"Put it back: `git checkout {kept[:12]} -- .` at the top of a clone, and commit"
 
 
-def broken(head: str, error: trees.BrokenTreeError) -> HeldError:
+def broken(head: str, error: tree_diff.BrokenTreeError) -> HeldError:
     """A head is not applied that has a tree, or follows one, that nobody can be sure of."""
     return HeldError(
         "broken-tree",

@@ -11,16 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from reconciler.desired.authorize import authority as measures
-from reconciler.desired.authorize import commit_walk as walks
-from reconciler.desired.authorize import signatures
-from reconciler.desired.authorize import trust_state as trusting
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.documents import object_changes as altered
-from reconciler.desired.documents import touched_objects as touched
+from reconciler.desired.authorize import authority, commit_walk, signatures, trust_state
+from reconciler.desired.documents import document_reader, object_changes, touched_objects
 from reconciler.desired.git import source
-from reconciler.model.documents import cluster_spec as cluster
-from reconciler.model.documents import queue_spec as queue
+from reconciler.model.documents import cluster_spec, queue_spec
 from reconciler.model.policy import access
 
 APPROVE = "Muster-Approve"
@@ -38,8 +32,8 @@ class Provenance:
         self._source = repository
         self._clock = clock
         self._verifier = signatures.Verifier(repository)
-        self._touched = touched.Touched(repository, dict)
-        self._before = walks.Before()
+        self._touched = touched_objects.Touched(repository, dict)
+        self._before = commit_walk.Before()
         self._places: dict[str, dict[str, str]] = {}
         #: Whose a job is as of the last commit that counts; None: it is gone.
         self._holders: dict[str, _Holder | None] = {}
@@ -53,11 +47,11 @@ class Provenance:
     def walk(
         self,
         line: Sequence[source.Commit],
-        trust: trusting.Trust,
-        before: walks.Before,
+        trust: trust_state.Trust,
+        before: commit_walk.Before,
         *,
         whole: bool = False,
-    ) -> walks.Walk:
+    ) -> commit_walk.Walk:
         """Go along ``line``, the oldest first.
 
         Args:
@@ -75,15 +69,15 @@ class Provenance:
         in_force = before.measure
         unasked = trust.mode == "off" and (in_force is None or in_force.mode == "off")
         if unasked and not self._turns_on(line):
-            return walks.Walk(
+            return commit_walk.Walk(
                 trust, tuple(one for commit in line for one in commit.trailer(APPROVE))
             )
         self._before, self._holders, self._parents = before, {}, before.parents
-        self._touched = touched.Touched(self._source, before.by_path)
+        self._touched = touched_objects.Touched(self._source, before.by_path)
         self._places = {label: dict(files) for label, files in before.places.items()}
         counted: set[str] = set()  # what is other than in force, or than at the last stop
-        stops: list[walks.Stop] = []
-        earlier = walks.Stop("", trust)
+        stops: list[commit_walk.Stop] = []
+        earlier = commit_walk.Stop("", trust)
         for commit in line:
             parent, parents = trust, self._parents  # what held before, whatever it makes of it
             asked = self._asked(commit, trust, in_force)
@@ -110,44 +104,44 @@ class Provenance:
                 elif denied & counted and not whole:  # the next walk goes on, with new stops
                     del signers[commit.id], approvals[len(approvals) - len(approved) :]
                     told = tuple(approvals), signers, tuple(stops)
-                    return walks.Walk(earlier.trust, *told, until=earlier.revision)
+                    return commit_walk.Walk(earlier.trust, *told, until=earlier.revision)
                 counted |= changes.keys() - denied
-            earlier = walks.Stop(commit.id, trust)
+            earlier = commit_walk.Stop(commit.id, trust)
             trusts = (trust.mode, trust.documents) != (parent.mode, parent.documents)
             if trusts:
                 in_force = None
             moves = asked is not None and self._parents != parents
             settles = before.waits and bool(approved)
             if (trusts or moves or settles) and commit is not line[-1] and not whole:
-                return walks.Walk(trust, tuple(approvals), signers, tuple(stops), commit.id)
-        return walks.Walk(trust, tuple(approvals), signers, tuple(stops))
+                return commit_walk.Walk(trust, tuple(approvals), signers, tuple(stops), commit.id)
+        return commit_walk.Walk(trust, tuple(approvals), signers, tuple(stops))
 
     def _asked(
         self,
         commit: source.Commit,
-        trust: trusting.Trust,
-        in_force: measures.Measure | None,
-    ) -> measures.Asked | None:
+        trust: trust_state.Trust,
+        in_force: authority.Measure | None,
+    ) -> authority.Asked | None:
         """As whom a commit counts, and by what it is judged; None: nothing is asked of it."""
-        found: measures.Asked | None = None
-        for one in reversed(measures.of_all(measures.of_trust(trust), in_force)):
+        found: authority.Asked | None = None
+        for one in reversed(authority.of_all(authority.of_trust(trust), in_force)):
             signer = self._signer(commit, one.known, self._clock())
             early = None
             if isinstance(signer, signatures.Refusal) and signer.until is not None:
                 early = self._signer(commit, one.known, commit.at)
-            mode = measures.stricter(one.mode, found.mode) if found else one.mode
-            found = measures.Asked(signer, mode, one.known, self._parents, early, found)
+            mode = authority.stricter(one.mode, found.mode) if found else one.mode
+            found = authority.Asked(signer, mode, one.known, self._parents, early, found)
         return found
 
     def _approvals(
         self,
         commit: source.Commit,
-        trust: trusting.Trust,
-        in_force: measures.Measure | None,
+        trust: trust_state.Trust,
+        in_force: authority.Measure | None,
     ) -> list[str]:
         """The digests that a commit approves, as far as who signed it may."""
         asked = commit.trailer(APPROVE)
-        measure = in_force or measures.of_trust(trust)
+        measure = in_force or authority.of_trust(trust)
         if not asked or measure.mode != "required":
             return asked
         signer = self._signer(commit, measure.known, self._clock())
@@ -155,7 +149,7 @@ class Provenance:
             return []
         return asked if access.of_approval(measure.known, signer.who).allowed else []
 
-    def signers(self, commit: source.Commit, trust: trusting.Trust) -> dict[str, str]:
+    def signers(self, commit: source.Commit, trust: trust_state.Trust) -> dict[str, str]:
         """Who signed a commit that nothing leads to; as ``walks.Walk.signers``.
 
         Raises:
@@ -177,17 +171,17 @@ class Provenance:
     def _says_how(self, commit: source.Commit) -> bool:
         blobs = [new for _, _, new in self._source.differences(commit.parent, commit.id) if new]
         return any(
-            isinstance(document.part, cluster.Cluster)
+            isinstance(document.part, cluster_spec.Cluster)
             and document.part.spec.verification.mode != "off"
             for data in self._source.blobs(blobs)
             if b"verification" in data
-            for document in documents.read(data).documents
+            for document in document_reader.read(data).documents
         )
 
-    def _follow(self, changes: Mapping[str, Mapping[str, touched.Pair]]) -> None:
+    def _follow(self, changes: Mapping[str, Mapping[str, touched_objects.Pair]]) -> None:
         """Keep in which files the trusted kinds are written."""
         for label, files in changes.items():
-            if trusting.kind(label) not in trusting.TRUSTED_KINDS:
+            if trust_state.kind(label) not in trust_state.TRUSTED_KINDS:
                 continue
             places = self._places.setdefault(label, {})
             for path, (_, new) in files.items():
@@ -197,17 +191,17 @@ class Provenance:
                 else:
                     places.pop(path, None)
 
-    def _renewed(self, trust: trusting.Trust, label: str) -> trusting.Trust:
+    def _renewed(self, trust: trust_state.Trust, label: str) -> trust_state.Trust:
         """What holds once ``label`` is as it is written now, in all files that it is written in.
 
         What nobody answers for who may is no such file, or is still as it was. Of an object that is
         written twice nobody can tell which is meant: what holds stays, until one of the two is
         gone. So it does while it may stand in a file that can't be read.
         """
-        kind = trusting.kind(label)
-        if kind not in trusting.TRUSTED_KINDS:
+        kind = trust_state.kind(label)
+        if kind not in trust_state.TRUSTED_KINDS:
             return trust
-        clusters = [one for one in self._places if trusting.kind(one) == "Cluster"]
+        clusters = [one for one in self._places if trust_state.kind(one) == "Cluster"]
         alike = clusters if kind == "Cluster" else [label]
         places = [
             (one, blob)
@@ -225,13 +219,13 @@ class Provenance:
             return trust
         return trust.renewed(written[0].label, written[0].part)
 
-    def _counting(self, trust: trusting.Trust, label: str) -> dict[str, str | None]:
+    def _counting(self, trust: trust_state.Trust, label: str) -> dict[str, str | None]:
         """In which files, with their blobs, an object is written by those who may."""
         standing = trust.denied.get(label)
         counted = standing.counted if standing is not None and standing.binds else {}
         return {**self._places.get(label, {}), **counted}
 
-    def _signer(self, commit: source.Commit, known: access.Access, now: float) -> measures.Signed:
+    def _signer(self, commit: source.Commit, known: access.Access, now: float) -> authority.Signed:
         """As whom a commit counts at ``now``."""
         found = self._verifier.verify(commit, known, now)
         if isinstance(found, signatures.Refusal):
@@ -250,16 +244,16 @@ class Provenance:
             who = commit.author
         if who not in known.identities:
             return signatures.Refusal("unknown-person", f"{who} is nobody that Access knows")
-        return measures.Signer(who, found.acts)
+        return authority.Signer(who, found.acts)
 
     def _judged(
         self,
-        trust: trusting.Trust,
+        trust: trust_state.Trust,
         commit: source.Commit,
         label: str,
-        files: dict[str, touched.Pair],
-        asked: measures.Asked,
-    ) -> trusting.Trust:
+        files: dict[str, touched_objects.Pair],
+        asked: authority.Asked,
+    ) -> trust_state.Trust:
         """What holds after a commit has changed one object in some files.
 
         As long as an object is denied, its changes add up: the right to all that differs from what
@@ -270,7 +264,9 @@ class Provenance:
         prior = trust.denied.get(label)
         if prior is not None and not prior.binds and asked.mode == "required":
             prior = None  # what was only told of is in force
-        standing = prior or trusting.Denial(measures.problem(asked.mode, commit, label, "", None))
+        standing = prior or trust_state.Denial(
+            authority.problem(asked.mode, commit, label, "", None)
+        )
         before = {path: pair[0] for path, pair in files.items()} | standing.before
         after = standing.after | {path: pair[1] for path, pair in files.items()}
         counted = before | standing.counted
@@ -293,15 +289,15 @@ class Provenance:
         mine = [path for path in files if path in unanswered]
         if why is not None and mine:
             holding = [path for path in mine if self._touched.of(label, after[path])]
-            problem = measures.problem(asked.mode, commit, label, max(holding or mine), why)
+            problem = authority.problem(asked.mode, commit, label, max(holding or mine), why)
         denied = {name: one for name, one in trust.denied.items() if name != label}
         if unanswered:
             timed = None
             if prior is None and why is not None and why.until and asked.early is not None:
                 early = msgspec.structs.replace(asked, signer=asked.early, also=None)
                 if self._refusal(early, label, change) is None:
-                    timed = trusting.Timed(commit.id, why.until)
-            denied[label] = trusting.Denial(
+                    timed = trust_state.Timed(commit.id, why.until)
+            denied[label] = trust_state.Denial(
                 problem, before, after, tuple(sorted(unanswered)), timed, counted
             )
         trust = msgspec.structs.replace(trust, denied=denied)
@@ -327,7 +323,9 @@ class Provenance:
             found |= {p: blob for p, blob in after.items() if not self._touched.of(label, blob)}
         return found
 
-    def again(self, head: str, trust: trusting.Trust, before: walks.Before) -> trusting.Trust:
+    def again(
+        self, head: str, trust: trust_state.Trust, before: commit_walk.Before
+    ) -> trust_state.Trust:
         """Judge anew, once, what a clock alone refused that has been set back since.
 
         It counts if who signed it may by the Access of now too: what was taken from somebody
@@ -338,7 +336,7 @@ class Provenance:
         """
         denied = dict(trust.denied)
         self._before, self._holders, self._parents = before, {}, before.parents
-        signed: dict[str, measures.Asked | None] = {}
+        signed: dict[str, authority.Asked | None] = {}
         for label, (sha, one) in trust.due(self._clock()).items():
             if sha not in signed:
                 follows = self._source.descends(head, sha)
@@ -355,21 +353,21 @@ class Provenance:
                 del denied[label]
         return msgspec.structs.replace(trust, denied=denied)
 
-    def _hold(self, label: str, change: altered.Change, blobs: Iterable[str | None]) -> None:
+    def _hold(self, label: str, change: object_changes.Change, blobs: Iterable[str | None]) -> None:
         """Keep whose a job is, from a change that counts on."""
-        specs = altered.jobs_of(change.after)
+        specs = object_changes.jobs_of(change.after)
         if specs:
             queues, owners = zip(*specs, strict=True)
             self._holders[label] = _Holder(queues, owners)
         elif change.paths and not change.after and self._touched.all_readable(blobs):
             self._holders[label] = None
 
-    def _place(self, label: str, written: Iterable[documents.Document]) -> None:
+    def _place(self, label: str, written: Iterable[document_reader.Document]) -> None:
         """Keep which queue a queue is below, from a change that counts on."""
         parts = [one.part for one in written]
         name = label.removeprefix("Queue/")
         for part in parts:
-            if isinstance(part, queue.Queue):
+            if isinstance(part, queue_spec.Queue):
                 self._parents = {**self._parents, name: part.spec.parent}
 
     def _holder(self, label: str) -> "_Holder | None":
@@ -381,7 +379,7 @@ class Provenance:
 
     def _difference(
         self, label: str, before: Mapping[str, str | None], after: Mapping[str, str | None]
-    ) -> altered.Change:
+    ) -> object_changes.Change:
         """All that differs of an object."""
         paths = tuple(
             p for p in sorted(after) if not self._touched.same(label, before[p], after[p])
@@ -390,9 +388,9 @@ class Provenance:
             tuple(document for path in paths for document in self._touched.of(label, side[path]))
             for side in (before, after)
         )
-        return altered.Change(paths, *sides)
+        return object_changes.Change(paths, *sides)
 
-    def _move(self, label: str, files: dict[str, touched.Pair]) -> tuple[str, str] | None:
+    def _move(self, label: str, files: dict[str, touched_objects.Pair]) -> tuple[str, str] | None:
         """From where to where, if a commit does nothing else with an object."""
         left = [path for path, (old, _) in files.items() if self._touched.of(label, old)]
         come = [path for path, (_, new) in files.items() if self._touched.of(label, new)]
@@ -403,7 +401,7 @@ class Provenance:
         return left[0], come[0]
 
     def _refusal(
-        self, asked: measures.Asked, label: str, change: altered.Change
+        self, asked: authority.Asked, label: str, change: object_changes.Change
     ) -> signatures.Refusal | None:
         """Why a change of an object does not count; None where it does."""
         why = self._refusal_by(asked, label, change)
@@ -413,7 +411,7 @@ class Provenance:
         return why and signatures.Refusal(why.rule, f"{why.message}, by the Access in force")
 
     def _refusal_by(
-        self, asked: measures.Asked, label: str, change: altered.Change
+        self, asked: authority.Asked, label: str, change: object_changes.Change
     ) -> signatures.Refusal | None:
         """Why it does not count by one measure."""
         signer = asked.signer
@@ -431,7 +429,7 @@ class Provenance:
         return signatures.Refusal("not-allowed", decision.why)
 
     def _decision(
-        self, who: str, label: str, change: altered.Change, asked: measures.Asked
+        self, who: str, label: str, change: object_changes.Change, asked: authority.Asked
     ) -> access.Decision:
         """Whether somebody may change an object so.
 
@@ -439,8 +437,8 @@ class Provenance:
         its last version that could be read is asked.
         """
         if label.startswith("Job/"):
-            before = altered.jobs_of(change.before)
-            pairs = [*before, *altered.jobs_of(change.after)]
+            before = object_changes.jobs_of(change.before)
+            pairs = [*before, *object_changes.jobs_of(change.after)]
             queues = [queue for queue, _ in pairs]
             owners = [owner for _, owner in pairs]
             holder = None if before else self._holder(label)
@@ -448,7 +446,7 @@ class Provenance:
                 queues += holder.queues
                 owners += holder.owners
             return access.of_job(asked.known, who, queues, owners, asked.parents)
-        verb: access.Verb = "drain" if altered.only_drains(change) else "change"
+        verb: access.Verb = "drain" if object_changes.only_drains(change) else "change"
         return access.of_object(asked.known, who, verb, label)
 
     @property
@@ -456,7 +454,7 @@ class Provenance:
         prefix = f"{self._source.sub_path}/" if self._source.sub_path else ""
         return f"{prefix}{JOBS_FOLDER}/"
 
-    def _is_submission(self, label: str, change: altered.Change) -> bool:
+    def _is_submission(self, label: str, change: object_changes.Change) -> bool:
         return label.startswith("Job/") and all(
             path.startswith(self._jobs_folder) for path in change.paths
         )

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import source
+from reconciler.desired.git import git_commands, source
 from reconciler.model.policy import access
 from reconciler.model.values import times
 
@@ -82,14 +81,14 @@ class Verifier:
         """
         found = self._source.objects.read(commit.id)
         if found is None:
-            raise gitobjects.GitError(f"{commit.id} is not in {self._source.address}")
+            raise git_commands.GitError(f"{commit.id} is not in {self._source.address}")
         signature = _signature(found[2], _HEADERS[len(found[0])])
         if signature is None:
             return Refusal("unsigned-commit", "it bears no signature")
         if not signature.startswith((_SSH, *_GPG)):
             return Refusal("bad-signature", "its signature is none of SSH or of GPG")
         keys = self._keys(known)
-        done = gitobjects.run(
+        done = git_commands.run(
             self._source.folder,
             *("-c", f"gpg.ssh.allowedSignersFile={keys.signers}"),
             *("-c", "gpg.ssh.program=ssh-keygen", "-c", "gpg.ssh.revocationFile="),
@@ -216,7 +215,7 @@ def _import(text: str, home: Path) -> list[str]:
 
 
 def _gpg(command: tuple[str, ...], text: str) -> str:
-    return gitobjects.run_program(command, data=text.encode())
+    return git_commands.run_program(command, data=text.encode())
 
 
 def _by_ssh(said: str, keys: _Keys, *, good: bool) -> _Signer | Refusal:
@@ -227,7 +226,7 @@ def _by_ssh(said: str, keys: _Keys, *, good: bool) -> _Signer | Refusal:
     if other is not None:
         return _unknown(other[1])
     if "ssh-keygen" in said and "not found" in said:
-        raise gitobjects.GitError(f"SSH signatures can't be verified: {said.strip()[:200]}")
+        raise git_commands.GitError(f"SSH signatures can't be verified: {said.strip()[:200]}")
     return Refusal("bad-signature", "its signature is not of what it says")
 
 
@@ -251,7 +250,7 @@ def _by_gpg(said: str, keys: _Keys) -> _Signer | Refusal:
     if "NO_PUBKEY" in status:
         return _unknown(f"GPG key {' '.join(status['NO_PUBKEY'])}")
     if not status:
-        raise gitobjects.GitError(f"GPG signatures can't be verified: {said.strip()[:200]}")
+        raise git_commands.GitError(f"GPG signatures can't be verified: {said.strip()[:200]}")
     return Refusal("bad-signature", "its signature can't be verified")
 
 

@@ -9,12 +9,10 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.desired.authorize import access_documents as people
-from reconciler.desired.documents import fault_collector as collecting
+from reconciler.desired.authorize import access_documents
+from reconciler.desired.documents import fault_collector
 from reconciler.model import desired
-from reconciler.model.documents import access_spec as access_documents
-from reconciler.model.documents import cluster_spec as cluster
-from reconciler.model.documents import fields
+from reconciler.model.documents import access_spec, cluster_spec, fields
 from reconciler.model.policy import access
 
 Mode = Literal["off", "warn", "required"]
@@ -95,13 +93,13 @@ class Trust(msgspec.Struct, frozen=True):
 
     def renewed(self, label: str, part: fields.Part | None) -> "Trust":
         """With a document as somebody who may has left it; ``part`` None: it is gone."""
-        if isinstance(part, cluster.Cluster):
+        if isinstance(part, cluster_spec.Cluster):
             return msgspec.structs.replace(self, mode=part.spec.verification.mode)
         if label.startswith("Cluster/"):
             return msgspec.structs.replace(self, mode="off") if part is None else self
         known = {name: one for name, one in self.documents.items() if name != label}
-        if isinstance(part, access_documents.Access):
-            known[label] = people.access_of(part.spec, collecting.Faults())
+        if isinstance(part, access_spec.Access):
+            known[label] = access_documents.access_of(part.spec, fault_collector.Faults())
         return msgspec.structs.replace(self, documents=known)
 
 

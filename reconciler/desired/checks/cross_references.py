@@ -10,12 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import msgspec
 
 from reconciler.desired.documents.faults import Fault
-from reconciler.desired.normalise import volumes as storage
+from reconciler.desired.normalise import volumes
 from reconciler.model import desired
 from reconciler.model.observed.devices import INNER_LEVELS
 from reconciler.model.policy import access
-from reconciler.model.values import hostlists, quantities, resources
-from reconciler.model.values import suggestions as nearest
+from reconciler.model.values import hostlists, quantities, resources, suggestions
 
 _FORMATS: tuple[Callable[[int], str], ...] = (
     quantities.format_cpu,
@@ -218,7 +217,7 @@ def unknown(
         f"there is no such {what}: add it or name another",
         place,
         found=found,
-        expected=f"one of {listed}{nearest.hint(found, names)}"
+        expected=f"one of {listed}{suggestions.hint(found, names)}"
         if names
         else f"none, as there is no {what}",
     )
@@ -245,7 +244,7 @@ def of_job(job: desired.Job, structure: desired.Structure) -> Fault | None:
         place = ("spec", "reservation")
         return unknown("reservation", job.reservation, place, structure.reservations)
     if job.storage:
-        fault = storage.of_job(job, structure.volumes)
+        fault = volumes.of_job(job, structure.volumes)
         if fault is not None:
             return fault
     return _unknown_level(job, structure) or _beyond_queue(job, queue)

@@ -7,7 +7,7 @@ nothing changes.
 
 from collections.abc import Callable, MutableMapping, Sequence
 
-from reconciler.desired.checks import cross_references as checks
+from reconciler.desired.checks import cross_references
 from reconciler.desired.documents.faults import Fault
 from reconciler.model import desired
 
@@ -47,7 +47,7 @@ def judge(
         return True
 
     for name in waiting:
-        for fault in checks.dependencies(proposed[name], proposed.get, is_written):
+        for fault in cross_references.dependencies(proposed[name], proposed.get, is_written):
             if fault.severity == "error":
                 withdraw(name, fault)
                 break
@@ -60,8 +60,8 @@ def judge(
     starts = [name for name in waiting if name in proposed]
     for _ in range(len(starts) + 1):
         changed = False
-        for members in checks.dependency_cycles(starts, edges):
-            fault = checks.cycle(members)
+        for members in cross_references.dependency_cycles(starts, edges):
+            fault = cross_references.cycle(members)
             for member in members:
                 changed |= withdraw(member, fault)
         if not changed:

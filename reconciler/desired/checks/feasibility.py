@@ -7,17 +7,15 @@ fault with the arithmetic goes out where it will wait in vain.
 import functools
 from collections.abc import Callable, Iterator, Mapping
 
-from reconciler.desired.checks import cross_references as checks
-from reconciler.desired.checks import gang_feasibility as together
+from reconciler.desired.checks import cross_references, gang_feasibility
 from reconciler.desired.documents.faults import Fault
-from reconciler.desired.normalise import entitlements as entitling
-from reconciler.desired.normalise import resource_requests as asking
+from reconciler.desired.normalise import entitlements, resource_requests
 from reconciler.model import desired
 from reconciler.model.observed.devices import INNER_LEVELS, INNER_WORDS
 from reconciler.model.policy import access
 from reconciler.model.values import quantities, resources
 
-_FORMATS: tuple[Callable[[int], str], ...] = entitling.FORMATS
+_FORMATS: tuple[Callable[[int], str], ...] = entitlements.FORMATS
 
 #: Devices or instances of a task, memory of each, MIG profile, level at which they are near.
 _Devices = tuple[int, int, str, str]
@@ -25,7 +23,7 @@ _Devices = tuple[int, int, str, str]
 _Pairs = tuple[tuple[str, str], ...]
 
 #: The rules of what is said of work that could not start as things stand.
-RULES = entitling.RULES | {
+RULES = entitlements.RULES | {
     *("never-within-limit", "never-fits", "never-in-reservation", "unknown-pool"),
 }
 #: The most users and queues that are named of whom a reservation is for.
@@ -34,9 +32,9 @@ WHOM_SHOWN = 3
 
 def beyond_limits(
     job: desired.Job, queues: Mapping[str, desired.Queue]
-) -> Iterator[entitling.Beyond]:
+) -> Iterator[entitlements.Beyond]:
     """The limits that the tasks which start together ask for more than."""
-    least = entitling.least_of(job).as_vector()
+    least = entitlements.least_of(job).as_vector()
     queue = queues.get(job.queue)
     for _ in queues:
         if queue is None:
@@ -52,7 +50,7 @@ def beyond_limits(
                     ("spec", "queue"),
                     severity="warning",
                 )
-                yield entitling.Beyond(fault, index, limit)
+                yield entitlements.Beyond(fault, index, limit)
         queue = queues.get(queue.parent) if queue.parent is not None else None
 
 
@@ -63,7 +61,7 @@ class Fitting:
         self._queues = structure.queues
         self._parents = {name: queue.parent for name, queue in structure.queues.items()}
         self._reservations = structure.reservations
-        self._entitled = entitling.Entitled(structure)
+        self._entitled = entitlements.Entitled(structure)
         self._has_limits = any(
             amount is not None
             for queue in structure.queues.values()
@@ -74,7 +72,7 @@ class Fitting:
         self._tainted = any(pool.taints for pool in structure.pools.values())
         self._why = functools.lru_cache(maxsize=4096)(self._judge)
         self._may = functools.lru_cache(maxsize=4096)(self._usable)
-        self._together = together.Together(structure.pools)
+        self._together = gang_feasibility.Together(structure.pools)
 
     def warnings(self, job: desired.Job) -> list[Fault]:
         """Why a job can't start as things stand; none where it may. Of several bounds on what
@@ -86,9 +84,11 @@ class Fitting:
         if near is not None and near.resource is None:
             alone = _never_fits(near.message)
         elif near is not None and near.resource is not None:
-            beyond.append(entitling.Beyond(_never_fits(near.message), near.resource, near.amount))
+            beyond.append(
+                entitlements.Beyond(_never_fits(near.message), near.resource, near.amount)
+            )
         quota = self._entitled.beyond_quota(job)
-        found = [alone, *(entitling.smallest(beyond) if beyond else ()), quota, self._kept(job)]
+        found = [alone, *(entitlements.smallest(beyond) if beyond else ()), quota, self._kept(job)]
         return [one for one in found if one is not None]
 
     def _kept(self, job: desired.Job) -> Fault | None:
@@ -119,7 +119,7 @@ class Fitting:
 
     def warning(self, job: desired.Job) -> Fault | None:
         """A warning where no pool could hold a task of some group of the job."""
-        missing = checks.missing_pools(job.pools, self._pools)
+        missing = cross_references.missing_pools(job.pools, self._pools)
         if missing is not None or not self._pools:
             return missing
         selector, elsewhere = self._where(job)
@@ -134,7 +134,7 @@ class Fitting:
         selector = tuple(job.node_selector.items()) if job.node_selector else ()
         return selector, self._barred(job) if job.storage or self._tainted else ()
 
-    def _of_all(self, job: desired.Job) -> together.Bound | None:
+    def _of_all(self, job: desired.Job) -> gang_feasibility.Bound | None:
         """Why no nodes could hold what starts together, where each task alone has room."""
         one = job.groups[0].least == 1 and len(job.groups) == 1
         topologies = (job.topology, *(group.topology for group in job.groups))
@@ -142,7 +142,7 @@ class Fitting:
             return None
         selector, elsewhere = self._where(job)
         groups = tuple(
-            together.Group(
+            gang_feasibility.Group(
                 group.name,
                 group.least,
                 group.resources,
@@ -213,7 +213,7 @@ class Fitting:
             reason = ""
             if pools and pool.name not in pools:
                 reason = "the job does not name it"
-            elif not all(asking.may_bear(pool, key, value) for key, value in selector):
+            elif not all(resource_requests.may_bear(pool, key, value) for key, value in selector):
                 reason = "its labels are not those of nodeSelector"
             elif pool.name in barred:
                 reason = barred[pool.name]

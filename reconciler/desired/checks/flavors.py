@@ -5,7 +5,7 @@ Normalised queues, quotas and pools come in; faults by kind and name go out.
 
 from collections.abc import Iterator, Mapping
 
-from reconciler.desired.checks import cross_references as checks
+from reconciler.desired.checks import cross_references
 from reconciler.desired.documents.faults import Fault
 from reconciler.model import desired
 from reconciler.model.values import quantities, resources
@@ -22,7 +22,7 @@ def check(
     for quota in quotas.values():
         if quota.pool and quota.pool not in pools:
             place = ("spec", "subject", "pool")
-            yield "Quota", quota.name, checks.unknown("pool", quota.pool, place, pools)
+            yield "Quota", quota.name, cross_references.unknown("pool", quota.pool, place, pools)
     for queue in queues.values():
         for fault in _names(queue, pools):
             yield "Queue", queue.name, fault
@@ -41,7 +41,7 @@ def _names(queue: desired.Queue, pools: Mapping[str, desired.Pool]) -> Iterator[
     for index, flavor in enumerate(queue.flavors):
         place = ("spec", "flavors", index, "pool")
         if flavor.pool not in pools:
-            yield checks.unknown("pool", flavor.pool, place, pools)
+            yield cross_references.unknown("pool", flavor.pool, place, pools)
         if flavor.pool in seen:
             yield Fault(
                 "duplicate-pool",
@@ -78,7 +78,7 @@ def _tree(
     owed = {name: [0, 0, 0] for name in queues}
     roots = [0, 0, 0]
     over: set[int] = set()
-    for queue in reversed(checks.parents_first(queues).values()):
+    for queue in reversed(cross_references.parents_first(queues).values()):
         index, flavor = next(
             ((i, one) for i, one in enumerate(queue.flavors) if one.pool == pool),
             (-1, desired.Flavor(pool)),

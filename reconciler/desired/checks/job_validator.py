@@ -4,22 +4,20 @@ The loader asks of what is written in git, and whoever submits a job before it i
 same.
 """
 
-from reconciler.desired.checks import cross_references as checks
-from reconciler.desired.checks import feasibility as fitting
-from reconciler.desired.checks import policies
+from reconciler.desired.checks import cross_references, feasibility, policies
 from reconciler.desired.documents.faults import Fault
-from reconciler.desired.normalise import job_defaults as normalise
+from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
-from reconciler.model.documents import job_spec as job_documents
+from reconciler.model.documents import job_spec
 
 
 class Judge:
     """What documents of jobs are measured by, as long as the structure is ``basis``."""
 
-    def __init__(self, basis: normalise.Basis, rules: policies.Rules | None = None) -> None:
+    def __init__(self, basis: job_defaults.Basis, rules: policies.Rules | None = None) -> None:
         """``rules``: the policies of this structure, where they have judged before."""
         self._basis = basis
-        self._fitting = fitting.Fitting(basis.structure)
+        self._fitting = feasibility.Fitting(basis.structure)
         self._rules = rules or policies.Rules(basis.structure.policies)
 
     @property
@@ -27,7 +25,7 @@ class Judge:
         """When the first waiver ends that lets something off."""
         return self._rules.until
 
-    def by(self, basis: normalise.Basis) -> "Judge":
+    def by(self, basis: job_defaults.Basis) -> "Judge":
         """A judge by another structure; of the same policies it goes on knowing which waivers
         let something off, whatever of that is judged anew."""
         same = self._basis.structure.policies == basis.structure.policies
@@ -38,7 +36,7 @@ class Judge:
         self._rules = policies.Rules(self._basis.structure.policies)
 
     def job(
-        self, part: job_documents.Job, hashed: str, path: str, now: float
+        self, part: job_spec.Job, hashed: str, path: str, now: float
     ) -> tuple[desired.Job | None, list[Fault], list[Fault]]:
         """What a document makes, what is wrong with it, and what is only to be said of it.
 
@@ -46,10 +44,10 @@ class Judge:
             part: the document. hashed: the hash of what it executes.
             path: of its file. now: seconds since the epoch, for waivers.
         """
-        made, faults = normalise.job(part, hashed, self._basis, path)
+        made, faults = job_defaults.job(part, hashed, self._basis, path)
         if made is None:
             return None, list(faults), []
-        unknown = checks.of_job(made, self._basis.structure)
+        unknown = cross_references.of_job(made, self._basis.structure)
         if unknown is not None:
             return None, [unknown], []
         noted = self._rules.faults("Job", made.name, part, now, made)

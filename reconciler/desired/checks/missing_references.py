@@ -9,9 +9,8 @@ come in; the problems as people are to read them come out.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reconciler.desired.checks import cross_references as checks
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.desired.checks import cross_references
+from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.documents.faults import Fault
 from reconciler.model import desired
 
@@ -46,7 +45,7 @@ def complete(
         files: path to bytes, all that were read.
         problems: what a loader says of them.
     """
-    read = {path: documents.read(data) for path, data in files.items()}
+    read = {path: document_reader.read(data) for path, data in files.items()}
     written: dict[str, set[str]] = {kind: set(names) for kind, names in _ALWAYS.items()}
     for file in read.values():
         for document in file.documents:
@@ -58,10 +57,12 @@ def complete(
     told = {(one.path, one.line, one.column) for one in kept}
     for path, file in read.items():
         jobs = [one for one in file.documents if one.kind == "Job"]
-        values = yamlreader.read(files[path]) if jobs else ()
+        values = yaml_reader.read(files[path]) if jobs else ()
         for document in jobs:
             for fault in _unknown(values[document.index].value, written):
-                found = documents.problem(fault, data=files[path], path=path, document=document)
+                found = document_reader.problem(
+                    fault, data=files[path], path=path, document=document
+                )
                 if (path, found.line, found.column) not in told:
                     kept.append(found)
     return tuple(sorted(kept, key=lambda one: (one.path, one.line, one.column, one.rule)))
@@ -88,20 +89,20 @@ def _unknown(value: Any, written: Mapping[str, set[str]]) -> Iterator[Fault]:
             if isinstance(name, str) and name and name not in known:
                 place: tuple[str | int, ...] = ("spec", field)
                 place = (*place, index) if several else place
-                yield checks.unknown(what, name, place, known, _RULES[kind])
+                yield cross_references.unknown(what, name, place, known, _RULES[kind])
     yield from _awaited(spec, written)
 
 
 def _awaited(spec: Mapping[str, Any], written: Mapping[str, set[str]]) -> Iterator[Fault]:
     """Jobs and pools that are not there, for which a job would wait."""
     pools = [one for one in _listed(spec, "pools") if isinstance(one, str)]
-    missing = checks.missing_pools(pools, written.get("NodePool", set()))
+    missing = cross_references.missing_pools(pools, written.get("NodePool", set()))
     if missing is not None:
         yield missing
     for index, one in enumerate(_listed(spec, "dependsOn")):
         name = one.get("job") if isinstance(one, dict) else None
         if isinstance(name, str) and name and name not in written.get("Job", ()):
-            yield checks.missing_dependency(name, index)
+            yield cross_references.missing_dependency(name, index)
 
 
 def _listed(spec: Mapping[str, Any], field: str) -> list[Any]:

@@ -11,14 +11,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from reconciler.desired.checks import safe_patterns as patterns
-from reconciler.desired.documents import schema_errors as explain
+from reconciler.desired.checks import safe_patterns
+from reconciler.desired.documents import schema_errors
 from reconciler.desired.documents.fault_collector import Faults
 from reconciler.desired.documents.faults import Fault
 from reconciler.desired.documents.yaml_reader import Path
 from reconciler.model import desired
-from reconciler.model.documents import fields
-from reconciler.model.documents import policy_spec as policy
+from reconciler.model.documents import fields, policy_spec
 from reconciler.model.values import times
 from reconciler.model.values.resources import Resources
 
@@ -29,7 +28,7 @@ ENDING_S = 14 * 86_400.0
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-def normalise(name: str, spec: policy.PolicySpec, path: str, faults: Faults) -> desired.Policy:
+def normalise(name: str, spec: policy_spec.PolicySpec, path: str, faults: Faults) -> desired.Policy:
     """A policy as the rest of Muster knows it; its schema is one."""
     _check_schema(spec.schema, faults)
     waivers = []
@@ -68,7 +67,7 @@ def _check_schema(schema: dict[str, Any], faults: Faults) -> None:
                     expected="a reference that begins with #",
                 )
         jsonschema.Draft202012Validator.check_schema(schema)
-        for wrong in patterns.faults(schema):
+        for wrong in safe_patterns.faults(schema):
             faults.add("bad-schema", wrong, "spec", "schema")
     except jsonschema.SchemaError as error:
         path: Path = ("spec", "schema", *error.absolute_path)
@@ -136,7 +135,7 @@ class Rules:
     def __init__(self, policies: Mapping[str, desired.Policy]) -> None:
         self._by_kind: dict[str, list[tuple[desired.Policy, Any]]] = {}
         for one in policies.values():
-            validator = patterns.validator(msgspec.json.decode(one.schema))
+            validator = safe_patterns.validator(msgspec.json.decode(one.schema))
             for kind in one.kinds:
                 self._by_kind.setdefault(kind, []).append((one, validator))
         self.until = math.inf
@@ -197,13 +196,13 @@ def _judge(rule: desired.Policy, validator: Any, value: dict[str, Any]) -> Fault
             f"policy/{rule.name}",
             f"the policy can't be applied, since its schema leads nowhere ({broken}): correct it",
         )
-    except patterns.SlowPatternError as slow:
+    except safe_patterns.SlowPatternError as slow:
         severity: Literal["error", "warning"] = "error" if rule.action == "deny" else "warning"
         return Fault(f"policy/{rule.name}", f"{rule.message} ({slow})", severity=severity)
     place = tuple(error.absolute_path) if error is not None else ()
     found = ""
     if error is not None and place and error.validator not in {"required", "not"}:
-        found = explain.shown(error.instance)
+        found = schema_errors.shown(error.instance)
     if place[:1] == ("effective",):
         # it is written nowhere, so that the value says which one it is
         found = f"{'.'.join(map(str, place[1:]))} {found}".strip()

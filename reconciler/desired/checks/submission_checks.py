@@ -9,13 +9,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import msgspec
 
-from reconciler.desired.checks import cross_references as checks
-from reconciler.desired.checks import job_validator as judging
-from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.checks import cross_references, job_validator
+from reconciler.desired.documents import document_reader
 from reconciler.desired.documents.faults import Fault
-from reconciler.desired.normalise import job_defaults as normalise
+from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
-from reconciler.model.documents import job_spec as job_documents
+from reconciler.model.documents import job_spec
 from reconciler.model.values import times
 
 #: Of the names that the jobs of a text depend on, the most that are looked up: slips are few.
@@ -29,16 +28,16 @@ class Judge:
 
     def __init__(self, structure: desired.Structure) -> None:
         classes = {
-            name: normalise.PriorityClass(value)
+            name: job_defaults.PriorityClass(value)
             for name, value in structure.priority_classes.items()
         }
-        self._judge = judging.Judge(normalise.Basis(structure, classes))
+        self._judge = job_validator.Judge(job_defaults.Basis(structure, classes))
 
     def problems(
         self,
         path: str,
         data: bytes,
-        file: documents.File,
+        file: document_reader.File,
         now: float,
         owner: str = "",
         *,
@@ -56,12 +55,12 @@ class Judge:
             owner: whose those will be that name nobody; empty: nobody's.
             known: tells of names those that are jobs'; None: nobody can tell.
         """
-        found = list(documents.problems(path, data, file))
+        found = list(document_reader.problems(path, data, file))
         missing = _unknown(file, known) if known is not None else set[str]()
         for document in file.documents:
-            if isinstance(document.part, job_documents.Job):
+            if isinstance(document.part, job_spec.Job):
                 found += [
-                    documents.problem(fault, data=data, path=path, document=document)
+                    document_reader.problem(fault, data=data, path=path, document=document)
                     for fault in (
                         *self._faults(document, _of(document.part, owner), path, now),
                         *_missing(document.part, missing),
@@ -70,7 +69,7 @@ class Judge:
         return tuple(found)
 
     def _faults(
-        self, document: documents.Document, part: job_documents.Job, path: str, now: float
+        self, document: document_reader.Document, part: job_spec.Job, path: str, now: float
     ) -> Sequence[Fault]:
         made, faults, warnings = self._judge.job(part, document.hash, path, now)
         if made is not None and made.deadline is not None:
@@ -95,27 +94,27 @@ def _late(job: desired.Job, deadline: float, now: float) -> str:
     )
 
 
-def _unknown(file: documents.File, known: Known) -> set[str]:
+def _unknown(file: document_reader.File, known: Known) -> set[str]:
     """Names that jobs of a text depend on, of which nobody knows a job: of the first so many."""
     here = {document.name for document in file.documents if document.kind == "Job"}
     named: dict[str, None] = {}
     for document in file.documents:
-        if isinstance(document.part, job_documents.Job):
+        if isinstance(document.part, job_spec.Job):
             named.update((one.job, None) for one in document.part.spec.depends_on or ())
     asked = [name for name in named if name not in here][:DEPENDENCIES_MAX]
     return set(asked).difference(known(asked)) if asked else set()
 
 
-def _missing(part: job_documents.Job, untold: set[str]) -> Iterator[Fault]:
+def _missing(part: job_spec.Job, untold: set[str]) -> Iterator[Fault]:
     """What a job waits for that nobody knows of, once each: a warning, since it may come."""
     if untold:
         for index, dependency in enumerate(part.spec.depends_on or ()):
             if dependency.job in untold:
                 untold.discard(dependency.job)
-                yield checks.missing_dependency(dependency.job, index, "is not known yet")
+                yield cross_references.missing_dependency(dependency.job, index, "is not known yet")
 
 
-def _of(part: job_documents.Job, owner: str) -> job_documents.Job:
+def _of(part: job_spec.Job, owner: str) -> job_spec.Job:
     """A job as it will be committed: with the owner that is written into it."""
     if part.spec.owner or not owner:
         return part

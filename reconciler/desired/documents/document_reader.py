@@ -14,12 +14,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from reconciler.desired.documents import schema_errors as explain
-from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.desired.documents import schema_errors, yaml_reader
 from reconciler.desired.documents.faults import Fault
 from reconciler.model import desired
 from reconciler.model.documents import fields, kinds
-from reconciler.model.protocol import decoders as decoding
+from reconciler.model.protocol import decoders
 
 #: What a job executes: these fields as written, and no others, make the hash of a run.
 EXECUTION_FIELDS = (
@@ -87,7 +86,7 @@ class File(msgspec.Struct, frozen=True):
     """What one file holds; ``error`` where it can't be read at all."""
 
     documents: tuple[Document, ...] = ()
-    error: yamlreader.YamlError | None = None
+    error: yaml_reader.YamlError | None = None
 
     @property
     def opaque(self) -> bool:
@@ -109,13 +108,13 @@ def execution_hash(spec: dict[str, Any]) -> str:
 def read(data: bytes) -> File:
     """Read one file; never raises for what stands in it."""
     try:
-        raw = yamlreader.read(data)
-    except yamlreader.YamlError as error:
+        raw = yaml_reader.read(data)
+    except yaml_reader.YamlError as error:
         return File(error=error)
     return of_raw(raw)
 
 
-def of_raw(raw: Sequence[yamlreader.RawDocument]) -> File:
+def of_raw(raw: Sequence[yaml_reader.RawDocument]) -> File:
     """What a file holds whose plain values these are."""
     return File(tuple([_document(index, item) for index, item in enumerate(raw)]))
 
@@ -126,7 +125,7 @@ def sound(index: int, line: int, kind: str, digest: str, value: msgspec.Raw) -> 
     return Document(index, line, kind, part.metadata.name, part, digest)
 
 
-def _document(index: int, raw: yamlreader.RawDocument) -> Document:
+def _document(index: int, raw: yaml_reader.RawDocument) -> Document:
     value = raw.value
     try:
         kind = value["kind"]
@@ -138,7 +137,7 @@ def _document(index: int, raw: yamlreader.RawDocument) -> Document:
 
 
 _BUILT = {
-    kind: decoding.converter(part)
+    kind: decoders.converter(part)
     for kind, part in kinds.KINDS.items()
     if kind not in kinds.KINDS_NOT_BUILT
 }
@@ -151,20 +150,20 @@ _UNPACK = {
 }
 
 
-def _refused(index: int, raw: yamlreader.RawDocument, refusal: str) -> Document:
+def _refused(index: int, raw: yaml_reader.RawDocument, refusal: str) -> Document:
     """The document with everything that is wrong with it."""
     value = raw.value
     if not isinstance(value, dict):
         fault = Fault(
             "not-an-object",
             "a document must be a mapping with apiVersion, kind, metadata and spec",
-            found=explain.shown(value),
+            found=schema_errors.shown(value),
         )
         return Document(index, raw.line, faults=(fault,))
     kind, name = _identity(value)
     faults = _head_faults(value)
     if not faults:
-        faults = explain.faults(kind, value, refusal)
+        faults = schema_errors.faults(kind, value, refusal)
     return Document(index, raw.line, kind, name, faults=tuple(faults))
 
 
@@ -201,7 +200,7 @@ def _head_faults(value: dict[str, Any]) -> list[Fault]:
                 f"not an object of Muster: those begin with `apiVersion: {fields.API_VERSION}`; "
                 "a folder that Muster reads holds nothing else",
                 path=("apiVersion",) if "apiVersion" in value else (),
-                found=explain.shown(version) if "apiVersion" in value else "no apiVersion",
+                found=schema_errors.shown(version) if "apiVersion" in value else "no apiVersion",
                 expected=fields.API_VERSION,
             )
         ]
@@ -211,7 +210,7 @@ def _head_faults(value: dict[str, Any]) -> list[Fault]:
                 "api-version",
                 "this version of the format is not known here",
                 path=("apiVersion",),
-                found=explain.shown(version),
+                found=schema_errors.shown(version),
                 expected=fields.API_VERSION,
             )
         ]
@@ -224,7 +223,7 @@ def _head_faults(value: dict[str, Any]) -> list[Fault]:
                 "unknown-kind",
                 f"there is no such kind{hint}" if kind is not None else "`kind` is missing",
                 path=("kind",) if "kind" in value else (),
-                found=explain.shown(kind) if kind is not None else "",
+                found=schema_errors.shown(kind) if kind is not None else "",
                 expected="one of " + ", ".join(kinds.KINDS),
             )
         ]
@@ -235,10 +234,10 @@ def _head_faults(value: dict[str, Any]) -> list[Fault]:
 
 
 @functools.lru_cache(maxsize=64)
-def _positions(data: bytes) -> Sequence[yamlreader.Positions]:
+def _positions(data: bytes) -> Sequence[yaml_reader.Positions]:
     try:
-        return yamlreader.positions(data)
-    except yamlreader.YamlError:
+        return yaml_reader.positions(data)
+    except yaml_reader.YamlError:
         return ()
 
 
@@ -252,7 +251,7 @@ def problem(
 ) -> desired.Problem:
     """A fault with its place: the slow pass over ``data``, once a file."""
     places = _positions(data)
-    place = yamlreader.Place(document.line, 1)
+    place = yaml_reader.Place(document.line, 1)
     if document.index < len(places):
         place = places[document.index].of(fault.path, key=fault.at_key)
     return desired.Problem(
@@ -263,7 +262,7 @@ def problem(
         line=place.line,
         column=place.column,
         object=document.label,
-        field=yamlreader.dotted(fault.path),
+        field=yaml_reader.dotted(fault.path),
         found=fault.found,
         expected=fault.expected,
     )
@@ -280,7 +279,7 @@ def problems(path: str, data: bytes, file: File) -> tuple[desired.Problem, ...]:
     )
 
 
-def file_problem(path: str, error: yamlreader.YamlError) -> desired.Problem:
+def file_problem(path: str, error: yaml_reader.YamlError) -> desired.Problem:
     """Why a file can't be read."""
     return desired.Problem(
         rule=error.rule,

@@ -7,7 +7,7 @@ that was meant goes out. Only what is asked for again and again stands in the ta
 from collections.abc import Mapping
 from typing import Any
 
-from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.desired.documents import yaml_reader
 
 _TASK: Mapping[str, str] = {
     "gpu": "resources.gpu",
@@ -92,7 +92,7 @@ def plain(key: str) -> str:
 
 
 def right_place(
-    kind: str, path: yamlreader.Path, key: str, parts: Mapping[str, Mapping[str, Any]]
+    kind: str, path: yaml_reader.Path, key: str, parts: Mapping[str, Mapping[str, Any]]
 ) -> str:
     """The path of the field that was meant, from the top of the document; empty: nobody knows.
 
@@ -112,4 +112,4 @@ def right_place(
     found = PLACES.get((kind, where), {}).get(plain(key), "")
     if not found or found.startswith("metadata."):
         return found
-    return f"{yamlreader.dotted(path) if path[:1] == ('spec',) else where}.{found}"
+    return f"{yaml_reader.dotted(path) if path[:1] == ('spec',) else where}.{found}"

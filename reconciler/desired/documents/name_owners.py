@@ -7,7 +7,7 @@ remembered for as long as the name is written more than once. Commits are read f
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import document_reader
 from reconciler.desired.git import source
 
 #: The most commits that are gone through, the newest; what is older counts as having come at once.
@@ -99,5 +99,5 @@ def _holds(repository: source.Source, blob: str | None, label: str, *, before: b
     """Whether a file holds an object; as it was before where nobody can tell."""
     if blob is None:
         return False
-    file = documents.read(repository.blobs([blob])[0])
+    file = document_reader.read(repository.blobs([blob])[0])
     return any(one.label == label for one in file.documents) or (file.opaque and before)

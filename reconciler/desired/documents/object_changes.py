@@ -5,11 +5,10 @@ Blobs are read to documents elsewhere; here are the questions that who may is de
 
 import msgspec
 
-from reconciler.desired.documents import document_reader as documents
-from reconciler.model.documents import job_spec as job
-from reconciler.model.documents import nodepool_spec as nodepool
+from reconciler.desired.documents import document_reader
+from reconciler.model.documents import job_spec, nodepool_spec
 
-Documents = tuple[documents.Document, ...]
+Documents = tuple[document_reader.Document, ...]
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -28,7 +27,7 @@ def contents(found: Documents) -> list[tuple[object, ...]]:
 def jobs_of(found: Documents) -> list[tuple[str, str]]:
     """Queue and owner of each document of a job that can be read."""
     parts = [one.part for one in found]
-    return [(p.spec.queue, p.spec.owner or "") for p in parts if isinstance(p, job.Job)]
+    return [(p.spec.queue, p.spec.owner or "") for p in parts if isinstance(p, job_spec.Job)]
 
 
 def only_drains(change: Change) -> bool:
@@ -36,7 +35,7 @@ def only_drains(change: Change) -> bool:
     if len(change.paths) != 1 or len(change.before) != 1 or len(change.after) != 1:
         return False
     parts = (change.before[0].part, change.after[0].part)
-    pools = [part for part in parts if isinstance(part, nodepool.NodePool)]
+    pools = [part for part in parts if isinstance(part, nodepool_spec.NodePool)]
     if len(pools) != 2:
         return False
     plain = [

@@ -13,12 +13,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from reconciler.desired.documents import field_hints as misplaced
-from reconciler.desired.documents import schema
-from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.desired.documents import field_hints, schema, yaml_reader
 from reconciler.desired.documents.faults import Fault
-from reconciler.model.documents import fields
-from reconciler.model.documents import job_spec as job
+from reconciler.model.documents import fields, job_spec
 from reconciler.model.values import quantities
 
 #: What a pattern means, for those that people meet most.
@@ -28,7 +25,7 @@ _PATTERN_WORDS = {
 }
 #: What the keys of mappings may be.
 _KEY_WORDS = {
-    job.ENVIRONMENT_PATTERN: "A-Z, a-z, 0-9 and _, no digit first",
+    job_spec.ENVIRONMENT_PATTERN: "A-Z, a-z, 0-9 and _, no digit first",
     fields.MIG_PATTERN: "a MIG profile such as 1g.10gb",
 }
 
@@ -126,7 +123,7 @@ def _of_error(error: ValidationError, kind: str) -> Iterator[Fault]:
         yield _wrong_value(error, path)
 
 
-def _of_choice(error: ValidationError, kind: str, path: yamlreader.Path) -> Iterator[Fault]:
+def _of_choice(error: ValidationError, kind: str, path: yaml_reader.Path) -> Iterator[Fault]:
     """Go into the branch that was meant: the one whose type is that of the value."""
     meant = [
         inner
@@ -141,17 +138,17 @@ def _of_choice(error: ValidationError, kind: str, path: yamlreader.Path) -> Iter
     yield _wrong_value(error, path, cause)
 
 
-def _unknown_fields(error: ValidationError, kind: str, path: yamlreader.Path) -> Iterator[Fault]:
+def _unknown_fields(error: ValidationError, kind: str, path: yaml_reader.Path) -> Iterator[Fault]:
     properties: dict[str, Any] = error.schema.get("properties", {})  # type: ignore[union-attr]
     instance: Any = error.instance
     built = [name for name, inner in properties.items() if "x-not-built" not in inner]
     for key in instance:
         if key in properties:
             continue
-        by_plain = {misplaced.plain(name): name for name in properties}
+        by_plain = {field_hints.plain(name): name for name in properties}
         nearest = difflib.get_close_matches(key, properties, n=1, cutoff=0.6)
-        meant = by_plain.get(misplaced.plain(key))
-        place = "" if meant else misplaced.right_place(kind, path, key, _parts(kind))
+        meant = by_plain.get(field_hints.plain(key))
+        place = "" if meant else field_hints.right_place(kind, path, key, _parts(kind))
         suggestion = meant or place or (nearest[0] if nearest else None)
         hint = f"; did you mean `{suggestion}`?" if suggestion else ""
         yield Fault(
@@ -173,7 +170,7 @@ def _parts(kind: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _fields_like(key: str, built: Sequence[str], kind: str, path: yamlreader.Path) -> str:
+def _fields_like(key: str, built: Sequence[str], kind: str, path: yaml_reader.Path) -> str:
     """All fields of a mapping where they are few, else those like a key and how to see the rest."""
     if len(built) <= FIELDS_MAX:
         return "one of " + ", ".join(built)
@@ -183,7 +180,7 @@ def _fields_like(key: str, built: Sequence[str], kind: str, path: yamlreader.Pat
     return f"one of {len(built)} fields{like}: `muster schema {where}` lists them"
 
 
-def _missing_fields(error: ValidationError, path: yamlreader.Path) -> Iterator[Fault]:
+def _missing_fields(error: ValidationError, path: yaml_reader.Path) -> Iterator[Fault]:
     properties: dict[str, Any] = error.schema.get("properties", {})  # type: ignore[union-attr]
     required: Any = error.validator_value
     instance: Any = error.instance
@@ -198,7 +195,7 @@ def _missing_fields(error: ValidationError, path: yamlreader.Path) -> Iterator[F
             )
 
 
-def _wrong_value(error: ValidationError, path: yamlreader.Path, cause: str = "") -> Fault:
+def _wrong_value(error: ValidationError, path: yaml_reader.Path, cause: str = "") -> Fault:
     inner: dict[str, Any] = error.schema if isinstance(error.schema, dict) else {}
     reason = inner.get("x-not-built-values", {}).get(str(error.instance))
     if reason:

@@ -6,8 +6,7 @@ read is known from what stood there last: it may be there still, until it is kno
 
 from collections.abc import Callable, Iterable, Mapping
 
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.documents import object_changes as altered
+from reconciler.desired.documents import document_reader, object_changes
 from reconciler.desired.git import source
 
 #: The blobs of a file before and after a commit; None: it is not there.
@@ -30,7 +29,7 @@ class Touched:
         self._in_force = in_force
         self._from: Mapping[str, Iterable[str]] | None = None
         #: Documents by label, of the blobs that the commit at hand is about.
-        self._read: dict[str, dict[str, altered.Documents]] = {}
+        self._read: dict[str, dict[str, object_changes.Documents]] = {}
         self._opaque: set[str] = set()
         #: What stood in a file before it could not be read, by path.
         self._stood: dict[str, set[str]] = {}
@@ -71,8 +70,8 @@ class Touched:
         """Read what is not read yet."""
         missing = list(dict.fromkeys(b for b in blobs if b is not None and b not in self._read))
         for blob, data in zip(missing, self._source.blobs(missing), strict=True):
-            by_label: dict[str, altered.Documents] = {}
-            file = documents.read(data)
+            by_label: dict[str, object_changes.Documents] = {}
+            file = document_reader.read(data)
             if file.opaque:
                 self._opaque.add(blob)
             for document in file.documents:
@@ -80,7 +79,7 @@ class Touched:
                     by_label[document.label] = (*by_label.get(document.label, ()), document)
             self._read[blob] = by_label
 
-    def of(self, label: str, blob: str | None) -> altered.Documents:
+    def of(self, label: str, blob: str | None) -> object_changes.Documents:
         """An object's documents in a file."""
         return () if blob is None else self._read[blob].get(label, ())
 
@@ -93,7 +92,7 @@ class Touched:
 
         In a file that can't be read it may be, as long as it is not known to have left it.
         """
-        before, after = (altered.contents(self.of(label, blob)) for blob in (old, new))
+        before, after = (object_changes.contents(self.of(label, blob)) for blob in (old, new))
         if not before and not after:
             return (old in self._opaque) == (new in self._opaque)
         return before == after

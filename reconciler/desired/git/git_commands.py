@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from reconciler.desired.git import subprocesses as programs
+from reconciler.desired.git import subprocesses
 
 #: How long a git command on local files may take.
 LOCAL_TIMEOUT_S = 60.0
@@ -84,7 +84,7 @@ def run(
     """
     command = ["git", "-C", str(folder), *arguments]
     try:
-        done = programs.run(
+        done = subprocesses.run(
             command,
             environment=environment(extra),
             timeout_s=timeout_s,
@@ -114,7 +114,7 @@ def run_program(
         GitError: there is no such program, it took too long, or, with ``check``, it failed.
     """
     try:
-        done = programs.run(command, environment=environment(), timeout_s=timeout_s, data=data)
+        done = subprocesses.run(command, environment=environment(), timeout_s=timeout_s, data=data)
     except subprocess.TimeoutExpired:
         raise GitError(f"`{command[0]}` took longer than {timeout_s:g} s") from None
     except OSError as error:
@@ -203,7 +203,7 @@ class Objects:
         if self._process is None or self._process.poll() is not None:
             self._stop()
             try:
-                with programs.undisturbed():
+                with subprocesses.undisturbed():
                     self._process = subprocess.Popen(
                         ["git", "-C", str(self._folder), "cat-file", "--batch"],
                         stdin=subprocess.PIPE,

@@ -17,9 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import tree_diff as trees
-from reconciler.desired.git import tree_entries as entries
+from reconciler.desired.git import git_commands, tree_diff, tree_entries
 from reconciler.desired.git.git_commands import GitError
 
 log = logging.getLogger("muster.source")
@@ -103,7 +101,7 @@ class Source:
         branch: str | None = "main",
         sub_path: str = "",
         state: Path | None = None,
-        timeout_s: float = gitobjects.REMOTE_TIMEOUT_S,
+        timeout_s: float = git_commands.REMOTE_TIMEOUT_S,
     ) -> None:
         self.address = address
         self.branch = branch
@@ -113,9 +111,9 @@ class Source:
         self.local = is_local(address)
         self.state = state
         self._timeout_s = timeout_s
-        self._objects: gitobjects.Objects | None = None
+        self._objects: git_commands.Objects | None = None
         self._folder: Path | None = None
-        self._identity: gitobjects.Identity = None
+        self._identity: git_commands.Identity = None
         self._parents: dict[str, tuple[str, ...]] = {}
 
     def close(self) -> None:
@@ -132,20 +130,20 @@ class Source:
         Raises:
             GitError: it is not there and can't be made.
         """
-        if self._folder is None or gitobjects.identity(self._folder) != self._identity:
+        if self._folder is None or git_commands.identity(self._folder) != self._identity:
             self.close()  # git stays with the one that was moved away, wherever it is now
             self._folder = (
-                gitobjects.git_folder(Path(self.address)) if self.local else self._make_mirror()
+                git_commands.git_folder(Path(self.address)) if self.local else self._make_mirror()
             )
-            self._identity = gitobjects.identity(self._folder)
+            self._identity = git_commands.identity(self._folder)
         return self._folder
 
     @property
-    def objects(self) -> gitobjects.Objects:
+    def objects(self) -> git_commands.Objects:
         """The objects of the repository."""
         folder = self.folder
         if self._objects is None:
-            self._objects = gitobjects.Objects(folder)
+            self._objects = git_commands.Objects(folder)
         return self._objects
 
     @property
@@ -163,8 +161,8 @@ class Source:
         if not (folder / "HEAD").is_file():
             fresh = self.state / f".mirror-{digest}.{os.getpid()}"
             self.state.mkdir(parents=True, exist_ok=True)
-            gitobjects.run(self.state, "init", "--quiet", "--bare", str(fresh))
-            gitobjects.run(fresh, "config", "gc.auto", "0")
+            git_commands.run(self.state, "init", "--quiet", "--bare", str(fresh))
+            git_commands.run(fresh, "config", "gc.auto", "0")
             try:
                 fresh.rename(folder)
             except OSError:
@@ -182,7 +180,7 @@ class Source:
             return
         wanted = "HEAD" if self.branch is None else f"refs/heads/{self.branch}"
         try:
-            gitobjects.run(
+            git_commands.run(
                 self.folder,
                 "fetch",
                 "--quiet",
@@ -207,7 +205,7 @@ class Source:
         if self.local:
             return
         try:
-            gitobjects.run(self.folder, "update-ref", KEPT, commit)
+            git_commands.run(self.folder, "update-ref", KEPT, commit)
         except GitError as error:
             log.warning("revision %s is not kept in the mirror: %s", commit, error)
 
@@ -247,7 +245,7 @@ class Source:
             return True
         if not self.has(ancestor):
             return False
-        done = gitobjects.run(
+        done = git_commands.run(
             self.folder, "merge-base", "--is-ancestor", ancestor, commit, good=(0, 1)
         )
         return done.returncode == 0
@@ -277,7 +275,7 @@ class Source:
         Raises:
             GitError: they have none in common, or git fails.
         """
-        return gitobjects.run(self.folder, "merge-base", one, other).stdout.decode().strip()
+        return git_commands.run(self.folder, "merge-base", one, other).stdout.decode().strip()
 
     def line(self, base: str, head: str, *, newest: bool = False) -> list[Commit]:
         """The commits that lead from ``base`` to ``head``, the oldest first.
@@ -356,7 +354,7 @@ class Source:
 
     def _log(self, *arguments: str, paths: Sequence[str] = ()) -> list[Commit]:
         """Commits as ``git log`` tells them."""
-        output = gitobjects.run(
+        output = git_commands.run(
             self.folder,
             *("log", "--no-show-signature", f"--format={_LOG_FORMAT}", *arguments, "--", *paths),
         ).stdout.decode("utf-8", "replace")
@@ -385,7 +383,7 @@ class Source:
             )
         return found
 
-    def files(self, commit: str) -> entries.Changes:
+    def files(self, commit: str) -> tree_entries.Changes:
         """All files of a commit.
 
         Raises:
@@ -395,13 +393,13 @@ class Source:
         arguments = ["ls-tree", "-r", "-t", "-z", "--full-tree", commit]
         if self.sub_path:
             arguments += ["--", f"{self.sub_path}/"]
-        output = gitobjects.run(self.folder, *arguments).stdout
-        found = list(entries.of_tree(output))
-        folders = [one for _, mode, one in found if mode == entries.FOLDER and one is not None]
+        output = git_commands.run(self.folder, *arguments).stdout
+        found = list(tree_entries.of_tree(output))
+        folders = [one for _, mode, one in found if mode == tree_entries.FOLDER and one is not None]
         root = self.objects.read(f"{commit}^{{tree}}")
-        trees.check(self.folder, self.objects, [*([root[0]] if root else []), *folders])
-        files = (entry for entry in found if entry[1] != entries.FOLDER)
-        return entries.sort_out(files, self.sub_path)
+        tree_diff.check(self.folder, self.objects, [*([root[0]] if root else []), *folders])
+        files = (entry for entry in found if entry[1] != tree_entries.FOLDER)
+        return tree_entries.sort_out(files, self.sub_path)
 
     def require_folder(self, commit: str) -> None:
         """See that the folder that is read is there: one that is misspelt holds nothing for ever.
@@ -411,18 +409,18 @@ class Source:
         """
         if not self.sub_path:
             return
-        found = gitobjects.run(self.folder, "ls-tree", "-d", commit, "--", self.sub_path).stdout
+        found = git_commands.run(self.folder, "ls-tree", "-d", commit, "--", self.sub_path).stdout
         if not found:
             raise GitError(
                 f"there is no folder {self.sub_path} in {commit[:12]} of {self.address}: commit "
                 "files there, or name another folder with --path"
             )
 
-    def changes(self, before: str, after: str) -> entries.Changes:
+    def changes(self, before: str, after: str) -> tree_entries.Changes:
         """The files that differ between two commits."""
         if before == after:
-            return entries.Changes((), {})
-        return entries.sort_out(
+            return tree_entries.Changes((), {})
+        return tree_entries.sort_out(
             (
                 (one.path, one.after.mode, one.after.id) if one.after else (one.path, "", None)
                 for one in self._differing(before, after)
@@ -435,30 +433,32 @@ class Source:
         skipped = len(self.sub_path) + 1 if self.sub_path else 0
         found = []
         for one in self._differing(before, after):
-            path = entries.text(one.path)
-            if path is None or not entries.is_read(path[skipped:]):
+            path = tree_entries.text(one.path)
+            if path is None or not tree_entries.is_read(path[skipped:]):
                 continue
             pair = [
-                None if side is None or side.mode in entries.LINKS else side.id
+                None if side is None or side.mode in tree_entries.LINKS else side.id
                 for side in (one.before, one.after)
             ]
             found.append((path, pair[0], pair[1]))
         return found
 
-    def _differing(self, before: str, after: str) -> list[trees.Difference]:
+    def _differing(self, before: str, after: str) -> list[tree_diff.Difference]:
         """Everything but folders that differs between two commits, by path."""
         if before == after:
             return []
-        with contextlib.suppress(trees.TooManyError):
-            return trees.differing(self.objects, before, after, self.sub_path)
+        with contextlib.suppress(tree_diff.TooManyError):
+            return tree_diff.differing(self.objects, before, after, self.sub_path)
         arguments = ["diff-tree", "-r", "-t", "-z", "--no-renames", "--raw", before, after]
         if self.sub_path:
             arguments += ["--", f"{self.sub_path}/"]
-        found = list(trees.told(gitobjects.run(self.folder, *arguments).stdout))
+        found = list(tree_diff.told(git_commands.run(self.folder, *arguments).stdout))
         root = self.objects.read(f"{after}^{{tree}}")
-        new = [one.after.id for one in found if one.after and one.after.mode == entries.FOLDER]
-        trees.check(self.folder, self.objects, [*([root[0]] if root else []), *new])
-        return [replaced for one in found if (replaced := trees.without_folders(one)) is not None]
+        new = [one.after.id for one in found if one.after and one.after.mode == tree_entries.FOLDER]
+        tree_diff.check(self.folder, self.objects, [*([root[0]] if root else []), *new])
+        return [
+            replaced for one in found if (replaced := tree_diff.without_folders(one)) is not None
+        ]
 
     def blobs(self, ids: Iterable[str]) -> list[bytes]:
         """The bytes of blobs, in order; only the beginning of one that is far too large.

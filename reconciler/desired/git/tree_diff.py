@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import git_commands
 
 #: The most trees that are compared at one level; from there on git does it faster.
 TREES_MAX = 64
@@ -46,7 +46,7 @@ class TooManyError(Exception):
     """More differs, or a tree is larger, than is compared here."""
 
 
-class BrokenTreeError(gitobjects.GitError):
+class BrokenTreeError(git_commands.GitError):
     """A commit has a tree that no git would write: what it says depends on who reads it."""
 
 
@@ -60,7 +60,7 @@ def _entries(after: str) -> re.Pattern[bytes]:
     return re.compile(rb"(\d+) ([^\0]+)\0(.{%d})" % (size,), re.DOTALL)
 
 
-def check(folder: Path, objects: gitobjects.Objects, ids: Iterable[str]) -> None:
+def check(folder: Path, objects: git_commands.Objects, ids: Iterable[str]) -> None:
     """See that trees are such as git writes: then everybody reads the same in them.
 
     Args:
@@ -76,10 +76,10 @@ def check(folder: Path, objects: gitobjects.Objects, ids: Iterable[str]) -> None
         part = wanted[start : start + _PORTION]
         for identity, found in zip(part, objects.read_many(part), strict=True):
             if found is None:
-                raise gitobjects.GitError(f"the tree {identity} is missing")
+                raise git_commands.GitError(f"the tree {identity} is missing")
             data = found[2]
-            if len(data) >= gitobjects.OBJECT_BYTES_MAX:
-                data = gitobjects.run(folder, "cat-file", "tree", identity).stdout
+            if len(data) >= git_commands.OBJECT_BYTES_MAX:
+                data = git_commands.run(folder, "cat-file", "tree", identity).stdout
             _check_whole(data, _entries(identity), f"the tree {identity}")
 
 
@@ -150,7 +150,7 @@ def _text(name: bytes) -> str:
 
 
 def differing(
-    objects: gitobjects.Objects, before: str, after: str, below: str = ""
+    objects: git_commands.Objects, before: str, after: str, below: str = ""
 ) -> list[Difference]:
     """Everything but folders that differs between two commits below a folder, by path.
 
@@ -185,7 +185,9 @@ def differing(
     return sorted(found, key=lambda one: one.path)
 
 
-def _folder(objects: gitobjects.Objects, commit: str, below: str, entry: re.Pattern[bytes]) -> str:
+def _folder(
+    objects: git_commands.Objects, commit: str, below: str, entry: re.Pattern[bytes]
+) -> str:
     """The tree of a folder of a commit; empty where the commit has no such folder.
 
     Raises:
@@ -193,7 +195,7 @@ def _folder(objects: gitobjects.Objects, commit: str, below: str, entry: re.Patt
     """
     root = objects.read(f"{commit}^{{tree}}")
     if root is None:
-        raise gitobjects.GitError(f"the tree of {commit} is missing")
+        raise git_commands.GitError(f"the tree of {commit} is missing")
     found = root[0]
     for part in below.encode().split(b"/") if below else []:
         (data,) = _read(objects, [found])
@@ -232,7 +234,7 @@ def _paired(
         )
 
 
-def _read(objects: gitobjects.Objects, ids: list[str]) -> list[bytes]:
+def _read(objects: git_commands.Objects, ids: list[str]) -> list[bytes]:
     """The bytes of trees; of none where the id is empty.
 
     Raises:
@@ -243,8 +245,8 @@ def _read(objects: gitobjects.Objects, ids: list[str]) -> list[bytes]:
     data = {"": b""}
     for identity, found in zip(wanted, objects.read_many(wanted), strict=True):
         if found is None:
-            raise gitobjects.GitError(f"the tree {identity} is missing")
-        if len(found[2]) >= gitobjects.OBJECT_BYTES_MAX:
+            raise git_commands.GitError(f"the tree {identity} is missing")
+        if len(found[2]) >= git_commands.OBJECT_BYTES_MAX:
             raise TooManyError(f"the tree {identity} is larger than 8 MiB")
         data[identity] = found[2]
     return [data[identity] for identity in ids]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from watchdog import events, observers
 
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import git_commands
 
 _IGNORED_SUFFIX = ".lock"
 #: A hint brings a look at a repository that could not be reached after so long at the latest.
@@ -63,7 +63,7 @@ class LocalWatch:
         self._repository = repository
         self._changed = changed
         self._observer = observers.Observer()
-        self._watched: tuple[tuple[Path, gitobjects.Identity], ...] = ()
+        self._watched: tuple[tuple[Path, git_commands.Identity], ...] = ()
         self._schedule()
         self._observer.start()
 
@@ -77,19 +77,19 @@ class LocalWatch:
             GitError: there is no repository.
             OSError: it can't be watched.
         """
-        if any(gitobjects.identity(path) != seen for path, seen in self._watched):
+        if any(git_commands.identity(path) != seen for path, seen in self._watched):
             self._observer.unschedule_all()
             self._watched = ()
         if not self._watched:
             self._schedule()
 
     def _schedule(self) -> None:
-        own = gitobjects.git_folder(self._repository).resolve()
-        folder = gitobjects.common_folder(own)
+        own = git_commands.git_folder(self._repository).resolve()
+        folder = git_commands.common_folder(own)
         heads = folder / "refs" / "heads"
         heads.mkdir(parents=True, exist_ok=True)
         places = {folder, own, heads}
-        watched = tuple((path, gitobjects.identity(path)) for path in places)
+        watched = tuple((path, git_commands.identity(path)) for path in places)
         handler = _References(folder, own, self._changed)
         for path in places:
             self._observer.schedule(handler, str(path), recursive=path == heads)

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 
 from reconciler.desired.documents.fault_collector import Faults
 from reconciler.desired.documents.yaml_reader import Path
-from reconciler.model.values import exec_limits as starts
+from reconciler.model.values import exec_limits
 
 #: The most bytes of a character.
 _CHARACTER_BYTES_MAX = 4
 _SHOWN_MAX = 40
-_STRING = starts.STRING_BYTES_MAX
+_STRING = exec_limits.STRING_BYTES_MAX
 
 
 def check(
@@ -26,12 +26,12 @@ def check(
     """Note what is too long by itself, or all together; ``place`` is of the group, or the job."""
     characters = sum(map(len, command or ())) + sum(map(len, environment.values()))
     characters += sum(map(len, environment)) + len(script or "")
-    if characters * _CHARACTER_BYTES_MAX < starts.STRING_BYTES_MAX:
+    if characters * _CHARACTER_BYTES_MAX < exec_limits.STRING_BYTES_MAX:
         return
-    if script is not None and (size := len(script.encode())) > starts.SCRIPT_BYTES_MAX:
+    if script is not None and (size := len(script.encode())) > exec_limits.SCRIPT_BYTES_MAX:
         told = "put it into a file, or the image, and start that"
         where = (*place, "script")
-        _note(faults, where, "the script", told, size=size, most=starts.SCRIPT_BYTES_MAX)
+        _note(faults, where, "the script", told, size=size, most=exec_limits.SCRIPT_BYTES_MAX)
     total = 0
     for position, one in enumerate(command or ()):
         total += (size := len(one.encode())) + 1
@@ -44,11 +44,11 @@ def check(
             shown = name if len(name) <= _SHOWN_MAX else f"{name[:_SHOWN_MAX]}…"
             where = (*place, "environment", name)
             _note(faults, where, f"the variable {shown}", "put it into a file", size=size)
-    if total > starts.STRINGS_BYTES_MAX and not faults.found:
+    if total > exec_limits.STRINGS_BYTES_MAX and not faults.found:
         where = (*place, "environment") if environment else (*place, "command")
         what = "the command and all variables together"
         told = "put most of it into a file"
-        _note(faults, where, what, told, size=total, most=starts.STRINGS_BYTES_MAX)
+        _note(faults, where, what, told, size=total, most=exec_limits.STRINGS_BYTES_MAX)
 
 
 def _note(

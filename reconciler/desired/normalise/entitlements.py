@@ -11,8 +11,7 @@ import msgspec
 from reconciler.desired.documents.faults import Fault
 from reconciler.model import desired
 from reconciler.model.policy import access
-from reconciler.model.rules import guarantees as owed
-from reconciler.model.rules import quota_limits as capped
+from reconciler.model.rules import guarantees, quota_limits
 from reconciler.model.values import quantities, resources
 
 FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
@@ -65,8 +64,8 @@ class Entitled:
 
     def _found(self) -> dict[str, Bounds]:
         tree = self._structure.queues
-        above = owed.parents(tree)
-        guaranteed, rationed = owed.guaranteed(tree, above), owed.rationed(tree)
+        above = guarantees.parents(tree)
+        guaranteed, rationed = guarantees.guaranteed(tree, above), guarantees.rationed(tree)
         somebody = [any(row[resource] for row in guaranteed) for resource in range(3)]
         most = None
         if self._structure.pools and any(
@@ -78,8 +77,8 @@ class Entitled:
                     guaranteed, (q.lending_limit.as_vector() for q in tree.values()), strict=True
                 )
             ]
-            most = owed.Most(
-                owed.paths(above),
+            most = guarantees.Most(
+                guarantees.paths(above),
                 owed=guaranteed,
                 lent=lent,
                 measured=rationed,
@@ -161,7 +160,7 @@ class Entitled:
         asked = least_of(job).as_vector()
         for quota in quotas.values():
             if quota.holds_for(job.owner, groups, above):
-                never = capped.never(quota, job, asked)
+                never = quota_limits.never(quota, job, asked)
                 if never is not None:
                     rule = "never-within-quota"
                     return Fault(rule, never.message, ("spec",), severity="warning")

@@ -10,16 +10,13 @@ import logging
 
 import msgspec
 
-from reconciler.desired.documents import prune_policy as pruning
+from reconciler.desired.documents import prune_policy
 from reconciler.desired.documents.fault_collector import Faults, duration_s
 from reconciler.desired.documents.faults import Fault, defect
 from reconciler.desired.documents.yaml_reader import Path
-from reconciler.desired.normalise import commands as starting
-from reconciler.desired.normalise import entitlements as entitling
-from reconciler.desired.normalise import resource_requests as asking
-from reconciler.desired.normalise import volumes as storage
+from reconciler.desired.normalise import commands, entitlements, resource_requests, volumes
 from reconciler.model import desired
-from reconciler.model.documents import job_spec as documents
+from reconciler.model.documents import job_spec
 from reconciler.model.policy import access
 from reconciler.model.state import identifiers
 from reconciler.model.values import times
@@ -29,7 +26,7 @@ log = logging.getLogger("muster.desired")
 #: The most tasks that start together, and the most tasks of all elements of an array.
 GANG_TASKS_MAX = 10_000
 JOB_TASKS_MAX = 1_000_000
-_NO_RESOURCES = documents.TaskResourcesSpec()
+_NO_RESOURCES = job_spec.TaskResourcesSpec()
 #: Environment variables that are Muster's to say: what a job writes in them would not be heard.
 RESERVED_PREFIX = "MUSTER_"
 RESERVED_NAMES = frozenset({"CUDA_VISIBLE_DEVICES"})
@@ -102,7 +99,7 @@ def _capping(structure: desired.Structure) -> tuple[object, ...]:
 
 def _bounds_of_jobs(basis: Basis) -> dict[str, tuple[object, ...]]:
     """What queues say of their jobs, and what says that one of them could never start."""
-    bounds = entitling.Entitled(basis.structure).bounds()
+    bounds = entitlements.Entitled(basis.structure).bounds()
     return {
         queue.name: (
             *(queue.default_time_limit_s, queue.time_limit_max_s, queue.gpu_milli_max),
@@ -122,7 +119,7 @@ EMPTY = Basis(desired.Structure(queues={"default": desired.Queue("default")}))
 
 
 def job(
-    document: documents.Job, digest: str, basis: Basis, path: str
+    document: job_spec.Job, digest: str, basis: Basis, path: str
 ) -> tuple[desired.Job | None, list[Fault]]:
     """The job, or what is wrong with it; never raises for what is written in it."""
     try:
@@ -133,7 +130,7 @@ def job(
 
 
 def _job(
-    document: documents.Job, digest: str, basis: Basis, path: str
+    document: job_spec.Job, digest: str, basis: Basis, path: str
 ) -> tuple[desired.Job | None, list[Fault]]:
     name, spec = document.metadata.name, document.spec
     faults = Faults()
@@ -176,26 +173,26 @@ def _job(
         grace_s=_span(spec.termination_grace, "terminationGrace", faults),
         lease_s=_lease(spec, basis, faults),
         path=path,
-        prune=pruning.policy(document, faults),
+        prune=prune_policy.policy(document, faults),
         tolerations=tuple([desired.Toleration(t.key, t.value) for t in spec.tolerations]),
-        topology=asking.of_job(spec, faults),
+        topology=resource_requests.of_job(spec, faults),
         placement=spec.placement,
         exclusive=spec.exclusive,
         volumes=tuple(spec.volumes),
-        stage=_NO_STAGE if spec.stage is None else storage.stage(spec.stage, faults),
+        stage=_NO_STAGE if spec.stage is None else volumes.stage(spec.stage, faults),
         reservation=spec.reservation or "",
     )
     _check_image(spec, faults)
     if spec.affinity is not None:
-        made = asking.with_affinity(made, spec.affinity, faults)
+        made = resource_requests.with_affinity(made, spec.affinity, faults)
     _check_size(made, faults)
     if not faults.found:
-        asking.check_total(made, spec, faults)
+        resource_requests.check_total(made, spec, faults)
     return (None, faults.found) if faults.found else (made, faults.found)
 
 
 _NO_STAGE = desired.Stage()
-_WRITTEN_RETRIES = documents.RetriesSpec()
+_WRITTEN_RETRIES = job_spec.RetriesSpec()
 _DEFAULT_RETRIES = desired.Retries(
     _WRITTEN_RETRIES.limit,
     duration_s(_WRITTEN_RETRIES.backoff),
@@ -203,7 +200,7 @@ _DEFAULT_RETRIES = desired.Retries(
 )
 
 
-def _priority(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[int, bool, bool]:
+def _priority(spec: job_spec.JobSpec, basis: Basis, faults: Faults) -> tuple[int, bool, bool]:
     priority = desired.DEFAULT_PRIORITY if spec.priority is None else spec.priority
     preemptible = preempts = True
     if spec.priority_class is not None:
@@ -233,14 +230,14 @@ def _priority(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[in
     return priority, preemptible, preempts
 
 
-def _time_limit(spec: documents.JobSpec, basis: Basis, faults: Faults) -> int | None:
+def _time_limit(spec: job_spec.JobSpec, basis: Basis, faults: Faults) -> int | None:
     if spec.time_limit is not None:
         return faults.duration(spec.time_limit, "spec", "timeLimit")
     queue = basis.structure.queues.get(spec.queue)
     return queue.default_time_limit_s if queue else None
 
 
-def _groups(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[desired.TaskGroup, ...]:
+def _groups(spec: job_spec.JobSpec, basis: Basis, faults: Faults) -> tuple[desired.TaskGroup, ...]:
     if not spec.groups:
         made = _group("main", None, spec, basis, faults=faults, place=("spec",))
         return () if made is None else (made,)
@@ -262,14 +259,14 @@ def _groups(spec: documents.JobSpec, basis: Basis, faults: Faults) -> tuple[desi
         if made is not None:
             groups[group.name] = made
     if not faults.found:
-        asking.check_near_gpus(spec, groups.values(), faults)
+        resource_requests.check_near_gpus(spec, groups.values(), faults)
     return tuple(groups.values())
 
 
 def _group(
     name: str,
-    group: documents.TaskGroupSpec | None,
-    spec: documents.JobSpec,
+    group: job_spec.TaskGroupSpec | None,
+    spec: job_spec.JobSpec,
     basis: Basis,
     *,
     faults: Faults,
@@ -295,15 +292,17 @@ def _group(
         )
     elif command is not None and not command:
         faults.add("empty-command", "the command is empty", *place, "command")
-    starting.check(command, script, environment, faults, place)
+    commands.check(command, script, environment, faults, place)
     where = place if group is not None and group.resources is not None else ("spec",)
-    asked = asking.resources(needs or _NO_RESOURCES, spec, basis.structure, faults, where)
-    count, minimum = asking.size(group, spec, faults, place)
+    asked = resource_requests.resources(
+        needs or _NO_RESOURCES, spec, basis.structure, faults, where
+    )
+    count, minimum = resource_requests.size(group, spec, faults, place)
     if asked is None:
         return None
     required = preferred = ""
     if spec.topology is not None or (group is not None and group.topology is not None):
-        required, preferred = asking.near_gpus(group, spec, asked, faults, place)
+        required, preferred = resource_requests.near_gpus(group, spec, asked, faults, place)
     return desired.TaskGroup(
         name=name,
         count=count,
@@ -315,13 +314,13 @@ def _group(
         devices=asked.devices,
         gpu_memory_bytes=asked.gpu_memory_bytes,
         mig_profile=asked.mig_profile,
-        topology=asking.of_group(group, spec, faults, place),
+        topology=resource_requests.of_group(group, spec, faults, place),
         inner_required=required,
         inner_preferred=preferred,
     )
 
 
-def _check_environment(spec: documents.JobSpec, faults: Faults) -> None:
+def _check_environment(spec: job_spec.JobSpec, faults: Faults) -> None:
     places: list[tuple[Path, dict[str, str]]] = [(("spec", "environment"), spec.environment)]
     for index, group in enumerate(spec.groups):
         places.append((("spec", "groups", index, "environment"), group.environment))
@@ -351,7 +350,7 @@ def _check_environment(spec: documents.JobSpec, faults: Faults) -> None:
                 )
 
 
-def _check_image(spec: documents.JobSpec, faults: Faults) -> None:
+def _check_image(spec: job_spec.JobSpec, faults: Faults) -> None:
     """An image and something to run it go together."""
     image = (spec.image or "").strip()
     if spec.runtime != "process" and (not image or image.startswith("-")):
@@ -387,7 +386,7 @@ def _check_image(spec: documents.JobSpec, faults: Faults) -> None:
         )
 
 
-def _check_dependencies(name: str, spec: documents.JobSpec, faults: Faults) -> None:
+def _check_dependencies(name: str, spec: job_spec.JobSpec, faults: Faults) -> None:
     for index, dependency in enumerate(spec.depends_on):
         place: Path = ("spec", "dependsOn", index)
         if dependency.job == name:
@@ -412,7 +411,7 @@ def _span(written: str | int | None, field: str, faults: Faults) -> int | None:
     return None if written is None else faults.duration(written, "spec", field)
 
 
-def _retries(spec: documents.RetriesSpec, faults: Faults) -> desired.Retries:
+def _retries(spec: job_spec.RetriesSpec, faults: Faults) -> desired.Retries:
     if spec is _WRITTEN_RETRIES:
         return _DEFAULT_RETRIES
     return desired.Retries(
@@ -441,7 +440,7 @@ def _deadline(written: str | None, faults: Faults) -> float | None:
 
 
 def _checkpoint(
-    spec: documents.CheckpointSpec | None, name: str, run: int, faults: Faults
+    spec: job_spec.CheckpointSpec | None, name: str, run: int, faults: Faults
 ) -> desired.Checkpoint | None:
     if spec is None:
         return None
@@ -456,7 +455,7 @@ def _checkpoint(
     )
 
 
-def _lease(spec: documents.JobSpec, basis: Basis, faults: Faults) -> int | None:
+def _lease(spec: job_spec.JobSpec, basis: Basis, faults: Faults) -> int | None:
     if spec.lease == "none":
         return None
     if spec.lease is not None:

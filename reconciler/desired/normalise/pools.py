@@ -4,17 +4,16 @@ from collections.abc import Container, Mapping
 from typing import Any, Literal
 
 from reconciler.desired.documents.fault_collector import Faults
-from reconciler.desired.normalise import resource_requests as asking
+from reconciler.desired.normalise import resource_requests
 from reconciler.model import desired
-from reconciler.model.documents import health_spec as health
-from reconciler.model.documents import nodepool_spec as nodepool
+from reconciler.model.documents import health_spec, nodepool_spec
 from reconciler.model.documents.drift_spec import DriftKind
-from reconciler.model.observed import health_checks as checks
-from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.observed import health_checks
+from reconciler.model.policy import drift_kinds
 from reconciler.model.values import hostlists, quantities, resources
 
 
-def pool(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Pool:
+def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: Faults) -> desired.Pool:
     """A pool with its nodes by name."""
     nodes = _nodes(name, spec, faults)
     gpus = spec.nodes.gpus
@@ -83,7 +82,7 @@ def counted(
     return total
 
 
-def _leaving(said: nodepool.DrainSpec, faults: Faults) -> desired.Leaving | None:
+def _leaving(said: nodepool_spec.DrainSpec, faults: Faults) -> desired.Leaving | None:
     """How nodes leave service; None where it is as if nothing were said."""
     grace_s = None
     if said.grace is not None:
@@ -92,7 +91,7 @@ def _leaving(said: nodepool.DrainSpec, faults: Faults) -> desired.Leaving | None
     return None if found == desired.Leaving() else found
 
 
-def _health(spec: nodepool.NodePoolSpec, faults: Faults) -> dict[str, Any]:
+def _health(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> dict[str, Any]:
     """Checks, and what is done when one fails."""
     said, place = spec.health, ("spec", "health")
     if said is None:
@@ -105,7 +104,7 @@ def _health(spec: nodepool.NodePoolSpec, faults: Faults) -> dict[str, Any]:
         return {}
     names = [one.name for one in said.commands]
     for index, one in enumerate(said.commands):
-        if one.name in checks.BUILT_IN or names.index(one.name) != index:
+        if one.name in health_checks.BUILT_IN or names.index(one.name) != index:
             message = "another check has this name: choose another one"
             faults.add(
                 "duplicate-check", message, *place, "commands", index, "name", found=one.name
@@ -113,7 +112,9 @@ def _health(spec: nodepool.NodePoolSpec, faults: Faults) -> dict[str, Any]:
     hole, flaps = said.black_hole, said.flapping
     return {
         "checks": _plan(spec, said, faults),
-        "remedies": _remedies(spec, said, {*checks.BUILT_IN, *names} - set(said.off), faults),
+        "remedies": _remedies(
+            spec, said, {*health_checks.BUILT_IN, *names} - set(said.off), faults
+        ),
         "remedies_at_once": said.remedies_at_once,
         "black_hole": None
         if hole is None
@@ -133,7 +134,7 @@ def _health(spec: nodepool.NodePoolSpec, faults: Faults) -> dict[str, Any]:
 
 
 def _remedies(
-    spec: nodepool.NodePoolSpec, said: health.HealthSpec, known: set[str], faults: Faults
+    spec: nodepool_spec.NodePoolSpec, said: health_spec.HealthSpec, known: set[str], faults: Faults
 ) -> dict[str, desired.Healing]:
     found: dict[str, desired.Healing] = {}
     for index, remedy in enumerate(said.remedies):
@@ -160,12 +161,14 @@ def _remedies(
     return found
 
 
-def _plan(spec: nodepool.NodePoolSpec, said: health.HealthSpec, faults: Faults) -> checks.Plan:
+def _plan(
+    spec: nodepool_spec.NodePoolSpec, said: health_spec.HealthSpec, faults: Faults
+) -> health_checks.Plan:
     place = ("spec", "health")
     interval_s = faults.duration(said.interval, *place, "interval")
     if not interval_s:
         faults.add("health-interval", "nodes look once a second at the most", *place, "interval")
-    return checks.Plan(
+    return health_checks.Plan(
         interval_s=float(interval_s),
         off=tuple(said.off),
         gpus=0 if spec.nodes.gpus is None else spec.nodes.gpus.count,
@@ -175,7 +178,7 @@ def _plan(spec: nodepool.NodePoolSpec, said: health.HealthSpec, faults: Faults) 
         inodes_free_ratio=float(said.inodes_free),
         stuck_processes=said.stuck_processes,
         commands=tuple(
-            checks.Command(
+            health_checks.Command(
                 one.name,
                 tuple(one.command),
                 float(faults.duration(one.timeout, *place, "commands", index, "timeout")),
@@ -188,10 +191,10 @@ def _plan(spec: nodepool.NodePoolSpec, said: health.HealthSpec, faults: Faults) 
 
 
 def _gates(
-    field: str, names: list[str], said: health.HealthSpec, faults: Faults
+    field: str, names: list[str], said: health_spec.HealthSpec, faults: Faults
 ) -> tuple[str, ...]:
     """Names of checks that are made before or after a job."""
-    known = {*checks.BUILT_IN, *(one.name for one in said.commands)} - set(said.off)
+    known = {*health_checks.BUILT_IN, *(one.name for one in said.commands)} - set(said.off)
     for index, name in enumerate(names):
         if name not in known:
             faults.add(
@@ -205,11 +208,11 @@ def _gates(
 
 
 def drift_policy(
-    policy: Mapping[DriftKind, drift.Action], faults: Faults, *, of_pool: bool = False
-) -> dict[str, drift.Action]:
+    policy: Mapping[DriftKind, drift_kinds.Action], faults: Faults, *, of_pool: bool = False
+) -> dict[str, drift_kinds.Action]:
     """What is done about each kind of drift; a fault where that can't be done, or not here."""
     for kind, action in policy.items():
-        known = drift.KINDS[kind]
+        known = drift_kinds.KINDS[kind]
         place = ("spec", "drift", "policy", kind)
         if of_pool and not known.pooled:
             message = "this is of no pool: move it to spec.drift.policy of the Cluster"
@@ -228,7 +231,7 @@ def drift_policy(
 
 
 def _topology(
-    spec: nodepool.NodePoolSpec, nodes: frozenset[str], faults: Faults
+    spec: nodepool_spec.NodePoolSpec, nodes: frozenset[str], faults: Faults
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
     if spec.topology is None:
         return (), {}
@@ -269,7 +272,7 @@ def _topology(
     return levels, domains
 
 
-def _mig(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[desired.MigLayout, ...]:
+def _mig(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> tuple[desired.MigLayout, ...]:
     gpus = spec.nodes.gpus
     if gpus is None or not gpus.mig:
         return ()
@@ -277,9 +280,10 @@ def _mig(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[desired.MigLayout
     for index, layout in enumerate(gpus.mig):
         place: tuple[str | int, ...] = ("spec", "nodes", "gpus", "mig", index)
         slices = sum(
-            asking.mig_slices(profile) * count for profile, count in layout.instances.items()
+            resource_requests.mig_slices(profile) * count
+            for profile, count in layout.instances.items()
         )
-        if not 0 < slices <= asking.MIG_SLICES:
+        if not 0 < slices <= resource_requests.MIG_SLICES:
             faults.add(
                 "mig-layout",
                 "the instances of a device take from one to seven slices",
@@ -303,7 +307,7 @@ def _mig(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[desired.MigLayout
 
 
 def _near(
-    spec: nodepool.NodePoolSpec, level: Literal["numa", "nvlink"], faults: Faults
+    spec: nodepool_spec.NodePoolSpec, level: Literal["numa", "nvlink"], faults: Faults
 ) -> tuple[tuple[int, ...], ...]:
     """The devices of each domain within a node."""
     gpus = spec.nodes.gpus
@@ -327,7 +331,7 @@ def _near(
     return tuple(tuple(sorted(members)) for members in domains)
 
 
-def _nodes(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[str, ...]:
+def _nodes(name: str, spec: nodepool_spec.NodePoolSpec, faults: Faults) -> tuple[str, ...]:
     kind = spec.provisioner
     scales = spec.min is not None or spec.max is not None
     wanted, others = ("count", ["hosts"]) if kind != "static" else ("hosts", ["count"])
@@ -358,7 +362,7 @@ def _nodes(name: str, spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[str,
     return tuple(f"{name}-{index}" for index in range(_bounds(spec, faults)[1]))
 
 
-def _bounds(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[int, int]:
+def _bounds(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> tuple[int, int]:
     """The least and most nodes of a pool whose nodes are numbered."""
     if spec.count is not None or spec.max is None:
         if spec.count is None and spec.min is not None:
@@ -377,17 +381,17 @@ def _bounds(spec: nodepool.NodePoolSpec, faults: Faults) -> tuple[int, int]:
     return min(least, spec.max), spec.max
 
 
-def _is_provisioned(spec: nodepool.NodePoolSpec) -> bool:
+def _is_provisioned(spec: nodepool_spec.NodePoolSpec) -> bool:
     """Whether a provisioner makes the nodes of the pool, and destroys them."""
     scales = spec.min is not None or spec.max is not None
     return spec.provisioner != "static" and (scales or spec.provisioner == "exec")
 
 
-def _provisioning(spec: nodepool.NodePoolSpec, faults: Faults) -> desired.Provisioning | None:
+def _provisioning(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> desired.Provisioning | None:
     """How nodes come and go; None where they do not."""
     given = spec.provision
     if not _is_provisioned(spec):
-        if given != nodepool.ProvisionSpec():
+        if given != nodepool_spec.ProvisionSpec():
             faults.add(
                 "exclusive-fields",
                 "it is for pools with `provisioner: exec`, or with `min` and `max`: remove it",
@@ -439,7 +443,7 @@ def expand(text: str, faults: Faults, *path: str | int) -> list[str]:
 
 
 def _drains(
-    spec: nodepool.NodePoolSpec, nodes: frozenset[str], faults: Faults
+    spec: nodepool_spec.NodePoolSpec, nodes: frozenset[str], faults: Faults
 ) -> dict[str, desired.Drain]:
     drains: dict[str, desired.Drain] = {}
     for index, override in enumerate(spec.overrides):

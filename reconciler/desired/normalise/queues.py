@@ -6,15 +6,17 @@ from reconciler.desired.documents import cron
 from reconciler.desired.documents.fault_collector import Faults
 from reconciler.desired.normalise import pools
 from reconciler.model import desired
-from reconciler.model.documents import cluster_spec as cluster
-from reconciler.model.documents import fields
-from reconciler.model.documents import queue_spec as queue_documents
-from reconciler.model.documents import quota_spec as quota_documents
-from reconciler.model.documents import reservation_spec as reservation_documents
+from reconciler.model.documents import (
+    cluster_spec,
+    fields,
+    queue_spec,
+    quota_spec,
+    reservation_spec,
+)
 from reconciler.model.values import times
 
 
-def queue(name: str, spec: queue_documents.QueueSpec, faults: Faults) -> desired.Queue:
+def queue(name: str, spec: queue_spec.QueueSpec, faults: Faults) -> desired.Queue:
     """A queue."""
     preemption, default, most = spec.preemption, spec.defaults.time_limit, spec.maxima.time_limit
     default_s = (
@@ -53,7 +55,7 @@ def queue(name: str, spec: queue_documents.QueueSpec, faults: Faults) -> desired
     )
 
 
-def _flavor(index: int, spec: queue_documents.FlavorSpec, faults: Faults) -> desired.Flavor:
+def _flavor(index: int, spec: queue_spec.FlavorSpec, faults: Faults) -> desired.Flavor:
     """What a queue has in one pool."""
     place = ("flavors", index)
     return desired.Flavor(
@@ -75,7 +77,7 @@ def amounts(spec: fields.AmountsSpec, faults: Faults, *field: str | int) -> desi
     return desired.Amounts(*found)
 
 
-def quota(name: str, spec: quota_documents.QuotaSpec, faults: Faults) -> desired.Quota:
+def quota(name: str, spec: quota_spec.QuotaSpec, faults: Faults) -> desired.Quota:
     """A quota."""
     subject, budget = spec.subject, spec.budget
     whom = (subject.user, subject.group, subject.queue, subject.pool)
@@ -129,7 +131,7 @@ def quota(name: str, spec: quota_documents.QuotaSpec, faults: Faults) -> desired
 
 
 def reservation(
-    name: str, spec: reservation_documents.ReservationSpec, faults: Faults
+    name: str, spec: reservation_spec.ReservationSpec, faults: Faults
 ) -> desired.Reservation:
     """A reservation, without its nodes: :func:`with_nodes` adds them."""
     once = spec.start is not None or spec.end is not None
@@ -204,7 +206,7 @@ def _time(written: str | None, faults: Faults, field: str) -> float:
 
 def with_nodes(
     made: desired.Reservation,
-    spec: reservation_documents.ReservationSpec,
+    spec: reservation_spec.ReservationSpec,
     known: Mapping[str, desired.Pool],
     queues: Mapping[str, desired.Queue],
     faults: Faults,
@@ -258,7 +260,7 @@ def with_nodes(
     )
 
 
-def scheduling(spec: cluster.SchedulingSpec, faults: Faults) -> desired.Scheduling:
+def scheduling(spec: cluster_spec.SchedulingSpec, faults: Faults) -> desired.Scheduling:
     """The policies of the scheduler."""
     place = ("spec", "scheduling")
     half_life_s = faults.duration(spec.fairness.half_life, *place, "fairness", "halfLife")

@@ -13,8 +13,7 @@ import msgspec
 from reconciler.desired.documents.fault_collector import Faults, cpu_milli, memory_bytes
 from reconciler.desired.documents.yaml_reader import Path
 from reconciler.model import desired
-from reconciler.model.documents import job_affinity as jobaffinity
-from reconciler.model.documents import job_spec as documents
+from reconciler.model.documents import job_affinity, job_spec
 from reconciler.model.values import quantities
 from reconciler.model.values.resources import RESOURCE_NAMES, Resources
 
@@ -39,8 +38,8 @@ def mig_slices(profile: str) -> int:
 
 
 def resources(
-    needs: documents.TaskResourcesSpec,
-    spec: documents.JobSpec,
+    needs: job_spec.TaskResourcesSpec,
+    spec: job_spec.JobSpec,
     structure: desired.Structure,
     faults: Faults,
     place: Path,
@@ -89,7 +88,7 @@ def _plain(cpu: str | float, memory: str | float, gpu: float) -> Asked:
 
 
 def _mig(
-    needs: documents.TaskResourcesSpec,
+    needs: job_spec.TaskResourcesSpec,
     amounts: Resources,
     faults: Faults,
     place: Path,
@@ -110,7 +109,7 @@ def _mig(
 
 
 def _by_memory(
-    needs: documents.TaskResourcesSpec,
+    needs: job_spec.TaskResourcesSpec,
     amounts: Resources,
     pools: tuple[Sequence[desired.Pool], Sequence[desired.Pool]],
     faults: Faults,
@@ -176,8 +175,8 @@ def may_bear(pool: desired.Pool, label: str, value: str) -> bool:
 
 
 def size(
-    group: documents.TaskGroupSpec | None,
-    spec: documents.JobSpec,
+    group: job_spec.TaskGroupSpec | None,
+    spec: job_spec.JobSpec,
     faults: Faults,
     place: Path,
 ) -> tuple[int, int | None]:
@@ -217,7 +216,7 @@ def size(
     return found, None if least >= found else least
 
 
-def check_total(made: desired.Job, spec: documents.JobSpec, faults: Faults) -> None:
+def check_total(made: desired.Job, spec: job_spec.JobSpec, faults: Faults) -> None:
     """Refuse what all tasks of all elements ask for together where nothing could count it."""
     for resource, name in enumerate(RESOURCE_NAMES):
         each = [group.resources.as_vector()[resource] * group.count for group in made.groups]
@@ -238,7 +237,7 @@ def check_total(made: desired.Job, spec: documents.JobSpec, faults: Faults) -> N
         )
 
 
-def of_job(spec: documents.JobSpec, faults: Faults) -> desired.Topology:
+def of_job(spec: job_spec.JobSpec, faults: Faults) -> desired.Topology:
     """How close all tasks have to be; slices belong to a group."""
     if spec.topology is None:
         return desired.ANYWHERE
@@ -254,8 +253,8 @@ def of_job(spec: documents.JobSpec, faults: Faults) -> desired.Topology:
 
 
 def of_group(
-    group: documents.TaskGroupSpec | None,
-    spec: documents.JobSpec,
+    group: job_spec.TaskGroupSpec | None,
+    spec: job_spec.JobSpec,
     faults: Faults,
     place: Path,
 ) -> desired.Topology:
@@ -277,7 +276,7 @@ def of_group(
     return found
 
 
-def _topology(written: documents.TopologySpec, *, slices: bool) -> desired.Topology:
+def _topology(written: job_spec.TopologySpec, *, slices: bool) -> desired.Topology:
     bundles = written.slices if slices else None
     return desired.Topology(
         written.required or "",
@@ -288,8 +287,8 @@ def _topology(written: documents.TopologySpec, *, slices: bool) -> desired.Topol
 
 
 def near_gpus(
-    group: documents.TaskGroupSpec | None,
-    spec: documents.JobSpec,
+    group: job_spec.TaskGroupSpec | None,
+    spec: job_spec.JobSpec,
     asked: Asked,
     faults: Faults,
     place: Path,
@@ -322,7 +321,7 @@ def near_gpus(
 
 
 def check_near_gpus(
-    spec: documents.JobSpec, groups: Iterable[desired.TaskGroup], faults: Faults
+    spec: job_spec.JobSpec, groups: Iterable[desired.TaskGroup], faults: Faults
 ) -> None:
     """A fault where no group takes what the job says of all of them."""
     is_said = spec.topology is not None and spec.topology.gpus is not None
@@ -330,7 +329,9 @@ def check_near_gpus(
         faults.add("near-gpus", _NO_GPUS, "spec", "topology", "gpus")
 
 
-def with_affinity(made: desired.Job, spec: jobaffinity.AffinitySpec, faults: Faults) -> desired.Job:
+def with_affinity(
+    made: desired.Job, spec: job_affinity.AffinitySpec, faults: Faults
+) -> desired.Job:
     """The job with what it wants to be near to and away from."""
     places: list[tuple[str, int, dict[str, str]]] = [
         *(("nodes", i, one.labels) for i, one in enumerate(spec.nodes)),

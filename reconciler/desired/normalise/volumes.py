@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping
 from reconciler.desired.documents.fault_collector import Faults
 from reconciler.desired.documents.faults import Fault
 from reconciler.model import desired
-from reconciler.model.documents import job_staging as jobstage
-from reconciler.model.documents import volume_spec as volumes
-from reconciler.model.observed import storage as staging
+from reconciler.model.documents import job_staging, volume_spec
+from reconciler.model.observed import storage
 
 #: What ``to`` may name, and which of it tells the tasks of a job apart.
 PLACEHOLDERS = ("job", "run", "element", "group", "index", "try")
@@ -21,7 +20,7 @@ _MOUNT_FIELDS = {
 }  # fmt: skip
 
 
-def volume(name: str, spec: volumes.VolumeSpec, faults: Faults) -> desired.Volume:
+def volume(name: str, spec: volume_spec.VolumeSpec, faults: Faults) -> desired.Volume:
     """A volume as it is used; what of it does not go with its type is a fault."""
     if spec.type == "mount":
         if spec.mount_path is None:
@@ -53,7 +52,7 @@ def volume(name: str, spec: volumes.VolumeSpec, faults: Faults) -> desired.Volum
     if (spec.s3.access_key_secret is None) is not (spec.s3.secret_key_secret is None):
         missing = "secretKeySecret" if spec.s3.secret_key_secret is None else "accessKeySecret"
         faults.add("missing-field", "one key is of no use without the other", "spec", "s3", missing)
-    objects = staging.ObjectStore(
+    objects = storage.ObjectStore(
         endpoint=spec.s3.endpoint.rstrip("/"),
         bucket=spec.s3.bucket,
         prefix=spec.s3.prefix or "",
@@ -65,7 +64,7 @@ def volume(name: str, spec: volumes.VolumeSpec, faults: Faults) -> desired.Volum
     return desired.Volume(name, pools=tuple(spec.pools), read_only=spec.read_only, objects=objects)
 
 
-def stage(spec: jobstage.StageSpec, faults: Faults) -> desired.Stage:
+def stage(spec: job_staging.StageSpec, faults: Faults) -> desired.Stage:
     """What a job copies, with names that tell its inputs apart."""
     ins = [
         desired.StageIn(

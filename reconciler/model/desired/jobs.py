@@ -5,8 +5,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.model.desired.settings import Placement, Prune
-from reconciler.model.observed import storage as staging
-from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.observed import storage, task_reports
 from reconciler.model.values.resources import Resources
 
 DEFAULT_PRIORITY = 50
@@ -100,9 +99,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
     every_s: int | None = None
 
     @property
-    def rule(self) -> taskwords.Rule:
+    def rule(self) -> task_reports.Rule:
         """Which checkpoints are whole, as nodes are told."""
-        return taskwords.Rule(self.pattern, self.marker, self.settle_s)
+        return task_reports.Rule(self.pattern, self.marker, self.settle_s)
 
 
 class Toleration(msgspec.Struct, frozen=True):
@@ -147,7 +146,7 @@ class StageOut(msgspec.Struct, frozen=True):
     path: str
     volume: str
     to: str
-    when: staging.When = "success"
+    when: storage.When = "success"
 
 
 class Stage(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.model.desired.jobs import Job, Taint
-from reconciler.model.observed import storage as staging
+from reconciler.model.observed import storage
 from reconciler.model.observed.health_checks import Plan
 from reconciler.model.policy.drift_kinds import Action
 from reconciler.model.values.resources import Resources
@@ -223,10 +223,10 @@ class Volume(msgspec.Struct, frozen=True):
     file_system: str = ""
     source: str = ""
     read_only: bool | None = None
-    objects: staging.ObjectStore | None = None
+    objects: storage.ObjectStore | None = None
 
-    def store(self) -> staging.Store:
+    def store(self) -> storage.Store:
         """Where its data is."""
-        return staging.Store(
+        return storage.Store(
             self.name, self.mount_path, self.objects, read_only=bool(self.read_only)
         )

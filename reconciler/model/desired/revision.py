@@ -11,7 +11,7 @@ from reconciler.model.desired.pools import Pool, Volume, merge_levels
 from reconciler.model.desired.queues import Queue, Quota, Reservation
 from reconciler.model.desired.settings import Policy, Prune, Settings
 from reconciler.model.policy.access import Access
-from reconciler.model.values import log_lines as loglines
+from reconciler.model.values import log_lines
 
 
 class Structure(msgspec.Struct, frozen=True):
@@ -73,11 +73,11 @@ class Problem(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """One line: ``file:line:column: error: Kind/name: field: message``; a file if known."""
         parts = (self._spot, self.severity, self.object, self._detail)
-        return loglines.escape(": ".join(filter(None, parts)))
+        return log_lines.escape(": ".join(filter(None, parts)))
 
     def told(self) -> str:
         """The same of an object that is known already: ``field: message (file:line:column)``."""
-        return loglines.escape(f"{self._detail} ({self._spot})")
+        return log_lines.escape(f"{self._detail} ({self._spot})")
 
     @property
     def _spot(self) -> str:

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from reconciler.model.documents import job_affinity as jobaffinity
-from reconciler.model.documents import job_staging as jobstage
+from reconciler.model.documents import job_affinity, job_staging
 from reconciler.model.documents.fields import (
     Cpu,
     Duration,
@@ -407,7 +406,7 @@ class JobSpec(Part, frozen=True):
         doc("Taints of nodes that it does not mind.", example=[{"key": "interactive"}]),
     ] = []
     affinity: Annotated[
-        jobaffinity.AffinitySpec | None,
+        job_affinity.AffinitySpec | None,
         doc(
             "What to be near to and away from.",
             example={"apart": [{"jobs": {"app": "server"}}]},
@@ -437,7 +436,7 @@ class JobSpec(Part, frozen=True):
         ),
     ] = []
     stage: Annotated[
-        jobstage.StageSpec | None,
+        job_staging.StageSpec | None,
         doc(
             "Data that is copied to the nodes before it starts, and from them when it has ended.",
             example={"inputs": [{"volume": "imagenet", "path": "train"}]},

@@ -1,41 +1,43 @@
 """All kinds by name: which type a document is read into, and which ones are structure."""
 
-from reconciler.model.documents import access_spec as access
-from reconciler.model.documents import cluster_spec as cluster
-from reconciler.model.documents import job_spec as job
-from reconciler.model.documents import nodepool_spec as nodepool
-from reconciler.model.documents import policy_spec as policy
-from reconciler.model.documents import queue_spec as queue
-from reconciler.model.documents import quota_spec as quota
-from reconciler.model.documents import reservation_spec as reservation
-from reconciler.model.documents import volume_spec as volume
+from reconciler.model.documents import (
+    access_spec,
+    cluster_spec,
+    job_spec,
+    nodepool_spec,
+    policy_spec,
+    queue_spec,
+    quota_spec,
+    reservation_spec,
+    volume_spec,
+)
 from reconciler.model.documents.fields import Part
 
 Document = (
-    cluster.Cluster
-    | nodepool.NodePool
-    | queue.Queue
-    | queue.PriorityClass
-    | access.Access
-    | volume.Volume
-    | quota.Quota
-    | reservation.Reservation
-    | policy.Policy
-    | job.Job
+    cluster_spec.Cluster
+    | nodepool_spec.NodePool
+    | queue_spec.Queue
+    | queue_spec.PriorityClass
+    | access_spec.Access
+    | volume_spec.Volume
+    | quota_spec.Quota
+    | reservation_spec.Reservation
+    | policy_spec.Policy
+    | job_spec.Job
 )
 
 #: Kind to type, in the order in which objects are applied (removal goes the other way).
 KINDS: dict[str, type[Part]] = {
-    "Cluster": cluster.Cluster,
-    "Access": access.Access,
-    "Policy": policy.Policy,
-    "PriorityClass": queue.PriorityClass,
-    "NodePool": nodepool.NodePool,
-    "Volume": volume.Volume,
-    "Queue": queue.Queue,
-    "Quota": quota.Quota,
-    "Reservation": reservation.Reservation,
-    "Job": job.Job,
+    "Cluster": cluster_spec.Cluster,
+    "Access": access_spec.Access,
+    "Policy": policy_spec.Policy,
+    "PriorityClass": queue_spec.PriorityClass,
+    "NodePool": nodepool_spec.NodePool,
+    "Volume": volume_spec.Volume,
+    "Queue": queue_spec.Queue,
+    "Quota": quota_spec.Quota,
+    "Reservation": reservation_spec.Reservation,
+    "Job": job_spec.Job,
 }
 
 #: Kinds of which every document is refused for now, and why.

@@ -4,11 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import get_args
 
-from reconciler.model.metrics import gpu_series as gpus
-from reconciler.model.metrics import sample_text as text
-from reconciler.model.metrics import task_series as tasks
-from reconciler.model.observed import devices
-from reconciler.model.observed import health_checks as checks
+from reconciler.model.metrics import gpu_series, sample_text, task_series
+from reconciler.model.observed import devices, health_checks
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, NodeState
 from reconciler.model.values.resources import Resources
@@ -18,8 +15,8 @@ def render(
     node: records.NodeRecord,
     attempts: Iterable[records.AttemptRecord],
     gpu_usage: Iterable[devices.GpuUsage] = (),
-    words: tasks.Words = tasks.NO_WORDS,
-    uses: tasks.Uses = tasks.NO_USES,
+    words: task_series.Words = task_series.NO_WORDS,
+    uses: task_series.Uses = task_series.NO_USES,
     *,
     judged: bool = True,
 ) -> bytes:
@@ -30,11 +27,11 @@ def render(
     """
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
     who = (node.name, node.pool)
-    page = text.Text("node")
+    page = sample_text.Text("node")
     for state in NodeState if judged else ():
         page.put("muster_node_state", int(node.state is state), *who, state.value)
     for check in node.inventory.checks:
-        for verdict in get_args(checks.Verdict):
+        for verdict in get_args(health_checks.Verdict):
             page.put("muster_node_check", int(check.verdict == verdict), *who, check.name, verdict)
     if node.last_report_at:
         page.put("muster_node_last_report_timestamp_seconds", node.last_report_at, *who)
@@ -54,12 +51,12 @@ def render(
     for gpu in node.inventory.gpus:
         page.put("muster_node_gpu_allocated", int(gpu.index in held), *who, str(gpu.index))
     _put_usage(page, node.usage, who)
-    tasks.put(page.put, alive, who, words, uses)
-    gpus.put(page.put, node.inventory, gpu_usage, who)
+    task_series.put(page.put, alive, who, words, uses)
+    gpu_series.put(page.put, node.inventory, gpu_usage, who)
     return page.render()
 
 
-def _put_usage(page: text.Text, usage: records.NodeUsage, who: tuple[str, str]) -> None:
+def _put_usage(page: sample_text.Text, usage: records.NodeUsage, who: tuple[str, str]) -> None:
     if not usage.at:
         return
     page.put("muster_node_cpu_used_ratio", usage.cpu_percent / 100, *who)

@@ -3,20 +3,20 @@
 import math
 from collections.abc import Iterable
 
-from reconciler.model.metrics import metric_table as table
+from reconciler.model.metrics import metric_table
 
 
 class Text:
     """Series in the order of the table, samples in the order put."""
 
-    def __init__(self, page: table.Page) -> None:
+    def __init__(self, page: metric_table.Page) -> None:
         self._samples: dict[str, list[str]] = {
-            name: [] for name, series in table.TABLE.items() if series.page == page
+            name: [] for name, series in metric_table.TABLE.items() if series.page == page
         }
 
     def put(self, name: str, value: float, *values: str) -> None:
         """A sample, with the values of the series' labels in order."""
-        shown = labels(zip(table.TABLE[name].labels, values, strict=True))
+        shown = labels(zip(metric_table.TABLE[name].labels, values, strict=True))
         self._samples[name].append(f"{name}{shown} {number(value)}")
 
     def put_lines(self, name: str, lines: Iterable[str]) -> None:
@@ -28,7 +28,7 @@ class Text:
         lines = []
         for name, samples in self._samples.items():
             if samples:
-                series = table.TABLE[name]
+                series = metric_table.TABLE[name]
                 lines += [f"# HELP {name} {series.help}", f"# TYPE {name} {series.kind}", *samples]
         return ("\n".join(lines) + "\n").encode()
 

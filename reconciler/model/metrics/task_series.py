@@ -7,13 +7,12 @@ GPUs of a task are told by number, so that a query can join them with what the G
 from collections.abc import Callable, Mapping, Sequence
 
 from reconciler.model.metrics.metric_table import TASK_METRICS_MAX, TASKS_MAX
-from reconciler.model.observed import task_reports as taskwords
-from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.observed import task_reports, task_usage
 from reconciler.model.state import records
 
-Words = Mapping[str, taskwords.TaskMetrics]
+Words = Mapping[str, task_reports.TaskMetrics]
 NO_WORDS: Words = {}
-Uses = Mapping[str, taskuse.TaskUse]
+Uses = Mapping[str, task_usage.TaskUse]
 NO_USES: Uses = {}
 
 
@@ -52,7 +51,7 @@ def put(
             left = max(0, left - len(told.metrics))
 
 
-def _put_use(page: Callable[..., None], use: taskuse.TaskUse, who: tuple[str, ...]) -> None:
+def _put_use(page: Callable[..., None], use: task_usage.TaskUse, who: tuple[str, ...]) -> None:
     """Put what a task used when that was last sampled."""
     page("muster_task_processes", use.processes, *who)
     page("muster_task_cpu_seconds_total", use.cpu_s, *who)

@@ -8,9 +8,7 @@ than one already seen is refused by the agent.
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.observed import storage as staging
-from reconciler.model.observed import task_reports as taskwords
-from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.observed import storage, task_reports, task_usage
 from reconciler.model.observed.devices import GpuUsage
 from reconciler.model.observed.health_checks import Plan
 from reconciler.model.policy.drift_kinds import Remedy
@@ -61,8 +59,8 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     usage: NodeUsage | None = None
     gpu_usage: tuple[GpuUsage, ...] | None = None
     remedies: tuple[RemedyReport, ...] = ()
-    task_metrics: tuple[taskwords.TaskMetrics, ...] | None = None
-    task_use: tuple[taskuse.TaskUse, ...] | None = None
+    task_metrics: tuple[task_reports.TaskMetrics, ...] | None = None
+    task_use: tuple[task_usage.TaskUse, ...] | None = None
     follows: tuple[str, ...] = ()
     accepts_unrenewed: bool = False
 
@@ -101,11 +99,11 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     image: str = ""
     mounts: tuple[tuple[str, bool], ...] = ()
     secrets: tuple[tuple[str, str], ...] = ()
-    saves: taskwords.Rule | None = None
+    saves: task_reports.Rule | None = None
     image_timeout_s: float | None = None
     mps: bool = False
     volumes: tuple[str, ...] = ()
-    stage: staging.Plan = staging.Plan()
+    stage: storage.Plan = storage.Plan()
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -179,7 +177,7 @@ class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
     assignments: tuple[Assignment, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     checks: Plan | None = None
-    volumes: tuple[staging.WantedVolume, ...] = ()
+    volumes: tuple[storage.WantedVolume, ...] = ()
     mig: desired.MigPlan | None = None
     pool: str = ""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from reconciler.model.policy.drift_kinds import Drift, Remedy
-from reconciler.model.state import scheduler_state as recollections
+from reconciler.model.state import scheduler_state
 from reconciler.model.state.events import Event
 from reconciler.model.state.instance_records import Provision, Verb
 from reconciler.model.state.pending_reasons import Reason
@@ -147,7 +147,7 @@ class Outcome(msgspec.Struct, frozen=True):
     left_jobs: tuple[str, ...] = ()
     left_nodes: tuple[str, ...] = ()
     look_at: float | None = None
-    recollection: recollections.Recollection = recollections.NOTHING
+    recollection: scheduler_state.Recollection = scheduler_state.NOTHING
     expected: Mapping[str, ExpectedStart] | None = None
     next_order: int = 1
     wake_at: float | None = None

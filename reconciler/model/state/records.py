@@ -11,14 +11,12 @@ from typing import Literal
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.observed import devices
-from reconciler.model.observed import host_facts as hosts
+from reconciler.model.observed import devices, host_facts
 from reconciler.model.observed.health_checks import Flapping, Result
 from reconciler.model.observed.storage import VolumeState
 from reconciler.model.observed.task_reports import Saved
 from reconciler.model.policy.drift_kinds import Drift, Remedy
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import scheduler_state as recollections
+from reconciler.model.state import instance_records, scheduler_state
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import (
     ELEMENT_CODE,
@@ -28,7 +26,7 @@ from reconciler.model.state.states import (
     JobState,
     NodeState,
 )
-from reconciler.model.values import run_set as runs
+from reconciler.model.values import run_set
 from reconciler.model.values.resources import Resources
 
 
@@ -281,7 +279,7 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
     runs_as_root: bool = False
     gpu_driver: devices.GpuDriver | None = None
     foreign_gpu_processes: tuple[devices.GpuProcess, ...] = ()
-    host: hosts.Host | None = None
+    host: host_facts.Host | None = None
     isolation: Isolation | None = None
     checks: tuple[Result, ...] = ()
     volumes: tuple[VolumeState, ...] = ()
@@ -461,7 +459,7 @@ class Observed(msgspec.Struct, frozen=True):
     jobs: Mapping[str, JobRecord] = {}
     active: AbstractSet[str] = frozenset()
     watched: AbstractSet[str] = frozenset()
-    past_runs: runs.RunSet = msgspec.field(default_factory=runs.RunSet)
+    past_runs: run_set.RunSet = msgspec.field(default_factory=run_set.RunSet)
     look_at: float | None = 0.0
     attempts: Mapping[str, AttemptRecord] = {}
     nodes: Mapping[str, NodeRecord] = {}
@@ -470,13 +468,13 @@ class Observed(msgspec.Struct, frozen=True):
     answered: Mapping[str, float] = {}
     asked: tuple[OverrideRequest, ...] = ()
     overrides: tuple[Override, ...] = ()
-    provisions: Mapping[str, provisioning.Provision] = {}
-    provisioned: tuple[provisioning.Result, ...] = ()
+    provisions: Mapping[str, instance_records.Provision] = {}
+    provisioned: tuple[instance_records.Result, ...] = ()
     drift: tuple[Drift, ...] = ()
     remedies: tuple[Remedy, ...] = ()
     promised: Mapping[str, int] = {}
     standing: Standing | None = None
-    recollection: recollections.Recollection = recollections.NOTHING
+    recollection: scheduler_state.Recollection = scheduler_state.NOTHING
     leader_since: float = 0.0
     next_order: int = 1
     aside: Mapping[str, JobRecord] = {}

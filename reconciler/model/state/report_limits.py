@@ -10,9 +10,7 @@ import math
 
 import msgspec
 
-from reconciler.model.observed import devices
-from reconciler.model.observed import health_checks as checks
-from reconciler.model.observed import task_reports as taskwords
+from reconciler.model.observed import devices, health_checks, task_reports
 from reconciler.model.state import records
 from reconciler.model.values import quantities, resources
 
@@ -50,16 +48,16 @@ def inventory(told: records.Inventory) -> records.Inventory:
             _declarable(has.cpu_milli), _declarable(has.memory_bytes), _declarable(has.gpu_milli)
         ),
         gpus=tuple(gpus.values()),
-        checks=tuple(_check(one) for one in told.checks[: checks.RESULTS_MAX]),
+        checks=tuple(_check(one) for one in told.checks[: health_checks.RESULTS_MAX]),
     )
 
 
-def _check(told: checks.Result) -> checks.Result:
+def _check(told: health_checks.Result) -> health_checks.Result:
     """What a check printed goes into events, pages and terminals."""
     return msgspec.structs.replace(
         told,
-        name=taskwords.told_text(told.name, checks.NAME_CHARACTERS_MAX),
-        message=taskwords.told_text(told.message, checks.MESSAGE_CHARACTERS_MAX),
+        name=task_reports.told_text(told.name, health_checks.NAME_CHARACTERS_MAX),
+        message=task_reports.told_text(told.message, health_checks.MESSAGE_CHARACTERS_MAX),
     )
 
 

@@ -10,17 +10,17 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.core.safety import structure_diff as structural
+from reconciler.core.safety import structure_diff
 from reconciler.desired.authorize import provenance
 from reconciler.desired.git import source
-from reconciler.desired.normalise import job_defaults as normalise
+from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
 
 #: The most that is listed of one revision: commits, labels of objects, problems.
 LISTED_MAX = 50
 _TEXT_MAX = 1000
 #: What is in force before the first revision.
-NOTHING = desired.Desired(structure=normalise.EMPTY.structure)
+NOTHING = desired.Desired(structure=job_defaults.EMPTY.structure)
 
 
 class CommitEntry(msgspec.Struct, frozen=True):
@@ -161,7 +161,7 @@ def withdrawing(entry: Entry, numbers: Sequence[int]) -> Entry:
 def _marks(before: desired.Desired, after: desired.Desired) -> Iterator[str]:
     """Objects that are other than before, with what happened to them in front."""
     if before.structure is not after.structure:
-        for label, (old, new) in structural.differences(before.structure, after.structure):
+        for label, (old, new) in structure_diff.differences(before.structure, after.structure):
             # of the queue that is there without a document, the first document is new
             added = old is None or before is NOTHING
             yield f"{'+' if added else '-' if new is None else '~'} {label}"

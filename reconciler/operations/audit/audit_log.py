@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from reconciler.operations.audit import audit_entries as auditing
+from reconciler.operations.audit import audit_entries
 
 FILE = "audit.jsonl"
 #: From this size on the file is put aside.
@@ -36,7 +36,7 @@ class Line(msgspec.Struct, frozen=True):
 
     number: int
     previous: str
-    entry: auditing.Entry
+    entry: audit_entries.Entry
     hash: str = ""
 
 
@@ -82,7 +82,7 @@ class Log:
         digits = "[0-9]" * _NUMBER_DIGITS
         return sorted(self.path.parent.glob(f"{self.path.stem}-{digits}{self.path.suffix}"))
 
-    def append(self, entry: auditing.Entry, *, part_s: float | None = None) -> Line:
+    def append(self, entry: audit_entries.Entry, *, part_s: float | None = None) -> Line:
         """Add an entry; it is on disk when this returns.
 
         Args:
@@ -117,7 +117,7 @@ class Log:
                 os.close(descriptor)
         return line
 
-    def _is_full(self, descriptor: int, entry: auditing.Entry, part_s: float | None) -> bool:
+    def _is_full(self, descriptor: int, entry: audit_entries.Entry, part_s: float | None) -> bool:
         """Whether an entry goes into the next file."""
         size = os.fstat(descriptor).st_size
         if size == 0 or entry.dropped is not msgspec.UNSET:
@@ -251,7 +251,7 @@ class Walk:
         #: The number and the hash of the last line before those that are there.
         self._gap: tuple[int, str] | None = None
         self._anchor: Line | None = None
-        self._newest: auditing.Dropped | None = None
+        self._newest: audit_entries.Dropped | None = None
         self._ends: dict[int, str] = {}
         self._wrong = ""
         #: The number of the first line, where it is one of those that were said to be gone.
@@ -330,7 +330,7 @@ class Walk:
             return self._wrong_with_drop(line.entry.at, line.entry.dropped)
         return ""
 
-    def _wrong_with_drop(self, at: float, told: auditing.Dropped) -> str:
+    def _wrong_with_drop(self, at: float, told: audit_entries.Dropped) -> str:
         """What can't be true of what a line says was dropped."""
         if not 1 <= told.begins <= told.first <= told.last <= self.number:
             return f"it says that lines {told.first} to {told.last} were dropped, which can't be"

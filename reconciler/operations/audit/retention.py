@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 
 from reconciler.model.values import quantities, times
-from reconciler.operations.audit import audit_entries as auditing
-from reconciler.operations.audit import audit_log as auditlog
+from reconciler.operations.audit import audit_entries, audit_log
 
 #: A file holds so large a part of the time that lines are kept, where it is not full before.
 PARTS = 10
@@ -21,8 +20,8 @@ PARTS = 10
 class _Part(msgspec.Struct, frozen=True):
     """A file that was put aside: its ends, and when the newest of its lines was written."""
 
-    first: auditlog.Line
-    last: auditlog.Line
+    first: audit_log.Line
+    last: audit_log.Line
     newest_at: float
 
 
@@ -31,7 +30,7 @@ def part_s(keep_s: float | None) -> float | None:
     return None if keep_s is None else keep_s / PARTS
 
 
-def drop(log: auditlog.Log, *, keep_s: int, now: float, revision: str) -> auditlog.Line | None:
+def drop(log: audit_log.Log, *, keep_s: int, now: float, revision: str) -> audit_log.Line | None:
     """Take the oldest file away if all that is in it is older than ``keep_s``.
 
     Args:
@@ -48,10 +47,10 @@ def drop(log: auditlog.Log, *, keep_s: int, now: float, revision: str) -> auditl
         ValueError: the file was tampered with, and stays.
     """
     parts = log.parts()
-    if not parts or next(auditlog.lines_backwards(log.path), None) is None:
+    if not parts or next(audit_log.lines_backwards(log.path), None) is None:
         return None
     oldest, before = parts[0], now - keep_s
-    if auditlog.newest_of(oldest).entry.at > before:
+    if audit_log.newest_of(oldest).entry.at > before:
         return None
     part = _verified(oldest, parts[1] if len(parts) > 1 else log.path)
     if part.newest_at > before:
@@ -60,7 +59,7 @@ def drop(log: auditlog.Log, *, keep_s: int, now: float, revision: str) -> auditl
     if told is None or _names(told) != (part.last.number, part.last.hash):
         told = log.append(_entry(log, part, keep_s=keep_s, now=now, revision=revision))
     oldest.unlink()
-    auditlog.sync_folder(log.path.parent)
+    audit_log.sync_folder(log.path.parent)
     return told
 
 
@@ -70,9 +69,9 @@ def _verified(path: Path, following: Path) -> _Part:
     Raises:
         ValueError: it is not.
     """
-    first = auditlog.oldest_of(path)
+    first = audit_log.oldest_of(path)
     last, newest_at = first, first.entry.at
-    walk = auditlog.Walk(first.number)
+    walk = audit_log.Walk(first.number)
     with path.open("rb") as file:
         for text in file:
             line = walk.step(text)
@@ -80,7 +79,7 @@ def _verified(path: Path, following: Path) -> _Part:
                 break
             last, newest_at = line, max(newest_at, line.entry.at)
     wrong = walk.verdict().wrong
-    beyond = auditlog.oldest_of(following)
+    beyond = audit_log.oldest_of(following)
     if not wrong and (beyond.number, beyond.previous) != (last.number + 1, last.hash):
         wrong = f"line {beyond.number} of {following.name} does not follow line {last.number}"
     if wrong:
@@ -92,14 +91,14 @@ def _verified(path: Path, following: Path) -> _Part:
 
 
 def _entry(
-    log: auditlog.Log, part: _Part, *, keep_s: int, now: float, revision: str
-) -> auditing.Entry:
+    log: audit_log.Log, part: _Part, *, keep_s: int, now: float, revision: str
+) -> audit_entries.Entry:
     """What tells that a file is gone."""
     first, last = part.first, part.last
     which = f"lines {first.number} to {last.number}"
     if first.number == last.number:
         which = f"line {last.number}"
-    dropped = auditing.Dropped(
+    dropped = audit_entries.Dropped(
         begins=_begins(log, first),
         first=first.number,
         last=last.number,
@@ -107,7 +106,7 @@ def _entry(
         newest_at=part.newest_at,
         keep_s=keep_s,
     )
-    return auditing.Entry(
+    return audit_entries.Entry(
         at=now,
         revision=revision,
         result="Dropped",
@@ -119,7 +118,7 @@ def _entry(
     )
 
 
-def _begins(log: auditlog.Log, first: auditlog.Line) -> int:
+def _begins(log: audit_log.Log, first: audit_log.Line) -> int:
     """From which line on the log is accounted for, where ``first`` is the oldest that is there."""
     if first.number == 1:
         return 1
@@ -130,7 +129,7 @@ def _begins(log: auditlog.Log, first: auditlog.Line) -> int:
     return first.number
 
 
-def _names(line: auditlog.Line) -> tuple[int, str] | None:
+def _names(line: audit_log.Line) -> tuple[int, str] | None:
     """The last line that a line says was dropped."""
     told = line.entry.dropped
     return None if told is msgspec.UNSET else (told.last, told.hash)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.operations.audit import audit_log as auditlog
+from reconciler.operations.audit import audit_log
 
 #: The exit status where the log can't be read; why is on stdout.
 UNREADABLE = 4
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     os.nice(5)
     try:
-        found = auditlog.Log(options.log).verify(options.first)
+        found = audit_log.Log(options.log).verify(options.first)
     except OSError as error:
         sys.stdout.write(f"the log can't be read: {error}")
         return UNREADABLE

@@ -9,10 +9,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from reconciler.changes import requests
-from reconciler.changes.clone import working_clone as clones
-from reconciler.operations.changes import remote_changes as submission
+from reconciler.changes.clone import working_clone
+from reconciler.operations.changes import remote_changes
 
-Verb = submission.ChangeVerb
+Verb = remote_changes.ChangeVerb
 _Asked = TypeVar("_Asked")
 
 DONE = {
@@ -138,7 +138,7 @@ LOCAL = "; committed in this clone, which pushes nowhere"
 READ_HERE = "; committed in this clone, which the controller reads"
 
 
-def said(name: str, outcome: clones.Outcome, message: str, already: str = UNCHANGED) -> Done:
+def said(name: str, outcome: working_clone.Outcome, message: str, already: str = UNCHANGED) -> Done:
     """What is said of a change that was made in a clone; ``already``: where it was so before."""
     if outcome.status == "unchanged":
         is_approval = outcome.commit is not None and not outcome.path

@@ -8,7 +8,7 @@ what was asked for happens before somebody lets it.
 from typing import Any
 
 from reconciler.core.safety import digests
-from reconciler.model.rules import review_findings as judgement
+from reconciler.model.rules import review_findings
 
 Json = Any
 
@@ -26,7 +26,7 @@ def revision(sync: Json, commit: str | None = None) -> str:
     if sync.get("sync") == "Unknown":
         return f"the controller can't read git now: {message}" if message else ""
     for problem in sync.get("problems") or ():
-        if problem["rule"] in judgement.WHOLE:
+        if problem["rule"] in review_findings.WHOLE:
             told = str(problem["message"])
             newest = sync.get("attemptedRevision")
             if newest and commit:
@@ -62,7 +62,7 @@ def approval(sync: Json, digest: str) -> str:
     if not held:
         return ""
     for problem in told.get("problems") or ():
-        if problem["rule"] == judgement.UNDECIDED and not problem["object"]:
+        if problem["rule"] == review_findings.UNDECIDED and not problem["object"]:
             return f"{digest} is held on: {problem['message']}"
     if digest in held or not _ends_more(held[0], digest):
         return (
@@ -86,7 +86,7 @@ def _ends_more(digest: str, than: str) -> bool:
 def emptied(sync: Json) -> str:
     """Why what brings nothing back does not apply: the newest revision leaves nothing there was."""
     for problem in (sync or {}).get("problems") or ():
-        if problem["rule"] == judgement.EMPTIED:
+        if problem["rule"] == review_findings.EMPTIED:
             return f"nor does what follows it: {problem['message']}"
     return ""
 

@@ -5,7 +5,7 @@ import re
 
 import msgspec
 
-from reconciler.changes import yaml_edit as edit
+from reconciler.changes import yaml_edit
 from reconciler.model.documents import fields
 
 #: How a problem of what was sent begins.
@@ -91,14 +91,14 @@ def owned(text: str, owner: str) -> str:
     What is no document of a job, or can't be edited, stays as it is: who checks the text says why.
     """
     try:
-        for document in edit.documents(text):
+        for document in yaml_edit.documents(text):
             if not isinstance(document, dict) or document.get("kind") != "Job":
                 continue
             name = (document.get("metadata") or {}).get("name")
             written = (document.get("spec") or {}).get("owner")
             if isinstance(name, str) and written in (None, ""):  # both say nobody
-                text = edit.set_fields(text, "Job", name, ((("spec", "owner"), owner),))
-    except (edit.EditError, AttributeError):
+                text = yaml_edit.set_fields(text, "Job", name, ((("spec", "owner"), owner),))
+    except (yaml_edit.EditError, AttributeError):
         return text
     return text
 

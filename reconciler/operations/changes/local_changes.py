@@ -12,34 +12,35 @@ from typing import Any
 
 import msgspec
 
-from reconciler.changes import requests
-from reconciler.changes import yaml_edit as edit
-from reconciler.changes.clone import working_clone as clones
-from reconciler.model.rules import review_findings as judgement
+from reconciler.changes import requests, yaml_edit
+from reconciler.changes.clone import working_clone
+from reconciler.model.rules import review_findings
 from reconciler.model.state import states
-from reconciler.operations.changes import change_requests as asked
-from reconciler.operations.changes import held_changes as withheld
-from reconciler.operations.changes import node_drain as draining
-from reconciler.operations.changes import previous_runs as ranbefore
-from reconciler.operations.changes import pusher, targets
-from reconciler.operations.changes import remote_changes as submission
-from reconciler.operations.changes import submission as submitting
-from reconciler.operations.changes import suspension as suspending
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.client import endpoints
+from reconciler.operations.changes import (
+    change_requests,
+    held_changes,
+    node_drain,
+    previous_runs,
+    pusher,
+    remote_changes,
+    submission,
+    suspension,
+    targets,
+)
+from reconciler.operations.client import api_client, endpoints
 from reconciler.operations.plan import revisions
-from reconciler.operations.validate import object_folders as places
+from reconciler.operations.validate import object_folders
 
-Verb = asked.Verb
-ChangeError = asked.ChangeError
-Submit = asked.Submit
-Act = asked.Act
-Drain = asked.Drain
-Change = asked.Change
-Done = asked.Done
-DONE = asked.DONE
-UNCHANGED = asked.UNCHANGED
-is_there = asked.is_there
+Verb = change_requests.Verb
+ChangeError = change_requests.ChangeError
+Submit = change_requests.Submit
+Act = change_requests.Act
+Drain = change_requests.Drain
+Change = change_requests.Change
+Done = change_requests.Done
+DONE = change_requests.DONE
+UNCHANGED = change_requests.UNCHANGED
+is_there = change_requests.is_there
 
 #: Verbs that change structure, which is held and refused by itself.
 STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
@@ -62,7 +63,7 @@ def find_target(
     """
     try:
         return targets.find(clone=clone, server=server, token_file=token_file, here=here)
-    except (clones.CloneError, endpoints.EndpointError) as error:
+    except (working_clone.CloneError, endpoints.EndpointError) as error:
         raise ChangeError(str(error)) from error
 
 
@@ -78,17 +79,17 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
     Raises:
         ChangeError: one was refused, and none was made.
     """
-    been: dict[str, ranbefore.Run] = {}
+    been: dict[str, previous_runs.Run] = {}
     if not dry_run and (to.clone is None or to.standing is not None):
-        been = ranbefore.ended(ranbefore.names_of(changes), to.endpoint)
+        been = previous_runs.ended(previous_runs.names_of(changes), to.endpoint)
     if to.clone is not None:
         return _judged(changes, _at_clone(changes, to.clone, to, dry_run=dry_run), to, been)
     if to.endpoint is None:
         raise ChangeError("no place to make the change")
     try:
-        with clients.Client(to.endpoint) as api:
+        with api_client.Client(to.endpoint) as api:
             done = _at_controller(changes, api, dry_run=dry_run)
-    except clients.ApiError as error:
+    except api_client.ApiError as error:
         if error.status != 404 or len(changes) > 1:
             raise _of_api(error) from error
         return [_left(changes[0], to.endpoint, error)]
@@ -98,7 +99,7 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
 
 
 def _judged(
-    changes: Sequence[Change], done: list[Done], to: Target, been: Mapping[str, ranbefore.Run]
+    changes: Sequence[Change], done: list[Done], to: Target, been: Mapping[str, previous_runs.Run]
 ) -> list[Done]:
     """What was done, with why it does not apply by itself where the controller says so.
 
@@ -107,32 +108,32 @@ def _judged(
     if not any(one.commit for one in done):
         return done
     verbs = {_verb(change) for change in changes}
-    told = to.standing if to.standing is not None else places.standing(to.endpoint)
+    told = to.standing if to.standing is not None else object_folders.standing(to.endpoint)
     branch = to.clone.pushes_to if to.clone else ""
     made = next(one.commit for one in reversed(done) if one.commit)
     learned = told
-    if told and not withheld.elsewhere(told, branch):
-        learned = places.learned(to.endpoint, to.clone, made, told)
+    if told and not held_changes.elsewhere(told, branch):
+        learned = object_folders.learned(to.endpoint, to.clone, made, told)
     is_read = learned is not told or (told or {}).get("attemptedRevision") == made
-    over = ranbefore.warnings(been, to.endpoint) if is_read else {}
+    over = previous_runs.warnings(been, to.endpoint) if is_read else {}
 
     def judged(one: Done) -> Done:
         more = (over[one.name],) if one.commit and one.name in over else ()
-        message = asked.placed(one.message, made, learned)
+        message = change_requests.placed(one.message, made, learned)
         one = msgspec.structs.replace(one, message=message, warnings=one.warnings + more)
         if verbs == {"approve"}:  # it is what lets a change apply, whatever else is held
             return _if_approved(one, learned if is_read else None)
-        why = withheld.elsewhere(told, branch)
-        why = why or withheld.revision(told, one.commit) or withheld.emptied(told)
+        why = held_changes.elsewhere(told, branch)
+        why = why or held_changes.revision(told, one.commit) or held_changes.emptied(told)
         if not why and is_read and not verbs & STRUCTURAL:
-            why = withheld.job(learned, one.name)
+            why = held_changes.job(learned, one.name)
         if not why and verbs & STRUCTURAL:
-            why = withheld.structure(learned)
+            why = held_changes.structure(learned)
         if not why or not one.commit:
             return one
         message = one.message
-        for verb in verbs & asked.WORDS.keys():
-            message = message.replace(asked.WORDS[verb], f"{verb} not applied yet", 1)
+        for verb in verbs & change_requests.WORDS.keys():
+            message = message.replace(change_requests.WORDS[verb], f"{verb} not applied yet", 1)
         refused = told is not None and told.get("sync") != "Unknown"
         return msgspec.structs.replace(one, message=message, withheld=why, refused=refused)
 
@@ -141,10 +142,10 @@ def _judged(
 
 def _if_approved(one: Done, learned: dict[str, Any] | None) -> Done:
     """An approval, with why it does not count where it has been read and the change is held on."""
-    why = withheld.approval(learned, one.name)
+    why = held_changes.approval(learned, one.name)
     if not why or not one.commit:
         return one
-    message = one.message.replace(asked.WORDS["approve"], "approval does not count", 1)
+    message = one.message.replace(change_requests.WORDS["approve"], "approval does not count", 1)
     return msgspec.structs.replace(one, message=message, withheld=why, refused=True)
 
 
@@ -152,8 +153,8 @@ def standing_of(commit: str, server: str | None, token_file: str | None) -> Done
     """A commit that was pushed by other means, with why it does not apply by itself."""
     told = None
     with contextlib.suppress(endpoints.EndpointError):
-        told = places.standing(endpoints.find(server, token_file, Path.cwd()))
-    why = withheld.revision(told, commit)
+        told = object_folders.standing(endpoints.find(server, token_file, Path.cwd()))
+    why = held_changes.revision(told, commit)
     refused = bool(why) and told is not None and told.get("sync") != "Unknown"
     return Done("", "", commit, withheld=why, refused=refused)
 
@@ -162,7 +163,7 @@ def _verb(change: Change) -> str:
     return "submit" if isinstance(change, Submit) else change.verb
 
 
-def _of_api(error: clients.ApiError) -> ChangeError:
+def _of_api(error: api_client.ApiError) -> ChangeError:
     return ChangeError(
         str(error),
         refused=error.refused,
@@ -171,7 +172,9 @@ def _of_api(error: clients.ApiError) -> ChangeError:
     )
 
 
-def _at_controller(changes: Sequence[Change], api: clients.Client, *, dry_run: bool) -> list[Done]:
+def _at_controller(
+    changes: Sequence[Change], api: api_client.Client, *, dry_run: bool
+) -> list[Done]:
     """One request for all; of texts each is tried by itself before, to be told its own lines."""
     texts = [one for one in changes if isinstance(one, Submit)]
     if not texts:
@@ -181,7 +184,7 @@ def _at_controller(changes: Sequence[Change], api: clients.Client, *, dry_run: b
         try:
             return _post(change.text, change.owner, path, told, api)
         except ChangeError as error:
-            error.problems = submitting.placed(change, change.text, error.problems)
+            error.problems = submission.placed(change, change.text, error.problems)
             raise
 
     def tried(change: Submit) -> list[Done]:
@@ -189,7 +192,7 @@ def _at_controller(changes: Sequence[Change], api: clients.Client, *, dry_run: b
         return sent(change, "/v1/dry-runs", "would be submitted")
 
     if dry_run or len(texts) > 1:
-        found = asked.each(texts, tried)
+        found = change_requests.each(texts, tried)
         if dry_run:
             return found
     if len(texts) == 1:
@@ -198,7 +201,7 @@ def _at_controller(changes: Sequence[Change], api: clients.Client, *, dry_run: b
     return _post(whole, texts[0].owner, "/v1/jobs", "submitted", api)
 
 
-def _post(text: str, owner: str | None, path: str, told: str, api: clients.Client) -> list[Done]:
+def _post(text: str, owner: str | None, path: str, told: str, api: api_client.Client) -> list[Done]:
     """What the controller answers to a text of jobs.
 
     Jobs that name no owner get it there: whom the token stands for, and ``owner`` where that is
@@ -207,12 +210,12 @@ def _post(text: str, owner: str | None, path: str, told: str, api: clients.Clien
     query = {"owner": owner} if owner else {}
     try:
         answer = api.post(path, content=text.encode(), kind="application/yaml", query=query)
-    except clients.ApiError as error:
+    except api_client.ApiError as error:
         raise _of_api(error) from error
     return [_done(item, told) for item in answer["items"]]
 
 
-def _act_at(changes: Sequence[Change], api: clients.Client, *, dry_run: bool) -> list[Done]:
+def _act_at(changes: Sequence[Change], api: api_client.Client, *, dry_run: bool) -> list[Done]:
     """What the controller answers to a verb with its subjects."""
     acts = [one for one in changes if not isinstance(one, Submit)]
     ((verb, reason),) = {(one.verb, one.reason) for one in acts}
@@ -234,7 +237,7 @@ def _done(item: dict[str, Any], message: str) -> Done:
 
 
 def _at_clone(
-    changes: Sequence[Change], clone: clones.Clone, target: Target, *, dry_run: bool
+    changes: Sequence[Change], clone: working_clone.Clone, target: Target, *, dry_run: bool
 ) -> list[Done]:
     """All in one push; what was committed is undone where one can't be."""
 
@@ -242,13 +245,13 @@ def _at_clone(
         return _in_clone(change, clone, target, dry_run=dry)
 
     if dry_run or len(changes) > 1:
-        found = asked.each(changes, functools.partial(carry, dry=True))
+        found = change_requests.each(changes, functools.partial(carry, dry=True))
         if dry_run:
             return found
     try:
         with clone.together() as push:
-            done = asked.each(changes, carry)
-    except clones.CloneError as error:
+            done = change_requests.each(changes, carry)
+    except working_clone.CloneError as error:
         raise ChangeError(str(error), unreachable=error.unreachable) from error
     told = {done[0].name: push.told} if done else {}  # once, however many they are
     return [
@@ -259,12 +262,14 @@ def _at_clone(
     ]
 
 
-def _in_clone(change: Change, clone: clones.Clone, target: Target, *, dry_run: bool) -> list[Done]:
+def _in_clone(
+    change: Change, clone: working_clone.Clone, target: Target, *, dry_run: bool
+) -> list[Done]:
     endpoint = target.endpoint
     try:
         if isinstance(change, Submit):
             standing = target.standing
-            return submitting.submit(change, clone, dry_run=dry_run, standing=standing)
+            return submission.submit(change, clone, dry_run=dry_run, standing=standing)
         if isinstance(change, Drain):
             return _drain(change, clone, dry_run=dry_run)
         if change.verb == "hold" and endpoint is not None:
@@ -272,22 +277,22 @@ def _in_clone(change: Change, clone: clones.Clone, target: Target, *, dry_run: b
         told = _told(change.verb, dry_run=dry_run)
         held_at = _held_at(change.name, target.standing)
         outcome = _act(change, clone, held_at=held_at, dry_run=dry_run)
-        already = requests.IS_HELD if change.verb == "hold" else asked.UNCHANGED
-        return [asked.said(change.name, outcome, told, already)]
-    except submission.InvalidError as error:
+        already = requests.IS_HELD if change.verb == "hold" else change_requests.UNCHANGED
+        return [change_requests.said(change.name, outcome, told, already)]
+    except remote_changes.InvalidError as error:
         problems = tuple(problem.text() for problem in error.problems)
         told = str(error)
         if isinstance(change, Submit):
-            problems = submitting.placed(change, submitting.owned(change), problems)
+            problems = submission.placed(change, submission.owned(change), problems)
             told = f"{change.place}: {told}" if change.place and not problems else told
-        refused = judgement.by_policy(problem.rule for problem in error.problems)
+        refused = review_findings.by_policy(problem.rule for problem in error.problems)
         raise ChangeError(told, refused=refused, problems=problems) from error
     except requests.ConflictError as error:
         raise ChangeError(str(error)) from error
-    except clones.MissingError as error:
+    except working_clone.MissingError as error:
         return [_left(change, endpoint, error)]
-    except (clones.CloneError, edit.EditError, revisions.RevisionError) as error:
-        unreachable = isinstance(error, clones.CloneError) and error.unreachable
+    except (working_clone.CloneError, yaml_edit.EditError, revisions.RevisionError) as error:
+        unreachable = isinstance(error, working_clone.CloneError) and error.unreachable
         raise ChangeError(str(error), unreachable=unreachable) from error
 
 
@@ -302,9 +307,9 @@ def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exceptio
     known = None
     if isinstance(change, Act) and endpoint is not None:
         try:
-            with clients.Client(endpoint, timeout_s=LOOK_S) as api:
+            with api_client.Client(endpoint, timeout_s=LOOK_S) as api:
                 known = api.get(f"/v1/jobs/{change.name}")["job"]
-        except (clients.ApiError, endpoints.EndpointError):
+        except (api_client.ApiError, endpoints.EndpointError):
             known = None  # a clone can be worked in without a controller
     if known is None or not known["removed"] or not isinstance(change, Act):
         raise ChangeError(str(missing)) from missing
@@ -325,13 +330,15 @@ def _told(verb: Verb, *, dry_run: bool) -> str:
     return "would run once more" if verb == "rerun" else f"would be {DONE[verb]}"
 
 
-def _require_unfinished(name: str, clone: clones.Clone, endpoint: endpoints.Endpoint) -> None:
+def _require_unfinished(
+    name: str, clone: working_clone.Clone, endpoint: endpoints.Endpoint
+) -> None:
     """Raise ChangeError where the run that the document asks for has ended, as far as is known."""
     run = pusher.run_of(clone.document("Job", name))
     try:
-        with clients.Client(endpoint, timeout_s=LOOK_S) as api:
+        with api_client.Client(endpoint, timeout_s=LOOK_S) as api:
             known = api.get(f"/v1/jobs/{name}")["job"]
-    except (clients.ApiError, endpoints.EndpointError):
+    except (api_client.ApiError, endpoints.EndpointError):
         return  # a clone can be worked in without a controller
     if known["run"] == run and known["state"] in states.FINISHED_JOB_STATES:
         last = pusher.LastRun(run, known["state"])
@@ -345,7 +352,9 @@ def _held_at(digest: str, told: Mapping[str, Any] | None) -> str:
     return str(told.get("attemptedRevision") or "") if is_held else ""
 
 
-def _act(change: Act, clone: clones.Clone, *, held_at: str = "", dry_run: bool) -> clones.Outcome:
+def _act(
+    change: Act, clone: working_clone.Clone, *, held_at: str = "", dry_run: bool
+) -> working_clone.Outcome:
     because = f": {change.reason}" if change.reason else ""
     name = change.name
     if change.verb == "approve":
@@ -356,12 +365,12 @@ def _act(change: Act, clone: clones.Clone, *, held_at: str = "", dry_run: bool) 
         message = f"Cancel Job/{name}{because}"
         try:
             return clone.remove("Job", name, message=message, dry_run=dry_run)
-        except clones.MissingError:
+        except working_clone.MissingError:
             if left := clone.left_behind(f"Cancel Job/{name}"):
                 return _pushed_again(clone, left, dry_run=dry_run)
             raise
     if change.verb in ("suspend", "resume"):
-        return suspending.put(clone, name, change.reason, verb=change.verb, dry_run=dry_run)
+        return suspension.put(clone, name, change.reason, verb=change.verb, dry_run=dry_run)
     fields: requests.Fields = pusher.RELEASE_FIELDS
     if change.verb == "rerun":
         if left := clone.left_behind(f"Rerun Job/{name}"):
@@ -373,21 +382,21 @@ def _act(change: Act, clone: clones.Clone, *, held_at: str = "", dry_run: bool) 
     return clone.set_fields("Job", name, fields, message=message, dry_run=dry_run)
 
 
-def _pushed_again(clone: clones.Clone, path: str, *, dry_run: bool) -> clones.Outcome:
+def _pushed_again(clone: working_clone.Clone, path: str, *, dry_run: bool) -> working_clone.Outcome:
     """What the same command has committed before, and could not push, is pushed now."""
     earlier = clone.not_pushed(path)
     if dry_run or earlier is None:
-        return clones.Outcome("rehearsed", path)
+        return working_clone.Outcome("rehearsed", path)
     return clone.push_again(earlier, path)
 
 
-def _drain(change: Drain, clone: clones.Clone, *, dry_run: bool) -> list[Done]:
+def _drain(change: Drain, clone: working_clone.Clone, *, dry_run: bool) -> list[Done]:
     """Drain and undrain: the overrides of the pools that declare the nodes."""
     because = f": {change.reason}" if change.reason else ""
     told, done = _told(change.verb, dry_run=dry_run), []
-    for one in draining.overrides(change.verb, change.nodes, change.reason, clone):
-        fields: requests.Fields = ((("spec", "overrides"), one.overrides or edit.REMOVED),)
-        message = f"{draining.subject(change.verb, one.nodes)}{because}"
+    for one in node_drain.overrides(change.verb, change.nodes, change.reason, clone):
+        fields: requests.Fields = ((("spec", "overrides"), one.overrides or yaml_edit.REMOVED),)
+        message = f"{node_drain.subject(change.verb, one.nodes)}{because}"
         outcome = clone.set_fields("NodePool", one.pool, fields, message=message, dry_run=dry_run)
-        done += [asked.said(node, outcome, told) for node in one.nodes]
+        done += [change_requests.said(node, outcome, told) for node in one.nodes]
     return done

@@ -9,10 +9,9 @@ from typing import Any, Literal
 import msgspec
 
 from reconciler.changes import requests
-from reconciler.changes.clone import working_clone as clones
+from reconciler.changes.clone import working_clone
 from reconciler.desired.apply import validate
-from reconciler.model.values import hostlists
-from reconciler.model.values import suggestions as nearest
+from reconciler.model.values import hostlists, suggestions
 from reconciler.operations.changes import pusher
 
 Verb = Literal["drain", "undrain"]
@@ -31,7 +30,9 @@ def subject(verb: Verb, nodes: Sequence[str]) -> str:
     return f"{verb.capitalize()} {hostlists.fold(nodes)}"
 
 
-def overrides(verb: Verb, nodes: Sequence[str], reason: str, clone: clones.Clone) -> list[Drained]:
+def overrides(
+    verb: Verb, nodes: Sequence[str], reason: str, clone: working_clone.Clone
+) -> list[Drained]:
     """What becomes of the pools that declare some nodes.
 
     Raises:
@@ -49,7 +50,7 @@ def overrides(verb: Verb, nodes: Sequence[str], reason: str, clone: clones.Clone
     ]
 
 
-def _pools_of(nodes: Sequence[str], clone: clones.Clone) -> dict[str, str]:
+def _pools_of(nodes: Sequence[str], clone: working_clone.Clone) -> dict[str, str]:
     """The pool of each node, in order; raises where one is in none.
 
     A mistake in a file refuses all structure, and says nothing of pools that stand in others.
@@ -69,13 +70,13 @@ def _pools_of(nodes: Sequence[str], clone: clones.Clone) -> dict[str, str]:
         )
     for node in nodes:
         if node not in pools:
-            hint = nearest.hint(node, pools)
+            hint = suggestions.hint(node, pools)
             raise requests.ConflictError(f"no pool in {clone.state} declares a node {node}{hint}")
     return {node: pools[node] for node in nodes}
 
 
 def _of_pool(
-    verb: Verb, pool: str, nodes: Sequence[str], reason: str, clone: clones.Clone
+    verb: Verb, pool: str, nodes: Sequence[str], reason: str, clone: working_clone.Clone
 ) -> list[dict[str, Any]]:
     """The overrides of a pool with those nodes drained, or no longer drained."""
     before = [dict(entry) for entry in pusher.overrides_of(clone.document("NodePool", pool))]

@@ -7,11 +7,10 @@ the controller knows, and only once it has read the commit: so it is asked befor
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
 
-from reconciler.changes import yaml_edit as edit
+from reconciler.changes import yaml_edit
 from reconciler.model.state import states
-from reconciler.operations.changes import change_requests as asked
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.client import endpoints
+from reconciler.operations.changes import change_requests
+from reconciler.operations.client import api_client, endpoints
 
 #: The most names of one submission that are asked after; of more none is.
 NAMES_MAX = 50
@@ -21,13 +20,15 @@ LOOK_S = 3.0
 Run = tuple[int, str, str]
 
 
-def names_of(changes: Sequence[asked.Change]) -> list[str]:
+def names_of(changes: Sequence[change_requests.Change]) -> list[str]:
     """Names of jobs that are submitted, as far as they can be read."""
     names: dict[str, None] = {}
     for change in changes:
-        if isinstance(change, asked.Submit):
-            with contextlib.suppress(edit.EditError, KeyError, TypeError):
-                written = [one["metadata"]["name"] for one in edit.documents(change.text) if one]
+        if isinstance(change, change_requests.Submit):
+            with contextlib.suppress(yaml_edit.EditError, KeyError, TypeError):
+                written = [
+                    one["metadata"]["name"] for one in yaml_edit.documents(change.text) if one
+                ]
                 names |= dict.fromkeys(one for one in written if isinstance(one, str))
     return list(names)
 
@@ -38,17 +39,17 @@ def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[s
     if endpoint is None or not names or len(names) > NAMES_MAX:
         return found
     try:
-        with clients.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
+        with api_client.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
             for name in names:
                 try:
                     job = api.get(f"/v1/jobs/{name}")["job"]
-                except clients.ApiError as error:
+                except api_client.ApiError as error:
                     if error.status == 404:
                         continue
                     raise
                 if job["state"] in states.FINISHED_JOB_STATES:
                     found[name] = (job["run"], job["submitted"], job["state"])
-    except (clients.ApiError, endpoints.EndpointError):
+    except (api_client.ApiError, endpoints.EndpointError):
         return {}  # who can't be asked warns of nothing
     return found
 

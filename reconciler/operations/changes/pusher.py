@@ -15,18 +15,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from reconciler.changes import requests
-from reconciler.changes import yaml_edit as edit
-from reconciler.changes.writer import commit_writer as writer
+from reconciler.changes import requests, yaml_edit
+from reconciler.changes.writer import commit_writer
 from reconciler.core.safety import digests
-from reconciler.desired.documents import object_changes as altered
-from reconciler.desired.documents import schema_errors as explain
+from reconciler.desired.documents import object_changes, schema_errors
 from reconciler.desired.git import source
-from reconciler.model.documents import job_spec as job_documents
-from reconciler.model.values import hostlists
-from reconciler.model.values import suggestions as nearest
-from reconciler.operations.changes import remote_changes as submission
-from reconciler.operations.changes import suspension as suspending
+from reconciler.model.documents import job_spec
+from reconciler.model.values import hostlists, suggestions
+from reconciler.operations.changes import remote_changes, suspension
 from reconciler.operations.changes.remote_changes import Result, SubmittedDocument
 
 _LOG = logging.getLogger(__name__)
@@ -48,7 +44,7 @@ LastRuns = Callable[[str], LastRun | None]
 HeldAt = Callable[[str], str]
 #: Tells why a change may not be made, by the documents that it acts upon; empty: it may. It is
 #: asked for at each push, so that what it goes by is what holds then.
-Judge = Callable[[SubmittedDocument, altered.Documents], str]
+Judge = Callable[[SubmittedDocument, object_changes.Documents], str]
 _Document = Mapping[str, Any]
 
 
@@ -59,7 +55,7 @@ class _Asked(NamedTuple):
     positions: tuple[int, ...]
 
 
-def _allow(_change: SubmittedDocument, _documents: altered.Documents) -> str:
+def _allow(_change: SubmittedDocument, _documents: object_changes.Documents) -> str:
     return ""
 
 
@@ -85,7 +81,7 @@ class GitPusher:
         *,
         signing_key: Path | None = None,
     ) -> None:
-        self._writer = writer.Writer(repository, signing_key=signing_key)
+        self._writer = commit_writer.Writer(repository, signing_key=signing_key)
         self._pools = pools
         self._last_runs = last_runs
         self._held_at = held_at
@@ -141,7 +137,7 @@ class GitPusher:
         return [], [
             msgspec.structs.replace(bad[position], name=change.name)
             if position in bad
-            else submission.withdrawn(change.name)
+            else remote_changes.withdrawn(change.name)
             for position, change in enumerate(group)
         ]
 
@@ -172,12 +168,12 @@ class GitPusher:
         """
         change = changes[0]
 
-        def permit(found: altered.Documents) -> str:
+        def permit(found: object_changes.Documents) -> str:
             if change.verb == "prune":
                 self._require_over(change.name, found)
             try:
                 return next((why for one in changes if (why := judge(one, found))), "")
-            except submission.UnavailableError as error:
+            except remote_changes.UnavailableError as error:
                 raise requests.UndecidedError(str(error)) from error
 
         try:
@@ -190,7 +186,7 @@ class GitPusher:
             return Result(change.name, 404, str(error))
         except requests.ConflictError as error:
             return Result(change.name, 400, str(error))
-        except submission.UnavailableError as error:
+        except remote_changes.UnavailableError as error:
             return Result(change.name, 503, str(error))
         except Exception:
             _LOG.exception("a change of %s can't be understood", change.name)
@@ -214,8 +210,8 @@ class GitPusher:
             # force: it stays, and so does the other, whose end keeps it from starting
             return requests.RemoveObject("Job", name, author, reason, subject, below, "alike")
         if change.verb in {"suspend", "resume"}:
-            kind, found = suspending.parse(name)
-            fields = suspending.fields(change.verb)
+            kind, found = suspension.parse(name)
+            fields = suspension.fields(change.verb)
             subject = f"{change.verb.capitalize()} {kind}/{found}".rstrip("/")
             return requests.EditObject(kind, found, fields, author, reason, subject)
         holding = change.verb == "hold"
@@ -249,7 +245,7 @@ class GitPusher:
             raise requests.ConflictError(f"job {name} has not ended: its file stays")
         return last
 
-    def _require_over(self, name: str, found: altered.Documents) -> None:
+    def _require_over(self, name: str, found: object_changes.Documents) -> None:
         """Refuse to take out what asks for another run than that which has ended.
 
         Raises:
@@ -258,7 +254,7 @@ class GitPusher:
         last = self._ended_run(name)
         for document in found:
             part = document.part
-            if not isinstance(part, job_documents.Job):
+            if not isinstance(part, job_spec.Job):
                 raise requests.ConflictError(f"{document.label} has a mistake")
             if part.spec.run != last.run:
                 told = f"it asks for run {part.spec.run}, and run {last.run} is what has ended"
@@ -277,7 +273,7 @@ class GitPusher:
         for pool, names in pools.items():
             if node in names:
                 return pool
-        hint = nearest.hint(node, (name for names in pools.values() for name in names))
+        hint = suggestions.hint(node, (name for names in pools.values() for name in names))
         raise requests.MissingError(f"no pool declares a node {node}{hint}")
 
     def _holding(self, name: str, reason: str) -> Callable[[_Document], requests.Fields]:
@@ -315,7 +311,7 @@ def _spec(document: _Document) -> Mapping[str, Any]:
 def _wrong(document: _Document, field: str, found: Any, expected: str) -> str:
     """That a field has to be mended before anything can be made of it."""
     label = f"{document['kind']}/{document['metadata']['name']}"
-    shown = explain.shown(found)
+    shown = schema_errors.shown(found)
     return f"{field} of {label}: found {shown}, expected {expected}: mend the document first"
 
 
@@ -347,14 +343,14 @@ def hold_fields(document: _Document, reason: str) -> requests.Fields:
         return ()
     return (
         (("spec", "suspend"), True),
-        (("spec", "suspendReason"), reason or edit.REMOVED),
+        (("spec", "suspendReason"), reason or yaml_edit.REMOVED),
     )
 
 
 #: What leaves the document of a job that is released.
 RELEASE_FIELDS: requests.Fields = (
-    (("spec", "suspend"), edit.REMOVED),
-    (("spec", "suspendReason"), edit.REMOVED),
+    (("spec", "suspend"), yaml_edit.REMOVED),
+    (("spec", "suspendReason"), yaml_edit.REMOVED),
 )
 
 
@@ -421,7 +417,7 @@ def _undraining(nodes: Sequence[str]) -> Callable[[_Document], requests.Fields]:
             if left:
                 made.append(((*path, "hosts"), hostlists.fold(left)))
             else:
-                made.append((path, edit.REMOVED))
+                made.append((path, yaml_edit.REMOVED))
         if idle := [node for node in nodes if node not in drained]:
             name = document["metadata"]["name"]
             what = f"node{'s' if len(idle) > 1 else ''} {hostlists.fold(idle)}"
@@ -463,7 +459,7 @@ _STATUS = {
     "undecided": 503,
     "refused": 400,
     "defect": 500,
-    "withdrawn": submission.WITHDRAWN,
+    "withdrawn": remote_changes.WITHDRAWN,
 }
 
 

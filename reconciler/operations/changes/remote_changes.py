@@ -16,11 +16,11 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from reconciler.desired.checks import submission_checks as submitted
-from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.checks import submission_checks
+from reconciler.desired.documents import document_reader
 from reconciler.model import desired
-from reconciler.model.documents import job_spec as job
-from reconciler.operations.changes import job_document as authoring
+from reconciler.model.documents import job_spec
+from reconciler.operations.changes import job_document
 
 _LOG = logging.getLogger(__name__)
 
@@ -149,8 +149,8 @@ def wrong_anywhere(text: str) -> tuple[str, ...]:
     What they name may be there.
     """
     data = text.encode()
-    judge = submitted.Judge(desired.Structure())
-    found = judge.problems("submission", data, documents.read(data), 0.0, "")
+    judge = submission_checks.Judge(desired.Structure())
+    found = judge.problems("submission", data, document_reader.read(data), 0.0, "")
     return tuple(
         one.text()
         for one in found
@@ -161,11 +161,11 @@ def wrong_anywhere(text: str) -> tuple[str, ...]:
 def read(
     text: str,
     identity: str,
-    judge: submitted.Judge | None = None,
+    judge: submission_checks.Judge | None = None,
     now: float = 0.0,
     owner: str = "",
     *,
-    known: submitted.Known | None = None,
+    known: submission_checks.Known | None = None,
     basis: str = "",
 ) -> list[SubmittedDocument]:
     """The jobs in a YAML or JSON text, checked each by itself.
@@ -183,9 +183,9 @@ def read(
         InvalidError: anything is wrong with any of them, or there is none.
     """
     data = text.encode()
-    file = documents.read(data)
+    file = document_reader.read(data)
     if judge is None:
-        problems = documents.problems("submission", data, file)
+        problems = document_reader.problems("submission", data, file)
     else:
         problems = judge.problems("submission", data, file, now, owner, known=known)
     errors = tuple(problem for problem in problems if problem.severity == "error")
@@ -196,14 +196,14 @@ def read(
         raise InvalidError(f"{many}; nothing was submitted{more}", errors)
     found: list[SubmittedDocument] = []
     for piece, one in _pieces(text, file):
-        if not isinstance(one.part, job.Job):
+        if not isinstance(one.part, job_spec.Job):
             raise InvalidError(
                 f"{one.label or 'a document'} is no Job; other kinds are changed by commits "
                 "to the repository"
             )
         whose, written = one.part.spec.owner or "", piece
         if owner and not whose:
-            whose, written = owner, authoring.owned(piece, owner)
+            whose, written = owner, job_document.owned(piece, owner)
             if written == piece:  # it would be nobody's, and count under no quota of a person
                 raise InvalidError(
                     f"{one.label}: its owner can't be written into it, as its text can't be "
@@ -232,7 +232,9 @@ def read(
     return found
 
 
-def _pieces(text: str, file: documents.File) -> Iterator[tuple[str, documents.Document]]:
+def _pieces(
+    text: str, file: document_reader.File
+) -> Iterator[tuple[str, document_reader.Document]]:
     """The text of each document by itself, with what stands in it.
 
     Raises:
@@ -245,7 +247,7 @@ def _pieces(text: str, file: documents.File) -> Iterator[tuple[str, documents.Do
     bounds = [0, *(start for start in starts if start > 0), len(text)]
     for start, end in itertools.pairwise(bounds):
         piece = _SEPARATOR.sub("", text[start:end], count=1).lstrip("\r\n")
-        inside = documents.read(piece.encode()).documents
+        inside = document_reader.read(piece.encode()).documents
         if len(inside) > 1:  # each would be committed with the others in its file
             raise InvalidError(
                 f"{inside[1].label or 'a document'} is not told apart from the one before it: end "

@@ -12,14 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.changes import push_result as pushing
-from reconciler.changes.clone import clone_lock as turns
-from reconciler.changes.clone import ignored_files as hidden
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.operations.plan import diff as differences
-from reconciler.operations.plan import revisions
-from reconciler.operations.validate import introduced as broughtby
+from reconciler.changes import push_result
+from reconciler.changes.clone import clone_lock, ignored_files
+from reconciler.desired.documents import document_reader
+from reconciler.desired.git import git_commands
+from reconciler.operations.plan import diff, revisions
+from reconciler.operations.validate import introduced
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -49,7 +47,7 @@ class Rollback(msgspec.Struct, frozen=True):
     drains: tuple[str, ...] = ()
 
     @property
-    def changes(self) -> tuple[differences.Change, ...]:
+    def changes(self) -> tuple[diff.Change, ...]:
         """The objects that differ, removals first."""
         return self.found.changes
 
@@ -77,7 +75,7 @@ def prepare(
         RollbackError: it can't be made.
     """
     try:
-        if gitobjects.run(clone, "status", "--porcelain", "--untracked-files=no").stdout:
+        if git_commands.run(clone, "status", "--porcelain", "--untracked-files=no").stdout:
             raise RollbackError(f"{clone} has changes that are not committed: commit or undo them")
         head, onto = _commit_of(clone, "HEAD"), _checked_out(clone)
         target = _commit_of(clone, revision)
@@ -86,20 +84,20 @@ def prepare(
             return None
         commit = _make(clone, head, target, paths, reason)
         base, along = _not_pushed(clone, head)
-    except gitobjects.GitError as error:
+    except git_commands.GitError as error:
         raise RollbackError(str(error)) from error
     try:
         found = revisions.compare(clone, sub_path, head, commit, live=live)
         whole = revisions.compare(clone, sub_path, base, commit, live=live) if along else found
     except revisions.RevisionError as error:
         raise RollbackError(str(error)) from error
-    before = {broughtby.identity(p) for p in found.base.status.problems}
+    before = {introduced.identity(p) for p in found.base.status.problems}
     touched = {f"{one.kind}/{one.name}" for one in found.changes}
     problems = [
         p.text()
         for p in found.head.status.problems
         if p.severity == "error"
-        and broughtby.identity(p) not in before
+        and introduced.identity(p) not in before
         # Jobs in force stay as they are, whatever an older policy would say of them.
         and (not p.object.startswith("Job/") or p.object in touched)
     ]
@@ -120,10 +118,10 @@ def _ended_drains(found: revisions.Comparison) -> Iterator[str]:
 def _not_pushed(clone: Path, head: str) -> tuple[str, tuple[str, ...]]:
     """The last commit that is pushed, and those behind it; ``head`` where nowhere is pushed to."""
     upstream = ("rev-parse", "--verify", "--quiet", "HEAD@{upstream}")
-    pushed = gitobjects.run(clone, *upstream, good=(0, 1, 128)).stdout.decode().strip()
-    common = gitobjects.run(clone, "merge-base", pushed or head, head, good=(0, 1)).stdout
+    pushed = git_commands.run(clone, *upstream, good=(0, 1, 128)).stdout.decode().strip()
+    common = git_commands.run(clone, "merge-base", pushed or head, head, good=(0, 1)).stdout
     base = common.decode().strip() or head
-    listed = gitobjects.run(clone, "log", "--format=%h %s", f"{base}..{head}").stdout
+    listed = git_commands.run(clone, "log", "--format=%h %s", f"{base}..{head}").stdout
     return base, tuple(listed.decode("utf-8", "replace").splitlines())
 
 
@@ -137,15 +135,15 @@ def publish(clone: Path, made: Rollback, branch: str = "") -> bool:
         RollbackError: somebody was faster, or git refuses.
     """
     try:
-        with turns.taken(gitobjects.git_folder(clone)):
+        with clone_lock.taken(git_commands.git_folder(clone)):
             return _published(clone, made, branch)
-    except gitobjects.GitError as error:
+    except git_commands.GitError as error:
         raise RollbackError(str(error)) from error
 
 
 def _published(clone: Path, made: Rollback, branch: str) -> bool:
     if branch:
-        gitobjects.run(clone, "branch", "--", branch, made.commit)
+        git_commands.run(clone, "branch", "--", branch, made.commit)
         remote, name = "origin", branch
     elif _checked_out(clone) != made.onto:
         raise RollbackError(
@@ -153,20 +151,20 @@ def _published(clone: Path, made: Rollback, branch: str) -> bool:
             "is no longer: nothing was changed; look again"
         )
     else:
-        in_the_way = hidden.added(clone, made.head, made.commit)
+        in_the_way = ignored_files.added(clone, made.head, made.commit)
         if in_the_way:
             raise RollbackError(
                 f"something that is not committed stands in {clone} in place of "
-                f"{hidden.named(in_the_way)}: commit it or move it away; nothing was changed"
+                f"{ignored_files.named(in_the_way)}: commit it or move it away; nothing was changed"
             )
-        turns.git(clone, "merge", "--quiet", "--ff-only", "--no-overwrite-ignore", made.commit)
-        upstream = gitobjects.run(
+        clone_lock.git(clone, "merge", "--quiet", "--ff-only", "--no-overwrite-ignore", made.commit)
+        upstream = git_commands.run(
             clone, "rev-parse", "--abbrev-ref", "HEAD@{upstream}", good=(0, 128)
         )
         remote, _, name = upstream.stdout.decode().strip().partition("/")
-    if not remote or not name or not gitobjects.run(clone, "remote").stdout.strip():
+    if not remote or not name or not git_commands.run(clone, "remote").stdout.strip():
         return False
-    why = pushing.push(clone, remote, made.commit, f"refs/heads/{name}")
+    why = push_result.push(clone, remote, made.commit, f"refs/heads/{name}")
     if why:
         raise RollbackError(
             f"it is committed here and not pushed, since somebody else pushed: {why}; "
@@ -177,13 +175,13 @@ def _published(clone: Path, made: Rollback, branch: str) -> bool:
 
 def _checked_out(clone: Path) -> str:
     """The branch; empty: there is none."""
-    said = gitobjects.run(clone, "symbolic-ref", "--quiet", "--short", "HEAD", good=(0, 1))
+    said = git_commands.run(clone, "symbolic-ref", "--quiet", "--short", "HEAD", good=(0, 1))
     return said.stdout.decode().strip()
 
 
 def _commit_of(clone: Path, revision: str) -> str:
     found = (
-        gitobjects.run(
+        git_commands.run(
             clone,
             "rev-parse",
             "--verify",
@@ -207,7 +205,7 @@ def _paths(
     arguments = ["diff", "--name-only", "--no-renames", "-z", head, target]
     if sub_path:
         arguments += ["--", f"{sub_path}/"]
-    listed = os.fsdecode(gitobjects.run(clone, *arguments).stdout).split("\0")
+    listed = os.fsdecode(git_commands.run(clone, *arguments).stdout).split("\0")
     found, unread = [], []
     for path in listed:
         if not path.endswith(_SUFFIXES):
@@ -226,24 +224,24 @@ def _paths(
     return found, unread
 
 
-def _read(clone: Path, commit: str, path: str) -> documents.File | None:
+def _read(clone: Path, commit: str, path: str) -> document_reader.File | None:
     """What a file holds in a commit; None where it is not there."""
-    shown = gitobjects.run(clone, "show", f"{commit}:{path}", good=(0, 128))
-    return None if shown.returncode else documents.read(shown.stdout)
+    shown = git_commands.run(clone, "show", f"{commit}:{path}", good=(0, 128))
+    return None if shown.returncode else document_reader.read(shown.stdout)
 
 
 def _make(clone: Path, head: str, target: str, paths: list[str], reason: str) -> str:
     """The commit, made beside the index and the work tree."""
     with tempfile.TemporaryDirectory(prefix="muster-") as folder:
         index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
-        gitobjects.run(clone, "read-tree", head, extra=index)
+        git_commands.run(clone, "read-tree", head, extra=index)
         for path in paths:
-            listed = gitobjects.run(clone, "ls-tree", "-z", target, "--", path).stdout
+            listed = git_commands.run(clone, "ls-tree", "-z", target, "--", path).stdout
             entry = os.fsdecode(listed).split("\0")[0]
             if entry:
                 mode, _, rest = entry.partition(" ")
                 blob = rest.partition(" ")[2].partition("\t")[0]
-                gitobjects.run(
+                git_commands.run(
                     clone,
                     "update-index",
                     "--add",
@@ -252,16 +250,18 @@ def _make(clone: Path, head: str, target: str, paths: list[str], reason: str) ->
                     extra=index,
                 )
             else:
-                gitobjects.run(clone, "update-index", "--force-remove", "--", path, extra=index)
-        tree = gitobjects.run(clone, "write-tree", extra=index).stdout.decode().strip()
+                git_commands.run(clone, "update-index", "--force-remove", "--", path, extra=index)
+        tree = git_commands.run(clone, "write-tree", extra=index).stdout.decode().strip()
     signed = (
-        gitobjects.run(clone, "config", "--type=bool", "--default=false", "--get", "commit.gpgsign")
+        git_commands.run(
+            clone, "config", "--type=bool", "--default=false", "--get", "commit.gpgsign"
+        )
         .stdout.decode()
         .strip()
     )
     subject = f"Roll back to {target[:12]}" + (f": {reason}" if reason else "")
     sign = ["-S"] if signed == "true" else []
-    made = gitobjects.run(clone, "commit-tree", *sign, "-p", head, "-m", subject, tree)
+    made = git_commands.run(clone, "commit-tree", *sign, "-p", head, "-m", subject, tree)
     return made.stdout.decode().strip()
 
 
@@ -271,8 +271,10 @@ def here(folder: Path) -> Path:
     Raises:
         RollbackError: there is none.
     """
-    with contextlib.suppress(gitobjects.GitError, OSError):
-        found = gitobjects.run(folder, "rev-parse", "--show-toplevel").stdout.decode().rstrip("\n")
+    with contextlib.suppress(git_commands.GitError, OSError):
+        found = (
+            git_commands.run(folder, "rev-parse", "--show-toplevel").stdout.decode().rstrip("\n")
+        )
         if found:
             return Path(found)
     raise RollbackError(

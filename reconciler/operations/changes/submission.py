@@ -7,14 +7,11 @@ from typing import Any
 
 import msgspec
 
-from reconciler.changes import yaml_edit as edit
-from reconciler.changes.clone import working_clone as clones
-from reconciler.desired.checks import submission_checks as submitted
-from reconciler.desired.documents import document_reader as documents
-from reconciler.operations.changes import change_requests as asked
-from reconciler.operations.changes import job_document as authoring
-from reconciler.operations.changes import remote_changes as submission
-from reconciler.operations.changes import targets
+from reconciler.changes import yaml_edit
+from reconciler.changes.clone import working_clone
+from reconciler.desired.checks import submission_checks
+from reconciler.desired.documents import document_reader
+from reconciler.operations.changes import change_requests, job_document, remote_changes, targets
 
 Json = Any
 
@@ -23,12 +20,12 @@ NAMES_MAX = 3
 
 
 def submit(
-    change: asked.Submit,
-    clone: clones.Clone,
+    change: change_requests.Submit,
+    clone: working_clone.Clone,
     *,
     dry_run: bool,
     standing: Mapping[str, Any] | None = None,
-) -> list[asked.Done]:
+) -> list[change_requests.Done]:
     """A commit for each job of a text that is not there as it is written in it.
 
     A file of the clone that holds the text, and that is not committed so, is committed itself.
@@ -38,64 +35,73 @@ def submit(
         ChangeError, CloneError, InvalidError: it can't be done.
     """
     structure, unchecked = targets.structure_of(clone, standing)
-    judge = None if structure is None else submitted.Judge(structure)
+    judge = None if structure is None else submission_checks.Judge(structure)
 
     def known(names: Sequence[str]) -> list[str]:
         return [name for name in names if clone.find("Job", name) is not None]
 
     basis = "; ".join(unchecked)
-    jobs = submission.read(owned(change), "", judge, time.time(), known=known, basis=basis)
+    jobs = remote_changes.read(owned(change), "", judge, time.time(), known=known, basis=basis)
     told = "would be submitted" if dry_run else "submitted"
     in_hand = clone.in_hand(Path(change.place)) if change.place else None
     if in_hand is not None:
         whole = _submit_file(change, in_hand, jobs, clone, dry_run=dry_run)
         return [_said(one, whole, told, unchecked) for one in jobs]
-    written = {one["metadata"]["name"]: one for one in edit.documents(change.text) if one}
+    written = {one["metadata"]["name"]: one for one in yaml_edit.documents(change.text) if one}
 
-    def put(one: submission.SubmittedDocument) -> list[asked.Done]:
+    def put(one: remote_changes.SubmittedDocument) -> list[change_requests.Done]:
         try:
             path = _stands(one, written[one.name], clone)
             earlier = clone.not_pushed(path) if path and not dry_run else None
             if path and earlier is None:
-                return [asked.Done(one.name, asked.UNCHANGED, warnings=one.warnings)]
+                return [
+                    change_requests.Done(one.name, change_requests.UNCHANGED, warnings=one.warnings)
+                ]
             message = f"Submit Job/{one.name}"
             outcome = (
                 clone.add_job(one.text, one.name, message=message, dry_run=dry_run)
                 if earlier is None
                 else clone.push_again(earlier, path)
             )
-        except clones.CloneError as error:
-            raise asked.ChangeError(str(error), unreachable=error.unreachable) from error
+        except working_clone.CloneError as error:
+            raise change_requests.ChangeError(str(error), unreachable=error.unreachable) from error
         return [_said(one, outcome, told, unchecked)]
 
-    return asked.each(jobs, put)
+    return change_requests.each(jobs, put)
 
 
 def _said(
-    job: submission.SubmittedDocument, outcome: clones.Outcome, told: str, more: tuple[str, ...]
-) -> asked.Done:
-    done = asked.said(job.name, outcome, told)
+    job: remote_changes.SubmittedDocument,
+    outcome: working_clone.Outcome,
+    told: str,
+    more: tuple[str, ...],
+) -> change_requests.Done:
+    done = change_requests.said(job.name, outcome, told)
     return msgspec.structs.replace(done, warnings=(*job.warnings, *more))
 
 
 def _submit_file(
-    change: asked.Submit,
+    change: change_requests.Submit,
     path: str,
-    jobs: list[submission.SubmittedDocument],
-    clone: clones.Clone,
+    jobs: list[remote_changes.SubmittedDocument],
+    clone: working_clone.Clone,
     *,
     dry_run: bool,
-) -> clones.Outcome:
+) -> working_clone.Outcome:
     """Commit a file of the clone as somebody has written it there."""
     for one in jobs:
         present = clone.find("Job", one.name)
         if present not in (None, path):
-            raise asked.ChangeError(f"another job of the name {one.name} stands in {present}")
+            raise change_requests.ChangeError(
+                f"another job of the name {one.name} stands in {present}"
+            )
     before = clone.committed(path)
     kept = {f"Job/{one.name}" for one in jobs}
-    lost = [one.label for one in documents.read(before or b"").documents if one.label not in kept]
+    lost = [
+        one.label for one in document_reader.read(before or b"").documents if one.label not in kept
+    ]
     if lost:
-        raise asked.ChangeError(
+        raise change_requests.ChangeError(
             f"{path} as it is committed holds {lost[0]} as well, which a submission takes from "
             "nobody: commit the file by hand, or put it back"
         )
@@ -105,12 +111,14 @@ def _submit_file(
     return clone.commit_file(path, text, f"Submit {shown}", read=change.text, dry_run=dry_run)
 
 
-def owned(change: asked.Submit) -> str:
+def owned(change: change_requests.Submit) -> str:
     """The text that is committed: with an owner, where one is known."""
-    return authoring.owned(change.text, change.owner) if change.owner else change.text
+    return job_document.owned(change.text, change.owner) if change.owner else change.text
 
 
-def _stands(job: submission.SubmittedDocument, written: Json, clone: clones.Clone) -> str:
+def _stands(
+    job: remote_changes.SubmittedDocument, written: Json, clone: working_clone.Clone
+) -> str:
     """The file in which a job stands in the clone, committed, as written or with its owner.
 
     Empty where it stands nowhere so.
@@ -118,13 +126,13 @@ def _stands(job: submission.SubmittedDocument, written: Json, clone: clones.Clon
     path = clone.find("Job", job.name)
     if path is None:
         return ""
-    there = edit.documents(clone.text(path) or "")
-    if written not in there and edit.documents(job.text)[0] not in there:
+    there = yaml_edit.documents(clone.text(path) or "")
+    if written not in there and yaml_edit.documents(job.text)[0] not in there:
         return ""
     clone.require_committed(path)
     return path
 
 
-def placed(change: asked.Submit, read: str, problems: Sequence[str]) -> tuple[str, ...]:
+def placed(change: change_requests.Submit, read: str, problems: Sequence[str]) -> tuple[str, ...]:
     """What is wrong with a text, as it was ``read``, at the lines of the file somebody wrote."""
-    return tuple(authoring.placed(one, change.text, read, change.place) for one in problems)
+    return tuple(job_document.placed(one, change.text, read, change.place) for one in problems)

@@ -5,9 +5,8 @@ Jobs are held and released instead, which is the same field of theirs.
 
 from typing import Literal
 
-from reconciler.changes import requests
-from reconciler.changes import yaml_edit as edit
-from reconciler.changes.clone import working_clone as clones
+from reconciler.changes import requests, yaml_edit
+from reconciler.changes.clone import working_clone
 
 Verb = Literal["suspend", "resume"]
 _KINDS = {"cluster": "Cluster", "queue": "Queue"}
@@ -39,12 +38,12 @@ def canonical(subject: str) -> str:
 
 def fields(verb: str) -> requests.Fields:
     """What is to stand in the document."""
-    return ((("spec", "suspend"), True if verb == "suspend" else edit.REMOVED),)
+    return ((("spec", "suspend"), True if verb == "suspend" else yaml_edit.REMOVED),)
 
 
 def put(
-    clone: clones.Clone, subject: str, reason: str, *, verb: Verb, dry_run: bool = False
-) -> clones.Outcome:
+    clone: working_clone.Clone, subject: str, reason: str, *, verb: Verb, dry_run: bool = False
+) -> working_clone.Outcome:
     """Commit that something is suspended or not, and push.
 
     Raises:

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reconciler.changes.clone import working_clone as clones
+from reconciler.changes.clone import working_clone
 from reconciler.desired.apply import validate
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import git_commands
 from reconciler.model import desired
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.client import endpoints
-from reconciler.operations.validate import object_folders as places
+from reconciler.operations.client import api_client, endpoints
+from reconciler.operations.validate import object_folders
 
 
 class Target:
@@ -25,7 +24,7 @@ class Target:
     def __init__(
         self,
         *,
-        clone: clones.Clone | None = None,
+        clone: working_clone.Clone | None = None,
         endpoint: endpoints.Endpoint | None = None,
         standing: dict[str, Any] | None = None,
     ) -> None:
@@ -63,11 +62,11 @@ def find(*, clone: Path | None, server: str | None, token_file: str | None, here
         if clone is not None or endpoint is None or _has_identity(here):
             if clone is None and server is not None and endpoint is not None:
                 told: dict[str, Any] | None = _told(endpoint, here)
-                if not places.is_read(here, told or {}):
+                if not object_folders.is_read(here, told or {}):
                     return Target(endpoint=endpoint)
             else:
-                told = places.standing(endpoint)
-            found = places.clone_of(clone or here, endpoint, told)
+                told = object_folders.standing(endpoint)
+            found = object_folders.clone_of(clone or here, endpoint, told)
             return Target(clone=found, endpoint=endpoint, standing=told)
         return Target(endpoint=endpoint)  # who has no name in git has one at the controller
     return Target(endpoint=endpoints.find(server, token_file, here))
@@ -81,8 +80,8 @@ def _told(endpoint: endpoints.Endpoint, here: Path) -> dict[str, Any]:
             is one of that repository.
     """
     try:
-        return places.asked(endpoint)
-    except (clients.ApiError, endpoints.EndpointError) as error:
+        return object_folders.asked(endpoint)
+    except (api_client.ApiError, endpoints.EndpointError) as error:
         raise endpoints.EndpointError(
             f"nothing was changed: it can't be told whether the clone around {here} is one of what "
             f"the controller at {endpoint.url} reads ({error}); where it is, name it with --clone "
@@ -91,7 +90,7 @@ def _told(endpoint: endpoints.Endpoint, here: Path) -> dict[str, Any]:
 
 
 def structure_of(
-    clone: clones.Clone, standing: Mapping[str, Any] | None = None
+    clone: working_clone.Clone, standing: Mapping[str, Any] | None = None
 ) -> tuple[desired.Structure | None, tuple[str, ...]]:
     """What is committed in a clone beside jobs, and a warning where that is wrong.
 
@@ -116,11 +115,11 @@ def structure_of(
 def _is_desired_clone(here: Path) -> bool:
     """Whether ``here`` is in a work tree whose files, as committed, are desired state."""
     try:
-        top = gitobjects.run(here, "rev-parse", "--show-toplevel").stdout.decode().rstrip("\n")
-        found = gitobjects.run(
+        top = git_commands.run(here, "rev-parse", "--show-toplevel").stdout.decode().rstrip("\n")
+        found = git_commands.run(
             Path(top), "grep", "--quiet", "--fixed-strings", "apiVersion: muster/v1", "HEAD"
         )
-    except (gitobjects.GitError, OSError):
+    except (git_commands.GitError, OSError):
         return False
     return found.returncode == 0
 
@@ -128,7 +127,7 @@ def _is_desired_clone(here: Path) -> bool:
 def _has_identity(here: Path) -> bool:
     """Whether git knows in whose name a commit would be."""
     try:
-        gitobjects.run(here, "var", "GIT_AUTHOR_IDENT")
-    except (gitobjects.GitError, OSError):
+        git_commands.run(here, "var", "GIT_AUTHOR_IDENT")
+    except (git_commands.GitError, OSError):
         return False
     return True

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.rules import review_findings as judgement
+from reconciler.model.rules import review_findings
 from reconciler.operations.client import endpoints
 
 Json = Any
@@ -63,7 +63,7 @@ class ApiError(Exception):
     @property
     def refused(self) -> bool:
         """Whether safety, policy or access said no (exit code 3)."""
-        return self.status in (401, 403) or judgement.by_policy(self.rules)
+        return self.status in (401, 403) or review_findings.by_policy(self.rules)
 
 
 class Client:

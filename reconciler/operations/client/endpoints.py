@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import git_commands
 
 ENDPOINT_FILE = Path(".muster") / "endpoint.json"
 #: Addresses of loopback, written so that no two readers take them for different hosts.
@@ -152,7 +152,7 @@ def _is_tracked(path: Path) -> bool:
     done = subprocess.run(
         ["git", "ls-files", "--error-unmatch", "--", path.name],
         cwd=path.parent,
-        env=gitobjects.environment(),
+        env=git_commands.environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

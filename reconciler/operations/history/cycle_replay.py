@@ -9,10 +9,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from reconciler.core import cycle_journal as journal
+from reconciler.core import cycle_journal
 from reconciler.model.values import times
-from reconciler.store import Reader
-from reconciler.store import journal_entries as journals
+from reconciler.store import Reader, journal_entries
 
 
 class ReplayError(Exception):
@@ -30,7 +29,7 @@ class Replayed(msgspec.Struct, frozen=True):
     cycle: int
     step: int
     muster: str
-    call: journal.Cycle
+    call: cycle_journal.Cycle
 
 
 def replay(reader: Reader, *, cycle: int | None = None, at: float | None = None) -> Replayed:
@@ -46,7 +45,7 @@ def replay(reader: Reader, *, cycle: int | None = None, at: float | None = None)
         StoreError: the store can't be read.
     """
     if cycle is not None:
-        entry = journals.entry(reader, cycle)
+        entry = journal_entries.entry(reader, cycle)
         if entry is None:
             raise ReplayError(f"the journal holds no cycle {cycle}{_reach(reader)}")
         step = None
@@ -73,22 +72,22 @@ def replay_all(reader: Reader) -> Iterator[Replayed]:
         ReplayError: an entry is missing between two others.
         StoreError: the store can't be read.
     """
-    places = journals.snapshots(reader)
+    places = journal_entries.snapshots(reader)
     for number, (epoch, cycle) in enumerate(places):
         following = places[number + 1] if number + 1 < len(places) else None
         last = following[1] - 1 if following is not None and following[0] == epoch else None
-        yield from _calls(reader, journals.Place(epoch, cycle), last)
+        yield from _calls(reader, journal_entries.Place(epoch, cycle), last)
 
 
-def _entry_at(reader: Reader, at: float) -> tuple[journals.Entry, int | None]:
+def _entry_at(reader: Reader, at: float) -> tuple[journal_entries.Entry, int | None]:
     """The entry and the step of the last call at or before a moment; None: its last step."""
-    across = journals.entry_across(reader, at)
+    across = journal_entries.entry_across(reader, at)
     if across is not None and across.replayable:
         inputs = _inputs(across)
         before = [step for step, one in enumerate(inputs) if one.now <= at]
         if before:
             return across, before[-1]
-    through = journals.entry_through(reader, at)
+    through = journal_entries.entry_through(reader, at)
     if through is None:
         raise ReplayError(
             f"{times.format_time(at)} is before everything that the journal holds{_reach(reader)}"
@@ -96,7 +95,7 @@ def _entry_at(reader: Reader, at: float) -> tuple[journals.Entry, int | None]:
     return through, None
 
 
-def _through(reader: Reader, entry: journals.Entry) -> Iterator[Replayed]:
+def _through(reader: Reader, entry: journal_entries.Entry) -> Iterator[Replayed]:
     """The calls from the nearest snapshot to the end of an entry."""
     which = f"cycle {entry.cycle}, of {times.format_time(entry.at)},"
     if not entry.replayable:
@@ -104,7 +103,7 @@ def _through(reader: Reader, entry: journals.Entry) -> Iterator[Replayed]:
             f"{which} is from before this could be replayed: an earlier version of Muster "
             f"journalled it without the desired state{_reach(reader)}"
         )
-    start = journals.snapshot_place(reader, entry)
+    start = journal_entries.snapshot_place(reader, entry)
     if start is None:
         raise ReplayError(
             f"{which} can't be replayed: the snapshot that it starts from was not kept"
@@ -113,19 +112,19 @@ def _through(reader: Reader, entry: journals.Entry) -> Iterator[Replayed]:
     yield from _calls(reader, start, entry.cycle)
 
 
-def _calls(reader: Reader, start: journals.Place, last: int | None) -> Iterator[Replayed]:
+def _calls(reader: Reader, start: journal_entries.Place, last: int | None) -> Iterator[Replayed]:
     """The calls from a snapshot through a cycle, or through all that its leader journalled."""
-    body = journals.snapshot(reader, start)
+    body = journal_entries.snapshot(reader, start)
     if body is None:
         raise ReplayError(_missing(start.cycle))
     try:
-        replaying = journal.Replay(body)
+        replaying = cycle_journal.Replay(body)
     except msgspec.DecodeError as error:
         raise ReplayError(
             f"the snapshot of cycle {start.cycle} can't be read by this version of Muster ({error})"
         ) from None
     expected = start.cycle
-    for entry in journals.entries(reader, start.epoch, start.cycle, last):
+    for entry in journal_entries.entries(reader, start.epoch, start.cycle, last):
         if entry.cycle != expected:
             raise ReplayError(_missing(expected))
         expected += 1
@@ -133,9 +132,9 @@ def _calls(reader: Reader, start: journals.Place, last: int | None) -> Iterator[
             yield Replayed(start.epoch, entry.cycle, step, replaying.muster, call)
 
 
-def _inputs(entry: journals.Entry) -> tuple[journal.Input, ...]:
+def _inputs(entry: journal_entries.Entry) -> tuple[cycle_journal.Input, ...]:
     try:
-        return journal.unpack_inputs(entry.body)
+        return cycle_journal.unpack_inputs(entry.body)
     except msgspec.DecodeError as error:
         raise ReplayError(
             f"the journal of cycle {entry.cycle} can't be read by this version of Muster ({error})"
@@ -148,7 +147,7 @@ def _missing(cycle: int) -> str:
 
 def _reach(reader: Reader) -> str:
     """How far back a replay can go, as the end of a sentence."""
-    oldest = journals.oldest(reader)
+    oldest = journal_entries.oldest(reader)
     if oldest is None:
         return "; it holds nothing that can be replayed"
     return (

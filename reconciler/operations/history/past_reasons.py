@@ -13,20 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from reconciler.core import cycle_journal as journal
-from reconciler.core import observed_state as memories
+from reconciler.core import cycle_journal, observed_state
 from reconciler.core.nodes import health
 from reconciler.model import desired
-from reconciler.model.rules import quota_limits as capped
+from reconciler.model.rules import quota_limits
 from reconciler.model.state import outcome, records
 from reconciler.model.state.pending_reasons import ReasonCode, in_vain
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import quantities, times
 from reconciler.model.values.resources import Resources
-from reconciler.operations.history import cycle_replay as replaying
-from reconciler.operations.views import job_views as views
-from reconciler.operations.views import json_format as viewforms
-from reconciler.operations.views import view_types as viewtypes
+from reconciler.operations.history import cycle_replay
+from reconciler.operations.views import job_views, json_format, view_types
 from reconciler.store import Reader, StoreError
 
 #: Exit codes of the process; what is printed is an ``Explained`` or a sentence that says why not.
@@ -46,7 +43,7 @@ class UnknownJobError(Exception):
     """There was no job of that name then."""
 
 
-class Replayed(viewforms.View, frozen=True):
+class Replayed(json_format.View, frozen=True):
     """Which cycle an answer about the past is taken from.
 
     ``asked`` is the moment that was asked for, ``decided`` that of the cycle. ``revision`` is the
@@ -64,14 +61,14 @@ class Replayed(viewforms.View, frozen=True):
     disagreements: list[str]
 
 
-class Borrower(viewforms.View, frozen=True):
+class Borrower(json_format.View, frozen=True):
     """A queue that holds more than is guaranteed to it; ``over`` says how much more."""
 
     name: str
-    over: viewtypes.AmountsView
+    over: view_types.AmountsView
 
 
-class SilentNode(viewforms.View, frozen=True):
+class SilentNode(json_format.View, frozen=True):
     """A node that has tasks of the job and that nobody hears of.
 
     ``lastHeard`` is null where it was never heard of; ``givenUp`` is when its tasks are started
@@ -87,19 +84,19 @@ class SilentNode(viewforms.View, frozen=True):
     endless: int
 
 
-class Explained(viewforms.View, frozen=True):
+class Explained(json_format.View, frozen=True):
     """A job at a moment, with its queue then and what had happened until then."""
 
-    job: viewtypes.JobView
-    queue: viewtypes.QueueView | None
-    events: list[viewtypes.EventView]
+    job: view_types.JobView
+    queue: view_types.QueueView | None
+    events: list[view_types.EventView]
     replayed: Replayed
     borrowers: list[Borrower] = []
     not_reclaimed: str = ""
     silent: list[SilentNode] = []
 
 
-def not_reclaimed(spec: desired.Job, view: viewtypes.JobView, queues: Sequence[Usage]) -> str:
+def not_reclaimed(spec: desired.Job, view: view_types.JobView, queues: Sequence[Usage]) -> str:
     """Why no other queue gives back what it borrowed so that a job has room; empty: not for this.
 
     A queue takes from others as far as its fair share goes, and with the job it would be above it.
@@ -114,7 +111,7 @@ def not_reclaimed(spec: desired.Job, view: viewtypes.JobView, queues: Sequence[U
     for resource in (2, 0, 1):  # GPUs first
         due, has, more = own.fair_share[resource], own.allocated[resource], asked[resource]
         if due is not None and more and has + more > due:
-            text, much = _FORMATS[resource], capped.amount_of(resource, more)
+            text, much = _FORMATS[resource], quota_limits.amount_of(resource, more)
             return (
                 f"No queue gives work back for it: with {much} more queue {own.name} "
                 f"would have {text(has + more)}, over its fair share of {text(due)}."
@@ -142,7 +139,7 @@ def borrowers(queues: Sequence[outcome.QueueUsage], own: str, most: int = 5) -> 
         cpu, _, gpu = more = [max(0, has - due) for has, due in zip(held, dues, strict=True)]
         if gpu or cpu:
             over.append((-gpu, -cpu, queue.name, more))
-    return [Borrower(name, views.vector(more)) for _, _, name, more in sorted(over)[:most]]
+    return [Borrower(name, job_views.vector(more)) for _, _, name, more in sorted(over)[:most]]
 
 
 def silent(
@@ -185,9 +182,9 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
         UnknownJobError: there was no such job.
         StoreError: the store can't be read.
     """
-    found = replaying.replay(reader, at=at)
+    found = cycle_replay.replay(reader, at=at)
     call = found.call
-    after = memories.Memory.as_of(call.observed)
+    after = observed_state.Memory.as_of(call.observed)
     after.absorb(call.result)
     status = call.wanted.status
     found_job = _job(reader, name, after, call)
@@ -202,8 +199,8 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
     happened = reader.events(job=name, until=call.now, limit=limit)
     return Explained(
         job=shown,
-        queue=None if queue is None else views.queue_view(queue),
-        events=[views.event_view(event) for event in happened],
+        queue=None if queue is None else job_views.queue_view(queue),
+        events=[job_views.event_view(event) for event in happened],
         borrowers=borrowers(call.told.queues, shown.queue) if shown.reasons else [],
         not_reclaimed=not_reclaimed(spec, shown, call.told.queues) if spec else "",
         silent=silent((one for one in after.attempts.values() if one.job == name), after.nodes),
@@ -221,21 +218,21 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
 
 
 def _job(
-    reader: Reader, name: str, then: memories.Memory, call: journal.Cycle
-) -> tuple[viewtypes.JobView, desired.Job | None] | None:
+    reader: Reader, name: str, then: observed_state.Memory, call: cycle_journal.Cycle
+) -> tuple[view_types.JobView, desired.Job | None] | None:
     """The job as the records have it, as git had it where it could never run, or as it ended."""
     wanted, now = call.wanted, call.now
     record = then.jobs.get(name)
     if record is None and name in wanted.refused:
         checked_at = wanted.status.checked_at or now
-        return views.refused_view(name, wanted.refused[name], checked_at), None
+        return job_views.refused_view(name, wanted.refused[name], checked_at), None
     if record is None:
         # it may have left the memory before, and come again since; its end is its end
         record = reader.job(name, ended_by=now)
         if record is None:
             return None
     tries = _attempts(reader, record, then, now)
-    view = views.job_view(
+    view = job_views.job_view(
         record,
         attempts=tries,
         running=sum(one.state is AttemptState.RUNNING for one in tries),
@@ -247,14 +244,14 @@ def _job(
 
 
 def _attempts(
-    reader: Reader, job: records.JobRecord, then: memories.Memory, now: float
+    reader: Reader, job: records.JobRecord, then: observed_state.Memory, now: float
 ) -> list[records.AttemptRecord]:
     """The attempts of that moment: those under way as they were, those concluded as they are."""
     under_way = [attempt for attempt in then.attempts.values() if attempt.job_key == job.key]
     known = {attempt.id for attempt in under_way}
     concluded = [
         attempt
-        for attempt in reader.attempts(job.name, job.spec.run, limit=views.ATTEMPTS_IN_JOB)
+        for attempt in reader.attempts(job.name, job.spec.run, limit=job_views.ATTEMPTS_IN_JOB)
         if attempt.job_key == job.key
         and attempt.id not in known
         and attempt.state is AttemptState.ENDED
@@ -263,10 +260,10 @@ def _attempts(
     ]
     found = under_way + concluded
     found.sort(key=lambda a: (a.element, a.try_number, a.group, a.index))
-    return found[: views.ATTEMPTS_IN_JOB]
+    return found[: job_views.ATTEMPTS_IN_JOB]
 
 
-def _place(job: records.JobRecord, then: memories.Memory) -> int | None:
+def _place(job: records.JobRecord, then: observed_state.Memory) -> int | None:
     """The place in the queue, in the order of ``Reader.places``."""
     if job.state is not JobState.PENDING or _in_vain(job, then):
         return None
@@ -284,7 +281,7 @@ def _place(job: records.JobRecord, then: memories.Memory) -> int | None:
     )
 
 
-def _in_vain(job: records.JobRecord, then: memories.Memory) -> bool:
+def _in_vain(job: records.JobRecord, then: observed_state.Memory) -> bool:
     return in_vain(then.reasons.get(job.reason_key, ()))
 
 
@@ -301,7 +298,7 @@ def main() -> int:
     try:
         with contextlib.closing(Reader.open(given.store)) as reader:
             told = explain(reader, given.job, given.at, given.limit)
-    except (replaying.ReplayError, UnknownJobError) as error:
+    except (cycle_replay.ReplayError, UnknownJobError) as error:
         sys.stdout.write(str(error))
         return NOTHING_THERE
     except StoreError as error:

@@ -15,15 +15,12 @@ from typing import Any
 
 from agents import virtual
 from agents.host import processes
-from agents.isolation import network_namespaces as networks
-from reconciler.desired.git import git_commands as gitobjects
+from agents.isolation import network_namespaces
+from reconciler.desired.git import git_commands
 from reconciler.model import desired
 from reconciler.model.values import quantities
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.client import endpoints
-from reconciler.operations.local import local_controller as localcontroller
-from reconciler.operations.local import local_nodes as localnodes
-from reconciler.operations.local import log_files as logfiles
+from reconciler.operations.client import api_client, endpoints
+from reconciler.operations.local import local_controller, local_nodes, log_files
 
 #: How long a controller may take until it answers.
 READY_S_MAX = 60.0
@@ -100,11 +97,11 @@ def require_repository(address: str) -> None:
     if Path(address).is_file():
         return  # a bundle
     try:
-        gitobjects.git_folder(Path(address))
-    except gitobjects.GitError as error:
+        git_commands.git_folder(Path(address))
+    except git_commands.GitError as error:
         try:
-            found = gitobjects.run(Path(address), "rev-parse", "--show-toplevel").stdout
-        except gitobjects.GitError:
+            found = git_commands.run(Path(address), "rev-parse", "--show-toplevel").stdout
+        except git_commands.GitError:
             found = b""
         top = found.decode(errors="replace").strip()
         if top and Path(top) != Path(address).resolve():
@@ -156,7 +153,7 @@ class LocalCluster:
         secrets: Path | None = None,
         notify_secrets: Path | None = None,
         log_format: str = "readable",
-        controller_module: str = localcontroller.MODULE,
+        controller_module: str = local_controller.MODULE,
     ) -> None:
         self.signing_key = signing_key
         self.provisioners = provisioners
@@ -177,14 +174,14 @@ class LocalCluster:
         #: The network of the nodes; None: they share that of the machine, and why where it was
         #: asked for.
         self.not_isolated = ""
-        self.network = networks.Network(self.state) if isolate else None
-        self._controller = localcontroller.ControllerProcess(
+        self.network = network_namespaces.Network(self.state) if isolate else None
+        self._controller = local_controller.ControllerProcess(
             self.state,
             ("--repo", repository, "--branch", branch, "--path", sub_path, "--listen", listen),
             controller_module,
         )
-        self._api: clients.Client | None = None
-        self._following: localnodes.PoolNodes | None = None
+        self._api: api_client.Client | None = None
+        self._following: local_nodes.PoolNodes | None = None
         #: Why what the repository says is not in force, as told last.
         self._obstacle = ""
         #: Held while this cluster is the one of its folder.
@@ -249,10 +246,10 @@ class LocalCluster:
                 *(("--secrets", str(self.secrets)) if self.secrets else ()),
             ),
         )
-        self._following = localnodes.PoolNodes(self.nodes, self.network, self.node_count)
+        self._following = local_nodes.PoolNodes(self.nodes, self.network, self.node_count)
         try:
             self.follow_pools()
-        except clients.ApiError:
+        except api_client.ApiError:
             raise ClusterError(
                 f"what answers at {self.url} is not the controller that was started, but another "
                 "one, which does not know its token: end that one, or choose another address "
@@ -262,11 +259,11 @@ class LocalCluster:
     def _begin_network(self) -> None:
         if self.network is None:
             return
-        self.not_isolated = networks.problem()
+        self.not_isolated = network_namespaces.problem()
         if not self.not_isolated:
             try:
                 self.network.begin()
-            except networks.NetworkError as problem:
+            except network_namespaces.NetworkError as problem:
                 self.not_isolated = str(problem)
         if self.not_isolated:
             self.network = None
@@ -333,10 +330,10 @@ class LocalCluster:
                 raise StoppedError
             if not self.controller_alive:
                 raise ClusterError(f"the controller has ended: {self._controller.last_words()}")
-            with clients.Client(self.endpoint) as api:
+            with api_client.Client(self.endpoint) as api:
                 try:
                     api.get("/readyz")
-                except clients.ApiError:
+                except api_client.ApiError:
                     time.sleep(0.05)
                 else:
                     return
@@ -346,11 +343,11 @@ class LocalCluster:
         why = self._obstacle or self._controller.last_words()
         raise ClusterError(f"the controller is not ready after {READY_S_MAX:.0f} s: {why}")
 
-    def _tell_obstacle(self, api: clients.Client, say: Callable[[str], None]) -> None:
+    def _tell_obstacle(self, api: api_client.Client, say: Callable[[str], None]) -> None:
         """Say why not all is in force yet, once for each reason."""
         try:
             told = obstacle(api.get("/v1/sync")["sync"])
-        except clients.ApiError:
+        except api_client.ApiError:
             return
         if told and told != self._obstacle:
             say(f"not all of what git says is in force: {told}")
@@ -374,10 +371,10 @@ class LocalCluster:
         if self._following is None:
             return []
         if self._api is None:
-            self._api = clients.Client(self.endpoint)
+            self._api = api_client.Client(self.endpoint)
         try:
             return self._following.follow(self._api)
-        except networks.NetworkError as problem:
+        except network_namespaces.NetworkError as problem:
             raise ClusterError(f"a node can't be isolated: {problem}") from None
 
     def _all_ready(self) -> str:
@@ -409,7 +406,7 @@ class LocalCluster:
             if time.monotonic() < follow_at:
                 continue
             follow_at = time.monotonic() + FOLLOW_POOLS_S
-            logfiles.bound(self.state / "controller.log")
+            log_files.bound(self.state / "controller.log")
             try:
                 for line in self.follow_pools():
                     say(line)
@@ -418,7 +415,7 @@ class LocalCluster:
                     say(f"ready: {ready}")
                 if not told and self._api is not None:
                     self._tell_obstacle(self._api, say)
-            except clients.ApiError as error:
+            except api_client.ApiError as error:
                 if str(error) != unheard:
                     say(f"{error} (its log: {self._controller.last_words()})")
                 unheard = str(error)

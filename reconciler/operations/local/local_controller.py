@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agents.logs import rotation as turning
+from agents.logs import rotation
 
 MODULE = "reconciler.controller.process"
 #: How long the controller may take to leave before it is killed.
@@ -55,7 +55,7 @@ class ControllerProcess:
         command = [*self._command, "--die-with-parent", str(os.getpid())]
         for option, value in if_given.items():
             command += [] if value is None else [option, str(value)]
-        with os.fdopen(turning.append_private(self._log), "ab") as output:
+        with os.fdopen(rotation.append_private(self._log), "ab") as output:
             self._log_begins = output.seek(0, os.SEEK_END)
             self._process = subprocess.Popen(
                 command,

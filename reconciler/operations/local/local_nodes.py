@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from agents import virtual
-from agents.isolation import network_namespaces as networks
+from agents.isolation import network_namespaces
 from reconciler.model.values import hostlists
-from reconciler.operations.client import api_client as clients
+from reconciler.operations.client import api_client
 
 #: Memory of a simulated GPU whose pool says nothing of it.
 SIMULATED_GPU_MEMORY = "16Gi"
@@ -27,7 +27,10 @@ class PoolNodes:
     """
 
     def __init__(
-        self, nodes: virtual.VirtualNodes, network: networks.Network | None, most: int | None
+        self,
+        nodes: virtual.VirtualNodes,
+        network: network_namespaces.Network | None,
+        most: int | None,
     ) -> None:
         self._nodes = nodes
         self._network = network
@@ -38,7 +41,7 @@ class PoolNodes:
         #: Which are to be started anew and have tasks.
         self._waiting: set[str] = set()
 
-    def follow(self, api: clients.Client) -> list[str]:
+    def follow(self, api: api_client.Client) -> list[str]:
         """Start and stop nodes as the virtual pools in force say; tells what was done.
 
         Raises:
@@ -98,7 +101,7 @@ class PoolNodes:
         )
 
 
-def _busy(api: clients.Client) -> set[str]:
+def _busy(api: api_client.Client) -> set[str]:
     """Nodes on which something runs: one that leaves its pool stays until that is over."""
     return {item["name"] for item in api.get("/v1/nodes")["items"] if item["attempts"]}
 

@@ -7,7 +7,7 @@ crash prints is kept too.
 import contextlib
 from pathlib import Path
 
-from agents.logs import rotation as turning
+from agents.logs import rotation
 
 #: The most bytes of a log; beside it as many are kept in a file whose name ends in ``.1``.
 LOG_BYTES_MAX = 32 * 2**20
@@ -21,6 +21,6 @@ def bound(path: Path, bytes_max: int = LOG_BYTES_MAX) -> bool:
     with contextlib.suppress(OSError):
         if path.stat().st_size <= bytes_max:
             return False
-        turning.turn_over(path, path.with_name(f"{path.name}.1"), bytes_max)
+        rotation.turn_over(path, path.with_name(f"{path.name}.1"), bytes_max)
         return True
     return False

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from reconciler import package_data as resources
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler import package_data
+from reconciler.desired.git import git_commands
 
 _COMMANDS = (
     ("git", "init", "--quiet", "--initial-branch", "main"),
@@ -43,9 +43,9 @@ def _begin(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise StarterError(f"{folder} is there and not empty; name a new folder")
     with _whole(folder):
-        shutil.copytree(resources.starter(), folder, dirs_exist_ok=True)
+        shutil.copytree(package_data.starter(), folder, dirs_exist_ok=True)
         (folder / ".gitignore").write_text(".muster/\n", encoding="utf-8")
-        own = gitobjects.environment()
+        own = git_commands.environment()
         for name in _OBJECTS_ELSEWHERE:
             own.pop(name, None)
         for command in _COMMANDS:

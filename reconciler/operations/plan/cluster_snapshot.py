@@ -23,7 +23,7 @@ from reconciler.model.values import times
 from reconciler.operations.client import endpoints
 
 if TYPE_CHECKING:
-    from reconciler.operations.client import api_client as client
+    from reconciler.operations.client import api_client
 
 Asked = TypeVar("Asked")
 
@@ -118,7 +118,7 @@ def read(path: Path) -> Snapshot:
         raise SnapshotError(f"{path}: {error.strerror or error}") from None
 
 
-def fetch(api: client.Client, meanwhile: Callable[[], object] | None = None) -> bytes:
+def fetch(api: api_client.Client, meanwhile: Callable[[], object] | None = None) -> bytes:
     """A snapshot of a running controller.
 
     Args:
@@ -150,7 +150,7 @@ def find(
     if against is not None and "://" not in against:
         return read(Path(against))
 
-    def asked(api: client.Client) -> Snapshot:
+    def asked(api: api_client.Client) -> Snapshot:
         return unpack(fetch(api, meanwhile), api.url)
 
     return _ask(against, endpoint, asked)
@@ -169,7 +169,7 @@ def standing(
         SnapshotError: the controller can't be asked.
     """
 
-    def asked(api: client.Client) -> tuple[str | None, str | None]:
+    def asked(api: api_client.Client) -> tuple[str | None, str | None]:
         sync = api.get("/v1/sync")["sync"]
         return sync["jobsRevision"], sync["structureRevision"]
 
@@ -179,18 +179,18 @@ def standing(
 def _ask(
     against: str | None,
     endpoint: Callable[[str | None], endpoints.Endpoint],
-    ask: Callable[[client.Client], Asked],
+    ask: Callable[[api_client.Client], Asked],
 ) -> Asked:
     try:
         where = endpoint(against)
     except endpoints.EndpointError as error:
         raise SnapshotError(str(error)) from None
-    from reconciler.operations.client import api_client as client  # noqa: PLC0415 - without a controller none is needed
+    from reconciler.operations.client import api_client  # noqa: PLC0415 - without a controller none is needed
 
     try:
-        with client.Client(where) as api:
+        with api_client.Client(where) as api:
             return ask(api)
-    except client.ApiError as error:
+    except api_client.ApiError as error:
         kind = NotAllowedError if error.refused else SnapshotError
         raise kind(str(error)) from None
     except endpoints.EndpointError as error:

@@ -11,7 +11,7 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.model.policy import access
-from reconciler.operations.plan import document_fields as wording
+from reconciler.operations.plan import document_fields
 
 Operation = Literal["remove", "change", "add"]
 #: What is told of a job whose document is refused.
@@ -140,7 +140,7 @@ def _differs(before: Any, after: Any) -> bool:
 
 def _whole(operation: Operation, kind: str, name: str, value: Any) -> Change:
     path = getattr(value, "path", "")
-    summary = REFUSED if isinstance(value, Refused) else wording.summary(value)
+    summary = REFUSED if isinstance(value, Refused) else document_fields.summary(value)
     return Change(operation, kind, name, summary=summary, path=path)
 
 
@@ -150,7 +150,7 @@ def fields(before: Any, after: Any) -> dict[str, tuple[str | None, str | None]]:
     Of what only one version has, its defaults are not told, since nobody wrote them: only that it
     is there, where there is no more to it.
     """
-    old, new = wording.told(before), wording.told(after)
+    old, new = document_fields.told(before), document_fields.told(after)
     found: dict[str, tuple[str | None, str | None]] = {}
     only: list[str] = []
     for path in old.keys() | new.keys():

@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.observed import health_checks as checks
-from reconciler.model.observed import storage as staging
+from reconciler.model.observed import health_checks, storage
 from reconciler.model.policy import access
 from reconciler.model.values import hostlists, quantities, times
 from reconciler.model.values.resources import Resources
@@ -184,12 +183,12 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "remedies_at_once"): ("health.remediesAtOnce", None),
     (desired.Pool, "black_hole"): ("health.blackHole", None),
     (desired.Pool, "flapping"): ("health.flapping", None),
-    (checks.Plan, "mounts"): ("/nodes.mounts", None),
-    (checks.Plan, "before"): ("beforeJob", None),
-    (checks.Plan, "after"): ("afterJob", None),
-    (checks.Plan, "gpu_temperature_celsius"): ("gpuTemperature", None),
-    (checks.Plan, "disk_free_ratio"): ("diskFree", _ratio),
-    (checks.Plan, "inodes_free_ratio"): ("inodesFree", _ratio),
+    (health_checks.Plan, "mounts"): ("/nodes.mounts", None),
+    (health_checks.Plan, "before"): ("beforeJob", None),
+    (health_checks.Plan, "after"): ("afterJob", None),
+    (health_checks.Plan, "gpu_temperature_celsius"): ("gpuTemperature", None),
+    (health_checks.Plan, "disk_free_ratio"): ("diskFree", _ratio),
+    (health_checks.Plan, "inodes_free_ratio"): ("inodesFree", _ratio),
     (desired.Pool, "provisioning"): ("provision", None),
     (desired.Provisioning, "minimum"): ("/min", None),
     (desired.Provisioning, "maximum"): ("/max", None),
@@ -245,9 +244,9 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Settings, "retain_audit_s"): ("retention.audit", quantities.format_duration),
     (desired.Waiver, "expires_at"): ("expires", times.format_time),
     (desired.Volume, "objects"): ("s3", None),
-    (staging.ObjectStore, "access_key"): ("accessKeySecret", None),
-    (staging.ObjectStore, "secret_key"): ("secretKeySecret", None),
-    (staging.ObjectStore, "ca_certificate"): ("caCertificate", None),
+    (storage.ObjectStore, "access_key"): ("accessKeySecret", None),
+    (storage.ObjectStore, "secret_key"): ("secretKeySecret", None),
+    (storage.ObjectStore, "ca_certificate"): ("caCertificate", None),
     (desired.Stage, "ins"): ("inputs", None),
     (desired.Stage, "outs"): ("outputs", None),
     (desired.Job, "preempts"): ("priorityClass", _choice("may evict others", "evicts nobody")),
@@ -277,7 +276,7 @@ _UNITS: dict[str, Show] = {
     "_s": _duration,
 }
 #: What follows from another field that is told by itself.
-_DERIVED = frozenset({(checks.Plan, "gpus")})
+_DERIVED = frozenset({(health_checks.Plan, "gpus")})
 #: What is no field of a document.
 _NOT_SHOWN = frozenset({"name", "path", "hash"})
 #: Empty values: the same as a field that is not there.

@@ -7,16 +7,15 @@ meanwhile. Where a fork is unsafe or of no use both are decided here, and the an
 
 import msgspec
 
-from reconciler.desired.git import forked_worker as forked
+from reconciler.desired.git import forked_worker
 from reconciler.model import desired
 from reconciler.model.state import records
-from reconciler.simulation.forecast import cluster_forecast as forecasts
-from reconciler.simulation.forecast import forecast_diff as shifts
+from reconciler.simulation.forecast import cluster_forecast, forecast_diff
 
 #: From how many jobs on a second process is worth its start.
 JOBS_MIN = 500
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(forecasts.Future).decode
+_decode = msgspec.msgpack.Decoder(cluster_forecast.Future).decode
 
 
 def forecast(
@@ -24,8 +23,8 @@ def forecast(
     head: desired.Desired,
     observed: records.Observed,
     now: float,
-    horizon_s: float = forecasts.HORIZON_S,
-) -> shifts.Forecast:
+    horizon_s: float = cluster_forecast.HORIZON_S,
+) -> forecast_diff.Forecast:
     """As ``shifts.forecast``.
 
     Raises:
@@ -33,10 +32,10 @@ def forecast(
     """
     nodes = frozenset(base.structure.pool_of_node())
 
-    def future(wanted: desired.Desired) -> forecasts.Future:
-        return forecasts.future(wanted, observed, now, base_nodes=nodes, horizon_s=horizon_s)
+    def future(wanted: desired.Desired) -> cluster_forecast.Future:
+        return cluster_forecast.future(wanted, observed, now, base_nodes=nodes, horizon_s=horizon_s)
 
-    child = forked.begin(lambda: _encode(future(base))) if _is_worth_it(observed) else None
+    child = forked_worker.begin(lambda: _encode(future(base))) if _is_worth_it(observed) else None
     try:
         after = future(head)
     except BaseException:
@@ -45,11 +44,11 @@ def forecast(
         raise
     told = child.result() if child is not None else None
     before = _decode(told) if told is not None else future(base)
-    return shifts.compare(
+    return forecast_diff.compare(
         base, head, observed, now, before=before, after=after, horizon_s=horizon_s
     )
 
 
 def _is_worth_it(observed: records.Observed) -> bool:
     """Whether there is work for two, a processor for each, and no thread that a fork would lose."""
-    return len(observed.jobs) >= JOBS_MIN and forked.processors() > 1
+    return len(observed.jobs) >= JOBS_MIN and forked_worker.processors() > 1

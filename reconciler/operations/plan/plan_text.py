@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from reconciler.model.values import paragraphs
-from reconciler.operations.plan import plan_types as planviews
+from reconciler.operations.plan import plan_types
 from reconciler.operations.plan.plan_types import Plan
 
 WIDTH = 80
@@ -98,7 +98,7 @@ def pushed(plan: Plan) -> str:
     )
 
 
-def in_force(of: planviews.SnapshotView) -> str:
+def in_force(of: plan_types.SnapshotView) -> str:
     """What is in force, with its verb; where the newest is held or refused, what of which."""
     jobs, structure = ((one or "none")[:12] for one in (of.revision, of.structure_revision))
     if jobs == structure:
@@ -186,7 +186,7 @@ def waiting_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[L
             yield Line(f"  it waits for {one.command}")
 
 
-def _reasons(start: str, of: planviews.HeldView, moments: Callable[[str], str]) -> Iterator[str]:
+def _reasons(start: str, of: plan_types.HeldView, moments: Callable[[str], str]) -> Iterator[str]:
     """Why something is held: one reason in the same sentence, of several each on its own line."""
     if len(of.reasons) > 1:
         yield from paragraphs.wrapped(f"{start}, for {len(of.reasons)} reasons:", WIDTH)
@@ -200,7 +200,7 @@ def _reasons(start: str, of: planviews.HeldView, moments: Callable[[str], str]) 
 # --- objects --------------------------------------------------------------------------------
 
 
-def change_lines(change: planviews.ChangeView) -> Iterator[Line]:
+def change_lines(change: plan_types.ChangeView) -> Iterator[Line]:
     """One object with its fields."""
     style = STYLES[change.operation]
     label = f"{change.kind}/{change.name}" if change.name else change.kind
@@ -282,7 +282,7 @@ def impact_lines(plan: Plan) -> Iterator[Line]:
         yield Line("  none: no GPU, guarantee, limit or running job is touched")
 
 
-def above_text(of: planviews.AboveView) -> str:
+def above_text(of: plan_types.AboveView) -> str:
     """A queue in which more runs than it may from now on."""
     jobs = "1 job holds" if of.jobs == 1 else f"{of.jobs} jobs hold"
     where = f" in pool {of.pool}" if of.pool else ""
@@ -295,7 +295,7 @@ def above_text(of: planviews.AboveView) -> str:
     return f"{jobs} {of.used} {of.resource}{where}, above the new limit {of.limit}: {fate}"
 
 
-def ended_text(job: planviews.EndedView) -> str:
+def ended_text(job: plan_types.EndedView) -> str:
     """What becomes of running work."""
     lost = f", losing {hours(job.gpu_hours_lost)}" if job.gpu_hours_lost else ""
     how = _HOW.get(job.how, job.how)
@@ -308,7 +308,7 @@ def ended_text(job: planviews.EndedView) -> str:
     return f"{how}: {gpus(job.gpus)} on {job.nodes}{lost}"
 
 
-def eviction_text(of: planviews.EvictionView) -> str:
+def eviction_text(of: plan_types.EvictionView) -> str:
     """Who is evicted, for whom, and until when."""
     what = "is preempted" if of.reason == "Preempted" else f"leaves ({of.reason})"
     whom = f" for {of.by.partition('[')[0]}" if of.by else ""
@@ -324,7 +324,7 @@ def eviction_text(of: planviews.EvictionView) -> str:
     return f"{what}{whom}{when}{lost}{back}"
 
 
-def job_name(of: planviews.EvictionView) -> str:
+def job_name(of: plan_types.EvictionView) -> str:
     """``sweep[3]``; the plain name outside arrays."""
     return of.job if of.element is None else f"{of.job}[{of.element}]"
 
@@ -360,7 +360,7 @@ def forecast_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[
         yield from _paragraph(text)
 
 
-def new_text(shift: planviews.ShiftView, decided_s: float) -> str:
+def new_text(shift: plan_types.ShiftView, decided_s: float) -> str:
     """When a new job starts."""
     if shift.after_s is None:
         return f"new: does not start ({shift.reason or 'within ' + duration(decided_s)})"
@@ -372,7 +372,7 @@ def new_text(shift: planviews.ShiftView, decided_s: float) -> str:
     )
 
 
-def shift_text(shift: planviews.ShiftView, decided_s: float) -> str:
+def shift_text(shift: plan_types.ShiftView, decided_s: float) -> str:
     """How much sooner or later a job starts."""
     about = "about " if shift.estimated else ""
     if shift.after_s is None:
@@ -390,7 +390,7 @@ def shift_text(shift: planviews.ShiftView, decided_s: float) -> str:
     )
 
 
-def queue_text(of: planviews.QueueShiftView) -> str:
+def queue_text(of: plan_types.QueueShiftView) -> str:
     """A queue in one sentence."""
     parts = [
         f"{count} {word}"
@@ -413,7 +413,7 @@ def queue_text(of: planviews.QueueShiftView) -> str:
     return text
 
 
-def caveats(found: planviews.ForecastView) -> Iterator[str]:
+def caveats(found: plan_types.ForecastView) -> Iterator[str]:
     """What the forecast does not know."""
     if found.decided_s < found.horizon_s:
         yield (

@@ -8,15 +8,15 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.model.rules import redaction as quoting
-from reconciler.operations.views import json_format as viewforms
+from reconciler.model.rules import redaction
+from reconciler.operations.views import json_format
 
 Verdict = Literal["none", "changes", "held", "refused"]
 #: Why what is shown is no merge, although the second revision does not follow the first.
 Apart = Literal["", "unrelated", "behind"]
 
 
-class ChangeView(viewforms.View, frozen=True):
+class ChangeView(json_format.View, frozen=True):
     """One object that differs; ``fields`` maps dotted paths to (before, after).
 
     ``note``: why what the fields say is not what happens at once; empty: it is.
@@ -31,7 +31,7 @@ class ChangeView(viewforms.View, frozen=True):
     note: str = ""
 
 
-class AmountView(viewforms.View, frozen=True):
+class AmountView(json_format.View, frozen=True):
     """A guarantee or limit that changes, in the words of documents; null: nothing is said."""
 
     object: str
@@ -40,7 +40,7 @@ class AmountView(viewforms.View, frozen=True):
     after: str | None
 
 
-class EndedView(viewforms.View, frozen=True):
+class EndedView(json_format.View, frozen=True):
     """Running work that the change itself touches. ``how`` is a word of ``impact.How``.
 
     ``leavesIn_s``: of what is drained, after how long it is told to leave, and of what has a new
@@ -57,7 +57,7 @@ class EndedView(viewforms.View, frozen=True):
     leaves_in_s: float | None
 
 
-class AboveView(viewforms.View, frozen=True):
+class AboveView(json_format.View, frozen=True):
     """A queue in which more is running than its new limit allows.
 
     ``limit`` and ``used`` in the words of documents; ``pool``: of a limit there, else empty.
@@ -73,7 +73,7 @@ class AboveView(viewforms.View, frozen=True):
     remedied: bool = False
 
 
-class ImpactView(viewforms.View, frozen=True):
+class ImpactView(json_format.View, frozen=True):
     """The change in the cluster's own units. ``approval`` is what approving it names."""
 
     gpus_before: int
@@ -92,7 +92,7 @@ class ImpactView(viewforms.View, frozen=True):
     approval: str
 
 
-class HeldView(viewforms.View, frozen=True):
+class HeldView(json_format.View, frozen=True):
     """A part of a change that waits, after the merge or already, and what lets it apply.
 
     ``jobs``: those whose removal it is. ``message`` has figure and limit; ``digest`` is empty where
@@ -110,7 +110,7 @@ class HeldView(viewforms.View, frozen=True):
     reasons: list[str] = []
 
 
-class EvictionView(viewforms.View, frozen=True):
+class EvictionView(json_format.View, frozen=True):
     """An element that has to leave because of the change, for whom, and until when."""
 
     job: str
@@ -125,7 +125,7 @@ class EvictionView(viewforms.View, frozen=True):
     back_in_s: float | None
 
 
-class ShiftView(viewforms.View, frozen=True):
+class ShiftView(json_format.View, frozen=True):
     """A job that starts otherwise; seconds from the snapshot on, null: not within the horizon."""
 
     job: str
@@ -138,7 +138,7 @@ class ShiftView(viewforms.View, frozen=True):
     reason: str
 
 
-class QueueShiftView(viewforms.View, frozen=True):
+class QueueShiftView(json_format.View, frozen=True):
     """What becomes of the jobs that wait in a queue."""
 
     queue: str
@@ -151,7 +151,7 @@ class QueueShiftView(viewforms.View, frozen=True):
     preempted: int
 
 
-class ForecastView(viewforms.View, frozen=True):
+class ForecastView(json_format.View, frozen=True):
     """Both futures beside each other."""
 
     horizon_s: float
@@ -164,7 +164,7 @@ class ForecastView(viewforms.View, frozen=True):
     cycles: int
 
 
-class FindingView(viewforms.View, frozen=True):
+class FindingView(json_format.View, frozen=True):
     """Something that speaks against the revision. ``isNew``: it was not there before;
     ``touched``: the change itself wrote it, so that it does not count.
 
@@ -186,7 +186,7 @@ class FindingView(viewforms.View, frozen=True):
     found: str = ""
 
 
-class SnapshotView(viewforms.View, frozen=True):
+class SnapshotView(json_format.View, frozen=True):
     """The cluster that it was planned against.
 
     ``revision`` is that of the jobs in force. ``structureRevision`` is another where the structure
@@ -200,7 +200,7 @@ class SnapshotView(viewforms.View, frozen=True):
     structure_revision: str | None = None
 
 
-class Plan(viewforms.View, frozen=True):
+class Plan(json_format.View, frozen=True):
     """Everything that a reviewer has to know of a revision.
 
     ``verdict`` is ``refused`` where something that it writes does not apply, ``held`` where safety
@@ -246,7 +246,7 @@ def without_settings(plan: Plan) -> Plan:
         msgspec.structs.replace(
             one,
             fields={
-                path: shown(pair) if quoting.is_setting(path) else pair
+                path: shown(pair) if redaction.is_setting(path) else pair
                 for path, pair in one.fields.items()
             },
         )
@@ -260,7 +260,7 @@ def without_settings(plan: Plan) -> Plan:
 
 def _unquoted(finding: FindingView) -> FindingView:
     """The finding without what was found where not everybody may see that."""
-    if not finding.found or quoting.may_quote(finding.object, finding.field):
+    if not finding.found or redaction.may_quote(finding.object, finding.field):
         return finding
     message = finding.message.replace(said_found(finding.found), "", 1)
     return msgspec.structs.replace(finding, message=message, found="")

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.operations.plan import cluster_snapshot as snapshots
-from reconciler.operations.plan import plan_types as planviews
-from reconciler.operations.plan import planner as planning
-from reconciler.operations.plan import revisions
-from reconciler.operations.plan import snapshot_worker as snapshotting
-from reconciler.operations.views import job_views as views
+from reconciler.operations.plan import (
+    cluster_snapshot,
+    plan_types,
+    planner,
+    revisions,
+    snapshot_worker,
+)
+from reconciler.operations.views import job_views
 from reconciler.store import Reader, StoreError
 
 #: Exit codes of this module as a process.
@@ -30,7 +32,7 @@ class PlanError(Exception):
 
 def of_store(
     repository: Path, sub_path: str, *, head: str, base: str | None, reader: Reader, now: float
-) -> planviews.Plan:
+) -> plan_types.Plan:
     """The plan of a revision of the repository that is in force.
 
     Raises:
@@ -38,18 +40,18 @@ def of_store(
         RevisionError: the repository or a revision can't be read.
         StoreError: the store can't be read.
     """
-    sync = views.stored_sync(reader.view(views.SYNC))
+    sync = job_views.stored_sync(reader.view(job_views.SYNC))
     if sync.jobs_revision is None:
         raise PlanError("no revision is in force yet; there is nothing to compare with")
-    snapshot = snapshots.unpack(snapshotting.take(reader, now), "the store")
+    snapshot = cluster_snapshot.unpack(snapshot_worker.take(reader, now), "the store")
     found = revisions.compare(
         repository,
         sub_path,
         base or sync.jobs_revision,
         head,
-        live=planning.in_force(snapshot),
+        live=planner.in_force(snapshot),
     )
-    return planning.plan(found, snapshot, now)
+    return planner.plan(found, snapshot, now)
 
 
 def main(arguments: list[str]) -> int:
@@ -78,7 +80,7 @@ def main(arguments: list[str]) -> int:
     except PlanError as error:
         sys.stdout.write(str(error))
         return NOTHING_IN_FORCE
-    except (StoreError, snapshots.SnapshotError) as error:
+    except (StoreError, cluster_snapshot.SnapshotError) as error:
         sys.stdout.write(str(error))
         return UNREADABLE
     sys.stdout.write(msgspec.json.encode(found).decode())

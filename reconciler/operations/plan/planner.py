@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from reconciler.core.safety import impact as impacts
-from reconciler.core.safety import sync_limits as safety
-from reconciler.desired.apply import sync_holds as holding
+from reconciler.core.safety import impact, sync_limits
+from reconciler.desired.apply import sync_holds
 from reconciler.model import desired
 from reconciler.model.state import records, states
 from reconciler.model.values import hostlists
 from reconciler.model.values.times import format_time
-from reconciler.operations.plan import cluster_snapshot as snapshots
-from reconciler.operations.plan import diff as differences
-from reconciler.operations.plan import document_fields as wording
-from reconciler.operations.plan import plan_types as planviews
-from reconciler.operations.plan import revisions
-from reconciler.operations.validate import introduced as broughtby
+from reconciler.operations.plan import (
+    cluster_snapshot,
+    diff,
+    document_fields,
+    plan_types,
+    revisions,
+)
+from reconciler.operations.validate import introduced
 
 if TYPE_CHECKING:
-    from reconciler.simulation.forecast import cluster_forecast as forecasts
-    from reconciler.simulation.forecast import forecast_diff as shifts
+    from reconciler.simulation.forecast import cluster_forecast, forecast_diff
 
 #: How far is looked ahead where nobody says how far.
 HORIZON_S = 24 * 3600.0
@@ -37,14 +37,14 @@ HORIZON_S = 24 * 3600.0
 
 def plan(
     found: revisions.Comparison,
-    snapshot: snapshots.Snapshot | None,
+    snapshot: cluster_snapshot.Snapshot | None,
     now: float,
     *,
     no_snapshot: str = "",
     horizon_s: float = HORIZON_S,
     forecast: bool = True,
     not_allowed: str = "",
-) -> planviews.Plan:
+) -> plan_types.Plan:
     """Put everything together.
 
     Args:
@@ -62,7 +62,7 @@ def plan(
     # as git has them: so the controller judges, and so its digests come out
     found, held, waiting = _apart(found, _held(found, observed, at, before), before)
     base, head = found.base, found.head
-    ahead: planviews.ForecastView | None = None
+    ahead: plan_types.ForecastView | None = None
     reason = no_snapshot if snapshot is None else ""
     if not forecast:
         reason = "it was not asked for (--no-forecast)"
@@ -72,12 +72,12 @@ def plan(
         ahead, reason = _ahead(found, snapshot, horizon_s)
     findings = _findings(found)
     refused = any(one.severity == "error" and one.is_new and one.touched for one in findings)
-    verdict: planviews.Verdict = "changes" if found.changes else "none"
+    verdict: plan_types.Verdict = "changes" if found.changes else "none"
     if refused or found.structure_refused:
         verdict = "refused"
     elif held:
         verdict = "held"
-    return planviews.Plan(
+    return plan_types.Plan(
         verdict=verdict,
         held=held,
         waiting=waiting,
@@ -87,7 +87,7 @@ def plan(
         merged=found.merged,
         apart=found.apart,
         changes=[change_view(one, _note(one, found, snapshot)) for one in found.changes],
-        impact=_impact_view(impacts.find(base, head, observed, at), base, head, observed),
+        impact=_impact_view(impact.find(base, head, observed, at), base, head, observed),
         forecast=ahead,
         no_forecast=reason,
         findings=findings,
@@ -98,23 +98,23 @@ def plan(
 
 
 def _ahead(
-    found: revisions.Comparison, snapshot: snapshots.Snapshot, horizon_s: float
-) -> tuple[planviews.ForecastView | None, str]:
+    found: revisions.Comparison, snapshot: cluster_snapshot.Snapshot, horizon_s: float
+) -> tuple[plan_types.ForecastView | None, str]:
     """Both futures beside each other; None, and why, where there is no end to one of them."""
-    from reconciler.operations.plan import parallel_forecast as futures  # noqa: PLC0415 - the scheduler, for this alone
+    from reconciler.operations.plan import parallel_forecast  # noqa: PLC0415 - the scheduler, for this alone
     from reconciler.simulation.engine.event_queue import SimulationError  # noqa: PLC0415
 
     observed, at = snapshot.live.observed, snapshot.live.at
     pools = {pool.name: pool for pool in snapshot.live.pools}
     base, head = _as_run(found.base, pools), _as_run(found.head, pools)
     try:
-        both = futures.forecast(base, head, observed, at, horizon_s)
+        both = parallel_forecast.forecast(base, head, observed, at, horizon_s)
     except SimulationError as error:
         return None, f"the simulation found no end: {error}"
     return _forecast_view(both, observed, at), ""
 
 
-def _digest(found: revisions.Comparison, snapshot: snapshots.Snapshot | None) -> str:
+def _digest(found: revisions.Comparison, snapshot: cluster_snapshot.Snapshot | None) -> str:
     """Names this plan: the revisions, the snapshot and the changes."""
     parts = (
         found.base_commit,
@@ -140,8 +140,8 @@ def _as_run(wanted: desired.Desired, pools: Mapping[str, desired.Pool]) -> desir
 
 
 def _apart(
-    found: revisions.Comparison, held: list[planviews.HeldView], before: Mapping[str, str]
-) -> tuple[revisions.Comparison, list[planviews.HeldView], list[planviews.HeldView]]:
+    found: revisions.Comparison, held: list[plan_types.HeldView], before: Mapping[str, str]
+) -> tuple[revisions.Comparison, list[plan_types.HeldView], list[plan_types.HeldView]]:
     """What the revision itself changes and has held, and what was held before it and goes on so.
 
     What goes on waiting stays in force, with or without the revision, and is none of its changes.
@@ -152,7 +152,7 @@ def _apart(
         before: jobs whose removal is held already.
     """
 
-    def goes_on(one: planviews.HeldView) -> bool:
+    def goes_on(one: plan_types.HeldView) -> bool:
         if one.part == "structure":
             return found.while_held is not None
         return before.keys() >= set(one.jobs)
@@ -176,18 +176,18 @@ def _held(
     observed: records.Observed,
     at: float,
     before: Mapping[str, str],
-) -> list[planviews.HeldView]:
+) -> list[plan_types.HeldView]:
     """What waits after the merge: judged as the controller will, by the limits in force.
 
     ``before``: jobs whose removal is held already, with what names it.
     """
     base, head = found.base, found.head
-    holds = holding.Holds(dict(before))
+    holds = sync_holds.Holds(dict(before))
     removed = [name for name in base.jobs if name not in head.jobs and name not in head.refused]
     if not removed and base.structure == head.structure:
         return []
     holds.judge(
-        safety.Safety(lambda: observed, lambda: at),
+        sync_limits.Safety(lambda: observed, lambda: at),
         before=base,
         after=head,
         removed=removed,
@@ -198,7 +198,7 @@ def _held(
         "removal": [one.rule for one in holds.problems],
     }
     return [
-        planviews.HeldView(
+        plan_types.HeldView(
             part=one.part,
             rules=rules[one.part],
             message=one.message.removeprefix("held: "),
@@ -214,7 +214,7 @@ def _held(
 
 def _looked_at(one: desired.Held) -> str | None:
     """When what is held is looked at again; None also where that would be in vain."""
-    if one.until is None or any(safety.NO_TIME in reason for reason in one.reasons):
+    if one.until is None or any(sync_limits.NO_TIME in reason for reason in one.reasons):
         return None
     return format_time(one.until)
 
@@ -222,15 +222,15 @@ def _looked_at(one: desired.Held) -> str | None:
 # --- views ----------------------------------------------------------------------------------
 
 
-def change_view(of: differences.Change, note: str = "") -> planviews.ChangeView:
+def change_view(of: diff.Change, note: str = "") -> plan_types.ChangeView:
     """One object that differs, as plans show it."""
-    return planviews.ChangeView(
+    return plan_types.ChangeView(
         of.operation, of.kind, of.name, of.path, of.summary, of.fields, note
     )
 
 
 def _note(
-    change: differences.Change, found: revisions.Comparison, snapshot: snapshots.Snapshot | None
+    change: diff.Change, found: revisions.Comparison, snapshot: cluster_snapshot.Snapshot | None
 ) -> str:
     """Why a change of an object is more, or less, than it looks; empty where it is not."""
     if change.kind != "Job" or found.runs_known:
@@ -249,10 +249,10 @@ def _note(
 
 
 def _ignored(
-    change: differences.Change,
+    change: diff.Change,
     base: desired.Desired,
     head: desired.Desired,
-    snapshot: snapshots.Snapshot | None,
+    snapshot: cluster_snapshot.Snapshot | None,
 ) -> str:
     """Why a change of what a job executes has no effect on its run; empty where it has."""
     if (change.operation, change.kind) != ("change", "Job"):
@@ -279,11 +279,11 @@ def _ignored(
     )
 
 
-def _snapshot_view(of: snapshots.Snapshot, now: float) -> planviews.SnapshotView:
+def _snapshot_view(of: cluster_snapshot.Snapshot, now: float) -> plan_types.SnapshotView:
     live = of.live
-    return planviews.SnapshotView(
+    return plan_types.SnapshotView(
         format_time(live.at),
-        round(snapshots.age_s(live, now), 1),
+        round(cluster_snapshot.age_s(live, now), 1),
         live.revision,
         of.digest,
         live.structure_revision,
@@ -294,12 +294,12 @@ _AMOUNTS = {"cpu": "cpu_milli", "memory": "memory_bytes", "gpu": "gpu_milli"}
 
 
 def _impact_view(
-    of: impacts.Impact,
+    of: impact.Impact,
     base: desired.Desired,
     head: desired.Desired,
     observed: records.Observed,
-) -> planviews.ImpactView:
-    return planviews.ImpactView(
+) -> plan_types.ImpactView:
+    return plan_types.ImpactView(
         gpus_before=of.total.gpus_before,
         gpus_after=of.total.gpus_after,
         gpus_leaving=of.total.gpus_leaving,
@@ -311,7 +311,7 @@ def _impact_view(
         queues_added=list(of.queues_added),
         above=list(_above(base.structure, head.structure, observed)),
         jobs=[
-            planviews.EndedView(
+            plan_types.EndedView(
                 one.job,
                 one.queue,
                 one.owner,
@@ -331,10 +331,10 @@ def _impact_view(
 
 def _above(
     before: desired.Structure, after: desired.Structure, observed: records.Observed
-) -> Iterator[planviews.AboveView]:
+) -> Iterator[plan_types.AboveView]:
     """Queues that hold more than a limit that is lowered, with those below them."""
-    for above in impacts.above_limits(before, after, observed):
-        yield planviews.AboveView(
+    for above in impact.above_limits(before, after, observed):
+        yield plan_types.AboveView(
             above.queue,
             above.resource,
             _amount(above.resource, above.limit) or "0",
@@ -349,25 +349,25 @@ def _amount(resource: str, amount: int | None) -> str | None:
     if amount is None:
         return None
     single = desired.Amounts(**{_AMOUNTS[resource]: amount})
-    return wording.fields(single)[resource]
+    return document_fields.fields(single)[resource]
 
 
-def _amount_view(of: impacts.AmountChange) -> planviews.AmountView:
+def _amount_view(of: impact.AmountChange) -> plan_types.AmountView:
     before, after = _amount(of.resource, of.before), _amount(of.resource, of.after)
-    return planviews.AmountView(of.object, f"{of.field}.{of.resource}", before, after)
+    return plan_types.AmountView(of.object, f"{of.field}.{of.resource}", before, after)
 
 
 def _forecast_view(
-    of: shifts.Forecast, observed: records.Observed, at: float
-) -> planviews.ForecastView:
+    of: forecast_diff.Forecast, observed: records.Observed, at: float
+) -> plan_types.ForecastView:
     def since(moment: float | None) -> float | None:
         return None if moment is None else round(moment - at, 1)
 
-    return planviews.ForecastView(
+    return plan_types.ForecastView(
         horizon_s=of.until - of.at,
         decided_s=round(of.decided_until - of.at, 1),
         shifts=[
-            planviews.ShiftView(
+            plan_types.ShiftView(
                 job=one.job,
                 queue=one.queue,
                 is_new=one.is_new,
@@ -382,7 +382,9 @@ def _forecast_view(
         evictions=[_eviction_view(one, observed, at) for one in of.evictions],
         spared=[_eviction_view(one, observed, at) for one in of.spared],
         queues=[
-            planviews.QueueShiftView(**{name: getattr(one, name) for name in one.__struct_fields__})
+            plan_types.QueueShiftView(
+                **{name: getattr(one, name) for name in one.__struct_fields__}
+            )
             for one in of.queues
         ],
         endless=of.endless,
@@ -391,11 +393,11 @@ def _forecast_view(
 
 
 def _eviction_view(
-    of: forecasts.Eviction, observed: records.Observed, at: float
-) -> planviews.EvictionView:
+    of: cluster_forecast.Eviction, observed: records.Observed, at: float
+) -> plan_types.EvictionView:
     record = observed.jobs.get(of.job)
     spec = record.spec if record is not None else None
-    return planviews.EvictionView(
+    return plan_types.EvictionView(
         job=of.job,
         element=of.element if spec is not None and spec.array_count is not None else None,
         queue="" if spec is None else spec.queue,
@@ -409,15 +411,15 @@ def _eviction_view(
     )
 
 
-def _findings(found: revisions.Comparison) -> list[planviews.FindingView]:
+def _findings(found: revisions.Comparison) -> list[plan_types.FindingView]:
     """What is wrong with the head, what is new first."""
-    before = {broughtby.identity(one) for one in found.base.status.problems}
+    before = {introduced.identity(one) for one in found.base.status.problems}
     rules = found.base.structure.policies | found.head.structure.policies
     shown = [
         _finding_view(
             one,
             rules,
-            is_new=broughtby.identity(one) not in before,
+            is_new=introduced.identity(one) not in before,
             touched=not one.path or one.path in found.paths,
         )
         for one in found.head.status.problems
@@ -440,13 +442,13 @@ def _waiver(of: desired.Problem, rules: Mapping[str, desired.Policy]) -> str:
 
 def _finding_view(
     of: desired.Problem, rules: Mapping[str, desired.Policy], *, is_new: bool, touched: bool
-) -> planviews.FindingView:
+) -> plan_types.FindingView:
     message = of.message
     if of.found:
-        message += planviews.said_found(of.found)
+        message += plan_types.said_found(of.found)
     if of.expected:
         message += f"; expected {of.expected}"
-    return planviews.FindingView(
+    return plan_types.FindingView(
         rule=of.rule,
         severity=of.severity,
         path=of.path,
@@ -462,7 +464,7 @@ def _finding_view(
     )
 
 
-def in_force(snapshot: snapshots.Snapshot | None) -> revisions.InForce | None:
+def in_force(snapshot: cluster_snapshot.Snapshot | None) -> revisions.InForce | None:
     """What a revision is compared with; None where nobody knows what is in force."""
     live = snapshot.live if snapshot is not None else None
     if live is None or live.revision is None:

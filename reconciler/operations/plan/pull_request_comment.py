@@ -8,8 +8,7 @@ in the middle; one comment is never split, since half of a plan reads like a who
 import re
 from collections.abc import Iterator
 
-from reconciler.operations.plan import plan_text as plantext
-from reconciler.operations.plan import plan_types as planviews
+from reconciler.operations.plan import plan_text, plan_types
 from reconciler.operations.plan.plan_types import Plan
 
 #: What a comment begins with; one repository may have several clusters, each with its ``name``.
@@ -113,28 +112,28 @@ def _open(lines: list[str]) -> tuple[int, bool]:
 
 def _head(plan: Plan, name: str) -> Iterator[str]:
     yield marker(name)
-    yield f"{_SIGNS[plan.verdict]} **{_plain(plantext.verdict(plan))}**"
+    yield f"{_SIGNS[plan.verdict]} **{_plain(plan_text.verdict(plan))}**"
     yield ""
     yield from _held(plan)
     merged = ", as merged" if plan.merged else ""
     where = f"`{plan.base[:12]}` → `{plan.head[:12]}`{merged}"
     if plan.snapshot is not None:
-        old = plantext.duration(plan.snapshot.age_s)
-        in_force = plantext.in_force(plan.snapshot)
+        old = plan_text.duration(plan.snapshot.age_s)
+        in_force = plan_text.in_force(plan.snapshot)
         where += f", against the cluster as of {old} before, where {in_force} in force"
     yield where
     if plan.apart:
         yield ""
-        yield _plain(plantext.pushed(plan))
+        yield _plain(plan_text.pushed(plan))
     yield ""
 
 
 def _held(plan: Plan) -> Iterator[str]:
     """What waits: first of all, with the command that lets it apply in a block to copy."""
     if plan.held:
-        yield from _fenced(line.text for line in plantext.held_lines(plan))
+        yield from _fenced(line.text for line in plan_text.held_lines(plan))
     if plan.waiting:
-        yield from _fenced(line.text for line in plantext.waiting_lines(plan))
+        yield from _fenced(line.text for line in plan_text.waiting_lines(plan))
 
 
 def _body(plan: Plan) -> Iterator[str]:
@@ -148,7 +147,7 @@ def _body(plan: Plan) -> Iterator[str]:
         yield from _diff(removed)
     yield "**Impact**"
     yield ""
-    yield from _fenced(line.text.removeprefix("  ") for line in plantext.impact_lines(plan))
+    yield from _fenced(line.text.removeprefix("  ") for line in plan_text.impact_lines(plan))
     yield from _forecast(plan)
     for operation, title in (("change", "changed"), ("add", "added")):
         some = [change for change in plan.changes if change.operation == operation]
@@ -169,7 +168,7 @@ def _findings(plan: Plan) -> Iterator[str]:
         yield from _folded(f"{len(old)} finding{'s' if len(old) > 1 else ''} as before", iter(rows))
 
 
-def _row(one: planviews.FindingView) -> str:
+def _row(one: plan_types.FindingView) -> str:
     sign = "❌" if one.severity == "error" else "⚠️"
     where = f"{one.path}:{one.line}" if one.line else one.path
     text = f"{one.object}: {one.message}" if one.object else one.message
@@ -190,12 +189,12 @@ def _plain(text: str) -> str:
 
 
 def _forecast(plan: Plan) -> Iterator[str]:
-    lines = [line.text.removeprefix("  ") for line in plantext.forecast_lines(plan)]
+    lines = [line.text.removeprefix("  ") for line in plan_text.forecast_lines(plan)]
     if plan.forecast is None:
         yield "**Forecast** " + _plain(" ".join(lines))
         yield ""
         return
-    ahead = plantext.duration(plan.forecast.horizon_s)
+    ahead = plan_text.duration(plan.forecast.horizon_s)
     yield f"**Forecast** for {ahead}, if nothing else is submitted"
     yield ""
     yield from _fenced(iter(lines))
@@ -222,7 +221,7 @@ def _fenced(inner: Iterator[str], language: str = "text") -> Iterator[str]:
     yield ""
 
 
-def _diff(changes: list[planviews.ChangeView]) -> Iterator[str]:
+def _diff(changes: list[plan_types.ChangeView]) -> Iterator[str]:
     def lines() -> Iterator[str]:
         for change in changes[:OBJECTS_MAX]:
             yield from diff_lines(change)
@@ -232,7 +231,7 @@ def _diff(changes: list[planviews.ChangeView]) -> Iterator[str]:
     return _fenced(lines(), "diff")
 
 
-def diff_lines(change: planviews.ChangeView) -> Iterator[str]:
+def diff_lines(change: plan_types.ChangeView) -> Iterator[str]:
     """One object as lines of a difference: the sign is the first character, so that it is coloured.
 
     GitHub colours ``!`` as changed, and does nothing with ``~``.
@@ -246,7 +245,7 @@ def diff_lines(change: planviews.ChangeView) -> Iterator[str]:
     count = 0
     for path, (before, after) in change.fields.items():
         if "\n" in (before or "") or "\n" in (after or ""):
-            found = [f"  {path}:", *plantext.text_difference(before or "", after or "")]
+            found = [f"  {path}:", *plan_text.text_difference(before or "", after or "")]
         else:
             found = [f"-   {path}: {before}"] if before is not None else []
             found += [f"+   {path}: {after}"] if after is not None else []

@@ -10,23 +10,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.desired.apply import jobs_in_force as jobsinforce
-from reconciler.desired.apply import loader
-from reconciler.desired.apply import parallel_reader as reading
-from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.apply import jobs_in_force, loader, parallel_reader
+from reconciler.desired.documents import document_reader
 from reconciler.desired.git import source
 from reconciler.model import desired
-from reconciler.model.rules import review_findings as judgement
-from reconciler.model.values import suggestions as nearest
-from reconciler.operations import scratch_repository as scratch
-from reconciler.operations.plan import diff as differences
-from reconciler.operations.plan import plan_types as planviews
+from reconciler.model.rules import review_findings
+from reconciler.model.values import suggestions
+from reconciler.operations import scratch_repository
+from reconciler.operations.plan import diff, plan_types
 
 #: The most names of branches that a wrong one is compared with.
 _NAMES_MAX = 1000
 
 #: A folder or revision can't be read; says why.
-RevisionError = scratch.RevisionError
+RevisionError = scratch_repository.RevisionError
 
 
 class InForce(msgspec.Struct, frozen=True):
@@ -76,9 +73,9 @@ class Comparison(msgspec.Struct, frozen=True):
     head: desired.Desired
     base_commit: str
     head_commit: str
-    changes: tuple[differences.Change, ...]
+    changes: tuple[diff.Change, ...]
     merged: bool = False
-    apart: planviews.Apart = ""
+    apart: plan_types.Apart = ""
     paths: frozenset[str] = frozenset()
     structure_refused: bool = False
     approvals: tuple[str, ...] = ()
@@ -86,9 +83,9 @@ class Comparison(msgspec.Struct, frozen=True):
     while_held: desired.Desired | None = None
     runs_known: bool = False
 
-    def changes_to(self, head: desired.Desired) -> tuple[differences.Change, ...]:
+    def changes_to(self, head: desired.Desired) -> tuple[diff.Change, ...]:
         """What differs from the first to another state than the second."""
-        return differences.between(self.base, head, runs_known=self.runs_known)
+        return diff.between(self.base, head, runs_known=self.runs_known)
 
 
 def compare(
@@ -99,7 +96,7 @@ def compare(
     *,
     before: Sequence[str] = (),
     live: InForce | None = None,
-    read: reading.Read | None = None,
+    read: parallel_reader.Read | None = None,
 ) -> Comparison:
     """What changes from ``base`` to ``head``, or to the merge of both where they have parted.
 
@@ -119,12 +116,16 @@ def compare(
     Raises:
         RevisionError: the repository or a revision can't be read, or the two can't be merged.
     """
-    folder = Path(scratch.git_folder(repository))
+    folder = Path(scratch_repository.git_folder(repository))
     known = _at(folder, base, live)
-    kept = scratch.known_commit(folder, known.structure) if known and known.structure else None
+    kept = (
+        scratch_repository.known_commit(folder, known.structure)
+        if known and known.structure
+        else None
+    )
     of_runs = _Known(
         jobs=known.jobs if known is not None else None,
-        begun=jobsinforce.nothing_begun if live is None else live.has_begun,
+        begun=jobs_in_force.nothing_begun if live is None else live.has_begun,
         read={} if read is None else read,
     )
     if kept is not None and kept != _commit_of(folder, base):
@@ -137,11 +138,13 @@ def compare(
 
 def _at(folder: Path, base: str, live: InForce | None) -> InForce | None:
     """What is in force, if that is what ``base`` stands on."""
-    newest = scratch.known_commit(folder, live.revision) if live is not None else None
+    newest = scratch_repository.known_commit(folder, live.revision) if live is not None else None
     if newest is None:
         return None
     first = _commit_of(folder, base)
-    return live if first == newest or scratch.is_ancestor(folder, newest, first) else None
+    return (
+        live if first == newest or scratch_repository.is_ancestor(folder, newest, first) else None
+    )
 
 
 def _with_staying(found: Comparison, staying: Mapping[str, desired.Job]) -> Comparison:
@@ -158,10 +161,12 @@ class _Known(NamedTuple):
     nobody knows, whose runs have begun, and what blobs hold."""
 
     jobs: Mapping[str, desired.Job] | None
-    begun: jobsinforce.Begun
-    read: reading.Read
+    begun: jobs_in_force.Begun
+    read: parallel_reader.Read
 
-    def loader(self, copy: source.Source, gate: judgement.Gate | None = None) -> loader.Loader:
+    def loader(
+        self, copy: source.Source, gate: review_findings.Gate | None = None
+    ) -> loader.Loader:
         """A loader that knows it too."""
         return loader.Loader(copy, gate=gate, read=self.read, begun=self.begun)
 
@@ -182,12 +187,12 @@ class _Pair(msgspec.Struct, frozen=True):
     def goal(self) -> str:
         return self.merge or self.last
 
-    def _apart(self) -> planviews.Apart:
+    def _apart(self) -> plan_types.Apart:
         if self.merge is not None or self.first == self.last:
             return ""
-        if scratch.is_ancestor(self.repository, self.first, self.last):
+        if scratch_repository.is_ancestor(self.repository, self.first, self.last):
             return ""
-        behind = scratch.is_ancestor(self.repository, self.last, self.first)
+        behind = scratch_repository.is_ancestor(self.repository, self.last, self.first)
         return "behind" if behind else "unrelated"
 
     def source(self) -> source.Source:
@@ -195,9 +200,11 @@ class _Pair(msgspec.Struct, frozen=True):
 
     def load(self, loading: loader.Loader, commit: str, *after: str) -> desired.Desired:
         """What a loader makes of a commit; those that came before it need not lead to it."""
-        scratch.git(self.repository, "update-ref", "refs/heads/main", commit)
+        scratch_repository.git(self.repository, "update-ref", "refs/heads/main", commit)
         if not all(
-            scratch.is_ancestor(self.repository, one, commit) for one in after if one != commit
+            scratch_repository.is_ancestor(self.repository, one, commit)
+            for one in after
+            if one != commit
         ):
             loading.accept(commit)  # what follows is judged as the controller would
         return loading.load()
@@ -212,7 +219,7 @@ class _Pair(msgspec.Struct, frozen=True):
         runs_known: bool,
     ) -> Comparison:
         """Both beside each other; ``start``: the revision that the first structure is of."""
-        listed = scratch.git(
+        listed = scratch_repository.git(
             self.repository, "diff", "--name-only", "--no-renames", "-z", start, self.goal
         )
         return Comparison(
@@ -220,7 +227,7 @@ class _Pair(msgspec.Struct, frozen=True):
             head=new,
             base_commit=start,
             head_commit=self.last,
-            changes=differences.between(old, new, runs_known=runs_known),
+            changes=diff.between(old, new, runs_known=runs_known),
             merged=self.merge is not None,
             apart=self._apart(),
             paths=frozenset(listed.split("\0")),
@@ -232,10 +239,10 @@ class _Pair(msgspec.Struct, frozen=True):
 
 @contextmanager
 def _pair(folder: Path, sub_path: str, base: str, head: str) -> Iterator[_Pair]:
-    with scratch.repository() as repository:
-        scratch.share_objects(repository, folder)
+    with scratch_repository.repository() as repository:
+        scratch_repository.share_objects(repository, folder)
         first, last = (_commit_of(folder, revision) for revision in (base, head))
-        merge = scratch.merge(repository, first, last)
+        merge = scratch_repository.merge(repository, first, last)
         yield _Pair(repository, first, last, merge, sub_path)
 
 
@@ -248,7 +255,7 @@ def _between(
 ) -> Comparison:
     """What changes from one to the other, both as the repository has them."""
     with _pair(folder, sub_path, *both) as pair:
-        known = (scratch.known_commit(folder, one) for one in before)
+        known = (scratch_repository.known_commit(folder, one) for one in before)
         order = [*(one for one in known if one and one != pair.first), pair.first, pair.goal]
         copy = pair.source()
         loading = runs.loader(copy)
@@ -323,7 +330,7 @@ def _from_in_force(
 
 def _without_hold(state: desired.Desired) -> desired.Desired:
     """The state without what is said of a hold that somebody else judges and words."""
-    rest = tuple(one for one in state.status.problems if one.rule not in judgement.RULES)
+    rest = tuple(one for one in state.status.problems if one.rule not in review_findings.RULES)
     status = msgspec.structs.replace(state.status, problems=rest, held=())
     return msgspec.structs.replace(state, status=status)
 
@@ -336,13 +343,13 @@ class _StructureStays:
 
     def judge(
         self, before: desired.Desired, after: desired.Desired, approvals: frozenset[str]
-    ) -> judgement.Judgement:
+    ) -> review_findings.Judgement:
         """Hold the structure where it differs, and let everything else apply."""
         del approvals
         if not self.is_wanted or before.structure == after.structure:
-            return judgement.Judgement()
-        finding = judgement.Finding("structure", "over-limit", "it is not in force")
-        return judgement.Judgement((finding,))
+            return review_findings.Judgement()
+        finding = review_findings.Finding("structure", "over-limit", "it is not in force")
+        return review_findings.Judgement((finding,))
 
 
 def _is_refused(state: desired.Desired, commit: str) -> bool:
@@ -354,25 +361,30 @@ def _touches_structure(copy: source.Source, before: str, after: str) -> bool:
     """Whether files differ that hold, or may hold, other objects than jobs."""
     differing = copy.differences(before, after)
     ids = {blob for _, *both in differing for blob in both if blob is not None}
-    files = map(documents.read, copy.blobs(ids))
-    return any(file.opaque or any(documents.structural(file)) for file in files)
+    files = map(document_reader.read, copy.blobs(ids))
+    return any(file.opaque or any(document_reader.structural(file)) for file in files)
 
 
 def _commit_of(folder: Path, revision: str) -> str:
-    found = scratch.known_commit(folder, revision)
+    found = scratch_repository.known_commit(folder, revision)
     if found is None:
-        names = scratch.git(folder, "for-each-ref", "--format=%(refname:short)").splitlines()
+        names = scratch_repository.git(
+            folder, "for-each-ref", "--format=%(refname:short)"
+        ).splitlines()
         known = [name for name in names if name][:_NAMES_MAX]
         raise RevisionError(
-            f"there is no revision {revision} in {folder}{nearest.hint(revision, known)}; name a "
-            "branch, a tag or a commit that is fetched"
+            f"there is no revision {revision} in {folder}{suggestions.hint(revision, known)}; name "
+            "a branch, a tag or a commit that is fetched"
         )
     return found
 
 
 def has_commit(repository: Path, revision: str) -> bool:
     """Whether a repository has a commit."""
-    return scratch.known_commit(Path(scratch.git_folder(repository)), revision) is not None
+    return (
+        scratch_repository.known_commit(Path(scratch_repository.git_folder(repository)), revision)
+        is not None
+    )
 
 
 def uncommitted(repository: Path, sub_path: str) -> list[str]:
@@ -385,7 +397,7 @@ def uncommitted(repository: Path, sub_path: str) -> list[str]:
     below = f"{sub_path.strip('/')}/" if sub_path.strip("/") else ""
     places = [f":(top,glob){below}**/*.{ending}" for ending in ("yaml", "yml")]
     try:
-        told = scratch.git_in(
+        told = scratch_repository.git_in(
             repository,
             "status",
             "--porcelain",
@@ -411,16 +423,16 @@ def default_base(repository: Path, head: str) -> str:
     Raises:
         RevisionError: there is nothing to compare it with.
     """
-    folder = Path(scratch.git_folder(repository))
+    folder = Path(scratch_repository.git_folder(repository))
     tip = _commit_of(folder, head)
     for name in ("refs/remotes/origin/HEAD", "refs/heads/main", "refs/heads/master"):
-        found = scratch.known_commit(folder, name)
+        found = scratch_repository.known_commit(folder, name)
         if found is not None and found != tip:
             return found
         if found == tip:
             break
     parent = f"{head}~1"
-    if scratch.known_commit(folder, parent) is None:
+    if scratch_repository.known_commit(folder, parent) is None:
         raise RevisionError(
             f"{head} is the first commit, there is nothing to compare it with; name a revision "
             "with --base"

@@ -9,8 +9,8 @@ import sys
 import time
 
 from reconciler import __version__
-from reconciler.operations.plan import cluster_snapshot as snapshots
-from reconciler.operations.views import job_views as views
+from reconciler.operations.plan import cluster_snapshot
+from reconciler.operations.views import job_views
 from reconciler.store import Reader, StoreError
 
 
@@ -20,14 +20,14 @@ def take(reader: Reader, now: float) -> bytes:
     Raises:
         StoreError: the store can't be read.
     """
-    sync = views.stored_sync(reader.view(views.SYNC))
-    live = snapshots.Live(
+    sync = job_views.stored_sync(reader.view(job_views.SYNC))
+    live = cluster_snapshot.Live(
         muster=__version__,
         at=now,
         revision=sync.jobs_revision,
         structure_revision=sync.structure_revision,
         observed=reader.observed(now),
-        pools=views.stored_pools(reader.view(views.POOLS)),
+        pools=job_views.stored_pools(reader.view(job_views.POOLS)),
         held={
             job: one.digest or str(number)
             for number, one in enumerate(sync.held)
@@ -35,7 +35,7 @@ def take(reader: Reader, now: float) -> bytes:
             for job in one.jobs
         },
     )
-    return snapshots.pack(live)
+    return cluster_snapshot.pack(live)
 
 
 def main(arguments: list[str]) -> int:

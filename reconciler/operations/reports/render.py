@@ -10,8 +10,8 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from reconciler.operations.reports import usage_reports as reports
-from reconciler.simulation.traces import plots as pictures
+from reconciler.operations.reports import usage_reports
+from reconciler.simulation.traces import plots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,20 +50,20 @@ _LABELS = {
 _AXES = {"waiting": "time from submission to start, in "}
 
 
-def title(report: reports.Report) -> str:
+def title(report: usage_reports.Report) -> str:
     """What it is over."""
     began, ended = (text[:16].replace("T", " ") for text in (report.began, report.ended))
     head = TITLES[report.what] if _promises(report) else PARTS
     return f"{head}, {began} to {ended} UTC"
 
 
-def _promises(report: reports.Report) -> bool:
+def _promises(report: usage_reports.Report) -> bool:
     """Whether it is none of fairness among those to whom nothing is promised."""
     names = {column.name for column in report.columns}
     return report.what != "fairness" or "guaranteed" in names
 
 
-def cell(value: reports.Value, unit: str) -> str:
+def cell(value: usage_reports.Value, unit: str) -> str:
     """A value as text."""
     if value is None:
         return "-"
@@ -92,7 +92,7 @@ def _span(span_s: float) -> str:
     return f"{minutes // 1440}d{minutes % 1440 // 60}h"
 
 
-def headings(report: reports.Report) -> list[str]:
+def headings(report: usage_reports.Report) -> list[str]:
     """Names of columns in capitals, with units where values don't say them."""
     shown = {"GPU-hours": " GPUh", "CPU-hours": " CPUh"}
     plain = {"s", "ratio", "jobs", "attempts", ""}
@@ -105,7 +105,7 @@ def headings(report: reports.Report) -> list[str]:
     return found
 
 
-def units(report: reports.Report) -> str:
+def units(report: usage_reports.Report) -> str:
     """Which columns are in which unit, where their values don't say it."""
     by_unit: dict[str, list[str]] = {}
     for column in report.columns:
@@ -114,7 +114,7 @@ def units(report: reports.Report) -> str:
     return "; ".join(f"{', '.join(names)} in {unit}" for unit, names in by_unit.items())
 
 
-def cells(report: reports.Report) -> list[list[str]]:
+def cells(report: usage_reports.Report) -> list[list[str]]:
     """Rows as text."""
     return [
         [cell(value, column.unit) for value, column in zip(row, report.columns, strict=True)]
@@ -122,7 +122,7 @@ def cells(report: reports.Report) -> list[list[str]]:
     ]
 
 
-def as_csv(report: reports.Report) -> str:
+def as_csv(report: usage_reports.Report) -> str:
     """Rows of plain numbers; the heading names units."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -140,14 +140,14 @@ def as_csv(report: reports.Report) -> str:
     return buffer.getvalue()
 
 
-def _plain(value: reports.Value, unit: str) -> str | float:
+def _plain(value: usage_reports.Value, unit: str) -> str | float:
     """A value for programs: counts without a point, nothing where nothing is known."""
     if value is None:
         return ""
     return int(value) if unit in {"jobs", "attempts"} else value
 
 
-def png(report: reports.Report) -> bytes:
+def png(report: usage_reports.Report) -> bytes:
     """The picture as PNG.
 
     Raises:
@@ -158,7 +158,7 @@ def png(report: reports.Report) -> bytes:
     return buffer.getvalue()
 
 
-def page(report: reports.Report) -> str:
+def page(report: usage_reports.Report) -> str:
     """The page: picture and table.
 
     Raises:
@@ -169,7 +169,7 @@ def page(report: reports.Report) -> str:
     drawing = buffer.getvalue().decode()
     head = _line("th", headings(report), len(report.by))
     rows = "".join(_line("td", row, len(report.by)) for row in cells(report))
-    return pictures.frame(
+    return plots.frame(
         title(report),
         drawing[drawing.index("<svg") :],
         f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>",
@@ -185,8 +185,8 @@ def _line(tag: str, texts: Sequence[str], names: int) -> str:
     return f"<tr>{''.join(found)}</tr>"
 
 
-def _draw(report: reports.Report, to: io.BytesIO, form: str) -> None:
-    pictures.require()
+def _draw(report: usage_reports.Report, to: io.BytesIO, form: str) -> None:
+    plots.require()
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to load
 
     positions = {column.name: place for place, column in enumerate(report.columns)}
@@ -211,8 +211,8 @@ def _draw(report: reports.Report, to: io.BytesIO, form: str) -> None:
 
 
 def _largest(
-    rows: Sequence[tuple[reports.Value, ...]], *columns: int
-) -> list[tuple[reports.Value, ...]]:
+    rows: Sequence[tuple[usage_reports.Value, ...]], *columns: int
+) -> list[tuple[usage_reports.Value, ...]]:
     """The rows that a picture has room for, those with the longest bars, in the report's order."""
     ranked = sorted(rows, key=lambda row: -max(float(row[one] or 0) for one in columns))
     chosen = {id(row) for row in ranked[:BARS_MAX]}
@@ -230,8 +230,8 @@ def _scale(unit: str, most: float) -> tuple[float, str]:
 def _bars(
     axes: "Axes",
     names: Sequence[str],
-    report: reports.Report,
-    rows: Sequence[tuple[reports.Value, ...]],
+    report: usage_reports.Report,
+    rows: Sequence[tuple[usage_reports.Value, ...]],
     columns: tuple[int, int],
 ) -> None:
     """A bar a group for each column of the first's unit, one behind the other, the first group on

@@ -10,12 +10,11 @@ from typing import Literal
 
 import msgspec
 
-from reconciler.metrics import usage_accounting as metering
-from reconciler.model.state import usage_rollups as rollups
+from reconciler.metrics import usage_accounting
+from reconciler.model.state import usage_rollups
 from reconciler.model.values import times
-from reconciler.operations.views import job_views as views
-from reconciler.store import Reader
-from reconciler.store import rollups as summing
+from reconciler.operations.views import job_views
+from reconciler.store import Reader, rollups
 
 What = Literal["usage", "waiting", "efficiency", "fairness"]
 By = Literal["queue", "user", "pool", "model"]
@@ -94,31 +93,33 @@ def make(what: What, reader: Reader, asked: Asked) -> Report:
 _Table = tuple[tuple[Column, ...], list[tuple[Value, ...]]]
 
 
-def _used(reader: Reader, asked: Asked) -> dict[tuple[str, ...], rollups.Usage]:
+def _used(reader: Reader, asked: Asked) -> dict[tuple[str, ...], usage_rollups.Usage]:
     """Sums of what is concluded, and what is not up to now."""
-    found = summing.usage(reader, asked.began, asked.ended, asked.by)
+    found = rollups.usage(reader, asked.began, asked.ended, asked.by)
     for group, usage in _going_on(reader, asked):
-        found[group] = found.get(group, rollups.Usage()) + usage
+        found[group] = found.get(group, usage_rollups.Usage()) + usage
     return found
 
 
-def _allocated(reader: Reader, asked: Asked) -> dict[summing.Group, float]:
+def _allocated(reader: Reader, asked: Asked) -> dict[rollups.Group, float]:
     """The GPU-seconds of ``_used``."""
-    found = summing.allocated(reader, asked.began, asked.ended, asked.by)
+    found = rollups.allocated(reader, asked.began, asked.ended, asked.by)
     for group, usage in _going_on(reader, asked):
         found[group] = found.get(group, 0.0) + usage.gpu_s
     return found
 
 
-def _going_on(reader: Reader, asked: Asked) -> Iterator[tuple[summing.Group, rollups.Usage]]:
+def _going_on(reader: Reader, asked: Asked) -> Iterator[tuple[rollups.Group, usage_rollups.Usage]]:
     """What attempts that are not concluded used up to now, in the hours asked for."""
     first, last = int(asked.began // HOUR_S), -int(-asked.ended // HOUR_S)
     nodes = {node.name: node for node in reader.nodes()}
-    for attempt, job in summing.open_attempts(reader):
+    for attempt, job in rollups.open_attempts(reader):
         spec = job.spec if job is not None else None
-        for key, usage in metering.usage_of(attempt, spec, nodes.get(attempt.node), asked.now):
+        for key, usage in usage_accounting.usage_of(
+            attempt, spec, nodes.get(attempt.node), asked.now
+        ):
             if first <= key.hour < last:
-                yield tuple(getattr(key, summing.USAGE_COLUMNS[one]) for one in asked.by), usage
+                yield tuple(getattr(key, rollups.USAGE_COLUMNS[one]) for one in asked.by), usage
 
 
 def _usage(reader: Reader, asked: Asked) -> _Table:
@@ -172,7 +173,7 @@ def _efficiency(reader: Reader, asked: Asked) -> _Table:
 
 
 def _waiting(reader: Reader, asked: Asked) -> _Table:
-    found = summing.waits(reader, asked.began, asked.ended, asked.by)
+    found = rollups.waits(reader, asked.began, asked.ended, asked.by)
     columns = (
         Column("jobs", "jobs"),
         Column("mean", "s"),
@@ -184,18 +185,18 @@ def _waiting(reader: Reader, asked: Asked) -> _Table:
         jobs = sum(wait.jobs for wait in buckets.values())
         wait_s = sum(wait.wait_s for wait in buckets.values())
         quantiles = (quantile_of(buckets, quantile) for quantile in QUANTILES)
-        rows.append((*group, jobs, wait_s / jobs, *quantiles, rollups.wait_of(max(buckets))))
+        rows.append((*group, jobs, wait_s / jobs, *quantiles, usage_rollups.wait_of(max(buckets))))
     return columns, rows
 
 
-def quantile_of(buckets: Mapping[int, rollups.Wait], quantile: float) -> float:
+def quantile_of(buckets: Mapping[int, usage_rollups.Wait], quantile: float) -> float:
     """The wait that this part of the jobs did not exceed, to within 5 %."""
     jobs = sum(wait.jobs for wait in buckets.values())
     seen = 0
     for bucket in sorted(buckets):
         seen += buckets[bucket].jobs
         if seen >= quantile * jobs:
-            return rollups.wait_of(bucket)
+            return usage_rollups.wait_of(bucket)
     return 0.0
 
 
@@ -217,11 +218,11 @@ def _of_queues(reader: Reader, asked: Asked) -> _Table:
         Column("starved", "GPU-hours"),
         Column("allocated", "GPU-hours"),
     )
-    shares = summing.shares(reader, asked.began, asked.ended)
+    shares = rollups.shares(reader, asked.began, asked.ended)
     had = _with_children(_allocated(reader, asked), _parents(reader))
     rows: list[tuple[Value, ...]] = []
     for queue in sorted(shares.keys() | {queue for (queue,) in had}):
-        share = shares.get(queue, rollups.Share())
+        share = shares.get(queue, usage_rollups.Share())
         rows.append(
             (
                 queue,
@@ -252,7 +253,7 @@ def _of_queues_in_pools(reader: Reader, asked: Asked) -> _Table:
     alone = _allocated(reader, by_name)
     whole = sum(alone.values())
     had = _with_children(alone, _parents(reader))
-    shares = summing.pool_shares(reader, asked.began, asked.ended)
+    shares = rollups.pool_shares(reader, asked.began, asked.ended)
     rows: list[tuple[Value, ...]] = []
     for group in sorted(shares.keys() | {(queue, pool) for queue, pool in had}):
         share = shares.get(group)
@@ -280,7 +281,7 @@ def _of_everything(reader: Reader, asked: Asked) -> _Table:
         Column("p50-wait", "s"),
     )
     had = _allocated(reader, asked)
-    waits = summing.waits(reader, asked.began, asked.ended, asked.by)
+    waits = rollups.waits(reader, asked.began, asked.ended, asked.by)
     whole = sum(had.values())
     place = asked.by.index("queue") if in_queues else 0
     of_queue: dict[str, float] = {}
@@ -303,14 +304,14 @@ def _of_everything(reader: Reader, asked: Asked) -> _Table:
 
 def _parents(reader: Reader) -> dict[str, str | None]:
     """The queue above each queue, as they are now."""
-    return {one.name: one.parent for one in views.stored_queues(reader.view(views.QUEUES))}
+    return {one.name: one.parent for one in job_views.stored_queues(reader.view(job_views.QUEUES))}
 
 
 def _with_children(
-    alone: Mapping[summing.Group, float], parents: Mapping[str, str | None]
-) -> dict[summing.Group, float]:
+    alone: Mapping[rollups.Group, float], parents: Mapping[str, str | None]
+) -> dict[rollups.Group, float]:
     """GPU-seconds of groups that begin with a queue, those of the queues below it included."""
-    found: dict[summing.Group, float] = {}
+    found: dict[rollups.Group, float] = {}
     for (queue, *rest), gpu_s in alone.items():
         above: str | None = queue
         while above is not None:

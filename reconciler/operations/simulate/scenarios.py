@@ -7,10 +7,8 @@ from typing import Any
 
 import msgspec
 
-from reconciler.desired.documents import yaml_reader as yamlreader
-from reconciler.simulation.scenarios import known_differences as divergences
-from reconciler.simulation.scenarios import runner as scenarios
-from reconciler.simulation.scenarios import schema as forms
+from reconciler.desired.documents import yaml_reader
+from reconciler.simulation.scenarios import known_differences, runner, schema
 
 #: The most files of one call.
 FILES_MAX = 100_000
@@ -91,7 +89,7 @@ def run(files: Iterable[Path], meant: dict[str, str] | None = None) -> Report:
         files: as of :func:`find`.
         meant: divergences on purpose, by ``FOLDER/FILE``; None: those of the project.
     """
-    reasons = divergences.MEANT if meant is None else meant
+    reasons = known_differences.MEANT if meant is None else meant
     report = Report(folders={}, errors=[])
     for path in files:
         name = Path(os.path.abspath(path)).parent.name  # noqa: PTH100 - a link keeps its name
@@ -108,15 +106,15 @@ def run(files: Iterable[Path], meant: dict[str, str] | None = None) -> Report:
     return report
 
 
-def _documents(path: Path, errors: list[str]) -> Iterator[scenarios.Verdict]:
+def _documents(path: Path, errors: list[str]) -> Iterator[runner.Verdict]:
     try:
         data = _read(path)
-        documents = yamlreader.read(data)
+        documents = yaml_reader.read(data)
     except PathError as error:
         errors.append(f"{path} {error}")
         yield _could_not_run(f"refused: it {error}")
         return
-    except yamlreader.YamlError as error:
+    except yaml_reader.YamlError as error:
         errors.append(f"{path}:{error}")
         yield _could_not_run(f"refused: {error}")
         return
@@ -124,8 +122,8 @@ def _documents(path: Path, errors: list[str]) -> Iterator[scenarios.Verdict]:
         errors.append(f"{path}: it holds no document")
     for number, document in enumerate(documents):
         try:
-            yield scenarios.run(forms.parse(document.value))
-        except forms.ScenarioError as error:
+            yield runner.run(schema.parse(document.value))
+        except schema.ScenarioError as error:
             place = _place(data, number, error.where)
             errors.append(f"{path}:{place.line}:{place.column}: {error}")
             yield _could_not_run(f"refused: {error}")
@@ -147,11 +145,11 @@ def _read(path: Path) -> bytes:
         raise PathError(f"can't be read: {error.strerror}") from error
 
 
-def _could_not_run(why: str) -> scenarios.Verdict:
-    return scenarios.Verdict(exact=False, states=False, found={"*": {"state": why}})
+def _could_not_run(why: str) -> runner.Verdict:
+    return runner.Verdict(exact=False, states=False, found={"*": {"state": why}})
 
 
-def _place(data: bytes, number: int, where: str) -> yamlreader.Place:
+def _place(data: bytes, number: int, where: str) -> yaml_reader.Place:
     """Where a dotted path stands; a field that does not belong there, by its key."""
     path: list[str | int] = []
     for step in where.replace("[", ".[").split("."):
@@ -160,5 +158,5 @@ def _place(data: bytes, number: int, where: str) -> yamlreader.Place:
             path.append(int(inner) if inner.isdecimal() else inner)
         elif step:
             path.append(step)
-    positions = yamlreader.positions(data)[number]
+    positions = yaml_reader.positions(data)[number]
     return positions.of(tuple(path), key=True)

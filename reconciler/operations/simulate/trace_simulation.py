@@ -10,21 +10,18 @@ from typing import Any
 
 import msgspec
 
-from reconciler.desired.documents import schema_errors as explain
+from reconciler.desired.documents import schema_errors
 from reconciler.model import desired
-from reconciler.model.values import suggestions as nearest
-from reconciler.operations.validate import folder_check as folders
-from reconciler.simulation.baselines import gpu_pool as peers
+from reconciler.model.values import suggestions
+from reconciler.operations.validate import folder_check
+from reconciler.simulation.baselines import gpu_pool
 from reconciler.simulation.engine.event_queue import SimulationError
-from reconciler.simulation.scenarios import builder as situations
-from reconciler.simulation.scenarios import schema as forms
-from reconciler.simulation.traces import trace_replay as replay
-from reconciler.simulation.traces import trace_results as results
-from reconciler.simulation.traces import workloads
+from reconciler.simulation.scenarios import builder, schema
+from reconciler.simulation.traces import trace_replay, trace_results, workloads
 
 #: The policy that is the project's own controller.
 OWN = "muster"
-POLICIES = (OWN, *peers.POLICIES)
+POLICIES = (OWN, *gpu_pool.POLICIES)
 
 
 #: Of a trace without any job that can be read, so many rows are told.
@@ -70,7 +67,7 @@ class Request(msgspec.Struct, frozen=True):
     seed: int = 1
     over_estimate: float = 1.0
     default_run_s: float = 3600.0
-    options: replay.Options = replay.Options()
+    options: trace_replay.Options = trace_replay.Options()
     scheduling: Mapping[str, Any] = {}
 
 
@@ -122,7 +119,7 @@ def prepare(request: Request) -> Prepared:
     workload = workloads.with_limits(workload, request.seed, request.over_estimate)
     units = request.nodes * request.per_node
     guaranteed = workloads.guarantees(workload, units)
-    structure = replay.make_structure(
+    structure = trace_replay.make_structure(
         request.nodes, request.per_node, workload.unit, guaranteed, settings
     )
     name = _shown(source.name) if source else f"made-up jobs (seed {request.seed})"
@@ -156,19 +153,19 @@ def _settings(changes: Mapping[str, Any], base: desired.Settings) -> desired.Set
     """These settings, with the changes that somebody asked for."""
     missing: dict[str, None] = {}
     try:
-        settings = situations.settings_of(dict(changes), missing, base)
-    except forms.ScenarioError as error:
+        settings = builder.settings_of(dict(changes), missing, base)
+    except schema.ScenarioError as error:
         told = _wrong_value(changes) or str(error)
         raise SimulateError(f"--scheduling: {told}", is_usage=True) from error
     if missing:
         names = [
             name
-            for top, parts in situations.SCHEDULING.items()
+            for top, parts in builder.SCHEDULING.items()
             for name in (top, *(f"{top}.{part}" for part in parts))
         ]
         wrong = next(iter(missing)).removeprefix("policy ")
         raise SimulateError(
-            f"--scheduling: there is no setting {wrong}{nearest.hint(wrong, names)}; there are "
+            f"--scheduling: there is no setting {wrong}{suggestions.hint(wrong, names)}; there are "
             f"{', '.join(names)}",
             is_usage=True,
         )
@@ -193,7 +190,7 @@ def _wrong_value(changes: Mapping[str, Any]) -> str:
         "metadata": {"name": "main"},
         "spec": {"scheduling": scheduling},
     }
-    for fault in explain.faults("Cluster", document, ""):
+    for fault in schema_errors.faults("Cluster", document, ""):
         place = fault.path[2:]
         if place and fault.found and not fault.expected.startswith("one of"):
             where = ".".join(map(str, place))
@@ -210,8 +207,8 @@ def _of_state(request: Request) -> Prepared:
         raise SimulateError(told, is_usage=True)
     assert request.source is not None  # noqa: S101 - for the type checker
     try:
-        wanted = folders.read_folder(request.source)
-    except folders.RevisionError as error:
+        wanted = folder_check.read_folder(request.source)
+    except folder_check.RevisionError as error:
         raise SimulateError(str(error)) from error
     errors = [p.text() for p in wanted.status.problems if p.severity == "error"]
     if errors:
@@ -241,7 +238,7 @@ def _counted(number: int, what: str) -> str:
 
 def _never(wanted: desired.Desired) -> tuple[str, ...]:
     """Deadlines and windows of one time that lie too far behind the begin of virtual time."""
-    latest = replay.BEGIN + SPAN_S_MAX
+    latest = trace_replay.BEGIN + SPAN_S_MAX
     late = [name for name, job in wanted.jobs.items() if (job.deadline or 0.0) > latest]
     windows = wanted.structure.reservations.items()
     once = [name for name, one in windows if not one.schedule and one.starts_at > latest]
@@ -320,7 +317,7 @@ def _bounded(text: io.TextIOWrapper) -> Iterator[str]:
     raise workloads.WorkloadError(f"it has more than {workloads.LINES_MAX:,} lines; cut it")
 
 
-def run(prepared: Prepared, progress: Progress | None = None) -> Iterator[results.Run]:
+def run(prepared: Prepared, progress: Progress | None = None) -> Iterator[trace_results.Run]:
     """Each policy over the same jobs, with the same time limits, one after the other.
 
     Args:
@@ -341,17 +338,19 @@ def _telling(progress: Progress, policy: str) -> Callable[[int], None]:
     return lambda ended: progress(policy, ended)
 
 
-def _one(prepared: Prepared, policy: str, progress: Callable[[int], None] | None) -> results.Run:
+def _one(
+    prepared: Prepared, policy: str, progress: Callable[[int], None] | None
+) -> trace_results.Run:
     request = prepared.request
     if prepared.wanted is not None:
-        runs_s = replay.drawn_runs(prepared.wanted, request.seed, request.default_run_s)
-        return replay.replay_state(prepared.wanted, runs_s, request.options, progress)
+        runs_s = trace_replay.drawn_runs(prepared.wanted, request.seed, request.default_run_s)
+        return trace_replay.replay_state(prepared.wanted, runs_s, request.options, progress)
     workload = prepared.workload or workloads.Workload(())
     if policy == OWN:
-        return replay.replay_rows(
+        return trace_replay.replay_rows(
             workload, prepared.structure, request.per_node, request.options, progress
         )
     units = request.nodes * request.per_node
-    found = peers.run(policy, workload, units, progress)
+    found = gpu_pool.run(policy, workload, units, progress)
     found.guaranteed = workloads.guarantees(workload, units)
     return found

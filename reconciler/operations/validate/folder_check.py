@@ -9,18 +9,17 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.desired.apply import last_good as incumbents
-from reconciler.desired.apply import loader
-from reconciler.desired.checks import missing_references as references
+from reconciler.desired.apply import last_good, loader
+from reconciler.desired.checks import missing_references
 from reconciler.desired.git import source
 from reconciler.model import desired
-from reconciler.operations import scratch_repository as scratch
-from reconciler.operations.validate import introduced as broughtby
+from reconciler.operations import scratch_repository
+from reconciler.operations.validate import introduced
 
-_NOTHING = incumbents.Incumbents()
+_NOTHING = last_good.Incumbents()
 
 #: A folder or revision can't be read; says why.
-RevisionError = scratch.RevisionError
+RevisionError = scratch_repository.RevisionError
 #: The rule by which a folder without any YAML is told.
 NOTHING_WRITTEN = "nothing-written"
 
@@ -53,14 +52,18 @@ def check_folder(
     """
     if not folder.is_dir():
         raise RevisionError(f"{folder} is no folder")
-    with scratch.repository() as repository:
+    with scratch_repository.repository() as repository:
         if staged:
-            scratch.share_objects(repository, Path(scratch.git_folder(folder)))
-            tree = scratch.git_in(folder, "write-tree")
+            scratch_repository.share_objects(
+                repository, Path(scratch_repository.git_folder(folder))
+            )
+            tree = scratch_repository.git_in(folder, "write-tree")
             below = place_of(folder)
         else:
-            scratch.git(repository, "add", "--all", "--", ".", work_tree=folder.resolve())
-            tree, below = scratch.git(repository, "write-tree"), ""
+            scratch_repository.git(
+                repository, "add", "--all", "--", ".", work_tree=folder.resolve()
+            )
+            tree, below = scratch_repository.git(repository, "write-tree"), ""
         found, counts, _ = _load_tree(repository, tree, below)
         if any(problem.rule == "duplicate-name" for problem in found.status.problems):
             before = _before(repository, folder, tree, below, staged=staged)
@@ -95,25 +98,25 @@ def _since(
         return found
     tree, below = written
     if not staged:
-        scratch.share_objects(repository, Path(scratch.git_folder(folder)))
+        scratch_repository.share_objects(repository, Path(scratch_repository.git_folder(folder)))
     try:
         inside = "" if staged else place_of(folder)
-        earlier = scratch.git_in(folder, "rev-parse", "--verify", f"{start}:{inside}")
+        earlier = scratch_repository.git_in(folder, "rev-parse", "--verify", f"{start}:{inside}")
     except RevisionError:
         return found  # all of the folder is new
     before = _load_tree(repository, earlier, below)[0]
-    listed = scratch.git(
+    listed = scratch_repository.git(
         repository, "diff-tree", "-r", "--name-only", "--no-renames", "-z", earlier, tree
     )
 
     def read(of: str, path: str) -> bytes | None:
         try:
-            text = scratch.git(repository, "cat-file", "blob", f"{of}:{path}")
+            text = scratch_repository.git(repository, "cat-file", "blob", f"{of}:{path}")
         except RevisionError:
             return None
         return text.encode("utf-8", "surrogateescape")
 
-    problems = broughtby.weakened(
+    problems = introduced.weakened(
         found.status.problems,
         before.status.problems,
         frozenset(listed.split("\0")),
@@ -130,11 +133,11 @@ def _start(folder: Path, since: str | None) -> str | None:
     Raises:
         RevisionError: there is no such revision.
     """
-    repository = Path(scratch.git_folder(folder))
-    head = scratch.known_commit(repository, "HEAD")
+    repository = Path(scratch_repository.git_folder(folder))
+    head = scratch_repository.known_commit(repository, "HEAD")
     if since is None:
         return head
-    start = scratch.known_commit(repository, since)
+    start = scratch_repository.known_commit(repository, since)
     if start is None:
         raise RevisionError(
             f"there is no revision {since} in {folder}: name a branch, a tag or a commit that is "
@@ -143,7 +146,7 @@ def _start(folder: Path, since: str | None) -> str | None:
     if head is None:
         return start
     try:
-        return scratch.git(repository, "merge-base", start, head)
+        return scratch_repository.git(repository, "merge-base", start, head)
     except RevisionError:
         return start  # they have no commit in common
 
@@ -162,17 +165,17 @@ def _nothing(found: desired.Desired) -> desired.Desired:
 
 
 def _load_tree(
-    repository: Path, tree: str, below: str, before: incumbents.Incumbents = _NOTHING
-) -> tuple[desired.Desired, Mapping[str, int], incumbents.Incumbents]:
+    repository: Path, tree: str, below: str, before: last_good.Incumbents = _NOTHING
+) -> tuple[desired.Desired, Mapping[str, int], last_good.Incumbents]:
     """What a loader makes of a tree, how much is written in it, and which object is whose."""
-    commit = scratch.git(repository, "commit-tree", tree, "-m", "as edited")
-    scratch.git(repository, "update-ref", "refs/heads/main", commit)
+    commit = scratch_repository.git(repository, "commit-tree", tree, "-m", "as edited")
+    scratch_repository.git(repository, "update-ref", "refs/heads/main", commit)
     repo = source.Source(str(repository), branch="main", sub_path=below)
     loading = loader.Loader(repo, before)
     try:
         found = loading.load()
         places = {name: job.path for name, job in found.jobs.items()}
-        kept = incumbents.Incumbents(origins=loading.incumbents().origins, preferred=places)
+        kept = last_good.Incumbents(origins=loading.incumbents().origins, preferred=places)
         if any(problem.severity == "error" for problem in found.status.problems):
             found = _with_all_problems(found, repo, commit)
         return found, loading.counts(), kept
@@ -185,24 +188,28 @@ def _with_all_problems(found: desired.Desired, repo: source.Source, commit: str)
     present = [one for one in repo.files(commit).files if one.blob is not None]
     blobs = repo.blobs([one.blob or "" for one in present])
     files = {one.path: data for one, data in zip(present, blobs, strict=True)}
-    problems = references.complete(files, found.status.problems)
+    problems = missing_references.complete(files, found.status.problems)
     status = msgspec.structs.replace(found.status, problems=problems)
     return msgspec.structs.replace(found, status=status)
 
 
 def _before(
     repository: Path, folder: Path, tree: str, below: str, *, staged: bool
-) -> incumbents.Incumbents:
+) -> last_good.Incumbents:
     """Which object of a name stood where in the last commit that is other than ``tree``."""
     if not staged:
         try:
-            scratch.share_objects(repository, Path(scratch.git_folder(folder)))
+            scratch_repository.share_objects(
+                repository, Path(scratch_repository.git_folder(folder))
+            )
         except RevisionError:
             return _NOTHING  # a folder that is in no repository
     inside = "" if staged else place_of(folder)
     for revision in ("HEAD", "HEAD~1"):
         try:
-            earlier = scratch.git_in(folder, "rev-parse", "--verify", f"{revision}:{inside}")
+            earlier = scratch_repository.git_in(
+                folder, "rev-parse", "--verify", f"{revision}:{inside}"
+            )
         except RevisionError:
             break
         if earlier != tree:
@@ -213,6 +220,6 @@ def _before(
 def place_of(folder: Path) -> str:
     """The path of a folder below the top of its repository; empty at the top, or without one."""
     try:
-        return scratch.git_in(folder, "rev-parse", "--show-prefix").rstrip("/")
+        return scratch_repository.git_in(folder, "rev-parse", "--show-prefix").rstrip("/")
     except RevisionError:
         return ""

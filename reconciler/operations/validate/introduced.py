@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.desired.documents import yaml_reader
 from reconciler.model import desired
 
 #: The bytes of a file, None where there is none.
@@ -76,8 +76,8 @@ def _written(data: bytes | None) -> dict[str, object]:
     if data is None:
         return {}
     try:
-        found = yamlreader.read(data)
-    except yamlreader.YamlError:
+        found = yaml_reader.read(data)
+    except yaml_reader.YamlError:
         return {}
     labels: dict[str, list[object]] = {}
     for one in found:

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from reconciler.changes.clone import working_clone as clones
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.client import endpoints
+from reconciler.changes.clone import working_clone
+from reconciler.desired.documents import document_reader
+from reconciler.desired.git import git_commands
+from reconciler.operations.client import api_client, endpoints
 
 #: How long a controller may take to say what it reads before a clone goes on without it.
 LOOK_S = 3.0
@@ -33,7 +32,7 @@ def standing(endpoint: endpoints.Endpoint | None) -> dict[str, Any] | None:
         return None
     try:
         return asked(endpoint)
-    except (clients.ApiError, endpoints.EndpointError):
+    except (api_client.ApiError, endpoints.EndpointError):
         return None
 
 
@@ -44,7 +43,7 @@ def asked(endpoint: endpoints.Endpoint) -> dict[str, Any]:
         ApiError: it can't be asked, or doesn't tell whoever has this token.
         EndpointError: the token can't be used.
     """
-    with clients.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
+    with api_client.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
         found: dict[str, Any] = api.get("/v1/sync")["sync"]
     return found
 
@@ -67,17 +66,17 @@ def is_read(folder: Path, told: Mapping[str, Any]) -> bool:
     read = [one for part in parts if (one := told.get(part))]
     if not read:
         return True
-    clone = clones.Clone(folder)
+    clone = working_clone.Clone(folder)
     if any(map(clone.has, read)):
         return True
-    with contextlib.suppress(gitobjects.GitError):
-        gitobjects.run(clone.root, "fetch", "--quiet", timeout_s=FETCH_S)
+    with contextlib.suppress(git_commands.GitError):
+        git_commands.run(clone.root, "fetch", "--quiet", timeout_s=FETCH_S)
     return any(map(clone.has, read))
 
 
 def learned(
     endpoint: endpoints.Endpoint | None,
-    clone: clones.Clone | None,
+    clone: working_clone.Clone | None,
     commit: str,
     before: dict[str, Any],
 ) -> dict[str, Any]:
@@ -96,10 +95,10 @@ def learned(
         return before
     ends_at = time.monotonic() + LEARN_S
     with (
-        contextlib.suppress(clients.ApiError, endpoints.EndpointError),
-        clients.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api,
+        contextlib.suppress(api_client.ApiError, endpoints.EndpointError),
+        api_client.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api,
     ):
-        with contextlib.suppress(clients.ApiError):  # a hint: it may be looking already
+        with contextlib.suppress(api_client.ApiError):  # a hint: it may be looking already
             api.post("/v1/hooks/git")
         while time.monotonic() < ends_at:
             told: dict[str, Any] = api.get("/v1/sync")["sync"]
@@ -112,7 +111,7 @@ def learned(
     return before
 
 
-def _is_on_the_way(clone: clones.Clone | None, revision: str | None, commit: str) -> bool:
+def _is_on_the_way(clone: working_clone.Clone | None, revision: str | None, commit: str) -> bool:
     """Whether a controller has come to a commit before the one that is waited for.
 
     So it is where it reads the very clone in which several are made one after another.
@@ -133,7 +132,7 @@ def _without_known(told: dict[str, Any], before: Mapping[str, Any]) -> dict[str,
 
 def clone_of(
     folder: Path, endpoint: endpoints.Endpoint | None, told: dict[str, Any] | None
-) -> clones.Clone:
+) -> working_clone.Clone:
     """The clone around a folder, from where its desired state begins.
 
     Args:
@@ -143,25 +142,25 @@ def clone_of(
     Raises:
         CloneError: there is none, or it can't be told which of its clusters is meant.
     """
-    found = clones.Clone(folder)
+    found = working_clone.Clone(folder)
     own = _own(folder.resolve(), found.root.resolve())
     read = None if told is None else told.get("folder")  # older controllers tell none
     if isinstance(read, str) and (found.root / read).is_dir():
         if own is not None and not _is_within(own, read) and not _is_within(read, own):
             url = endpoint.url if endpoint is not None else "there"
-            raise clones.CloneError(
+            raise working_clone.CloneError(
                 f"the controller at {url} reads {read}/ of its repository, and {folder} belongs to "
                 f"the cluster in {own}/: nothing was changed; stand in {read}/ or name it with "
                 "--clone, or name the other cluster's controller with MUSTER_SERVER"
             )
-        return clones.Clone(folder, sub_path=read)
+        return working_clone.Clone(folder, sub_path=read)
     if own is None and len(several := _clusters(found.root)) > 1:
-        raise clones.CloneError(
+        raise working_clone.CloneError(
             f"{found.root} holds several clusters ({', '.join(one + '/' for one in several[:5])}), "
             "and no controller tells which one it reads: stand in its folder, or name it, as in "
             f"--clone {found.root / several[0]}"
         )
-    return clones.Clone(folder, sub_path=own or "")
+    return working_clone.Clone(folder, sub_path=own or "")
 
 
 def _own(folder: Path, root: Path) -> str | None:
@@ -172,7 +171,7 @@ def _own(folder: Path, root: Path) -> str | None:
         for path in sorted([*one.glob("*.yaml"), *one.glob("*.yml")]):
             if path.is_symlink() or b"Cluster" not in (data := path.read_bytes()):
                 continue
-            if any(document.kind == "Cluster" for document in documents.read(data).documents):
+            if any(document.kind == "Cluster" for document in document_reader.read(data).documents):
                 return "" if one == root else one.relative_to(root).as_posix()
     return None
 
@@ -184,8 +183,8 @@ def _is_within(inner: str, outer: str) -> bool:
 def _clusters(root: Path) -> list[str]:
     """The folders of a work tree in which, as committed or staged, a Cluster stands."""
     try:
-        found = gitobjects.run(root, "grep", "-E", "-l", "-z", "-e", _CLUSTER, good=(0, 1)).stdout
-    except gitobjects.GitError:
+        found = git_commands.run(root, "grep", "-E", "-l", "-z", "-e", _CLUSTER, good=(0, 1)).stdout
+    except git_commands.GitError:
         return []
     paths = [PurePosixPath(one) for one in found.decode(errors="replace").split("\0") if one]
     seen = [one for one in paths if one.suffix in {".yaml", ".yml"}]

@@ -8,15 +8,13 @@ A revision goes in, and what its blobs hold comes out, for all loaders that read
 import contextlib
 from pathlib import Path
 
-from reconciler.desired.apply import file_index as filed
-from reconciler.desired.apply import parallel_reader as reading
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import source
-from reconciler.operations import scratch_repository as scratch
+from reconciler.desired.apply import file_index, parallel_reader
+from reconciler.desired.documents import document_reader
+from reconciler.desired.git import git_commands, source
+from reconciler.operations import scratch_repository
 
 
-def read(repository: Path, sub_path: str, revision: str) -> reading.Read:
+def read(repository: Path, sub_path: str, revision: str) -> parallel_reader.Read:
     """What the blobs of a revision hold; none of them where it can't be read.
 
     Whoever compares it finds out why, and says so.
@@ -26,17 +24,19 @@ def read(repository: Path, sub_path: str, revision: str) -> reading.Read:
         sub_path: the folder of it that is read.
         revision: anything that names a commit.
     """
-    found: dict[str, documents.File] = {}
-    with contextlib.suppress(scratch.RevisionError, gitobjects.GitError, OSError, ValueError):
-        folder = Path(scratch.git_folder(repository))
-        commit = scratch.known_commit(folder, revision)
+    found: dict[str, document_reader.File] = {}
+    with contextlib.suppress(
+        scratch_repository.RevisionError, git_commands.GitError, OSError, ValueError
+    ):
+        folder = Path(scratch_repository.git_folder(repository))
+        commit = scratch_repository.known_commit(folder, revision)
         if commit is not None:
             with contextlib.closing(source.Source(str(folder), sub_path=sub_path)) as copy:
                 present = [one for one in copy.files(commit).files if one.blob is not None]
                 blobs = [one.blob or "" for one in present]
                 changes = [
-                    filed.FileChange(one.path, blob, data)
+                    file_index.FileChange(one.path, blob, data)
                     for one, blob, data in zip(present, blobs, copy.blobs(blobs), strict=True)
                 ]
-                reading.changed(changes, found)
+                parallel_reader.changed(changes, found)
     return found

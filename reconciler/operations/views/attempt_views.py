@@ -6,46 +6,43 @@ clock shows, are not passed on.
 
 import math
 
-from reconciler.model.observed import task_reports as taskwords
-from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.observed import task_reports, task_usage
 from reconciler.model.state import records, states
 from reconciler.model.values import times
-from reconciler.operations.views import gpu_views as gpuviews
-from reconciler.operations.views import json_format as viewforms
-from reconciler.operations.views import view_types as viewtypes
+from reconciler.operations.views import gpu_views, json_format, view_types
 
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def metrics_view(of: taskwords.TaskMetrics) -> viewtypes.MetricsView:
+def metrics_view(of: task_reports.TaskMetrics) -> view_types.MetricsView:
     """What a task has written of its work."""
     series = [
-        viewtypes.MetricView(one.name, _finite(one.value), _finite(one.step), _moment(one.at))
+        view_types.MetricView(one.name, _finite(one.value), _finite(one.step), _moment(one.at))
         for one in of.metrics
     ]
-    return viewtypes.MetricsView(series, of.lines, of.bad_lines, of.problem, of.skipped_bytes)
+    return view_types.MetricsView(series, of.lines, of.bad_lines, of.problem, of.skipped_bytes)
 
 
 def _moment(at: float) -> str:
     """A time that a node tells, whatever it is."""
-    return times.format_time(min(max(0.0, at), gpuviews.LATEST_TIME))  # in this order NaN loses
+    return times.format_time(min(max(0.0, at), gpu_views.LATEST_TIME))  # in this order NaN loses
 
 
 def use_view(
-    of: records.AttemptRecord, sampled: taskuse.TaskUse | None
-) -> viewtypes.UseView | None:
+    of: records.AttemptRecord, sampled: task_usage.TaskUse | None
+) -> view_types.UseView | None:
     """What a try uses: as sampled while it runs, as its node said when it has ended."""
     if of.state is states.AttemptState.ENDED:
         if of.started_at is None:
             return None
-        return viewtypes.UseView(
+        return view_types.UseView(
             None, None, of.cpu_s, None, of.max_memory_bytes, of.read_bytes, of.written_bytes, []
         )
     if sampled is None:
         return None
-    return viewtypes.UseView(
+    return view_types.UseView(
         at=_moment(sampled.at),
         processes=sampled.processes,
         cpu_s=sampled.cpu_s,
@@ -54,7 +51,7 @@ def use_view(
         read=sampled.read_bytes,
         written=sampled.written_bytes,
         gpus=[
-            viewtypes.GpuUseView(one.gpu, one.processes, one.memory_bytes) for one in sampled.gpus
+            view_types.GpuUseView(one.gpu, one.processes, one.memory_bytes) for one in sampled.gpus
         ],
     )
 
@@ -63,13 +60,13 @@ def attempt_view(
     of: records.AttemptRecord,
     *,
     array: bool,
-    metrics: taskwords.TaskMetrics | None = None,
-    use: taskuse.TaskUse | None = None,
-) -> viewtypes.AttemptView:
+    metrics: task_reports.TaskMetrics | None = None,
+    use: task_usage.TaskUse | None = None,
+) -> view_types.AttemptView:
     """One try."""
     saved, early = of.saved, of.state in states.START_PHASES
     leaves = of.stop is not None and of.state is not states.AttemptState.ENDED
-    return viewtypes.AttemptView(
+    return view_types.AttemptView(
         id=of.id,
         task=f"{of.group}-{of.index}",
         element=of.element if array else None,
@@ -80,22 +77,22 @@ def attempt_view(
         phase=of.state.value if early else None,
         exit_code=of.exit_code,
         signal=of.signal,
-        started=viewforms.time_or_none(of.started_at),
-        ended=viewforms.time_or_none(of.ended_at),
+        started=json_format.time_or_none(of.started_at),
+        ended=json_format.time_or_none(of.ended_at),
         assigned=times.format_time(of.assigned_at),
         end_reason=None if of.end_reason is None else of.end_reason.value,
         message=of.message,
         checkpoint=None
         if saved is None
-        else viewtypes.CheckpointView(
+        else view_types.CheckpointView(
             saved.path, times.format_time(saved.at), saved.step, saved.bytes
         ),
         metrics=None if metrics is None else metrics_view(metrics),
-        asked=viewtypes.AmountsView(
+        asked=view_types.AmountsView(
             of.resources.cpu_milli / 1000, of.resources.memory_bytes, of.resources.gpu_milli / 1000
         ),
         use=use_view(of, use),
-        kill_at=viewforms.time_or_none(of.stop.at + of.stop.grace_s)
+        kill_at=json_format.time_or_none(of.stop.at + of.stop.grace_s)
         if of.stop is not None and leaves
         else None,
     )

@@ -7,13 +7,13 @@ amounts are a node's own word, so that whatever it says becomes a value that can
 from reconciler.model.observed import devices
 from reconciler.model.state import records
 from reconciler.model.values.times import format_time
-from reconciler.operations.views import json_format as viewforms
+from reconciler.operations.views import json_format
 
 #: In the year 2100.
 LATEST_TIME = 4.1e9
 
 
-class MigView(viewforms.View, frozen=True):
+class MigView(json_format.View, frozen=True):
     """One MIG device, and the attempt that has it as far as its node has said so."""
 
     uuid: str
@@ -25,7 +25,7 @@ class MigView(viewforms.View, frozen=True):
     attempt: str | None
 
 
-class MigLayoutView(viewforms.View, frozen=True):
+class MigLayoutView(json_format.View, frozen=True):
     """How far a device is with the MIG layout of its pool: fits, waiting, blocked, needs-reset or
     failed."""
 
@@ -33,7 +33,7 @@ class MigLayoutView(viewforms.View, frozen=True):
     message: str
 
 
-class XidView(viewforms.View, frozen=True):
+class XidView(json_format.View, frozen=True):
     """An error event of the driver, how often it came, and when last."""
 
     number: int
@@ -41,7 +41,7 @@ class XidView(viewforms.View, frozen=True):
     last: str
 
 
-class GpuUsageView(viewforms.View, frozen=True):
+class GpuUsageView(json_format.View, frozen=True):
     """What a GPU does; null for what its driver does not tell."""
 
     at: str
@@ -56,7 +56,7 @@ class GpuUsageView(viewforms.View, frozen=True):
     xids: list[XidView]
 
 
-class GpuView(viewforms.View, frozen=True):
+class GpuView(json_format.View, frozen=True):
     """One device, the attempt that holds it, and what it did when its node last said so.
 
     ``state`` is ok, lost, missing, failed or unresponsive; only an ok one takes work.
@@ -81,7 +81,7 @@ class GpuView(viewforms.View, frozen=True):
     usage: GpuUsageView | None
 
 
-class GpuDriverView(viewforms.View, frozen=True):
+class GpuDriverView(json_format.View, frozen=True):
     """The NVIDIA driver of a node: ok, absent, failed or unresponsive."""
 
     state: str
@@ -90,7 +90,7 @@ class GpuDriverView(viewforms.View, frozen=True):
     cuda_version: str
 
 
-class GpuProcessView(viewforms.View, frozen=True):
+class GpuProcessView(json_format.View, frozen=True):
     """A process on a GPU that belongs to no task."""
 
     pid: int

@@ -15,22 +15,16 @@ import msgspec
 
 from reconciler.core import overrides
 from reconciler.model import desired
-from reconciler.model.observed import devices
-from reconciler.model.observed import task_reports as taskwords
-from reconciler.model.observed import task_usage as taskuse
-from reconciler.model.policy import drift_kinds as drift
-from reconciler.model.protocol import loop_messages as link
-from reconciler.model.state import events, outcome, records
-from reconciler.model.state import instance_records as provisioning
+from reconciler.model.observed import devices, task_reports, task_usage
+from reconciler.model.policy import drift_kinds
+from reconciler.model.protocol import loop_messages
+from reconciler.model.state import events, instance_records, outcome, records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.model.values import hostlists
 from reconciler.model.values.resources import Resources
 from reconciler.model.values.times import format_time
-from reconciler.operations.views import attempt_views as attemptviews
-from reconciler.operations.views import gpu_views as gpuviews
-from reconciler.operations.views import json_format as viewforms
-from reconciler.operations.views import view_types as viewtypes
+from reconciler.operations.views import attempt_views, gpu_views, json_format, view_types
 from reconciler.store.errors import DamagedError
 
 _T = TypeVar("_T")
@@ -135,23 +129,23 @@ def stored_refused(body: bytes | None) -> dict[str, str]:
     return _stored(REFUSED, body, _REFUSED, {})
 
 
-def amounts(of: Resources) -> viewtypes.AmountsView:
+def amounts(of: Resources) -> view_types.AmountsView:
     """What something has or takes."""
-    return viewtypes.AmountsView(of.cpu_milli / 1000, of.memory_bytes, of.gpu_milli / 1000)
+    return view_types.AmountsView(of.cpu_milli / 1000, of.memory_bytes, of.gpu_milli / 1000)
 
 
-def vector(of: Sequence[int | None]) -> viewtypes.AmountsView:
+def vector(of: Sequence[int | None]) -> view_types.AmountsView:
     """Amounts in the order of ``resources.RESOURCE_NAMES``."""
     cpu, memory, gpu = of
-    return viewtypes.AmountsView(
+    return view_types.AmountsView(
         None if cpu is None else cpu / 1000, memory, None if gpu is None else gpu / 1000
     )
 
 
-def reason_view(of: Reason) -> viewtypes.ReasonView:
+def reason_view(of: Reason) -> view_types.ReasonView:
     """Why something waits."""
-    funnel = [viewtypes.FunnelView(step.count, step.why) for step in of.funnel]
-    return viewtypes.ReasonView(of.code, of.message, funnel, of.unblocks)
+    funnel = [view_types.FunnelView(step.count, step.why) for step in of.funnel]
+    return view_types.ReasonView(of.code, of.message, funnel, of.unblocks)
 
 
 def job_view(
@@ -161,10 +155,10 @@ def job_view(
     reasons: Iterable[Reason] = (),
     place: int | None = None,
     expected: outcome.ExpectedStart | None = None,
-    metrics: Mapping[str, taskwords.TaskMetrics] = {},
-    uses: Mapping[str, taskuse.TaskUse] = {},
+    metrics: Mapping[str, task_reports.TaskMetrics] = {},
+    uses: Mapping[str, task_usage.TaskUse] = {},
     running: int = 0,
-) -> viewtypes.JobView:
+) -> view_types.JobView:
     """A job's run with what belongs to it; ``running``: how many of its tasks do."""
     spec = of.spec
     array = spec.array_count is not None
@@ -172,7 +166,7 @@ def job_view(
         (group.resources.times(group.count) for group in spec.groups), start=Resources()
     ).times(spec.element_count)
     waits = of.state in {JobState.PENDING, JobState.HELD}
-    return viewtypes.JobView(
+    return view_types.JobView(
         name=spec.name,
         run=spec.run,
         queue=spec.queue,
@@ -180,14 +174,14 @@ def job_view(
         state=of.state.value,
         reasons=[reason_view(reason) for reason in reasons] if not of.finished else [],
         place=place if waits else None,
-        estimated_start=viewforms.time_or_none(expected.at)
+        estimated_start=json_format.time_or_none(expected.at)
         if waits and expected is not None
         else None,
         estimated_certain=waits and expected is not None and expected.certain,
         start_takes_back=waits and expected is not None and expected.takes_back,
-        latest_start=viewforms.time_or_none(expected.latest) if waits and expected else None,
+        latest_start=json_format.time_or_none(expected.latest) if waits and expected else None,
         attempts=[
-            attemptviews.attempt_view(
+            attempt_views.attempt_view(
                 attempt,
                 array=array,
                 metrics=metrics.get(attempt.id),
@@ -198,8 +192,8 @@ def job_view(
         priority=spec.priority,
         labels=spec.labels,
         submitted=format_time(of.submitted_at),
-        started=viewforms.time_or_none(of.started_at),
-        ended=viewforms.time_or_none(of.ended_at),
+        started=json_format.time_or_none(of.started_at),
+        ended=json_format.time_or_none(of.ended_at),
         message=of.message,
         array=array,
         elements={state.value: count for state, count in of.element_state_counts().items()},
@@ -211,33 +205,33 @@ def job_view(
     )
 
 
-def _tasks(spec: desired.Job, running: int) -> viewtypes.TasksView | None:
+def _tasks(spec: desired.Job, running: int) -> view_types.TasksView | None:
     """How an elastic gang stands; None of all else."""
     if spec.array_count is not None or not spec.is_elastic:
         return None
     enough = (one.count if one.minimum is None else one.minimum for one in spec.groups)
-    return viewtypes.TasksView(running, sum(enough), sum(one.count for one in spec.groups))
+    return view_types.TasksView(running, sum(enough), sum(one.count for one in spec.groups))
 
 
-def _drain_view(of: desired.Drain) -> viewtypes.DrainView:
-    return viewtypes.DrainView(of.reason, of.owner, viewforms.time_or_none(of.until))
+def _drain_view(of: desired.Drain) -> view_types.DrainView:
+    return view_types.DrainView(of.reason, of.owner, json_format.time_or_none(of.until))
 
 
 def node_view(
     of: records.NodeRecord,
     attempts: Iterable[records.AttemptRecord],
     gpu_usage: Iterable[devices.GpuUsage] = (),
-) -> viewtypes.NodeView:
+) -> view_types.NodeView:
     """A node with the attempts on it that have not ended."""
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
     holder = {device: attempt.id for attempt in alive for device in attempt.devices}
     inventory, usage = of.inventory, of.usage
     used = {one.uuid: one for one in gpu_usage}
     gpus = [
-        gpuviews.gpu_view(gpu, holder.get(gpu.index), used.get(gpu.uuid)) for gpu in inventory.gpus
+        gpu_views.gpu_view(gpu, holder.get(gpu.index), used.get(gpu.uuid)) for gpu in inventory.gpus
     ]
     driver = inventory.gpu_driver
-    return viewtypes.NodeView(
+    return view_types.NodeView(
         name=of.name,
         pool=of.pool,
         state=of.state.value,
@@ -246,11 +240,11 @@ def node_view(
         capacity=amounts(inventory.capacity),
         allocated=amounts(sum((attempt.resources for attempt in alive), start=Resources())),
         gpus=gpus,
-        gpu_driver=None if driver is None else gpuviews.driver_view(driver),
+        gpu_driver=None if driver is None else gpu_views.driver_view(driver),
         foreign_gpu_processes=[
-            gpuviews.process_view(one) for one in inventory.foreign_gpu_processes
+            gpu_views.process_view(one) for one in inventory.foreign_gpu_processes
         ],
-        volumes=[viewtypes.NodeVolumeView(one.name, one.problem) for one in inventory.volumes],
+        volumes=[view_types.NodeVolumeView(one.name, one.problem) for one in inventory.volumes],
         labels=inventory.labels,
         attempts=len(alive),
         usage=None if not usage.at else usage_view(usage),
@@ -259,8 +253,8 @@ def node_view(
         agent_version=inventory.agent_version,
         virtual=inventory.virtual,
         boot_id=of.boot_id,
-        first_seen=viewforms.time_or_none(of.first_seen_at),
-        last_report=viewforms.time_or_none(of.last_report_at),
+        first_seen=json_format.time_or_none(of.first_seen_at),
+        last_report=json_format.time_or_none(of.last_report_at),
     )
 
 
@@ -276,22 +270,22 @@ def undecided_jobs(sync: desired.SyncStatus) -> dict[str, Reason]:
     }
 
 
-def refused_view(name: str, problem: str, seen_at: float) -> viewtypes.JobView:
+def refused_view(name: str, problem: str, seen_at: float) -> view_types.JobView:
     """A job that is written, and has no run: it is ``Invalid``, who writes it may not, or nobody
     said that it is new."""
     held = problem == desired.AWAITS_ADOPTION
-    why = viewtypes.ReasonView(
+    why = view_types.ReasonView(
         ReasonCode.INVALID, problem, [], "correct its document, and commit it"
     )
     if desired.is_unanswered(problem):
-        why = viewtypes.ReasonView(
+        why = view_types.ReasonView(
             ReasonCode.NOT_ALLOWED, problem, [], "a signed commit of it by somebody who may"
         )
     if problem.startswith(desired.DEFECT):
         why = msgspec.structs.replace(why, unblocks="a report of it, or to write it otherwise")
     if held:
-        why = viewtypes.ReasonView(ReasonCode.HELD, problem, [], f"`muster adopt {name}`")
-    return viewtypes.JobView(
+        why = view_types.ReasonView(ReasonCode.HELD, problem, [], f"`muster adopt {name}`")
+    return view_types.JobView(
         name=name,
         run=0,
         queue="",
@@ -316,9 +310,9 @@ def refused_view(name: str, problem: str, seen_at: float) -> viewtypes.JobView:
     )
 
 
-def usage_view(of: records.NodeUsage) -> viewtypes.NodeUsageView:
+def usage_view(of: records.NodeUsage) -> view_types.NodeUsageView:
     """What a node uses."""
-    return viewtypes.NodeUsageView(
+    return view_types.NodeUsageView(
         at=format_time(of.at),
         cpu_percent=of.cpu_percent,
         memory=of.memory_used_bytes,
@@ -336,11 +330,11 @@ def queue_view(
     of: outcome.QueueUsage,
     suspended: Mapping[str, float] = _NOBODY,
     said: desired.Queue | None = None,
-) -> viewtypes.QueueView:
+) -> view_types.QueueView:
     """A queue; ``suspended`` as ``SyncStatus`` has it, ``said``: as git has the queue."""
     lends = {one.pool: one.lending_limit for one in said.flavors} if said else {}
     since = suspended.get(f"Queue/{of.name}", suspended.get("Cluster"))
-    return viewtypes.QueueView(
+    return view_types.QueueView(
         name=of.name,
         parent=of.parent,
         allocated=vector(of.allocated),
@@ -352,9 +346,9 @@ def queue_view(
         priority=of.priority,
         pending=of.pending_jobs,
         running=of.running_jobs,
-        suspended=viewforms.time_or_none(since),
+        suspended=json_format.time_or_none(since),
         pools=[
-            viewtypes.QueueInPoolView(
+            view_types.QueueInPoolView(
                 pool=one.pool,
                 allocated=vector(one.allocated),
                 guaranteed=vector(one.guaranteed),
@@ -373,8 +367,8 @@ def queue_view(
 def pool_view(
     of: desired.Pool,
     nodes: Mapping[str, records.NodeRecord],
-    provision: provisioning.Provision | None = None,
-) -> viewtypes.PoolView:
+    provision: instance_records.Provision | None = None,
+) -> view_types.PoolView:
     """A pool with what is known of its nodes; those never seen count as ``Missing``.
 
     ``provision``: what is known of its instances, where they come and go.
@@ -389,7 +383,7 @@ def pool_view(
     capacity = sum(
         (nodes[name].inventory.capacity for name in hosts if name in nodes), start=Resources()
     )
-    return viewtypes.PoolView(
+    return view_types.PoolView(
         name=of.name,
         nodes=len(hosts),
         hosts=hostlists.fold(hosts),
@@ -407,9 +401,9 @@ def pool_view(
     )
 
 
-def drift_view(of: drift.Drift) -> viewtypes.DriftView:
+def drift_view(of: drift_kinds.Drift) -> view_types.DriftView:
     """A difference."""
-    return viewtypes.DriftView(
+    return view_types.DriftView(
         kind=of.kind,
         subject=of.subject,
         message=of.message,
@@ -428,9 +422,9 @@ def drift_view(of: drift.Drift) -> viewtypes.DriftView:
     )
 
 
-def override_view(of: records.Override, *, signed: bool = False) -> viewtypes.OverrideView:
+def override_view(of: records.Override, *, signed: bool = False) -> view_types.OverrideView:
     """A cancel or drain that is not committed; ``signed``: where people have to sign commits."""
-    return viewtypes.OverrideView(
+    return view_types.OverrideView(
         of.verb,
         of.subject,
         of.reason,
@@ -442,22 +436,22 @@ def override_view(of: records.Override, *, signed: bool = False) -> viewtypes.Ov
     )
 
 
-def event_view(of: events.Event) -> viewtypes.EventView:
+def event_view(of: events.Event) -> view_types.EventView:
     """Something that happened."""
-    return viewtypes.EventView(
+    return view_types.EventView(
         of.sequence, format_time(of.at), of.kind, of.message, of.job, of.node, of.attempt
     )
 
 
-def told_event(of: events.Event) -> viewtypes.EventView:
+def told_event(of: events.Event) -> view_types.EventView:
     """Something that happened, with what its kind means where it has no words of its own."""
     return msgspec.structs.replace(event_view(of), message=events.words(of))
 
 
-def problem_view(of: desired.Problem) -> viewtypes.ProblemView:
+def problem_view(of: desired.Problem) -> view_types.ProblemView:
     """Something wrong with what is written."""
-    return viewtypes.ProblemView(
-        **{name: getattr(of, name) for name in viewtypes.ProblemView.__struct_fields__}
+    return view_types.ProblemView(
+        **{name: getattr(of, name) for name in view_types.ProblemView.__struct_fields__}
     )
 
 
@@ -465,10 +459,10 @@ def sync_view(
     of: desired.SyncStatus,
     folder: str = "",
     branch: str = "",
-    untold: Iterable[link.Untold] = (),
-) -> viewtypes.SyncView:
+    untold: Iterable[loop_messages.Untold] = (),
+) -> view_types.SyncView:
     """How the repository stands, of which ``folder`` is read on ``branch``, and who is not told."""
-    return viewtypes.SyncView(
+    return view_types.SyncView(
         sync=of.sync,
         branch=branch,
         folder=folder,
@@ -476,22 +470,22 @@ def sync_view(
         structure_revision=of.structure_revision,
         jobs_revision=of.jobs_revision,
         message=of.message,
-        checked=viewforms.time_or_none(of.checked_at),
+        checked=json_format.time_or_none(of.checked_at),
         problems=[problem_view(problem) for problem in of.problems],
         held=[
-            viewtypes.HeldView(
+            view_types.HeldView(
                 one.part,
                 one.message,
                 one.digest,
                 list(one.jobs),
-                viewforms.time_or_none(one.until),
+                json_format.time_or_none(one.until),
                 list(one.reasons),
             )
             for one in of.held
         ],
         suspended={label: format_time(since) for label, since in of.suspended.items()},
         untold=[
-            viewtypes.UntoldView(one.channel, format_time(one.since), one.tries, one.why)
+            view_types.UntoldView(one.channel, format_time(one.since), one.tries, one.why)
             for one in untold
         ],
     )

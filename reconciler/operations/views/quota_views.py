@@ -7,20 +7,17 @@ own (``core.quotas``), so that what is shown is what the next start is measured 
 
 import math
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.jobs import running_gangs as held
-from reconciler.core.quota import quota_accounts as books
-from reconciler.core.quota import quota_usage as quotas
+from reconciler.core import cycle_context
+from reconciler.core.jobs import running_gangs
+from reconciler.core.quota import quota_accounts, quota_usage
 from reconciler.model import desired
-from reconciler.model.rules import quota_limits as capped
+from reconciler.model.rules import quota_limits
 from reconciler.model.state import records
 from reconciler.model.values.resources import Resources
-from reconciler.operations.views import job_views as views
-from reconciler.operations.views import json_format as viewforms
-from reconciler.operations.views import view_types as viewtypes
+from reconciler.operations.views import job_views, json_format, view_types
 
 
-class BudgetView(viewforms.View, frozen=True):
+class BudgetView(json_format.View, frozen=True):
     """A budget in GPU-hours: settled within the window, and set aside for what runs.
 
     ``returns`` is when the first of it comes back at the latest: of what was spent, or of what runs
@@ -36,7 +33,7 @@ class BudgetView(viewforms.View, frozen=True):
     returns: str | None
 
 
-class EndsView(viewforms.View, frozen=True):
+class EndsView(json_format.View, frozen=True):
     """When the first of what holds some of it has ended at the latest, by the time limits of its
     tasks; null where nobody knows. ``running``: of whole jobs, whatever they hold."""
 
@@ -46,7 +43,7 @@ class EndsView(viewforms.View, frozen=True):
     running: str | None
 
 
-class QuotaView(viewforms.View, frozen=True):
+class QuotaView(json_format.View, frozen=True):
     """A quota and what counts for it. Of ``user``, ``group``, ``queue`` and ``pool`` one is said.
 
     ``used`` is what it counts in all, ``limit`` null where it caps nothing; ``running`` are jobs
@@ -58,8 +55,8 @@ class QuotaView(viewforms.View, frozen=True):
     group: str | None
     queue: str | None
     pool: str | None
-    used: viewtypes.AmountsView
-    limit: viewtypes.AmountsView
+    used: view_types.AmountsView
+    limit: view_types.AmountsView
     running: int | None
     running_max: int | None
     pending_max: int | None
@@ -82,8 +79,8 @@ def quota_views(
     """
     if not structure.quotas:
         return []
-    work = desk.Work(desired.Desired(structure=structure), observed, now)
-    accounts = quotas.Accounts(work, held.gather(work))
+    work = cycle_context.Work(desired.Desired(structure=structure), observed, now)
+    accounts = quota_usage.Accounts(work, running_gangs.gather(work))
     found = [
         _of_pool(one.quota, structure, observed) if one.quota.pool else _of(one, accounts)
         for one in accounts.all
@@ -91,7 +88,7 @@ def quota_views(
     return sorted(found, key=lambda one: one.name)
 
 
-def _of(account: books.Account, accounts: quotas.Accounts) -> QuotaView:
+def _of(account: quota_accounts.Account, accounts: quota_usage.Accounts) -> QuotaView:
     return _view(
         account.quota,
         account.used,
@@ -101,14 +98,14 @@ def _of(account: books.Account, accounts: quotas.Accounts) -> QuotaView:
     )
 
 
-def _first_ends(account: books.Account) -> EndsView:
+def _first_ends(account: quota_accounts.Account) -> EndsView:
     """Of each resource the first end of an element that has some of it, and the first of a job."""
     ends = [
         min((end for end, part, *_ in account.parts if part[index]), default=math.inf)
         for index in range(3)
     ]
     ends.append(min(map(account.job_end, account.jobs), default=math.inf))
-    return EndsView(*(viewforms.time_or_none(at) if at < math.inf else None for at in ends))
+    return EndsView(*(json_format.time_or_none(at) if at < math.inf else None for at in ends))
 
 
 def _of_pool(
@@ -142,8 +139,8 @@ def _view(
         group=quota.group or None,
         queue=quota.queue or None,
         pool=quota.pool or None,
-        used=views.vector(used),
-        limit=views.vector(quota.resources.as_vector()),
+        used=job_views.vector(used),
+        limit=job_views.vector(quota.resources.as_vector()),
         running=running,
         running_max=quota.running,
         pending_max=quota.pending,
@@ -152,7 +149,7 @@ def _view(
     )
 
 
-def _budget(account: books.Account, accounts: quotas.Accounts) -> BudgetView | None:
+def _budget(account: quota_accounts.Account, accounts: quota_usage.Accounts) -> BudgetView | None:
     quota = account.quota
     if quota.budget_gpu_s is None:
         return None
@@ -163,10 +160,10 @@ def _budget(account: books.Account, accounts: quotas.Accounts) -> BudgetView | N
         reserved_gpu_hours=_hours(account.reserved_gpu_s),
         window_s=quota.window_s,
         on_exhausted="end" if quota.ends else "wait",
-        returns=viewforms.time_or_none(first),
+        returns=json_format.time_or_none(first),
     )
 
 
 def _hours(gpu_s: float) -> float:
     """GPU-hours as they are told elsewhere."""
-    return round(gpu_s / capped.HOUR_S, 4)
+    return round(gpu_s / quota_limits.HOUR_S, 4)

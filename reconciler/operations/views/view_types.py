@@ -5,11 +5,10 @@ with ``_s``. ``views`` makes them out of the model's values.
 """
 
 from reconciler.model.state.pending_reasons import ReasonCode
-from reconciler.operations.views import gpu_views as gpuviews
-from reconciler.operations.views import json_format as viewforms
+from reconciler.operations.views import gpu_views, json_format
 
 
-class AmountsView(viewforms.View, frozen=True):
+class AmountsView(json_format.View, frozen=True):
     """CPUs and GPUs decimal, memory in bytes; null where nothing is said."""
 
     cpu: float | None
@@ -17,7 +16,7 @@ class AmountsView(viewforms.View, frozen=True):
     gpu: float | None
 
 
-class MetricView(viewforms.View, frozen=True):
+class MetricView(json_format.View, frozen=True):
     """The newest value of a series that a task writes; null where it is infinite or no number."""
 
     name: str
@@ -26,7 +25,7 @@ class MetricView(viewforms.View, frozen=True):
     at: str
 
 
-class MetricsView(viewforms.View, frozen=True):
+class MetricsView(json_format.View, frozen=True):
     """What a task has written; ``problem`` is the newest line that was not understood."""
 
     series: list[MetricView]
@@ -36,7 +35,7 @@ class MetricsView(viewforms.View, frozen=True):
     skipped_bytes: int
 
 
-class CheckpointView(viewforms.View, frozen=True):
+class CheckpointView(json_format.View, frozen=True):
     """The newest whole checkpoint, by its path below the job's folder of checkpoints."""
 
     path: str
@@ -45,7 +44,7 @@ class CheckpointView(viewforms.View, frozen=True):
     bytes: int
 
 
-class GpuUseView(viewforms.View, frozen=True):
+class GpuUseView(json_format.View, frozen=True):
     """What a task has on one GPU; ``memory`` is null where the driver does not tell."""
 
     gpu: int
@@ -53,7 +52,7 @@ class GpuUseView(viewforms.View, frozen=True):
     memory: int | None
 
 
-class UseView(viewforms.View, frozen=True):
+class UseView(json_format.View, frozen=True):
     """What a try uses, or has used: memory in bytes, ``read`` and ``written`` from and to storage.
 
     While it runs it is what was sampled at ``at``. Once it has ended it is what it used in all, and
@@ -71,7 +70,7 @@ class UseView(viewforms.View, frozen=True):
     gpus: list[GpuUseView]
 
 
-class AttemptView(viewforms.View, frozen=True):
+class AttemptView(json_format.View, frozen=True):
     """One try at one task. ``task`` is ``GROUP-INDEX``; ``element`` is null outside arrays.
 
     ``phase`` says how far a start is that takes its time: ``Fetching`` its image or data, ``Ready``
@@ -103,14 +102,14 @@ class AttemptView(viewforms.View, frozen=True):
     kill_at: str | None = None
 
 
-class FunnelView(viewforms.View, frozen=True):
+class FunnelView(json_format.View, frozen=True):
     """So many nodes drop out for this."""
 
     count: int
     why: str
 
 
-class ReasonView(viewforms.View, frozen=True):
+class ReasonView(json_format.View, frozen=True):
     """Why a job waits."""
 
     code: ReasonCode
@@ -119,7 +118,7 @@ class ReasonView(viewforms.View, frozen=True):
     unblocks: str
 
 
-class TasksView(viewforms.View, frozen=True):
+class TasksView(json_format.View, frozen=True):
     """How many tasks of an elastic gang run, how many are enough, and up to how many it grows."""
 
     running: int
@@ -127,7 +126,7 @@ class TasksView(viewforms.View, frozen=True):
     max: int
 
 
-class JobView(viewforms.View, frozen=True):
+class JobView(json_format.View, frozen=True):
     """A job's run. ``place`` counts from 1 among those that wait in its queue and not in vain:
     what nothing but another commit or other nodes let start has none, and takes nobody's.
 
@@ -167,7 +166,7 @@ class JobView(viewforms.View, frozen=True):
     tasks: TasksView | None = None
 
 
-class NodeUsageView(viewforms.View, frozen=True):
+class NodeUsageView(json_format.View, frozen=True):
     """What a node said it uses."""
 
     at: str
@@ -178,7 +177,7 @@ class NodeUsageView(viewforms.View, frozen=True):
     load1m: float
 
 
-class DrainView(viewforms.View, frozen=True):
+class DrainView(json_format.View, frozen=True):
     """Who took a node out of service, and why; until when, where it is an override."""
 
     reason: str
@@ -186,14 +185,14 @@ class DrainView(viewforms.View, frozen=True):
     until: str | None = None
 
 
-class NodeVolumeView(viewforms.View, frozen=True):
+class NodeVolumeView(json_format.View, frozen=True):
     """What a node finds of a volume that it is to have; ``problem`` empty: it is there."""
 
     name: str
     problem: str
 
 
-class NodeView(viewforms.View, frozen=True):
+class NodeView(json_format.View, frozen=True):
     """A node: what it has, what is given away, what it does.
 
     ``message`` says why it is in its state, ``notice`` what its agent can't do that keeps no task
@@ -207,9 +206,9 @@ class NodeView(viewforms.View, frozen=True):
     notice: str
     capacity: AmountsView
     allocated: AmountsView
-    gpus: list[gpuviews.GpuView]
-    gpu_driver: gpuviews.GpuDriverView | None
-    foreign_gpu_processes: list[gpuviews.GpuProcessView]
+    gpus: list[gpu_views.GpuView]
+    gpu_driver: gpu_views.GpuDriverView | None
+    foreign_gpu_processes: list[gpu_views.GpuProcessView]
     volumes: list[NodeVolumeView]
     labels: dict[str, str]
     attempts: int
@@ -223,7 +222,7 @@ class NodeView(viewforms.View, frozen=True):
     last_report: str | None
 
 
-class QueueInPoolView(viewforms.View, frozen=True):
+class QueueInPoolView(json_format.View, frozen=True):
     """What a queue has in one pool; ``named``: the queue has amounts there itself."""
 
     pool: str
@@ -236,7 +235,7 @@ class QueueInPoolView(viewforms.View, frozen=True):
     lending_limit: AmountsView | None = None
 
 
-class QueueView(viewforms.View, frozen=True):
+class QueueView(json_format.View, frozen=True):
     """A queue's arithmetic. ``parent`` is null for a root.
 
     ``fairShare`` is null where it is not measured; ``demand`` is what it has and asks for.
@@ -260,7 +259,7 @@ class QueueView(viewforms.View, frozen=True):
     lending_limit: AmountsView | None = None
 
 
-class PoolView(viewforms.View, frozen=True):
+class PoolView(json_format.View, frozen=True):
     """A pool: its nodes, and nodes by state.
 
     Where nodes come and go, ``nodes`` and ``hosts`` are those that are to be there now, ``min``
@@ -283,7 +282,7 @@ class PoolView(viewforms.View, frozen=True):
     instances: dict[str, int] | None = None
 
 
-class DriftView(viewforms.View, frozen=True):
+class DriftView(json_format.View, frozen=True):
     """One difference between git and what is.
 
     ``wanted`` and ``found`` are the evidence. ``remedy`` says how making it right stands, after
@@ -308,7 +307,7 @@ class DriftView(viewforms.View, frozen=True):
     attempt: str
 
 
-class OverrideView(viewforms.View, frozen=True):
+class OverrideView(json_format.View, frozen=True):
     """A cancel or drain that git does not say yet. ``commit`` is the command that makes it.
 
     ``committed``: git says it in this commit, which is not in force yet.
@@ -324,7 +323,7 @@ class OverrideView(viewforms.View, frozen=True):
     committed: str | None = None
 
 
-class EventView(viewforms.View, frozen=True):
+class EventView(json_format.View, frozen=True):
     """Something that happened. ``sequence`` is where to go on from."""
 
     sequence: int
@@ -336,7 +335,7 @@ class EventView(viewforms.View, frozen=True):
     attempt: str
 
 
-class ProblemView(viewforms.View, frozen=True):
+class ProblemView(json_format.View, frozen=True):
     """Something wrong with what is written."""
 
     rule: str
@@ -351,7 +350,7 @@ class ProblemView(viewforms.View, frozen=True):
     expected: str
 
 
-class HeldView(viewforms.View, frozen=True):
+class HeldView(json_format.View, frozen=True):
     """A part of a change that waits: why, what approves it, and for how long.
 
     ``message`` is all of it in one; ``reasons`` are each why by itself.
@@ -365,7 +364,7 @@ class HeldView(viewforms.View, frozen=True):
     reasons: list[str] = []
 
 
-class UntoldView(viewforms.View, frozen=True):
+class UntoldView(json_format.View, frozen=True):
     """A channel, or ``git notes``, that can't be told what becomes of the cluster.
 
     ``since`` the first try that failed; ``tries`` since then, and ``why`` the last one did.
@@ -377,7 +376,7 @@ class UntoldView(viewforms.View, frozen=True):
     why: str
 
 
-class SyncView(viewforms.View, frozen=True):
+class SyncView(json_format.View, frozen=True):
     """How the repository stands; ``folder`` of ``branch`` is read, all where that is empty."""
 
     sync: str

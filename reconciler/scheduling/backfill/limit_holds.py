@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED
-from reconciler.scheduling.placement import request as asking
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.placement import request
+from reconciler.scheduling.quota import quota_ledger
 
 #: An amount that is bounded: the queue that it is of (-1: all of them), the resource, in a pool or
 #: not, and whether of firm work alone.
@@ -43,7 +42,7 @@ class Wait:
 class Accruing:
     """The claims of one cycle that wait so, of each queue the first."""
 
-    def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
+    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.Ledger) -> None:
         self.situation = situation
         self.ledger = ledger
         bounded = bool(ledger.caps or ledger.lends) or any(
@@ -54,7 +53,7 @@ class Accruing:
         #: What started in this cycle: queue, end, amounts, whether it is firm.
         self._started: list[tuple[int, float, snapshots.Charge, bool]] = []
 
-    def wait(self, ask: asking.Ask) -> None:
+    def wait(self, ask: request.Ask) -> None:
         """Keep for an ask what comes free, if nobody of its queue has that and it is known when."""
         if not self._keeps or ask.queue in self.waits or ask.missing:
             return
@@ -65,7 +64,7 @@ class Accruing:
             spare = {bound: left + self._freed(bound, at) for bound, left in bounds.items()}
             self.waits[ask.queue] = Wait(ask.job, ask.line.priority, at, spare)
 
-    def delayed_by(self, ask: asking.Ask) -> Wait | None:
+    def delayed_by(self, ask: request.Ask) -> Wait | None:
         """Whom a start would delay, that comes before it in its queue."""
         wait = self.waits.get(ask.queue)
         if wait is None or wait.job == ask.job or ask.line.priority > wait.priority:
@@ -77,7 +76,7 @@ class Accruing:
                 return wait
         return None
 
-    def took(self, ask: asking.Ask, amounts: snapshots.Charge) -> None:
+    def took(self, ask: request.Ask, amounts: snapshots.Charge) -> None:
         """An ask has got room, or is promised it."""
         if not self._keeps:
             return
@@ -93,7 +92,7 @@ class Accruing:
                     if (bound[0] == ALL or bound[0] in path) and (ask.firm or not bound[2]):
                         other.spare[bound] -= amounts[bound[1]]
 
-    def _bounds(self, ask: asking.Ask) -> dict[Bound, int]:
+    def _bounds(self, ask: request.Ask) -> dict[Bound, int]:
         """What of each amount would be left beside an ask now; less than 0: it lacks so much."""
         ledger = self.ledger
         found: dict[Bound, int] = {}
@@ -143,11 +142,11 @@ class Accruing:
         if firm:
             counts &= ~running.preemptible
         ends = np.maximum(running.ends_at[counts], now + 1.0)
-        if resource < len(ledgers.RESOURCES):
+        if resource < len(quota_ledger.RESOURCES):
             amounts = running.total[counts, resource]
         else:
             tasks = [self.situation.holdings[row].tasks for row in np.flatnonzero(counts).tolist()]
-            totals = [bypool.total_of(self.situation, one)[resource] for one in tasks]
+            totals = [flavors.total_of(self.situation, one)[resource] for one in tasks]
             amounts = np.array(totals, dtype=np.int64)
         started = [
             (end, taken[resource])

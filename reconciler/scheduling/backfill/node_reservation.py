@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from reconciler.scheduling.decisions import TaskPlacement
-from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Room
 
 
@@ -21,7 +21,7 @@ class Reservation:
             nobody has to leave for it.
     """
 
-    ask: asking.Ask
+    ask: request.Ask
     starts_at: float
     ends_at: float
     tasks: tuple[TaskPlacement, ...]
@@ -62,5 +62,5 @@ class Takes(Protocol):
     def some(self) -> bool:
         """Whether anything is protected that could be evicted later."""
 
-    def earliest(self, ask: asking.Ask, until: float, *, renewed: bool = False) -> Taking | None:
+    def earliest(self, ask: request.Ask, until: float, *, renewed: bool = False) -> Taking | None:
         """What an ask may take first, until a moment."""

@@ -14,14 +14,12 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 import numpy as np
 
-from reconciler.scheduling.backfill import node_reservation as reserving
-from reconciler.scheduling.backfill import timeline_events as moments
-from reconciler.scheduling.backfill import windows
+from reconciler.scheduling.backfill import node_reservation, timeline_events, windows
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.queues import job_order
 
 #: Moments tried for one reservation; a claim that fits at none of them gets none.
 MOMENTS_MAX = 2_000
@@ -49,24 +47,24 @@ class Calendar:
         self.situation = situation
         self.now = now
         self.later = later
-        self.reservations: list[reserving.Reservation] = []
+        self.reservations: list[node_reservation.Reservation] = []
         #: Grows whenever room that was kept is given up.
         self.given_up = 0
         #: All that was given up, in that order, also where the same was made again since.
-        self.dropped: list[reserving.Reservation] = []
-        self._times = moments.Moments(situation)
+        self.dropped: list[node_reservation.Reservation] = []
+        self._times = timeline_events.Moments(situation)
         self._combined: dict[int, Room] = {}
         #: By reach, room beside reservations once all has left, and what it was made of.
         self._coming: dict[int, tuple[tuple[tuple[Room, int], ...], Room]] = {}
         #: The shortest that fits at no moment, by kind; it does not with more reserved either.
         self._hopeless: dict[tuple[object, ...], float] = {}
         #: Reservations that were given up for others.
-        self.lost: list[reserving.Reservation] = []
+        self.lost: list[node_reservation.Reservation] = []
         #: Which asks were refused reservations of others, and when (``given_up``).
         self._refused: set[tuple[object, ...]] = set()
         self._hastens = HASTENS_MAX
         #: Who may take room back later.
-        self.protected: reserving.Takes | None = None
+        self.protected: node_reservation.Takes | None = None
 
     # What may start
 
@@ -102,12 +100,12 @@ class Calendar:
         self._coming[reach] = (at, room)
         return room
 
-    def holds_back(self, ask: asking.Ask) -> bool:
+    def holds_back(self, ask: request.Ask) -> bool:
         """Whether the queue has room reserved for who has waited so long that nobody passes it.
 
         ``order.WAIT_MAX_S``; it is of no lower priority than the ask, and came before it.
         """
-        longest_ago = self.situation.now - order.WAIT_MAX_S
+        longest_ago = self.situation.now - job_order.WAIT_MAX_S
         own = ask.progress.claim.submitted_at
         return any(
             other.ask.queue == ask.queue
@@ -117,7 +115,7 @@ class Calendar:
             for other in self.reservations
         )
 
-    def delayed_by(self, ask: asking.Ask) -> reserving.Reservation:
+    def delayed_by(self, ask: request.Ask) -> node_reservation.Reservation:
         """The first reservation that an ask would delay, which fits but for reservations."""
         low, high = 1, self._reach(ask.line.duration_s)
         while low < high:
@@ -143,7 +141,7 @@ class Calendar:
         return found
 
     def _leave(
-        self, room: Room, reservation: reserving.Reservation, then: Room | None = None
+        self, room: Room, reservation: node_reservation.Reservation, then: Room | None = None
     ) -> None:
         """Leave in a room what a reservation needs when it begins, and nobody to be apart from.
 
@@ -223,7 +221,7 @@ class Calendar:
 
     # When somebody could start
 
-    def reserve(self, ask: asking.Ask) -> reserving.Reservation | None:
+    def reserve(self, ask: request.Ask) -> node_reservation.Reservation | None:
         """Keep room for an ask at the earliest moment at which it fits until its end."""
         found = None
         if not self._is_hopeless(ask) and self.has_moments():
@@ -234,8 +232,8 @@ class Calendar:
         return self._add(ask, *found) if taken is None and found is not None else taken
 
     def _taken(
-        self, ask: asking.Ask, until: float, *, renewed: bool = False
-    ) -> reserving.Reservation | None:
+        self, ask: request.Ask, until: float, *, renewed: bool = False
+    ) -> node_reservation.Reservation | None:
         """Keep what an ask may take back until then, once what protects others there is over."""
         if self.protected is None:
             return None
@@ -245,7 +243,7 @@ class Calendar:
         self.lose(list(taking.gives_way))
         return self._add(ask, taking.at, taking.tasks, taking.room, taking.grace_s)
 
-    def at(self, moment: float, without: Collection[reserving.Reservation]) -> Room:
+    def at(self, moment: float, without: Collection[node_reservation.Reservation]) -> Room:
         """What is free at a moment beside what is reserved then, some of it left out."""
         walk = self.later.copy()
         for turn, changes in self._times.of(self._reserved(without), moment):
@@ -255,7 +253,11 @@ class Calendar:
         return walk
 
     def place_at(
-        self, ask: asking.Ask, moment: float, room: Room, without: Collection[reserving.Reservation]
+        self,
+        ask: request.Ask,
+        moment: float,
+        room: Room,
+        without: Collection[node_reservation.Reservation],
     ) -> tuple[TaskPlacement, ...] | None:
         """Where an ask goes that starts in a room at a moment; it is taken there."""
         ask = self._whole(ask)
@@ -266,12 +268,12 @@ class Calendar:
             room.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
         return tasks
 
-    def _is_hopeless(self, ask: asking.Ask) -> bool:
+    def _is_hopeless(self, ask: request.Ask) -> bool:
         """Whether one like it, that runs no longer, was seen to fit at no moment."""
         shortest_s = self._hopeless.get(self._kind(ask))
         return shortest_s is not None and ask.line.duration_s >= shortest_s
 
-    def soonest(self, asks: Sequence[asking.Ask]) -> int:
+    def soonest(self, asks: Sequence[request.Ask]) -> int:
         """Which of several asks for the same work would have room first; of equals the first."""
         best, until = 0, math.inf
         for at, ask in enumerate(asks):
@@ -282,7 +284,7 @@ class Calendar:
                 best, until = at, found[0]
         return best
 
-    def renew(self, ask: asking.Ask, kept: snapshots.Kept) -> reserving.Reservation | None:
+    def renew(self, ask: request.Ask, kept: snapshots.Kept) -> node_reservation.Reservation | None:
         """Keep what an earlier cycle reserved on its nodes, at its moment or before.
 
         What it could have before is not the devices that were planned for it: those may be another
@@ -297,13 +299,13 @@ class Calendar:
         room = self.room_for(ask.line.duration_s)
         if ask.fits(room, within=nodes):
             return self._from_now(ask, room, within=nodes)
-        until = max(kept.starts_at, self.situation.now + moments.OVERRUN_S)
+        until = max(kept.starts_at, self.situation.now + timeline_events.OVERRUN_S)
         same = self._earliest(ask, within=nodes, until=until) if self.has_moments() else None
         if same is None:
             return self._taken(ask, until, renewed=True)
         return self._add(ask, *same)
 
-    def hasten(self, ask: asking.Ask) -> None:
+    def hasten(self, ask: request.Ask) -> None:
         """Keep room from now on for who has it reserved in time, where that delays nobody else.
 
         Who could not be given it on its nodes gets the earliest room that others leave.
@@ -328,8 +330,8 @@ class Calendar:
             self.reserve(ask)
 
     def _from_now(
-        self, ask: asking.Ask, room: Room, *, within: snapshots.Mask | None = None
-    ) -> reserving.Reservation:
+        self, ask: request.Ask, room: Room, *, within: snapshots.Mask | None = None
+    ) -> node_reservation.Reservation:
         """Keep room that is there already."""
         tasks = ask.place(room.copy(), within=within)
         if tasks is None:  # pragma: no cover - it has just been seen to fit
@@ -345,18 +347,18 @@ class Calendar:
 
     def _add(
         self,
-        ask: asking.Ask,
+        ask: request.Ask,
         starts_at: float,
         tasks: tuple[TaskPlacement, ...],
         room: Room,
         grace_s: float | None = None,
-    ) -> reserving.Reservation:
+    ) -> node_reservation.Reservation:
         shape = self.situation.shapes[ask.shape]
         ends_at = starts_at + ask.line.duration_s
         for other in self.reservations:
             if starts_at <= other.starts_at < ends_at:
                 other.room.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
-        reservation = reserving.Reservation(ask, starts_at, ends_at, tasks, room, grace_s)
+        reservation = node_reservation.Reservation(ask, starts_at, ends_at, tasks, room, grace_s)
         self.reservations.append(reservation)
         self.reservations.sort(key=lambda r: (r.starts_at, r.ask.progress.claim.order))
         self._combined.clear()
@@ -372,18 +374,20 @@ class Calendar:
             self._hopeless.pop(self._kind(reservation.ask), None)
         return True
 
-    def void(self, keep: Callable[[reserving.Reservation], bool]) -> bool:
+    def void(self, keep: Callable[[node_reservation.Reservation], bool]) -> bool:
         """Give up reservations that are not to be kept; whether there were any."""
         voided = [r for r in self.reservations if not keep(r)]
         self.lose(voided)
         return bool(voided)
 
-    def lose(self, given_up: list[reserving.Reservation]) -> None:
+    def lose(self, given_up: list[node_reservation.Reservation]) -> None:
         """Give up reservations for somebody else."""
         self.lost += given_up
         self.give_up(given_up)
 
-    def gives_way(self, ask: asking.Ask, without: Collection[reserving.Reservation]) -> bool:
+    def gives_way(
+        self, ask: request.Ask, without: Collection[node_reservation.Reservation]
+    ) -> bool:
         """Give up those of some reservations on whose nodes an ask has room then; whether it has.
 
         It has room beside all others.
@@ -408,11 +412,11 @@ class Calendar:
         self.lose([r for r in without if any(task.node in nodes for task in r.tasks)])
         return True
 
-    def _release(self, room: Room, reservation: reserving.Reservation) -> None:
+    def _release(self, room: Room, reservation: node_reservation.Reservation) -> None:
         shape = self.situation.shapes[reservation.ask.shape]
         room.release(reservation.tasks, exclusive=shape.exclusive, matches=shape.matches)
 
-    def give_up(self, given_up: list[reserving.Reservation]) -> None:
+    def give_up(self, given_up: list[node_reservation.Reservation]) -> None:
         """Keep these no longer."""
         self.given_up += bool(given_up)
         self.dropped += given_up
@@ -425,7 +429,7 @@ class Calendar:
 
     def _earliest(
         self,
-        ask: asking.Ask,
+        ask: request.Ask,
         *,
         within: snapshots.Mask | None = None,
         since: float = -math.inf,
@@ -457,19 +461,19 @@ class Calendar:
                 return moment, tasks_placed, walk
         return None
 
-    def _kind(self, ask: asking.Ask) -> tuple[object, ...]:
+    def _kind(self, ask: request.Ask) -> tuple[object, ...]:
         """What asks have in common of which one fits at no moment if another does not."""
         if not self.situation.windows:
             return (ask.shape,)
         return (ask.shape, ask.line.reservations)
 
-    def _whole(self, ask: asking.Ask) -> asking.Ask:
+    def _whole(self, ask: request.Ask) -> request.Ask:
         """An ask that may go where a window keeps it from now: later that may be over."""
         unreserved = self.situation.shapes[ask.shape].unreserved
         return ask if unreserved is None else msgspec.structs.replace(ask, shape=unreserved)
 
     def _open(
-        self, ask: asking.Ask, moment: float, within: snapshots.Mask | None
+        self, ask: request.Ask, moment: float, within: snapshots.Mask | None
     ) -> snapshots.Mask | None:
         """(n,) nodes of ``within`` on which no window begins while an ask would run; None: all."""
         if not self.situation.windows:
@@ -480,7 +484,7 @@ class Calendar:
             return within
         return ~closed if within is None else within & ~closed
 
-    def is_closed(self, reservation: reserving.Reservation, at: float) -> bool:
+    def is_closed(self, reservation: node_reservation.Reservation, at: float) -> bool:
         """Whether a window would keep a reservation's work from its nodes, had it them ``at``."""
         ask, nodes = reservation.ask, [task.node for task in reservation.tasks]
         span = (at, at + ask.line.duration_s)
@@ -492,7 +496,7 @@ class Calendar:
         walk: Room,
         moment: float,
         duration_s: float,
-        without: Collection[reserving.Reservation] = (),
+        without: Collection[node_reservation.Reservation] = (),
     ) -> Room:
         """What stays free from a moment on for a duration, beside reservations but some."""
         apart = self.situation.presence is not None  # so it matters who is there first
@@ -509,11 +513,15 @@ class Calendar:
             self._leave(room, reservation)
         return room
 
-    def _reserved(self, without: Collection[reserving.Reservation] = ()) -> list[moments.Reserved]:
+    def _reserved(
+        self, without: Collection[node_reservation.Reservation] = ()
+    ) -> list[timeline_events.Reserved]:
         """What is taken by reservations but some."""
         shapes = self.situation.shapes
         return [
-            moments.Reserved(r.starts_at, r.ends_at, r.tasks, shape.exclusive, shape.matches)
+            timeline_events.Reserved(
+                r.starts_at, r.ends_at, r.tasks, shape.exclusive, shape.matches
+            )
             for r in self.reservations
             if r not in without
             for shape in (shapes[r.ask.shape],)
@@ -526,7 +534,7 @@ class Calendar:
         return self._times.some or any(r.ends_at < math.inf for r in self.reservations)
 
 
-def _change(room: Room, changes: list[moments.Turn]) -> None:
+def _change(room: Room, changes: list[timeline_events.Turn]) -> None:
     """Release and hold what changes at a moment."""
     for change, tasks, exclusive, matches in changes:
         if change > 0:

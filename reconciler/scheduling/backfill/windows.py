@@ -12,9 +12,9 @@ import math
 import msgspec
 import numpy as np
 
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import pending_reasons
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.reasons import reason_text as wording
+from reconciler.scheduling.reasons import reason_text
 
 #: Beyond its grace work takes a moment to be gone, and that to be known.
 LEAVING_S = 10.0
@@ -163,8 +163,8 @@ def _windowed(
     lost = int((old.eligible & taken).sum())
     own = tuple(i for i in barred if (situation.windows[i].nodes & old.eligible).any())
     named = dict.fromkeys(situation.windows[index].name for index in own)  # some come again
-    names = wording.names_text(tuple(named))
-    step = reasons.FunnelStep(lost, f"reserved before it could end ({names})")
+    names = reason_text.names_text(tuple(named))
+    step = pending_reasons.FunnelStep(lost, f"reserved before it could end ({names})")
     return dataclasses.replace(
         old,
         eligible=old.eligible & ~taken,

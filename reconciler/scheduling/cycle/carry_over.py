@@ -9,48 +9,46 @@ from typing import Protocol
 
 import numpy as np
 
-from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.backfill import reservation_calendar
 from reconciler.scheduling.decisions import Action, TaskPlacement
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.inputs import flavors, snapshots
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.queues import job_order as order
-from reconciler.scheduling.quota import eligibility as blocking
-from reconciler.scheduling.quota import quota_ledger as ledgers
-from reconciler.scheduling.reasons import reason_explainer as explain
+from reconciler.scheduling.queues import job_order
+from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.reasons import reason_explainer
 
 
 class Beginning(Protocol):
     """What is used of a cycle before its turns."""
 
     situation: snapshots.Snapshot
-    ledger: ledgers.Ledger
+    ledger: quota_ledger.Ledger
     now: Room
     later: Room
     leaving: list[snapshots.Holding]
-    blocked: blocking.Blocked
+    blocked: eligibility.Blocked
     columns: snapshots.LineColumns
-    queues: list[order.Line]
+    queues: list[job_order.Line]
     least: list[snapshots.Charge]
-    calendar: backfill.Calendar
+    calendar: reservation_calendar.Calendar
     promised: dict[str, int]
     stopping: dict[str, list[str]]
     takers: list[tuple[str, tuple[int, ...]]]
 
-    def ask_of(self, progress: order.Progress) -> asking.Ask:
+    def ask_of(self, progress: job_order.Progress) -> request.Ask:
         """What a claim asks for next."""
 
-    def tries(self, ask: asking.Ask) -> tuple[asking.Ask, ...]:
+    def tries(self, ask: request.Ask) -> tuple[request.Ask, ...]:
         """The same in each pool that it may go to, in order."""
 
-    def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
+    def gate(self, ask: request.Ask, *, settled: bool = False) -> reason_explainer.Cause | None:
         """What forbids a start."""
 
-    def start(self, ask: asking.Ask, action: Action) -> bool:
+    def start(self, ask: request.Ask, action: Action) -> bool:
         """Start it where there is room."""
 
-    def promise(self, ask: asking.Ask, *, always: bool = False) -> bool:
+    def promise(self, ask: request.Ask, *, always: bool = False) -> bool:
         """Keep room that is coming free."""
 
     def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
@@ -76,7 +74,7 @@ def promises(cycle: Beginning) -> None:
     awaiting.sort(key=lambda entry: _promise_rank(cycle, cycle.situation.lines[entry[0]], entry[2]))
     for index, position, claim in awaiting:
         line = cycle.situation.lines[index]
-        found = order.Progress(index, claim)
+        found = job_order.Progress(index, claim)
         cycle.queues[line.queue].begin(found, position)
         own = leaving.get(claim.job, [])
         cycle.stopping[claim.job] = [f"{h.job}[{h.element}]" for h in own]
@@ -109,10 +107,10 @@ def reservations(cycle: Beginning) -> None:
             if claim.job in kept and not claim.missing:
                 found.append((kept[claim.job].starts_at, claim.order, index, position))
     asks = []
-    for _, _, index, position in sorted(found)[: backfill.RESERVATIONS_MAX]:
+    for _, _, index, position in sorted(found)[: reservation_calendar.RESERVATIONS_MAX]:
         line = cycle.situation.lines[index]
         progress = cycle.queues[line.queue].progress.setdefault(
-            (index, position), order.Progress(index, line.claims[position])
+            (index, position), job_order.Progress(index, line.claims[position])
         )
         if progress.left <= 0:
             continue
@@ -124,7 +122,7 @@ def reservations(cycle: Beginning) -> None:
         cycle.calendar.hasten(ask)
 
 
-def _where(cycle: Beginning, ask: asking.Ask, kept: snapshots.Kept) -> asking.Ask:
+def _where(cycle: Beginning, ask: request.Ask, kept: snapshots.Kept) -> request.Ask:
     """An ask in the pool in which it had room reserved."""
     asks, shapes = cycle.tries(ask), cycle.situation.shapes
     nodes = list(kept.nodes)
@@ -157,7 +155,7 @@ def _keep_moving(cycle: Beginning, holding: snapshots.Holding) -> None:
         cycle.clamp(tasks)
         # What it leaves counts as given back already: not so, for it takes as much elsewhere. It
         # is charged once all the while, since it never has both.
-        amounts = bypool.total_of(cycle.situation, holding.tasks)
+        amounts = flavors.total_of(cycle.situation, holding.tasks)
         cycle.ledger.release(holding.queue, amounts, -1)
         cycle.promised[holding.job] = cycle.promised.get(holding.job, 0) + 1
         cycle.takers.append((holding.job, tuple(task.node for task in tasks)))

@@ -11,18 +11,15 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.backfill import limit_holds as accruing
-from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.backfill import limit_holds, reservation_calendar
 from reconciler.scheduling.decisions import Action
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.preemption import displacement as yielding
-from reconciler.scheduling.preemption import preemptor as eviction
-from reconciler.scheduling.queues import job_order as order
-from reconciler.scheduling.quota import eligibility as blocking
-from reconciler.scheduling.quota import quota_ledger as ledgers
-from reconciler.scheduling.reasons import reason_explainer as explain
+from reconciler.scheduling.preemption import displacement, preemptor
+from reconciler.scheduling.queues import job_order
+from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.reasons import reason_explainer
 
 #: Asks in a row for which it is looked in vain who goes before them, in one cycle, and all of them.
 LOOKS_MAX, IN_ALL_MAX = 8, 64
@@ -34,27 +31,27 @@ class Turns(Protocol):
     """What is read of a cycle."""
 
     situation: snapshots.Snapshot
-    ledger: ledgers.Ledger
+    ledger: quota_ledger.Ledger
     columns: snapshots.LineColumns
     now: Room
-    prospects: blocking.Prospects
-    evictor: eviction.Evictor
-    accruing: accruing.Accruing
-    calendar: backfill.Calendar
-    queues: list[order.Line]
-    kept_out: list[tuple[asking.Ask, int]]
-    begun: dict[int, list[yielding.Beside]]
+    prospects: eligibility.Prospects
+    evictor: preemptor.Evictor
+    accruing: limit_holds.Accruing
+    calendar: reservation_calendar.Calendar
+    queues: list[job_order.Line]
+    kept_out: list[tuple[request.Ask, int]]
+    begun: dict[int, list[displacement.Beside]]
 
-    def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
+    def gate(self, ask: request.Ask, *, settled: bool = False) -> reason_explainer.Cause | None:
         """What forbids a start."""
 
-    def outranks(self, ask: asking.Ask) -> bool:
+    def outranks(self, ask: request.Ask) -> bool:
         """Whether reservations give way to it, which then are gone."""
 
-    def ask_of(self, progress: order.Progress) -> asking.Ask:
+    def ask_of(self, progress: job_order.Progress) -> request.Ask:
         """What a claim asks for next."""
 
-    def start(self, ask: asking.Ask, action: Action) -> bool:
+    def start(self, ask: request.Ask, action: Action) -> bool:
         """Start it where there is room."""
 
 
@@ -68,7 +65,7 @@ class Preceding:
         #: Lines whose next claim may take from other queues, as far as anybody asked.
         self._open: NDArray[np.intp] | None = None
 
-    def let(self, ask: asking.Ask, *, kept: bool) -> asking.Ask | None:
+    def let(self, ask: request.Ask, *, kept: bool) -> request.Ask | None:
         """Start whoever goes before an ask that could start; None: nobody does.
 
         As where the ask was evicted for it, it goes before what is reserved on its nodes.
@@ -87,7 +84,7 @@ class Preceding:
         gone = calendar.gives_way(other, list(calendar.reservations))
         return other if gone and turns.start(other, "allocate") else None
 
-    def _kept_out(self, ask: asking.Ask) -> asking.Ask | None:
+    def _kept_out(self, ask: request.Ask) -> request.Ask | None:
         """Who has a higher priority in its queue and room now that its reservation has gone."""
         turns = self.turns
         situation = turns.situation
@@ -105,7 +102,7 @@ class Preceding:
                 return one
         return None
 
-    def _is_given_way(self, ask: asking.Ask) -> bool:
+    def _is_given_way(self, ask: request.Ask) -> bool:
         """Whether an ask has room now that reservations gave way to it, which then are gone."""
         if self._looks <= 0:
             return False
@@ -116,7 +113,7 @@ class Preceding:
         self._looks = min(LOOKS_MAX, self._in_all)
         return True
 
-    def _may_be_evicted(self, ask: asking.Ask) -> bool:
+    def _may_be_evicted(self, ask: request.Ask) -> bool:
         """Whether other queues could take back what an ask takes; ``False`` is certain."""
         situation, ledger = self.turns.situation, self.turns.ledger
         if not situation.policy.reclaim or ask.firm or ask.missing or ask.line.others:
@@ -125,7 +122,7 @@ class Preceding:
             return False
         return not ledger.covered(ask.queue, ask.amounts)
 
-    def _before(self, ask: asking.Ask) -> asking.Ask | None:
+    def _before(self, ask: request.Ask) -> request.Ask | None:
         """Who would evict an ask, which has room now, as soon as it ran, and has no room then."""
         turns, columns = self.turns, self.turns.columns
         rows = self._within()
@@ -153,11 +150,11 @@ class Preceding:
                 return other[0]
         return None
 
-    def _has_room(self, ask: asking.Ask) -> bool:
+    def _has_room(self, ask: request.Ask) -> bool:
         """Whether an ask would start if nobody went before it."""
         return ask.fits(self.turns.calendar.room_for(ask.line.duration_s))
 
-    def _displaced(self, ask: asking.Ask, shapes: NDArray[np.int64]) -> list[int]:
+    def _displaced(self, ask: request.Ask, shapes: NDArray[np.int64]) -> list[int]:
         """Which of the first few shapes have room now, and none beside an ask."""
         room, least = self.turns.now, self.turns.prospects.least
         found = np.unique(shapes)
@@ -204,7 +201,7 @@ class Preceding:
             beyond |= measured & (asked > left[:, resource][queue])
         return some & ~beyond
 
-    def _next_of(self, index: int) -> tuple[asking.Ask, int] | None:
+    def _next_of(self, index: int) -> tuple[request.Ask, int] | None:
         """What a line would try next, blocked or not, and its place in the line."""
         turns = self.turns
         line = turns.situation.lines[index]
@@ -212,24 +209,24 @@ class Preceding:
             return None
         known = turns.queues[line.queue].progress
         for position, claim in enumerate(line.claims):
-            progress = known.get((index, position)) or order.Progress(index, claim)
+            progress = known.get((index, position)) or job_order.Progress(index, claim)
             if progress.left > 0:
                 return turns.ask_of(progress), position
         return None
 
-    def _goes_before(self, other: asking.Ask, ask: asking.Ask) -> bool:
+    def _goes_before(self, other: request.Ask, ask: request.Ask) -> bool:
         turns = self.turns
         if any(turns.situation.queues.suspended[m] for m in turns.ledger.paths[other.queue]):
             return False
         if turns.gate(other) is not None or turns.accruing.delayed_by(other) is not None:
             return False
-        if yielding.yielding(turns.evictor, other, [ask]):
+        if displacement.yielding(turns.evictor, other, [ask]):
             return True
         begun = turns.begun.get(ask.queue, ())
-        beside = yielding.returning(turns.evictor, other, ask, begun)
+        beside = displacement.returning(turns.evictor, other, ask, begun)
         return any(self._makes_room(other, ask, one) for one in beside)
 
-    def _makes_room(self, other: asking.Ask, ask: asking.Ask, one: yielding.Beside) -> bool:
+    def _makes_room(self, other: request.Ask, ask: request.Ask, one: displacement.Beside) -> bool:
         """Whether another has room beside an ask once what began or ran before has left."""
         room = self.turns.now
         mark = room.mark()

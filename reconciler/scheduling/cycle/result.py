@@ -5,38 +5,33 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from reconciler.model.state.scheduler_state import Turn
-from reconciler.scheduling.backfill import reservation_calendar as backfill
-from reconciler.scheduling.backfill import windows
+from reconciler.scheduling.backfill import reservation_calendar, windows
 from reconciler.scheduling.decisions import Decisions, Eviction, Placement, PoolShare, QueueShare
-from reconciler.scheduling.estimates import start_estimates as estimating
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.estimates import start_estimates
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import Kept, Vector
-from reconciler.scheduling.preemption import preemptor as eviction
-from reconciler.scheduling.queues import deadlines as turns
-from reconciler.scheduling.queues import job_order as order
-from reconciler.scheduling.quota import eligibility as blocking
-from reconciler.scheduling.quota import quota_ledger as ledgers
-from reconciler.scheduling.reasons import grouping as reasoning
-from reconciler.scheduling.reasons import reason_explainer as explain
+from reconciler.scheduling.preemption import preemptor
+from reconciler.scheduling.queues import deadlines, job_order
+from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.reasons import grouping, reason_explainer
 
 
 class Finished(Protocol):
     """What is read of a cycle that has gone through all claims."""
 
     situation: snapshots.Snapshot
-    ledger: ledgers.Ledger
-    calendar: backfill.Calendar
-    evictor: eviction.Evictor
-    queues: list[order.Line]
-    dealt: turns.Turns
+    ledger: quota_ledger.Ledger
+    calendar: reservation_calendar.Calendar
+    evictor: preemptor.Evictor
+    queues: list[job_order.Line]
+    dealt: deadlines.Turns
     placements: list[Placement]
     evictions: list[Eviction]
     promised: dict[str, int]
-    causes: dict[tuple[str, bool], explain.Cause]
-    blocked: blocking.Blocked
+    causes: dict[tuple[str, bool], reason_explainer.Cause]
+    blocked: eligibility.Blocked
     columns: snapshots.LineColumns
-    explainer: explain.Explainer
+    explainer: reason_explainer.Explainer
 
 
 def decisions(cycle: Finished) -> Decisions:
@@ -60,7 +55,7 @@ def decisions(cycle: Finished) -> Decisions:
             if r.ask.progress.left > 0
         ),
         turns=_turns(cycle),
-        estimates=estimating.estimates(
+        estimates=start_estimates.estimates(
             cycle.situation,
             cycle.columns,
             cycle.calendar,
@@ -85,21 +80,21 @@ def _turns(cycle: Finished) -> tuple[Turn, ...]:
     return cycle.dealt.remembered(cycle.queues, holders)
 
 
-def shares(ledger: ledgers.Ledger) -> tuple[QueueShare, ...]:
+def shares(ledger: quota_ledger.Ledger) -> tuple[QueueShare, ...]:
     """The arithmetic of each queue."""
-    pools = ledger.width // bypool.BASE - 1
+    pools = ledger.width // flavors.BASE - 1
     return tuple(
         QueueShare(
-            *_cut(ledger, queue, bypool.REST),
+            *_cut(ledger, queue, flavors.REST),
             tuple([PoolShare(*_cut(ledger, queue, pool)) for pool in range(pools)]),
         )
         for queue in range(len(ledger.charged))
     )
 
 
-def _cut(ledger: ledgers.Ledger, queue: int, pool: int) -> tuple[Vector, Vector, Vector]:
+def _cut(ledger: quota_ledger.Ledger, queue: int, pool: int) -> tuple[Vector, Vector, Vector]:
     """Fair share, demand and allocated amounts of a queue, of the cluster or in one pool."""
-    begin = bypool.BASE * (pool + 1)
+    begin = flavors.BASE * (pool + 1)
 
     def cut(row: Sequence[int]) -> Vector:
         return (row[begin], row[begin + 1], row[begin + 2])
@@ -107,9 +102,9 @@ def _cut(ledger: ledgers.Ledger, queue: int, pool: int) -> tuple[Vector, Vector,
     return cut(ledger.fair[queue]), cut(ledger.demand[queue]), cut(ledger.charged[queue])
 
 
-def _reasons(cycle: Finished) -> reasoning.Reasons:
+def _reasons(cycle: Finished) -> grouping.Reasons:
     """Why lines, and claims that differ from their line, wait."""
-    reasons = reasoning.Reasons(cycle.explainer)
+    reasons = grouping.Reasons(cycle.explainer)
     reasons.lines(cycle.blocked, cycle.columns)
     for queue in cycle.queues:
         for progress in queue.progress.values():
@@ -120,7 +115,7 @@ def _reasons(cycle: Finished) -> reasoning.Reasons:
             if cause is None and progress.left <= 0:
                 held_back = claim.held_back
                 whose = claim.job if held_back is not None else ""
-                cause = explain.Cause("array", subject=whose, held_back=held_back)
+                cause = reason_explainer.Cause("array", subject=whose, held_back=held_back)
             if cause is not None:
                 reasons.job(progress.line, claim, cause)
     for line in cycle.situation.judged:

@@ -8,15 +8,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.backfill import node_reservation as reserving
-from reconciler.scheduling.backfill import reservation_calendar as backfill
-from reconciler.scheduling.cycle import skipped_attempts as passing
+from reconciler.scheduling.backfill import node_reservation, reservation_calendar
+from reconciler.scheduling.cycle import skipped_attempts
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
-from reconciler.scheduling.preemption import preemptor as eviction
-from reconciler.scheduling.queues import job_order as order
-from reconciler.scheduling.quota import eligibility as blocking
-from reconciler.scheduling.reasons import reason_explainer as explain
+from reconciler.scheduling.placement import request
+from reconciler.scheduling.preemption import preemptor
+from reconciler.scheduling.queues import job_order
+from reconciler.scheduling.quota import eligibility
+from reconciler.scheduling.reasons import reason_explainer
 
 
 class Turns(Protocol):
@@ -24,14 +23,14 @@ class Turns(Protocol):
 
     situation: snapshots.Snapshot
     columns: snapshots.LineColumns
-    blocked: blocking.Blocked
-    calendar: backfill.Calendar
-    evictor: eviction.Evictor
-    passing: passing.Passing
-    queues: list[order.Line]
-    causes: dict[tuple[str, bool], explain.Cause]
+    blocked: eligibility.Blocked
+    calendar: reservation_calendar.Calendar
+    evictor: preemptor.Evictor
+    passing: skipped_attempts.Passing
+    queues: list[job_order.Line]
+    causes: dict[tuple[str, bool], reason_explainer.Cause]
     #: Who would delay a reservation, and how many had been dropped by then.
-    kept_out: list[tuple[asking.Ask, int]]
+    kept_out: list[tuple[request.Ask, int]]
 
 
 def after_rise(turns: Turns, risen: set[int]) -> None:
@@ -43,7 +42,7 @@ def after_rise(turns: Turns, risen: set[int]) -> None:
     _restore(turns, np.flatnonzero(again))
 
 
-def lost(turns: Turns, ask: asking.Ask, reservations: list[reserving.Reservation]) -> None:
+def lost(turns: Turns, ask: request.Ask, reservations: list[node_reservation.Reservation]) -> None:
     """Who comes before an ask in its queue, and lost room to it, goes on before those behind.
 
     More may come free than the ask takes.

@@ -14,28 +14,21 @@ import sys
 import numpy as np
 
 from reconciler.scheduling import causes
-from reconciler.scheduling.backfill import limit_holds as accruing
-from reconciler.scheduling.backfill import node_reservation as reserving
-from reconciler.scheduling.backfill import windows
-from reconciler.scheduling.cycle import actions as ways
-from reconciler.scheduling.cycle import carry_over as keeping
-from reconciler.scheduling.cycle import churn_guard as preceding
-from reconciler.scheduling.cycle import result as telling
-from reconciler.scheduling.cycle import retries as retrying
-from reconciler.scheduling.cycle import skipped_attempts as passing
+from reconciler.scheduling.backfill import limit_holds, node_reservation, windows
+from reconciler.scheduling.cycle import (
+    actions,
+    carry_over,
+    churn_guard,
+    result,
+    retries,
+    skipped_attempts,
+)
 from reconciler.scheduling.decisions import Action, Decisions
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import pending_groups as lines
-from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import partial_gangs as gangs
-from reconciler.scheduling.placement import request as asking
-from reconciler.scheduling.queues import arrival_batches as backlog
-from reconciler.scheduling.queues import deadlines as turns
-from reconciler.scheduling.queues import job_order as order
-from reconciler.scheduling.queues import queue_order as trees
-from reconciler.scheduling.quota import eligibility as blocking
-from reconciler.scheduling.quota import quota_ledger as ledgers
-from reconciler.scheduling.reasons import reason_explainer as explain
+from reconciler.scheduling.inputs import flavors, pending_groups, snapshots
+from reconciler.scheduling.placement import partial_gangs, request
+from reconciler.scheduling.queues import arrival_batches, deadlines, job_order, queue_order
+from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.reasons import reason_explainer
 
 #: After so many idle turns in a row it is asked whether all that are left are idle; then after
 #: twice as many, and so on, since the question costs about as much as that many turns.
@@ -54,18 +47,20 @@ def schedule(situation: snapshots.Snapshot) -> Decisions:
 
 def prepared(situation: snapshots.Snapshot) -> snapshots.Snapshot:
     """The same as a cycle takes it: without nodes on which windows begin, and by pool."""
-    return bypool.within(windows.within(situation))
+    return flavors.within(windows.within(situation))
 
 
 def _at_rest(situation: snapshots.Snapshot) -> Decisions:
     """Nothing waits and nothing leaves: the same as of a whole cycle, for next to nothing."""
-    ledger = ledgers.Ledger(bypool.within(situation), lines.columns_of(situation.lines))
+    ledger = quota_ledger.Ledger(
+        flavors.within(situation), pending_groups.columns_of(situation.lines)
+    )
     return Decisions(
-        evictions=tuple(gangs.broken_up(situation, [], {})), shares=telling.shares(ledger)
+        evictions=tuple(partial_gangs.broken_up(situation, [], {})), shares=result.shares(ledger)
     )
 
 
-class Cycle(ways.Ways):
+class Cycle(actions.Ways):
     """The state of one call: whose turn it is, and what becomes of it."""
 
     def __init__(
@@ -82,48 +77,48 @@ class Cycle(ways.Ways):
         super().__init__(situation)
         self.one_by_one = one_by_one
         self.rest_after = rest_after
-        self.tree = trees.Tree(situation, self.ledger)
-        self.backlog = backlog.gather(situation, self.columns)
-        self.blocked = blocking.Blocked(len(situation.lines))
+        self.tree = queue_order.Tree(situation, self.ledger)
+        self.backlog = arrival_batches.gather(situation, self.columns)
+        self.blocked = eligibility.Blocked(len(situation.lines))
         ranks = self.backlog.ranks
-        self.dealt = turns.Turns(situation, self.columns, ranks)
-        self.queues = order.lines_of(
+        self.dealt = deadlines.Turns(situation, self.columns, ranks)
+        self.queues = job_order.lines_of(
             situation, self.columns, self.blocked.flags, ranks, self.dealt.places
         )
         waiting = self.backlog.elements if situation.mix else 0
         #: After so many starts what is ahead is looked at, and again after as many.
-        self.look_every = max(backlog.LOOK_EVERY, -(-waiting // backlog.LOOKS_MAX))
-        self.look_at = 0 if waiting >= backlog.AHEAD_MIN else sys.maxsize
-        self.explainer = explain.Explainer(
+        self.look_every = max(arrival_batches.LOOK_EVERY, -(-waiting // arrival_batches.LOOKS_MAX))
+        self.look_at = 0 if waiting >= arrival_batches.AHEAD_MIN else sys.maxsize
+        self.explainer = reason_explainer.Explainer(
             situation, self.ledger, self.now, self.takers, self.first
         )
-        self.passing = passing.Passing(self)
-        self.preceding = preceding.Preceding(self)
-        self.asks: list[asking.Ask | None] = [None] * len(self.queues)
+        self.passing = skipped_attempts.Passing(self)
+        self.preceding = churn_guard.Preceding(self)
+        self.asks: list[request.Ask | None] = [None] * len(self.queues)
         #: Who would delay a reservation, and how many had been dropped by then.
-        self.kept_out: list[tuple[asking.Ask, int]] = []
+        self.kept_out: list[tuple[request.Ask, int]] = []
         self._turns_max: int | None = None
 
     def run(self) -> Decisions:
         """Go through all claims once."""
         self._suspend()
-        keeping.promises(self)
-        keeping.reservations(self)
+        carry_over.promises(self)
+        carry_over.reservations(self)
         over = self._over()
         self._turns()
         risen = self._over() - over
         if risen and self.situation.policy.reclaim:
-            retrying.after_rise(self, risen)
+            retries.after_rise(self, risen)
             self._turns()
         for _ in range(LOOKS_MAX):
-            if not retrying.kept_out(self):
+            if not retries.kept_out(self):
                 break
             self._turns()
-        self.evictions += gangs.broken_up(self.situation, self.placements, self.promised)
+        self.evictions += partial_gangs.broken_up(self.situation, self.placements, self.promised)
         # circles with this: all of it would wait for the collector of garbage
         del self.passing, self.preceding
         self.calendar.protected = None
-        return telling.decisions(self)
+        return result.decisions(self)
 
     def _over(self) -> set[int]:
         """Queues that hold more than they may keep."""
@@ -150,7 +145,7 @@ class Cycle(ways.Ways):
         """Of a backlog that more than fills the cluster, place for what is ahead in it."""
         self.look_at = len(self.placements) + self.look_every
 
-        def left(entry: backlog.Entry) -> int:
+        def left(entry: arrival_batches.Entry) -> int:
             return self.queues[self.situation.lines[entry[0]].queue].left(entry)
 
         mix = self.backlog.mix(left, int(self.now.amounts[:, 2].sum()))
@@ -179,7 +174,7 @@ class Cycle(ways.Ways):
                 if flags[member]:
                     there = (self.columns.queue == queue) & (self.columns.claims > 0)
                     indexes = np.flatnonzero(there)
-                    self.blocked.put_all(indexes, explain.Cause("suspended", queue=member))
+                    self.blocked.put_all(indexes, reason_explainer.Cause("suspended", queue=member))
                     break
 
     # One turn
@@ -189,7 +184,7 @@ class Cycle(ways.Ways):
         self.asks[queue] = ask
         self.tree.put(queue, None if ask is None else ask.amounts)
 
-    def _next_of(self, queue: int) -> asking.Ask | None:
+    def _next_of(self, queue: int) -> request.Ask | None:
         """What a queue tries next, past what can't start in this cycle whatever others do.
 
         Whose turn it is goes by that: for the sake of work that can't start, a queue would be asked
@@ -209,14 +204,14 @@ class Cycle(ways.Ways):
             self.calendar.cancel(ask.job)
             self._blocked(ask, cause)
 
-    def _forbids(self, ask: asking.Ask) -> explain.Cause | None:
+    def _forbids(self, ask: request.Ask) -> reason_explainer.Cause | None:
         """What keeps an ask from starting in this cycle whoever leaves, if anything does."""
         cause = self.gate(ask)
         if cause is None:
             if self._never(ask):
                 if ask.line.preempts:
                     self.evictor.has_failed(ask)  # the cycle wakes for it as after a turn
-                return explain.Cause("room", ahead=bool(self.takers))
+                return reason_explainer.Cause("room", ahead=bool(self.takers))
             return None
         if cause.kind == "quota":
             return self._awaiting(ask, cause)
@@ -229,28 +224,30 @@ class Cycle(ways.Ways):
         """(s,) plain shapes for which there was room when the cycle began."""
         return self.first.plain()
 
-    def ask_of(self, progress: order.Progress) -> asking.Ask:
+    def ask_of(self, progress: job_order.Progress) -> request.Ask:
         claim = progress.claim
         line = self.situation.lines[progress.line]
         if not claim.missing:
-            return asking.Ask(progress, line, line.shape, self.least[line.shape])
+            return request.Ask(progress, line, line.shape, self.least[line.shape])
         shape = self.situation.shapes[line.shape]
         holding = self._holding_of(claim.job, claim.elements[0])
-        present: asking.Present = holding.tasks if holding else ()
+        present: request.Present = holding.tasks if holding else ()
         present += tuple(
             task
             for placement in self.placements
             if placement.job == claim.job and placement.element == claim.elements[0]
             for task in placement.tasks
         )
-        needed = gangs.lacking(shape, present, claim.missing[progress.grown :])
+        needed = partial_gangs.lacking(shape, present, claim.missing[progress.grown :])
         chosen = needed or claim.missing[progress.grown : progress.grown + 1]
         cpu = memory = gpu = 0
         for group, _ in chosen:
             amounts = shape.groups[group].amounts
             cpu, memory, gpu = cpu + amounts[0], memory + amounts[1], gpu + amounts[2]
-        charged = bypool.charge((cpu, memory, gpu), shape.pool, self.ledger.width)
-        return asking.Ask(progress, line, line.shape, charged, chosen, present, needed=bool(needed))
+        charged = flavors.charge((cpu, memory, gpu), shape.pool, self.ledger.width)
+        return request.Ask(
+            progress, line, line.shape, charged, chosen, present, needed=bool(needed)
+        )
 
     def _holding_of(self, job: str, element: int) -> snapshots.Holding | None:
         """What an element has now."""
@@ -275,7 +272,9 @@ class Cycle(ways.Ways):
         lost = len(self.calendar.lost)
         kept = not ask.missing and self.calendar.cancel(ask.job)
         if ask.missing and (ask.job, ask.progress.claim.elements[0]) in self.gone:
-            cause: explain.Cause | None = explain.Cause("room")  # what it would join leaves
+            cause: reason_explainer.Cause | None = reason_explainer.Cause(
+                "room"
+            )  # what it would join leaves
         elif ask.line.others:
             cause = self._try_all(ask, kept=kept)
         else:
@@ -283,11 +282,11 @@ class Cycle(ways.Ways):
         if cause is not None:
             self._blocked(ask, cause)
         elif len(self.calendar.lost) > lost:
-            retrying.lost(self, ask, self.calendar.lost[lost:])
+            retries.lost(self, ask, self.calendar.lost[lost:])
         self._put(queue)
         return False
 
-    def _try(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
+    def _try(self, ask: request.Ask, *, kept: bool) -> reason_explainer.Cause | None:
         """Start an ask or keep room for it; what stands in its way if neither can be."""
         cause = self.gate(ask)
         if cause is None:
@@ -301,7 +300,7 @@ class Cycle(ways.Ways):
             return self._later(ask, kept=kept)
         return None if self._relieved(ask, cause) else self._awaiting(ask, cause)
 
-    def _goes_after(self, ask: asking.Ask, *, kept: bool) -> bool:
+    def _goes_after(self, ask: request.Ask, *, kept: bool) -> bool:
         """Whoever would evict an ask as soon as it ran starts before it; whether anybody did.
 
         ``kept``: whether the ask had a reservation until now.
@@ -313,24 +312,24 @@ class Cycle(ways.Ways):
         self._put(other.queue)
         return True
 
-    def _behind(self, ask: asking.Ask, wait: accruing.Wait) -> explain.Cause:
+    def _behind(self, ask: request.Ask, wait: limit_holds.Wait) -> reason_explainer.Cause:
         """Who would take what comes free under a limit from who waits for that before it."""
         if ask.fits(self.now):
-            return explain.Cause("kept", subject=wait.job, at=wait.at)
-        return explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
+            return reason_explainer.Cause("kept", subject=wait.job, at=wait.at)
+        return reason_explainer.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
 
-    def _awaiting(self, ask: asking.Ask, cause: explain.Cause) -> explain.Cause:
+    def _awaiting(self, ask: request.Ask, cause: reason_explainer.Cause) -> reason_explainer.Cause:
         """What holds an ask back; what comes free under a limit is kept for it if it ever fits."""
         held = cause.kind in {"limit", "quota", "lending"}
         if held and not ask.line.others and not self._never(ask):
             self.accruing.wait(ask)
         return cause
 
-    def _never(self, ask: asking.Ask) -> bool:
+    def _never(self, ask: request.Ask) -> bool:
         """Whether an ask could not start whatever ends, so that nobody is to wait for it."""
         return self.explainer.never_starts(ask.line, had_room=bool(self._had_room[ask.shape]))
 
-    def _try_all(self, ask: asking.Ask, *, kept: bool) -> explain.Cause | None:
+    def _try_all(self, ask: request.Ask, *, kept: bool) -> reason_explainer.Cause | None:
         """The same in several pools: a start in any of them goes before making room in one."""
         asks = self.tries(ask)
         gates = [self.gate(one) for one in asks]
@@ -354,15 +353,15 @@ class Cycle(ways.Ways):
     def _action(self) -> Action:
         return "backfill" if self.calendar.reservations else "allocate"
 
-    def _relieved(self, ask: asking.Ask, cause: explain.Cause) -> bool:
+    def _relieved(self, ask: request.Ask, cause: reason_explainer.Cause) -> bool:
         """Whether what stood in the way of an ask is about to leave, and room is kept for it."""
         if cause.kind not in {"limit", "lending"} or (cause.kind == "lending" and self._never(ask)):
             return False
         return self._settles(ask) or (ask.line.preempts and self._evict(ask))
 
-    def _idle(self, ask: asking.Ask) -> None:
+    def _idle(self, ask: request.Ask) -> None:
         """A turn that comes to nothing, with those of the same queue that follow at once."""
-        cause = explain.Cause("room", ahead=bool(self.takers))
+        cause = reason_explainer.Cause("room", ahead=bool(self.takers))
         self._block(ask.progress.line, cause)
         self._hold_back(ask)
         self.blocked.put_all(self.passing.following(ask), cause)
@@ -375,7 +374,7 @@ class Cycle(ways.Ways):
         rest = self.passing.rest()
         if rest is None:
             return False
-        cause = explain.Cause("room", ahead=bool(self.takers))
+        cause = reason_explainer.Cause("room", ahead=bool(self.takers))
         for queue, found in rest:
             self.blocked.put_all(found, cause)
             if self.situation.policy.backfill != "none":
@@ -383,11 +382,13 @@ class Cycle(ways.Ways):
             self._put(queue)
         return True
 
-    def _settles(self, ask: asking.Ask) -> bool:
+    def _settles(self, ask: request.Ask) -> bool:
         """What is leaving gives back enough under a limit: room is kept for it until then."""
         return self.gate(ask, settled=True) is None and self.promise(ask, always=True)
 
-    def _later(self, ask: asking.Ask, *, kept: bool, reserves: bool = True) -> explain.Cause | None:
+    def _later(
+        self, ask: request.Ask, *, kept: bool, reserves: bool = True
+    ) -> reason_explainer.Cause | None:
         """No room now: wait for what leaves, move, evict, reserve; the cause if none helps.
 
         Args:
@@ -407,16 +408,18 @@ class Cycle(ways.Ways):
             return None
         if ask.line.preempts and (self._move(ask) or self._evict(ask)):
             return None
-        cause = explain.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
+        cause = reason_explainer.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
         return (self._reserve(ask, again=kept) if reserves else None) or cause
 
-    def _in_time(self, ask: asking.Ask, cause: explain.Cause, *, kept: bool) -> explain.Cause:
+    def _in_time(
+        self, ask: request.Ask, cause: reason_explainer.Cause, *, kept: bool
+    ) -> reason_explainer.Cause:
         """Room in time for who found none in any pool, in the one that has it first."""
         if cause.kind == "kept":
             return dataclasses.replace(cause, until=self._own_until(ask, cause.at, again=kept))
         return self._reserve(ask, again=kept) or cause
 
-    def _own_until(self, ask: asking.Ask, at: float, *, again: bool) -> float | None:
+    def _own_until(self, ask: request.Ask, at: float, *, again: bool) -> float | None:
         """From when room is reserved for who is kept out by a reservation of others.
 
         ``at``: when that begins. Where its holder starts now, nobody behind goes before the ask.
@@ -426,7 +429,7 @@ class Cycle(ways.Ways):
         own = self._reserve(ask, again=again) if owed else None
         return None if own is None else own.at
 
-    def _kept_out(self, ask: asking.Ask, *, again: bool, reserves: bool) -> explain.Cause:
+    def _kept_out(self, ask: request.Ask, *, again: bool, reserves: bool) -> reason_explainer.Cause:
         """There is room, but for a reservation: it keeps its own, and gets one where all do.
 
         ``again``: whether it had one until now.
@@ -435,9 +438,9 @@ class Cycle(ways.Ways):
         delayed = self.calendar.delayed_by(ask)
         starts_at = delayed.starts_at
         until = self._own_until(ask, starts_at, again=again) if reserves else None
-        return explain.Cause("kept", subject=delayed.ask.job, at=starts_at, until=until)
+        return reason_explainer.Cause("kept", subject=delayed.ask.job, at=starts_at, until=until)
 
-    def _blocked(self, ask: asking.Ask, cause: explain.Cause) -> None:
+    def _blocked(self, ask: request.Ask, cause: reason_explainer.Cause) -> None:
         """Note why a claim waits; where the same holds for its whole line, block the line."""
         progress = ask.progress
         alone = cause.has_room or (cause.kind == "kept" and self._is_due(ask))
@@ -460,7 +463,7 @@ class Cycle(ways.Ways):
         if not ask.missing:
             self._hold_back(ask)
 
-    def _is_due(self, ask: asking.Ask) -> bool:
+    def _is_due(self, ask: request.Ask) -> bool:
         """Whether room is reserved from now on for another of the line, which is to have its turn.
 
         It would be passed over with all of its line, and keep that room from everybody for good.
@@ -471,7 +474,7 @@ class Cycle(ways.Ways):
             for one in self.calendar.reservations
         )
 
-    def _goes_first(self, ask: asking.Ask) -> None:
+    def _goes_first(self, ask: request.Ask) -> None:
         """What others of a strict queue have reserved keeps no room from who has come before them.
 
         They start after it, whatever was theirs: each would wait for the other else.
@@ -483,20 +486,20 @@ class Cycle(ways.Ways):
         if not any(one.fits(room) for one in self.tries(ask)):
             self.calendar.give_up(behind)
 
-    def _behind_in_strict(self, ask: asking.Ask) -> list[reserving.Reservation]:
+    def _behind_in_strict(self, ask: request.Ask) -> list[node_reservation.Reservation]:
         """Reservations that others of its queue have, where nobody there passes an ask."""
         if ask.missing or not self.situation.queues.strict[ask.queue]:
             return []
         there = self.calendar.reservations
         return [r for r in there if r.ask.queue == ask.queue and r.ask.job != ask.job]
 
-    def _hold_back(self, ask: asking.Ask) -> None:
+    def _hold_back(self, ask: request.Ask) -> None:
         """In a strict queue all others wait behind a claim that could not start."""
         if self.situation.queues.strict[ask.queue]:
             self.calendar.give_up(self._behind_in_strict(ask))
             others = (self.columns.queue == ask.queue) & ~self.blocked.mask
-            cause = explain.Cause("strict", queue=ask.queue, subject=ask.job)
+            cause = reason_explainer.Cause("strict", queue=ask.queue, subject=ask.job)
             self.blocked.put_all(np.flatnonzero(others), cause)
 
-    def _block(self, index: int, cause: explain.Cause) -> None:
+    def _block(self, index: int, cause: reason_explainer.Cause) -> None:
         self.blocked.put(index, cause)

@@ -16,19 +16,16 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.backfill import reservation_calendar
 from reconciler.scheduling.decisions import Eviction
 from reconciler.scheduling.inputs import grouping, snapshots
 from reconciler.scheduling.inputs.snapshots import Mask
-from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.preemption import consolidation
-from reconciler.scheduling.preemption import preemptor as eviction
-from reconciler.scheduling.queues import job_order as order
-from reconciler.scheduling.queues import queue_order as trees
-from reconciler.scheduling.quota import eligibility as blocking
-from reconciler.scheduling.quota import quota_ledger as ledgers
-from reconciler.scheduling.reasons import reason_explainer as explain
+from reconciler.scheduling.preemption import consolidation, preemptor
+from reconciler.scheduling.queues import job_order, queue_order
+from reconciler.scheduling.quota import eligibility, quota_ledger
+from reconciler.scheduling.reasons import reason_explainer
 
 #: Nothing is known yet of what comes free.
 NEVER = -1
@@ -42,25 +39,25 @@ class Turns(Protocol):
     """What is read of a cycle."""
 
     situation: snapshots.Snapshot
-    ledger: ledgers.Ledger
+    ledger: quota_ledger.Ledger
     columns: snapshots.LineColumns
     now: Room
     later: Room
-    calendar: backfill.Calendar
-    prospects: blocking.Prospects
-    evictor: eviction.Evictor
+    calendar: reservation_calendar.Calendar
+    prospects: eligibility.Prospects
+    evictor: preemptor.Evictor
     mover: consolidation.Mover
     evictions: list[Eviction]
-    blocked: blocking.Blocked
-    queues: list[order.Line]
-    tree: trees.Tree
+    blocked: eligibility.Blocked
+    queues: list[job_order.Line]
+    tree: queue_order.Tree
     least: list[snapshots.Charge]
     reserved_in: dict[int, int]
 
-    def gate(self, ask: asking.Ask, *, settled: bool = False) -> explain.Cause | None:
+    def gate(self, ask: request.Ask, *, settled: bool = False) -> reason_explainer.Cause | None:
         """What forbids a start."""
 
-    def ask_of(self, progress: order.Progress) -> asking.Ask:
+    def ask_of(self, progress: job_order.Progress) -> request.Ask:
         """What a claim asks for next."""
 
 
@@ -119,7 +116,7 @@ class Passing:
 
     # What turns found out
 
-    def note(self, ask: asking.Ask) -> None:
+    def note(self, ask: request.Ask) -> None:
         """A turn found no room: none for its shape, nor for larger ones."""
         turns = self.turns
         if ask.missing or turns.now.needs_company(ask.shape) or ask.fits(turns.now):
@@ -150,7 +147,7 @@ class Passing:
         known = self._none_coming[shape] == self._changes()
         return bool(not known or duration_s < self._length_s[shape])
 
-    def note_searched(self, ask: asking.Ask) -> None:
+    def note_searched(self, ask: request.Ask) -> None:
         """No victims were found: none will be for lines of the queue that ask for no less."""
         turns, columns = self.turns, self.turns.columns
         evictor = turns.evictor
@@ -170,11 +167,11 @@ class Passing:
         alike &= (self._devices[shape] == self._devices[ask.shape]) & (columns.claims[members] > 0)
         found = members[alike]
         found = found[self._measured_alike(ask, columns.shape[found])]
-        earliest, latest = order.overdue_between(turns.situation, columns, found)
+        earliest, latest = job_order.overdue_between(turns.situation, columns, found)
         now = turns.situation.now
         self._failed[found[latest <= now if evictor.is_forced(ask) else earliest > now]] = True
 
-    def _measured_alike(self, ask: asking.Ask, shapes: NDArray[np.int64]) -> Mask:
+    def _measured_alike(self, ask: request.Ask, shapes: NDArray[np.int64]) -> Mask:
         """(n,) whether the same of what shapes ask for is measured by guarantees."""
         prospects = self.turns.prospects
         measured = prospects.rationed[prospects.paths[ask.queue]].any(axis=0)
@@ -201,7 +198,7 @@ class Passing:
 
     # Whether turns are idle
 
-    def is_idle(self, ask: asking.Ask) -> bool:
+    def is_idle(self, ask: request.Ask) -> bool:
         """Whether a turn would find nothing but that there is no room."""
         turns, progress = self.turns, ask.progress
         tail = self._next(ask)
@@ -234,7 +231,7 @@ class Passing:
             return None
         found: list[tuple[int, NDArray[np.intp]]] = []
         searched: list[NDArray[np.intp]] = []
-        begun: list[order.Progress] = []
+        begun: list[job_order.Progress] = []
         for queue, line in enumerate(turns.queues):
             left = line.left_over()
             if left is None:
@@ -260,7 +257,7 @@ class Passing:
             self._note_overdue(lines)
         return found
 
-    def _are_idle(self, claims: list[order.Progress]) -> bool:
+    def _are_idle(self, claims: list[job_order.Progress]) -> bool:
         """Whether the turns of all these are idle; where not, nothing was noted of any."""
         evictor = self.turns.evictor
         before = evictor.overdue_at
@@ -278,7 +275,7 @@ class Passing:
             return False
         return backfill == "conservative" or queue not in turns.reserved_in
 
-    def following(self, ask: asking.Ask) -> NDArray[np.intp]:
+    def following(self, ask: request.Ask) -> NDArray[np.intp]:
         """Lines whose idle turns come next, right after one of the same queue."""
         if self.turns.ledger.lends or self._may_reserve(ask.queue):
             return np.empty(0, dtype=np.intp)
@@ -294,7 +291,7 @@ class Passing:
         self._note_overdue(lines[:count][searched[:count]])
         return lines[:count]
 
-    def _goes_on(self, ask: asking.Ask) -> bool:
+    def _goes_on(self, ask: request.Ask) -> bool:
         """Whether the next turn may be an idle one of the same queue; ``False`` is certain."""
         turns = self.turns
         line = turns.queues[ask.queue].upcoming()
@@ -303,7 +300,7 @@ class Passing:
         asked = turns.least[turns.columns.shape[line]]
         return turns.tree.stays(ask.queue, ask.amounts, asked)
 
-    def _next(self, ask: asking.Ask) -> _Tail | None:
+    def _next(self, ask: request.Ask) -> _Tail | None:
         """The tail of a queue that begins with the line of an ask, if it is known."""
         tail = self._tails.get(ask.queue)
         if tail is None or not tail.lines.size or tail.lines[0] != ask.progress.line:
@@ -317,7 +314,7 @@ class Passing:
             return object()  # what comes free beside them depends on how long it is asked for
         return (turns.ledger.version, self._changes(), turns.later is turns.now)
 
-    def _tail(self, ask: asking.Ask) -> _Tail:
+    def _tail(self, ask: request.Ask) -> _Tail:
         """Lines of which the turns that follow in a queue are idle."""
         lines = self.turns.queues[ask.queue].following(AHEAD_MAX)
         lines = lines[: self._hopeless(lines)]
@@ -366,7 +363,7 @@ class Passing:
                 stops[at] |= line.duration_s < length_s[at]
         return _leading(~stops)
 
-    def _staying(self, ask: asking.Ask, lines: NDArray[np.intp]) -> int:
+    def _staying(self, ask: request.Ask, lines: NDArray[np.intp]) -> int:
         """During how many of the next turns their queue stays the one whose turn it is."""
         shapes, tree = self.turns.columns.shape[lines], self.turns.tree
         if len(lines) <= FEW:
@@ -382,14 +379,14 @@ class Passing:
         situation, evictor = turns.situation, turns.evictor
         if not lines.size or not situation.policy.overdue:
             return
-        due, latest = order.overdue_between(situation, turns.columns, lines)
+        due, latest = job_order.overdue_between(situation, turns.columns, lines)
         later = latest > situation.now
         lines, due = lines[later], due[later]
         for number in np.argsort(due, kind="stable").tolist():
             if due[number] >= evictor.overdue_at:
                 return
             index = int(lines[number])
-            progress = order.Progress(index, situation.lines[index].claims[0])
+            progress = job_order.Progress(index, situation.lines[index].claims[0])
             evictor.has_failed(turns.ask_of(progress))
 
 

@@ -13,14 +13,13 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.backfill import node_reservation as reserving
+from reconciler.scheduling.backfill import node_reservation
 from reconciler.scheduling.decisions import Eviction
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED
-from reconciler.scheduling.placement import request as asking
-from reconciler.scheduling.queues import job_order as order
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.placement import request
+from reconciler.scheduling.queues import job_order
+from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.quota.eligibility import NOBODY
 
 #: So many pairs of a queue that waits and one that may lose are looked at, at the most.
@@ -34,8 +33,8 @@ class Certainty:
         self,
         situation: snapshots.Snapshot,
         columns: snapshots.LineColumns,
-        ledger: ledgers.Ledger,
-        queues: Sequence[order.Line],
+        ledger: quota_ledger.Ledger,
+        queues: Sequence[job_order.Line],
         *,
         evictions: Sequence[Eviction],
         promised: Collection[str],
@@ -48,7 +47,7 @@ class Certainty:
         self._evictions = evictions
         self._promised = promised
 
-    def holds(self, reservation: reserving.Reservation) -> bool:
+    def holds(self, reservation: node_reservation.Reservation) -> bool:
         """Whether its holder starts by then as long as what runs keeps to its limits."""
         ask = reservation.ask
         return not (
@@ -82,7 +81,7 @@ class Certainty:
         left[some] += grows[self.columns.shape[some]] | self.columns.grows[some]
         return left
 
-    def _others(self, ask: asking.Ask, chosen: snapshots.Mask) -> bool:
+    def _others(self, ask: request.Ask, chosen: snapshots.Mask) -> bool:
         """Whether of lines of a mask any job waits beside the one that asks."""
         line = ask.progress.line
         if chosen[line]:
@@ -93,14 +92,14 @@ class Certainty:
             chosen[line] = False
         return bool((chosen & (self._left > 0)).any())
 
-    def _is_closed(self, ask: asking.Ask) -> bool:
+    def _is_closed(self, ask: request.Ask) -> bool:
         """Whether windows take nodes that it may use, which moves others to the rest of them."""
         shapes = self.situation.shapes
         whole = shapes[ask.shape].unreserved
         eligible = shapes[ask.shape if whole is None else whole].eligible
         return any(bool((window.nodes & eligible).any()) for window in self.situation.windows)
 
-    def _is_held_up(self, ask: asking.Ask) -> bool:
+    def _is_held_up(self, ask: request.Ask) -> bool:
         """Whether others may cost it its turn: of a strict queue, or alike where it has no end.
 
         Those find room at no moment beside it, and then nor does it when it is asked again.
@@ -115,7 +114,7 @@ class Certainty:
 
     # Who takes back
 
-    def _is_evicted(self, ask: asking.Ask) -> bool:
+    def _is_evicted(self, ask: request.Ask) -> bool:
         return self._again_evicts or self._others(ask, self._evicting)
 
     @functools.cached_property
@@ -205,7 +204,7 @@ class Certainty:
 
     # Who goes before
 
-    def _is_outranked(self, ask: asking.Ask) -> bool:
+    def _is_outranked(self, ask: request.Ask) -> bool:
         """Whether others may be within a guarantee while this one is not."""
         ledger = self.ledger
         path = ledger.paths[ask.queue]
@@ -225,7 +224,7 @@ class Certainty:
         """
         columns, count = self.columns, max(1, len(self.situation.shapes))
         kinds, kind_of = np.unique(columns.queue * count + columns.shape, return_inverse=True)
-        by_pool = self.ledger.width > bypool.BASE
+        by_pool = self.ledger.width > flavors.BASE
         told = [
             self._covers(kind // count, None if by_pool else kind % count)
             for kind in kinds.tolist()
@@ -249,9 +248,9 @@ class Certainty:
 
     def _asked(self, shape: int) -> snapshots.Charge:
         one = self.situation.shapes[shape]
-        return bypool.charge(one.least, one.pool, self.ledger.width)
+        return flavors.charge(one.least, one.pool, self.ledger.width)
 
-    def _alike(self, ask: asking.Ask) -> snapshots.Mask:
+    def _alike(self, ask: request.Ask) -> snapshots.Mask:
         """(l,) lines of the same queue that no guarantee covers which does not cover the ask."""
         less = [
             any(mine > its for mine, its in zip(ask.amounts, self._asked(shape), strict=True))
@@ -263,7 +262,7 @@ class Certainty:
 
     # What forbids
 
-    def _is_barred(self, ask: asking.Ask) -> bool:
+    def _is_barred(self, ask: request.Ask) -> bool:
         """Whether a limit, a lender or a guarantee may stand in its way by then."""
         ledger = self.ledger
         if ledger.lends:

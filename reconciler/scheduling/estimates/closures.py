@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from reconciler.scheduling.estimates import timeline as areas
+from reconciler.scheduling.estimates import timeline
 from reconciler.scheduling.inputs import snapshots
 
 
@@ -36,7 +36,7 @@ class Closures:
     Where there are too many of them to tell apart, an area in which one has any node is closed.
     """
 
-    def __init__(self, situation: snapshots.Snapshot, parts: areas.Areas) -> None:
+    def __init__(self, situation: snapshots.Snapshot, parts: timeline.Areas) -> None:
         self._situation = situation
         self._parts = parts
         self._of: dict[tuple[int, ...], list[Closed]] = {}

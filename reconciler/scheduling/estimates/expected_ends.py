@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.backfill import node_reservation as reserving
-from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.backfill import node_reservation, reservation_calendar
 from reconciler.scheduling.decisions import Placement
-from reconciler.scheduling.estimates import limits as caps
+from reconciler.scheduling.estimates import limits
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.queues import job_order as order
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.queues import job_order
+from reconciler.scheduling.quota import quota_ledger
 
 #: What should have ended by now is expected to end so soon, in seconds.
 SOON_S = 1.0
@@ -29,7 +28,7 @@ class Expected:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        queues: list[order.Line],
+        queues: list[job_order.Line],
         placements: Sequence[Placement],
     ) -> None:
         self.situation = situation
@@ -89,15 +88,15 @@ class Expected:
         yield from (end for end, _ in self.ends())
         yield from (end for end, _, _ in self.starting())
 
-    def freed(self) -> Iterator[caps.Freed]:
+    def freed(self) -> Iterator[limits.Freed]:
         """The same by queue."""
         for end, holding in self.ends():
             firm = () if holding.preemptible else tuple(t for t in holding.tasks if not t.spare)
-            yield caps.Freed(end, holding.queue, holding.tasks, firm)
+            yield limits.Freed(end, holding.queue, holding.tasks, firm)
         for end, line, placement in self.starting():
             tasks = tuple(snapshots.HeldTask(task.node, task.amounts) for task in placement.tasks)
             firm = tasks if not line.preemptible and placement.action != "grow" else ()
-            yield caps.Freed(end, line.queue, tasks, firm)
+            yield limits.Freed(end, line.queue, tasks, firm)
 
     def first_end(self, job: str) -> float:
         """When the first element of a job ends that runs or starts now; infinity: nobody knows."""
@@ -112,7 +111,9 @@ class Expected:
         return self._first_ends.get(job, math.inf)
 
     def starts(
-        self, calendar: backfill.Calendar, reservations: list[reserving.Reservation]
+        self,
+        calendar: reservation_calendar.Calendar,
+        reservations: list[node_reservation.Reservation],
     ) -> Iterator[float]:
         """When each of these could start on its nodes, after those before it."""
         changes: dict[int, list[tuple[float, snapshots.Vector]]] = {
@@ -127,8 +128,8 @@ class Expected:
             ask = reservation.ask
             needed: dict[int, snapshots.Vector] = {}
             for task in reservation.tasks:
-                known = needed.get(task.node, ledgers.NOTHING)
-                needed[task.node] = ledgers.plus(known, task.amounts)
+                known = needed.get(task.node, quota_ledger.NOTHING)
+                needed[task.node] = quota_ledger.plus(known, task.amounts)
             runs_s = self.runs_s(ask.job, ask.line.duration_s)
             at = max(
                 _room_at(self.situation.now, calendar.later.amounts[node], changes[node], amounts)
@@ -139,12 +140,12 @@ class Expected:
             ):
                 at = reservation.starts_at
             for node, amounts in needed.items():
-                changes[node].append((at, ledgers.minus(ledgers.NOTHING, amounts)))
+                changes[node].append((at, quota_ledger.minus(quota_ledger.NOTHING, amounts)))
                 if runs_s < math.inf:
                     changes[node].append((at + runs_s, amounts))
             yield at
 
-    def _asks_more_than_amounts(self, reservation: reserving.Reservation) -> bool:
+    def _asks_more_than_amounts(self, reservation: node_reservation.Reservation) -> bool:
         """Whether a node to itself, or other work there, is a question, and not amounts alone."""
         shape = self.situation.shapes[reservation.ask.shape]
         whole = self.situation.nodes.exclusive
@@ -163,7 +164,7 @@ def _room_at(
     left: snapshots.Vector = (int(free[0]), int(free[1]), int(free[2]))
     at = now if _holds(left, needed) else math.inf
     for moment, amounts in changes:
-        left = ledgers.plus(left, amounts)
+        left = quota_ledger.plus(left, amounts)
         if not _holds(left, needed):
             at = math.inf
         elif at == math.inf:

@@ -12,14 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reconciler.scheduling.backfill import node_reservation as reserving
-from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.backfill import node_reservation, reservation_calendar
 from reconciler.scheduling.decisions import Estimate
-from reconciler.scheduling.estimates import closures, timelines
-from reconciler.scheduling.estimates import expected_ends as expecting
-from reconciler.scheduling.estimates import limits as caps
-from reconciler.scheduling.estimates import reclaim_times as takebacks
-from reconciler.scheduling.estimates import timeline as areas
+from reconciler.scheduling.estimates import (
+    closures,
+    expected_ends,
+    limits,
+    reclaim_times,
+    timeline,
+    timelines,
+)
 from reconciler.scheduling.inputs import snapshots
 
 #: Elements of one claim that start at other moments than its first are reckoned with so often.
@@ -42,7 +44,7 @@ class Waiting(NamedTuple):
 class Reserved(NamedTuple):
     """A reservation, and when its holder is expected to start there."""
 
-    reservation: reserving.Reservation
+    reservation: node_reservation.Reservation
     at: float
 
 
@@ -65,12 +67,12 @@ class Pools:
 
     def __init__(
         self,
-        expected: expecting.Expected,
-        calendar: backfill.Calendar,
+        expected: expected_ends.Expected,
+        calendar: reservation_calendar.Calendar,
         alike: list[tuple[int, ...]],
         resource: int,
         *,
-        taking: takebacks.Takebacks,
+        taking: reclaim_times.Takebacks,
         reserved: Sequence[Reserved],
     ) -> None:
         """``reserved``: who has room kept for it, and takes that when it can be expected to."""
@@ -86,7 +88,7 @@ class Pools:
         self._closures: closures.Closures
 
     def pour(
-        self, waiting: Iterable[Waiting], bounds: caps.Caps, found: dict[str, Estimate]
+        self, waiting: Iterable[Waiting], bounds: limits.Caps, found: dict[str, Estimate]
     ) -> None:
         """Give claims what they wait for, one after the other, and note when they have it."""
         situation = self.expected.situation
@@ -110,7 +112,7 @@ class Pools:
             if situation.queues.strict[one.line.queue]:
                 self._floors[one.line.queue] = at
 
-    def _start(self, one: Waiting, bounds: caps.Caps) -> float:
+    def _start(self, one: Waiting, bounds: limits.Caps) -> float:
         """When a claim starts, which takes what it needs from then on; infinity: nobody knows."""
         rows = self._rows[one.line.shape, *one.line.others]
         wanted = _Wanted(
@@ -190,11 +192,11 @@ class Pools:
                 return at, there
         return math.inf, rows
 
-    def _fill(self, bounds: caps.Caps) -> None:
+    def _fill(self, bounds: limits.Caps) -> None:
         """What is free now in each area, all that is known to come back, and what is reserved."""
         situation, resource = self.expected.situation, self.resource
         accepts = situation.nodes.accepts
-        parts = areas.Areas(situation, self.alike)
+        parts = timeline.Areas(situation, self.alike)
         self._rows = parts.of_shapes
         self._closures = closures.Closures(situation, parts)
         amounts = np.zeros(parts.count, dtype=np.int64)
@@ -213,7 +215,11 @@ class Pools:
             self._reserve(reservation, at, bounds, of_node)
 
     def _reserve(
-        self, reservation: reserving.Reservation, at: float, bounds: caps.Caps, of_node: list[int]
+        self,
+        reservation: node_reservation.Reservation,
+        at: float,
+        bounds: limits.Caps,
+        of_node: list[int],
     ) -> None:
         """Take what is reserved, from when its holder is expected to start there."""
         ask, line = reservation.ask, reservation.ask.line

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from reconciler.model.rules import lenders
 from reconciler.scheduling.estimates import timelines
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, Charge
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.quota import quota_ledger
 
 #: Moments at which it is asked what others keep back of a resource.
 LENT_MAX = 64
@@ -53,7 +52,7 @@ class Caps:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        ledger: ledgers.Ledger,
+        ledger: quota_ledger.Ledger,
         freed: Callable[[], Iterable[Freed]],
     ) -> None:
         """``freed``: what ends, and when; asked for once, if at all."""
@@ -70,8 +69,8 @@ class Caps:
         What is said of pools counts only where it may go to no other.
         """
         ledger, shape = self._ledger, self._situation.shapes[line.shape]
-        asked = bypool.charge(shape.least, shape.pool, ledger.width)
-        counted = ledgers.RESOURCES if line.others else ledger.resources
+        asked = flavors.charge(shape.least, shape.pool, ledger.width)
+        counted = quota_ledger.RESOURCES if line.others else ledger.resources
         found = []
         for resource in counted:
             if not asked[resource]:
@@ -158,7 +157,7 @@ class Caps:
         if self._of_queue is None:
             self._of_queue = {}
             for one in self._freed():
-                whole = bypool.total_of(self._situation, one.tasks)
-                firm = bypool.total_of(self._situation, one.firm)
+                whole = flavors.total_of(self._situation, one.tasks)
+                firm = flavors.total_of(self._situation, one.firm)
                 self._of_queue.setdefault(one.queue, []).append((one.at, whole, firm))
         return self._of_queue

@@ -13,13 +13,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.estimates import expected_ends as expecting
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
-from reconciler.scheduling.preemption import preemptor as eviction
-from reconciler.scheduling.queues import job_order as order
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.estimates import expected_ends
+from reconciler.scheduling.inputs import flavors, snapshots
+from reconciler.scheduling.placement import request
+from reconciler.scheduling.preemption import preemptor
+from reconciler.scheduling.queues import job_order
+from reconciler.scheduling.quota import quota_ledger
 
 #: Claims of one cycle of which this is worked out.
 CLAIMS_MAX = 64
@@ -31,8 +30,8 @@ class Takebacks:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        evictor: eviction.Evictor,
-        expected: expecting.Expected,
+        evictor: preemptor.Evictor,
+        expected: expected_ends.Expected,
         free: snapshots.Amounts,
     ) -> None:
         """``free``: (n, 3) what nodes have free once all that is leaving has left."""
@@ -59,15 +58,15 @@ class Takebacks:
             self._ahead[line.queue] = None
             return math.inf
         shape = self.situation.shapes[line.shape]
-        asked = bypool.charge(shape.least, shape.pool, self.ledger.width)
-        ask = asking.Ask(order.Progress(index, claim), line, line.shape, asked)
-        if not (line.preempts and self._may(ask, ledgers.added(asked, ahead))):
+        asked = flavors.charge(shape.least, shape.pool, self.ledger.width)
+        ask = request.Ask(job_order.Progress(index, claim), line, line.shape, asked)
+        if not (line.preempts and self._may(ask, quota_ledger.added(asked, ahead))):
             return math.inf
         self.left -= 1
         at = self._when(ask)
         if at < math.inf:
             taken = tuple([count * amount for amount in asked])
-            self._ahead[line.queue] = ledgers.added(ahead, taken)
+            self._ahead[line.queue] = quota_ledger.added(ahead, taken)
         return at
 
     def _takes(self, queue: int, ahead: snapshots.Charge) -> bool:
@@ -77,7 +76,7 @@ class Takebacks:
             return False
         return self.ledger.within_fair_share(queue, ahead)
 
-    def _may(self, ask: asking.Ask, together: snapshots.Charge) -> bool:
+    def _may(self, ask: request.Ask, together: snapshots.Charge) -> bool:
         """Whether share and limits let it take anything, once those ahead of it have started."""
         ledger = self.ledger
         rationed = ledger.rationed[ask.queue]
@@ -90,7 +89,7 @@ class Takebacks:
             and ledger.over_lending(ask.queue, together) is None
         )
 
-    def _when(self, ask: asking.Ask) -> float:
+    def _when(self, ask: request.Ask) -> float:
         """When others give something up by which it has enough; infinity: they never do.
 
         What they could be told to give up now was tried just now.
@@ -98,7 +97,7 @@ class Takebacks:
         situation, now = self.situation, self.situation.now
         covered = self.ledger.covered(ask.queue, ask.amounts)
         due = now if covered else max(now, self.evictor.forcing.at(ask))
-        resource = ledgers.GPU if ask.amounts[ledgers.GPU] else 0
+        resource = quota_ledger.GPU if ask.amounts[quota_ledger.GPU] else 0
         if not ask.amounts[resource]:
             return math.inf
         gone, soonest = self._ends.copy(), math.inf
@@ -121,7 +120,7 @@ class Takebacks:
         return max(soonest, float(at[ranked[enough.argmax()]])) if enough.any() else math.inf
 
     def _leaving(
-        self, ask: asking.Ask, queue: int, resource: int, due: float, *, covered: bool
+        self, ask: request.Ask, queue: int, resource: int, due: float, *, covered: bool
     ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """What a queue must give up to an ask, as rows of what runs, and when each has left."""
         running, ledger = self.situation.running, self.ledger

@@ -24,20 +24,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.backfill import reservation_calendar
 from reconciler.scheduling.decisions import Estimate, Eviction, Placement
-from reconciler.scheduling.estimates import certainty
-from reconciler.scheduling.estimates import expected_ends as expecting
-from reconciler.scheduling.estimates import fluid as pouring
-from reconciler.scheduling.estimates import limits as caps
-from reconciler.scheduling.estimates import reclaim_times as takebacks
+from reconciler.scheduling.estimates import certainty, expected_ends, fluid, limits, reclaim_times
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import affinity
-from reconciler.scheduling.placement import request as asking
-from reconciler.scheduling.preemption import preemptor as eviction
-from reconciler.scheduling.preemption import victims
-from reconciler.scheduling.queues import job_order as order
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.placement import affinity, request
+from reconciler.scheduling.preemption import preemptor, victims
+from reconciler.scheduling.queues import job_order
+from reconciler.scheduling.quota import quota_ledger
 
 #: Claims that get an estimate, with GPUs and without.
 CLAIMS_MAX = 1000
@@ -47,14 +41,14 @@ _job = operator.attrgetter("job")
 def estimates(
     situation: snapshots.Snapshot,
     columns: snapshots.LineColumns,
-    calendar: backfill.Calendar,
-    queues: list[order.Line],
-    ledger: ledgers.Ledger,
+    calendar: reservation_calendar.Calendar,
+    queues: list[job_order.Line],
+    ledger: quota_ledger.Ledger,
     *,
     placements: Sequence[Placement],
     evictions: Sequence[Eviction],
     promised: Collection[str],
-    evictor: eviction.Evictor,
+    evictor: preemptor.Evictor,
     could_start: Callable[[snapshots.Line], bool],
 ) -> dict[str, Estimate]:
     """Job to the expected start of its next element; none for what could never start.
@@ -67,15 +61,15 @@ def estimates(
     waited long enough takes a share of the surplus by force. Of these it is what nothing that waits
     now can keep from its room (``certainty``).
     """
-    expected = expecting.Expected(situation, queues, placements)
-    taking = takebacks.Takebacks(situation, evictor, expected, calendar.later.amounts)
+    expected = expected_ends.Expected(situation, queues, placements)
+    taking = reclaim_times.Takebacks(situation, evictor, expected, calendar.later.amounts)
     sure = certainty.Certainty(
         situation, columns, ledger, queues, evictions=evictions, promised=promised
     )
     waited_for = [one for one in calendar.reservations if one.ask.progress.left > 0]
     moments = expected.starts(calendar, waited_for)
     reserved = [
-        pouring.Reserved(one, min(at, one.ready_at))
+        fluid.Reserved(one, min(at, one.ready_at))
         for one, at in zip(waited_for, moments, strict=True)
     ]
     found = _of_reserved(situation, ledger, reserved, taking, sure)
@@ -86,18 +80,18 @@ def estimates(
     protected = victims.wake_at(situation) < math.inf
     if not (situation.windows or protected or any(expected.moments())):
         return found  # nothing is known to come back
-    uses_gpu = np.array([s.least[ledgers.GPU] > 0 for s in situation.shapes])[columns.shape]
+    uses_gpu = np.array([s.least[quota_ledger.GPU] > 0 for s in situation.shapes])[columns.shape]
     ways = _Ways(situation, queues, could_start)
-    for resource, mask in ((ledgers.GPU, uses_gpu), (0, ~uses_gpu)):
+    for resource, mask in ((quota_ledger.GPU, uses_gpu), (0, ~uses_gpu)):
         streams = {
             int(columns.queue[ranked[0]]): _waiting(situation, queues, ranked, ways)
             for ranked in _by_queue(columns, mask)
         }
         if streams:
             waiting = itertools.islice(_in_turn(situation, ledger, streams), CLAIMS_MAX)
-            bounds = caps.Caps(situation, ledger, expected.freed)
+            bounds = limits.Caps(situation, ledger, expected.freed)
             alike = _alike(situation, columns, mask, ways)
-            pools = pouring.Pools(
+            pools = fluid.Pools(
                 expected, calendar, alike, resource, taking=taking, reserved=reserved
             )
             pools.pour(waiting, bounds, found)
@@ -106,9 +100,9 @@ def estimates(
 
 def _of_reserved(
     situation: snapshots.Snapshot,
-    ledger: ledgers.Ledger,
-    reserved: Sequence[pouring.Reserved],
-    taking: takebacks.Takebacks,
+    ledger: quota_ledger.Ledger,
+    reserved: Sequence[fluid.Reserved],
+    taking: reclaim_times.Takebacks,
     sure: certainty.Certainty,
 ) -> dict[str, Estimate]:
     """When those start for whom room is reserved: there, or sooner where they may take some."""
@@ -129,7 +123,9 @@ def _of_reserved(
     return found
 
 
-def _has_rivals(situation: snapshots.Snapshot, ledger: ledgers.Ledger, ask: asking.Ask) -> bool:
+def _has_rivals(
+    situation: snapshots.Snapshot, ledger: quota_ledger.Ledger, ask: request.Ask
+) -> bool:
     """Whether a queue beside that of an ask may take its room back by a guarantee or a share."""
     own, reclaims = ledger.paths[ask.queue], situation.policy.reclaim
     return any(
@@ -176,10 +172,10 @@ def _by_queue(columns: snapshots.LineColumns, mask: snapshots.Mask) -> Iterable[
 
 def _waiting(
     situation: snapshots.Snapshot,
-    queues: list[order.Line],
+    queues: list[job_order.Line],
     ranked: NDArray[np.intp],
     ways: "_Ways",
-) -> Iterator[pouring.Waiting]:
+) -> Iterator[fluid.Waiting]:
     """Claims of one queue that wait, by priority and arrival, with the elements left.
 
     ``ranked``: its lines in order; no more of them are looked at than claims are taken.
@@ -217,7 +213,7 @@ def _waiting(
             return  # all others wait behind it, for good as things are
         if open_to_it is not None:
             at_once = min(claim.startable, len(claim.elements)) - begun
-            yield pouring.Waiting(index, open_to_it, claim, left, at_once)
+            yield fluid.Waiting(index, open_to_it, claim, left, at_once)
 
 
 class _Ways:
@@ -226,7 +222,7 @@ class _Ways:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        queues: list[order.Line],
+        queues: list[job_order.Line],
         could_start: Callable[[snapshots.Line], bool],
     ) -> None:
         self._situation = situation
@@ -307,16 +303,16 @@ def _count(there: snapshots.Amounts, asked: snapshots.Vector) -> int:
 
 def _in_turn(
     situation: snapshots.Snapshot,
-    ledger: ledgers.Ledger,
-    streams: dict[int, Iterator[pouring.Waiting]],
-) -> Iterator[pouring.Waiting]:
+    ledger: quota_ledger.Ledger,
+    streams: dict[int, Iterator[fluid.Waiting]],
+) -> Iterator[fluid.Waiting]:
     """Claims of several queues, always of the one that has least of its share by then.
 
     Args:
         streams: of each queue what waits in it.
     """
-    heap: list[tuple[float, int, pouring.Waiting]] = []
-    poured: dict[int, snapshots.Vector] = dict.fromkeys(streams, ledgers.NOTHING)
+    heap: list[tuple[float, int, fluid.Waiting]] = []
+    poured: dict[int, snapshots.Vector] = dict.fromkeys(streams, quota_ledger.NOTHING)
 
     def push(queue: int) -> None:
         following = next(streams[queue], None)
@@ -331,7 +327,7 @@ def _in_turn(
         yield following
         least = situation.shapes[following.line.shape].least
         cpu, memory, gpu = (amount * following.left for amount in least)
-        poured[queue] = ledgers.plus(poured[queue], (cpu, memory, gpu))
+        poured[queue] = quota_ledger.plus(poured[queue], (cpu, memory, gpu))
         push(queue)
 
 

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import pending_reasons
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.arrays import UNLIMITED, Amounts, Charge, Vector
 
@@ -171,7 +171,10 @@ class _Split:
         made = dataclasses.replace(
             old,
             eligible=old.eligible & here,
-            filtered=(*old.filtered, *((reasons.FunnelStep(outside, why),) if outside else ())),
+            filtered=(
+                *old.filtered,
+                *((pending_reasons.FunnelStep(outside, why),) if outside else ()),
+            ),
             mountable=mountable if mountable is not None and mountable.any() else None,
             mends=tuple([(words, nodes & here) for words, nodes in old.mends]),
             form=f"{old.form}@{name}" if old.form else "",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from reconciler.model.state.pending_reasons import FunnelStep, Reason
 from reconciler.model.state.scheduler_state import Turn
-from reconciler.scheduling.inputs import allocations as runs
+from reconciler.scheduling.inputs import allocations
 from reconciler.scheduling.inputs.allocations import HeldTask, Holding, Running
 from reconciler.scheduling.inputs.arrays import (
     ENDLESS,
@@ -470,18 +470,20 @@ class Snapshot:
     pools: PoolColumns | None = None
     usual_s: Callable[[str, float], float] | None = field(default=None, compare=False)
     judged: tuple[Line, ...] = ()
-    _running: runs.Running | None = field(default=None, init=False, repr=False, compare=False)
+    _running: allocations.Running | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     @property
-    def running(self) -> runs.Running:
+    def running(self) -> allocations.Running:
         """``holdings`` as columns, worked out when somebody first asks."""
         found = self._running
         if found is None:
-            found = runs.columns_of(self.holdings)
+            found = allocations.columns_of(self.holdings)
             object.__setattr__(self, "_running", found)
         return found
 
-    def at(self, now: float, running: runs.Running) -> "Snapshot":
+    def at(self, now: float, running: allocations.Running) -> "Snapshot":
         """The same at another moment, of whose ``holdings`` other columns are known."""
         found = replace(self, now=now)
         object.__setattr__(found, "_running", running)

@@ -20,9 +20,7 @@ import numpy as np
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
-from reconciler.scheduling.nodes import best_fit as tightest
-from reconciler.scheduling.nodes import node_class_scores as statecosts
-from reconciler.scheduling.nodes import scoring as rankings
+from reconciler.scheduling.nodes import best_fit, node_class_scores, scoring
 from reconciler.scheduling.nodes.free_resources import Inventory, Row
 from reconciler.scheduling.nodes.node_class_scores import Key
 from reconciler.scheduling.nodes.requirements import Ask
@@ -42,7 +40,7 @@ SHORTLIST = 32
 ESTIMATED, RANK = 1e11, 1e12
 
 
-class StateIndex(statecosts.StateCosts):
+class StateIndex(node_class_scores.StateCosts):
     """The states of the nodes of one inventory.
 
     Attributes:
@@ -87,7 +85,7 @@ class StateIndex(statecosts.StateCosts):
             "_grown": {},
             "_shelf": None,
             "_rankings": {key: known.copy() for key, known in self._rankings.items()},
-            **{name: getattr(self, name).copy() for name in (*statecosts.COLUMNS, "vacant")},
+            **{name: getattr(self, name).copy() for name in (*node_class_scores.COLUMNS, "vacant")},
         }
         for name, value in private.items():
             setattr(twin, name, value)
@@ -99,7 +97,7 @@ class StateIndex(statecosts.StateCosts):
     def _build(self) -> None:
         count = len(self.stock.rows)
         if self.rough:
-            self.cpu_step, self.memory_step = rankings.steps(self.stock, self.classes, self._most)
+            self.cpu_step, self.memory_step = scoring.steps(self.stock, self.classes, self._most)
         self.of_node = [-1] * count
         self._code_of = [0] * count
         self.members: list[list[int]] = []
@@ -107,7 +105,7 @@ class StateIndex(statecosts.StateCosts):
         self._begin()
         self.vacant = np.full(len(self._class), EMPTY)
         self._buffer = np.empty(len(self._class))
-        self._shelf: tightest.Shelf | None = None
+        self._shelf: best_fit.Shelf | None = None
         for ranking in self._rankings.values():
             ranking.forget()
         of_node, members, numbers = self.of_node, self.members, self._numbers
@@ -180,11 +178,11 @@ class StateIndex(statecosts.StateCosts):
             of_node[node] = state
             self._code_of[node] = code
 
-    def _put_on(self, shelf: tightest.Shelf, state: int) -> None:
+    def _put_on(self, shelf: best_fit.Shelf, state: int) -> None:
         if shelf.knows(state):
             shelf.again(state)
             return
-        left = tightest.Left(
+        left = best_fit.Left(
             int(self._class[state]),
             int(self._cpu[state]),
             int(self._memory[state]),
@@ -192,10 +190,10 @@ class StateIndex(statecosts.StateCosts):
         )
         shelf.put(state, int(self._left[state]), left)
 
-    def _shelved(self) -> tightest.Shelf:
+    def _shelved(self) -> best_fit.Shelf:
         """States that have nodes, by tightness."""
         if self._shelf is None:
-            self._shelf = tightest.Shelf(self._scale, (self.cpu_step, self.memory_step))
+            self._shelf = best_fit.Shelf(self._scale, (self.cpu_step, self.memory_step))
             for state, there in enumerate(self.members):
                 if there:
                     self._put_on(self._shelf, state)

@@ -14,16 +14,10 @@ from reconciler.model.state.pending_reasons import FunnelStep
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, Snapshot
-from reconciler.scheduling.nodes import node_classes as states
-from reconciler.scheduling.nodes import quick_fit as plainly
-from reconciler.scheduling.nodes import scoring as rankings
+from reconciler.scheduling.nodes import node_classes, quick_fit, scoring
 from reconciler.scheduling.nodes.free_resources import Inventory, Row, Task, all_idle, free_now
 from reconciler.scheduling.nodes.gang_capacity import Tally
-from reconciler.scheduling.placement import affinity
-from reconciler.scheduling.placement import diagnosis as funnels
-from reconciler.scheduling.placement import elastic as growing
-from reconciler.scheduling.placement import gang as elements
-from reconciler.scheduling.placement import shape_facts as fixed
+from reconciler.scheduling.placement import affinity, diagnosis, elastic, gang, shape_facts
 from reconciler.scheduling.placement.gang import Part, Plan
 
 __all__ = ["Part", "Plan", "Room"]
@@ -64,11 +58,13 @@ class Room:
         self._mix: tuple[snapshots.MixEntry, ...] = situation.mix
         if like is not None:
             self._mix = like._mix  # noqa: SLF001
-        self._fixed: fixed.Fixed = fixed.Fixed.of(situation) if like is None else like._fixed  # noqa: SLF001
+        self._fixed: shape_facts.Fixed = (
+            shape_facts.Fixed.of(situation) if like is None else like._fixed  # noqa: SLF001
+        )
         self._before = 0
-        self._index_made: states.StateIndex | None = None
-        self._planner_made: elements.Planner | None = None
-        self._rankings: dict[int, rankings.Ranking] = {}
+        self._index_made: node_classes.StateIndex | None = None
+        self._planner_made: gang.Planner | None = None
+        self._rankings: dict[int, scoring.Ranking] = {}
         self._unfit: dict[int, int] = {}
         #: By the nodes that they may go to: what had no room, none of it more than another, with
         #: the length of the log then. Whatever is no smaller has none either.
@@ -76,14 +72,14 @@ class Room:
         #: Length of the log at which no node had room for one task of a shape.
         self._none_before: dict[int, int] = {}
         #: States of another room of the snapshot, to begin with rather than count anew.
-        self._index_like: states.StateIndex | None = None
+        self._index_like: node_classes.StateIndex | None = None
         self._amounts: tuple[int, Amounts] | None = None
         self._plans: dict[int, tuple[int, Plan]] = {}
         #: How many tasks of plain gangs nodes have room for.
         self._tallies: dict[int, Tally] = {}
         #: Nodes that may be used and had so many idle devices at a version; none has more since.
         self._wide: dict[tuple[int, int], tuple[int, NDArray[np.intp]]] = {}
-        self._ladder: tuple[int, funnels.Ladder] | None = None
+        self._ladder: tuple[int, diagnosis.Ladder] | None = None
         #: Who comes to be on which nodes, as shape and nodes, and what that leaves to shapes.
         self._company: list[tuple[int, tuple[int, ...]]] = []
         self._apart: dict[int, Mask | None] = {}
@@ -94,19 +90,21 @@ class Room:
         return cls(situation, stock=all_idle(situation), like=like, idle=True)
 
     @property
-    def _index(self) -> states.StateIndex:
+    def _index(self) -> node_classes.StateIndex:
         like, self._index_like = self._index_like, None
         if self._index_made is None and like is not None and like.mix is self._mix:
             self._index_made = like.copy(self.stock)
         elif self._index_made is None:
             classes = self._fixed.classes
-            self._index_made = states.StateIndex(self.situation, classes, self.stock, self._mix)
+            self._index_made = node_classes.StateIndex(
+                self.situation, classes, self.stock, self._mix
+            )
         return self._index_made
 
     @property
-    def _planner(self) -> elements.Planner:
+    def _planner(self) -> gang.Planner:
         if self._planner_made is None:
-            self._planner_made = elements.Planner(
+            self._planner_made = gang.Planner(
                 self.situation,
                 self.stock,
                 self._index,
@@ -218,7 +216,7 @@ class Room:
             rows = np.flatnonzero(opened & self.situation.shapes[shape].eligible)
             return np.column_stack([columns.cpu[rows], columns.memory[rows], columns.idle[rows]])
 
-        return plainly.fitting(self._fixed.sizes, nodes)
+        return quick_fit.fitting(self._fixed.sizes, nodes)
 
     @property
     def sizes(self) -> Amounts:
@@ -312,11 +310,11 @@ class Room:
                 continue
             if ask.closed is not None and ask.closed[node]:
                 continue
-            if rankings.has_room(row, ask, node):
+            if scoring.has_room(row, ask, node):
                 return True
         return False
 
-    def _spacious(self, shape: int, size: fixed.Size) -> list[int]:
+    def _spacious(self, shape: int, size: shape_facts.Size) -> list[int]:
         """A node that has room for a task of this size; none: no node has."""
         nodes, cpu, memory, devices = size
         columns = self.stock.columns()
@@ -413,8 +411,8 @@ class Room:
         """
         placed: list[TaskPlacement] = []
         there: list[Task] = list(present)
-        for bound in growing.runs(self.situation.shapes[shape], missing):
-            parts = growing.parts(self._planner, shape, there, bound[: most - len(placed)])
+        for bound in elastic.runs(self.situation.shapes[shape], missing):
+            parts = elastic.parts(self._planner, shape, there, bound[: most - len(placed)])
             for part in parts:
                 placed += self._charge(shape, (part,), {task.node for task in there})
                 there.append(placed[-1])
@@ -516,15 +514,15 @@ class Room:
     def funnel(self, shape: int) -> tuple[FunnelStep, ...]:
         """How nodes drop out for a task of the scarcest group; the counts add up to all nodes."""
         if self._fixed.plain[shape] is None:
-            return funnels.funnel(self._planner, shape)
+            return diagnosis.funnel(self._planner, shape)
         if self._ladder is None or self._ladder[0] != self.version:
-            ladder = funnels.Ladder(self.situation, self.stock, idle=self.idle)
+            ladder = diagnosis.Ladder(self.situation, self.stock, idle=self.idle)
             self._ladder = (self.version, ladder)
         return self._ladder[1].steps(shape)
 
     def why(self, shape: int, plan: Plan) -> str:
         """Why an element goes to the nodes of this plan, in words."""
-        return funnels.why(self._planner, shape, plan)
+        return diagnosis.why(self._planner, shape, plan)
 
     def __iter__(self) -> Iterator[Row]:
         """What each node has left."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.observed import devices
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import pending_reasons
 from reconciler.model.state.pending_reasons import FunnelStep
 from reconciler.model.values import quantities
 from reconciler.scheduling.inputs import snapshots
@@ -55,7 +55,9 @@ def freed(asked: snapshots.Shape, why: str) -> list[str]:
         return [FREED[why]] if why in FREED else []
     required = [one.apart for one in asked.affinities if not one.weight]
     return [
-        words for words, apart in ((APART, True), (reasons.NEAR_STARTS, False)) if apart in required
+        words
+        for words, apart in ((APART, True), (pending_reasons.NEAR_STARTS, False))
+        if apart in required
     ]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.nodes.free_resources import Task
-from reconciler.scheduling.placement import gang as elements
+from reconciler.scheduling.placement import gang
 
 Missing = Sequence[tuple[int, int]]
 
@@ -22,8 +22,8 @@ def runs(asked: snapshots.Shape, missing: Missing) -> list[Missing]:
 
 
 def parts(
-    planner: elements.Planner, shape: int, there: Sequence[Task], bound: Missing
-) -> list[elements.Part]:
+    planner: gang.Planner, shape: int, there: Sequence[Task], bound: Missing
+) -> list[gang.Part]:
     """A part for each of the tasks that has room, as many as can be, the first of ``bound`` first.
 
     Args:
@@ -41,7 +41,7 @@ def parts(
     nodes = [part.node for part in plan.parts for _ in range(part.tasks)] if plan else []
     values = [part.values for part in plan.parts for _ in range(part.tasks)] if plan else []
     return [
-        elements.Part(group, index, 1, node, value)
+        gang.Part(group, index, 1, node, value)
         for (_, index), node, value in zip(bound, nodes, values, strict=False)
     ]
 
@@ -51,7 +51,7 @@ def _has_slices(group: snapshots.GroupShape) -> bool:
 
 
 def _bounds(
-    planner: elements.Planner, shape: int, task: tuple[int, int], there: Sequence[Task]
+    planner: gang.Planner, shape: int, task: tuple[int, int], there: Sequence[Task]
 ) -> snapshots.Mask | None:
     """(n,) nodes in the domains that a task has to share with those that are there."""
     asked = planner.situation.shapes[shape]
@@ -73,16 +73,16 @@ def _bounds(
 
 
 def _most(
-    planner: elements.Planner,
+    planner: gang.Planner,
     which: tuple[int, int],
     most: int,
     mask: snapshots.Mask | None,
     own: Sequence[int],
-) -> elements.Plan | None:
+) -> gang.Plan | None:
     """A plan for as many tasks of (shape, group) as fit, up to ``most``, found by halving."""
     counts, _ = planner.counts(*which, mask, own)
     low, high = 0, min(most, int(np.minimum(counts, most).sum()))
-    best: elements.Plan | None = None
+    best: gang.Plan | None = None
     need = high
     while low < high:
         plan = planner.group(*which, need, mask, own)

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import NO_LEVEL
-from reconciler.scheduling.nodes import node_classes as states
-from reconciler.scheduling.nodes import scoring as rankings
-from reconciler.scheduling.nodes import topology
+from reconciler.scheduling.nodes import node_classes, scoring, topology
 from reconciler.scheduling.nodes.free_resources import Counts, Inventory
 from reconciler.scheduling.nodes.requirements import Ask, needs_inner
 from reconciler.scheduling.placement import affinity
@@ -64,7 +62,7 @@ class Planner:
         self,
         situation: snapshots.Snapshot,
         stock: Inventory,
-        index: states.StateIndex,
+        index: node_classes.StateIndex,
         asks: Sequence[tuple[Ask, ...]],
         network: topology.Topology,
         *,
@@ -409,7 +407,7 @@ class _Search:
         for node in nodes[start:]:
             row = stock.rows[node]
             key = (index.classes.of[node], row, ask.inner_on(node))
-            if key in tried or not rankings.has_room(row, ask, node):
+            if key in tried or not scoring.has_room(row, ask, node):
                 continue
             tried.add(key)
             self.steps += 1

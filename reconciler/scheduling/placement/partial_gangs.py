@@ -7,7 +7,7 @@ import numpy as np
 
 from reconciler.scheduling.decisions import Eviction, Placement
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Room
 
 
@@ -35,7 +35,7 @@ def leave(room: Room, situation: snapshots.Snapshot) -> None:
 
 def lacking(
     shape: snapshots.Shape,
-    present: asking.Present,
+    present: request.Present,
     missing: tuple[tuple[int, int], ...],
 ) -> tuple[tuple[int, int], ...]:
     """Of the missing tasks those without which a gang is below its minimum."""

@@ -10,7 +10,7 @@ from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import Charge
 from reconciler.scheduling.placement.capacity import Plan, Room
-from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.queues import job_order
 
 Present = tuple[snapshots.HeldTask | TaskPlacement, ...]
 
@@ -26,7 +26,7 @@ class Ask(msgspec.Struct, frozen=True):
         needed: whether it can't go on without ``missing`` (its gang is below the minimum).
     """
 
-    progress: order.Progress
+    progress: job_order.Progress
     line: snapshots.Line
     shape: int
     amounts: Charge

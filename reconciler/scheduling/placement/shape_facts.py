@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, Snapshot
-from reconciler.scheduling.nodes import gang_capacity as tallies
-from reconciler.scheduling.nodes import scoring as rankings
-from reconciler.scheduling.nodes import topology
+from reconciler.scheduling.nodes import gang_capacity, scoring, topology
 from reconciler.scheduling.nodes.requirements import Ask
 
 #: Which nodes it may go to (a number of the mask), milli-CPUs, bytes, whole devices.
@@ -65,7 +63,7 @@ class Fixed:
     plain: tuple[Size | None, ...]
     sizes: Amounts
     network: topology.Topology
-    classes: rankings.Classes
+    classes: scoring.Classes
     _no_less: dict[int, Mask] = field(default_factory=dict)
 
     @classmethod
@@ -82,7 +80,7 @@ class Fixed:
             last.plain,
             last.sizes,
             topology.Topology(situation.nodes.domains),
-            rankings.Classes(situation),
+            scoring.Classes(situation),
             last.no_less,
         )
 
@@ -124,7 +122,7 @@ class _Shapes(NamedTuple):
         """Made anew."""
         shapes, nodes = situation.shapes, situation.nodes
         asks = tuple(tuple(Ask(group, nodes) for group in shape.groups) for shape in shapes)
-        singly = tuple(rankings.is_singly(shape) for shape in shapes)
+        singly = tuple(scoring.is_singly(shape) for shape in shapes)
         plain = tuple(
             _size_of(number, ask[0]) if single else None
             for number, ask, single in zip(_numbers(shapes), asks, singly, strict=True)
@@ -136,7 +134,7 @@ class _Shapes(NamedTuple):
             any(ask.inner is not None or ask.rather is not None for each in asks for ask in each),
             asks,
             singly,
-            tuple([tallies.is_plain_gang(shape) for shape in shapes]),
+            tuple([gang_capacity.is_plain_gang(shape) for shape in shapes]),
             plain,
             _sizes(plain),
             {},

@@ -16,13 +16,10 @@ import numpy as np
 
 from reconciler.scheduling.decisions import Ground
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.preemption import reclaim_rules as reclaiming
-from reconciler.scheduling.preemption import victims as pools
-from reconciler.scheduling.preemption import victims_by_node as nodewise
-from reconciler.scheduling.quota import eligibility as blocking
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.preemption import reclaim_rules, victims, victims_by_node
+from reconciler.scheduling.quota import eligibility, quota_ledger
 
 
 class Scope(NamedTuple):
@@ -44,16 +41,16 @@ class Search(Protocol):
     """What is read of the searches of a cycle: ``eviction.Evictor``."""
 
     situation: snapshots.Snapshot
-    ledger: ledgers.Ledger
-    prospects: blocking.Prospects
-    rules: reclaiming.Rules
+    ledger: quota_ledger.Ledger
+    prospects: eligibility.Prospects
+    rules: reclaim_rules.Rules
     later: Room
 
     @property
-    def pool(self) -> pools.Pool:
+    def pool(self) -> victims.Pool:
         """The units."""
 
-    def losers(self, ask: asking.Ask) -> list[int]:
+    def losers(self, ask: request.Ask) -> list[int]:
         """Queues that may lose something to an ask as things stand."""
 
 
@@ -80,7 +77,7 @@ def scopes(search: Search, *, reclaims: bool, preempts: bool) -> list[Scope]:
     return [one for scope in found for one in (scope._replace(spare=True), scope)]
 
 
-def cheapest(search: Search, ask: asking.Ask, scope: Scope) -> Iterator[pools.Unit]:
+def cheapest(search: Search, ask: request.Ask, scope: Scope) -> Iterator[victims.Unit]:
     """Units that free something the ask could use, cheapest first.
 
     Where a limit stands in its way that is also what is freed under it, on whatever nodes.
@@ -89,7 +86,7 @@ def cheapest(search: Search, ask: asking.Ask, scope: Scope) -> Iterator[pools.Un
     usable = search.situation.shapes[ask.shape].eligible & search.situation.nodes.accepts
     short = list(ledger.over_limits(ask.queue, ask.amounts, settled=True))
 
-    def helps(unit: pools.Unit) -> bool:
+    def helps(unit: victims.Unit) -> bool:
         path = ledger.paths[unit.holding.queue]
         if any(one.is_over(path) and unit.total[one.resource] for one in short):
             return True
@@ -114,21 +111,21 @@ def cheapest(search: Search, ask: asking.Ask, scope: Scope) -> Iterator[pools.Un
                 yield unit
 
 
-def by_node(search: Search, ask: asking.Ask, scope: Scope) -> Iterator[pools.Unit]:
+def by_node(search: Search, ask: request.Ask, scope: Scope) -> Iterator[victims.Unit]:
     """The same as ``cheapest`` node by node, the cheapest node first."""
     shape, ledger = search.situation.shapes[ask.shape], search.ledger
     queues: list[int] = []
     counts = ledger.concerned(ask.amounts)
     if scope.foreign:
         losers = _losers(search, ask, scope)
-        queues = sorted(losers, key=lambda queue: (pools.standing(ledger, queue, counts), -queue))
+        queues = sorted(losers, key=lambda queue: (victims.standing(ledger, queue, counts), -queue))
     sources = [search.pool.ordered(ledger, queue, spare=scope.spare) for queue in queues]
     if scope.own:
         queues.append(ask.queue)
         units = search.pool.units(ask.queue)
-        sources.append(pools.Ordered.of(units, _own(search, ask, scope)))
+        sources.append(victims.Ordered.of(units, _own(search, ask, scope)))
     group = shape.groups[ask.missing[0][0] if ask.missing else 0]
-    wanted = nodewise.Wanted(
+    wanted = victims_by_node.Wanted(
         ask.queue,
         group.amounts,
         search.later.amounts,
@@ -136,12 +133,12 @@ def by_node(search: Search, ask: asking.Ask, scope: Scope) -> Iterator[pools.Uni
         shape.eligible & search.situation.nodes.accepts,
         counts,
     )
-    for unit in nodewise.taken(ledger, queues, sources, wanted):
+    for unit in victims_by_node.taken(ledger, queues, sources, wanted):
         if not scope.spare or _stays_away(search, ask, unit):
             yield unit
 
 
-def _losers(search: Search, ask: asking.Ask, scope: Scope) -> list[int]:
+def _losers(search: Search, ask: request.Ask, scope: Scope) -> list[int]:
     """Queues that may lose something within a scope."""
     losers = search.losers(ask)
     if scope.spare:
@@ -149,7 +146,7 @@ def _losers(search: Search, ask: asking.Ask, scope: Scope) -> list[int]:
     return losers
 
 
-def _stays_away(search: Search, ask: asking.Ask, unit: pools.Unit) -> bool:
+def _stays_away(search: Search, ask: request.Ask, unit: victims.Unit) -> bool:
     """Whether no whole element would leave so that a spare task comes back."""
     holding, ledger = unit.holding, search.ledger
     if search.situation.policy.preempt:
@@ -158,13 +155,13 @@ def _stays_away(search: Search, ask: asking.Ask, unit: pools.Unit) -> bool:
             return False
     path = ledger.paths[ask.queue]
     return not any(
-        pools.undercut(ledger, member, unit.total)
+        victims.undercut(ledger, member, unit.total)
         for member in ledger.paths[holding.queue]
         if member not in path
     )
 
 
-def _own(search: Search, ask: asking.Ask, scope: Scope) -> pools.Places:
+def _own(search: Search, ask: request.Ask, scope: Scope) -> victims.Places:
     """Places of units of the ask's own queue that give way to it, cheapest first."""
     units, holdings = search.pool.units(ask.queue), search.situation.holdings
     places = np.flatnonzero(units.yielding(ask.line.priority))

@@ -11,10 +11,10 @@ import numpy as np
 
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.preemption import victims as pools
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.preemption import victims
+from reconciler.scheduling.quota import quota_ledger
 
 #: Starts of the search, each from another node, for one ask.
 STARTS_MAX = 12
@@ -61,7 +61,7 @@ class Mover:
             if not self.situation.policy.any_movable:
                 may &= running.movable
             rows = np.flatnonzero(may)
-            costs = pools.costs_s(running, rows, self.situation.now).tolist()
+            costs = victims.costs_s(running, rows, self.situation.now).tolist()
             self._cost_s = dict(zip(rows.tolist(), costs, strict=True))
             found: dict[int, list[int]] = {}
             for index in self._cost_s:
@@ -87,11 +87,11 @@ class Mover:
         policy = self.situation.policy
         return policy.consolidate and self.searches > 0 and bool(self._by_node())
 
-    def may_find(self, ask: asking.Ask) -> bool:
+    def may_find(self, ask: request.Ask) -> bool:
         """Whether a search makes sense; ``False`` is certain."""
         return self.searches > 0 and not self.failed[ask.shape] and bool(self._by_node())
 
-    def find(self, ask: asking.Ask) -> Placed | None:
+    def find(self, ask: request.Ask) -> Placed | None:
         """Places for an ask and the moves that make them; both are taken in the room."""
         policy = self.situation.policy
         if not policy.consolidate or self.searches <= 0 or self.failed[ask.shape]:
@@ -104,7 +104,7 @@ class Mover:
         self.failed[ask.shape] = found is None
         return found
 
-    def find_beside(self, ask: asking.Ask, leaving: set[int]) -> Placed | None:
+    def find_beside(self, ask: request.Ask, leaving: set[int]) -> Placed | None:
         """The same where holdings, by row, have been released in the room: they move nowhere.
 
         That it fails tells nothing of what can be found while they are there.
@@ -118,7 +118,7 @@ class Mover:
             self.moved = others
         return found
 
-    def _search(self, ask: asking.Ask) -> Placed | None:
+    def _search(self, ask: request.Ask) -> Placed | None:
         self.searches -= 1
         ranked = self._ranked(ask)
         for start in range(min(STARTS_MAX, len(ranked))):
@@ -131,15 +131,15 @@ class Mover:
                 break
         return None
 
-    def has_enough(self, ask: asking.Ask) -> bool:
+    def has_enough(self, ask: request.Ask) -> bool:
         """Whether all gaps together would do."""
         shape, room = self.situation.shapes[ask.shape], self.later
         usable = shape.eligible & self.situation.nodes.accepts
         free = room.amounts[usable].sum(axis=0)
         asked = shape.least
-        return all(int(free[r]) >= asked[r] for r in ledgers.RESOURCES)
+        return all(int(free[r]) >= asked[r] for r in quota_ledger.RESOURCES)
 
-    def _ranked(self, ask: asking.Ask) -> list[int]:
+    def _ranked(self, ask: request.Ask) -> list[int]:
         """Nodes with something to move, those first that lack the least for one more task."""
         shape = self.situation.shapes[ask.shape]
         group = max(shape.groups, key=lambda g: (g.amounts[2], g.amounts[0], g.amounts[1]))
@@ -157,7 +157,7 @@ class Mover:
     def _newest(self, members: list[int]) -> int:
         return -max(self.situation.holdings[index].order for index in members)
 
-    def _attempt(self, ask: asking.Ask, nodes: list[int]) -> Placed | None:
+    def _attempt(self, ask: request.Ask, nodes: list[int]) -> Placed | None:
         later, mark = self.later, self.later.mark()
         out: list[int] = []
         refused = 0

@@ -10,11 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.nodes import free_resources as inventory
-from reconciler.scheduling.placement import request as asking
-from reconciler.scheduling.preemption import preemptor as eviction
-from reconciler.scheduling.preemption import victims
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.nodes import free_resources
+from reconciler.scheduling.placement import request
+from reconciler.scheduling.preemption import preemptor, victims
+from reconciler.scheduling.quota import quota_ledger
 
 #: So much of what runs with a higher priority in a holder's queue is looked at, and of what begins.
 RETURNING_MAX = 16
@@ -32,19 +31,19 @@ class Beside(NamedTuple):
     priority: int
     total: snapshots.Charge
     ends_at: float
-    tasks: Sequence[inventory.Task]
+    tasks: Sequence[free_resources.Task]
     exclusive: bool
     matches: tuple[int, ...]
     partly: bool
 
 
 def yielding(
-    evictor: eviction.Evictor,
-    ask: asking.Ask,
-    holders: Sequence[asking.Ask],
+    evictor: preemptor.Evictor,
+    ask: request.Ask,
+    holders: Sequence[request.Ask],
     *,
     protected: bool = False,
-) -> list[asking.Ask]:
+) -> list[request.Ask]:
     """Those of the holders that an ask could evict at once, had they all started.
 
     ``protected``: also those that it could evict once their minimum run time is over.
@@ -65,7 +64,7 @@ def yielding(
     return found if found and _may_start(evictor, ask, found) else []
 
 
-def _takes(evictor: eviction.Evictor, ask: asking.Ask, holder: asking.Ask) -> bool:
+def _takes(evictor: preemptor.Evictor, ask: request.Ask, holder: request.Ask) -> bool:
     """Whether the rules of preemption or reclaim let an ask evict a holder that has started."""
     policy, now = evictor.situation.policy, evictor.situation.now
     if ask.queue == holder.queue:
@@ -79,7 +78,7 @@ def _takes(evictor: eviction.Evictor, ask: asking.Ask, holder: asking.Ask) -> bo
 
 
 def returning(
-    evictor: eviction.Evictor, ask: asking.Ask, holder: asking.Ask, begun: Sequence[Beside]
+    evictor: preemptor.Evictor, ask: request.Ask, holder: request.Ask, begun: Sequence[Beside]
 ) -> list[Beside]:
     """What an ask could evict beside a holder that has started, and would evict that in its turn.
 
@@ -123,7 +122,7 @@ def _beside(unit: victims.Unit) -> Beside:
     )
 
 
-def _could_lose(evictor: eviction.Evictor, ask: asking.Ask, queue: int, one: Beside) -> bool:
+def _could_lose(evictor: preemptor.Evictor, ask: request.Ask, queue: int, one: Beside) -> bool:
     """Whether an ask may reclaim what is of a queue, as things stand."""
     endless = one.ends_at >= snapshots.ENDLESS
     may = evictor.may_reclaim(ask, endless=endless)
@@ -134,11 +133,11 @@ def _no_more(amounts: snapshots.Charge, others: snapshots.Charge) -> bool:
     return all(one <= other for one, other in zip(amounts, others, strict=True))
 
 
-def _may_start(evictor: eviction.Evictor, ask: asking.Ask, found: Sequence[asking.Ask]) -> bool:
+def _may_start(evictor: preemptor.Evictor, ask: request.Ask, found: Sequence[request.Ask]) -> bool:
     """Whether limits and shares let the ask start once these have left, which they have not had."""
     losing = {one.queue for one in found}
     freed = evictor.ledger.nothing
     if losing == {ask.queue}:
         for one in found:
-            freed = ledgers.added(freed, one.amounts)
+            freed = quota_ledger.added(freed, one.amounts)
     return evictor.may_start(ask, losing, freed)

@@ -15,17 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.backfill import node_reservation as reserving
-from reconciler.scheduling.backfill import reservation_calendar as backfill
-from reconciler.scheduling.backfill import timeline_events as moments
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.backfill import node_reservation, reservation_calendar, timeline_events
+from reconciler.scheduling.inputs import flavors, snapshots
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.preemption import consolidation
-from reconciler.scheduling.preemption import displacement as yielding
-from reconciler.scheduling.preemption import preemptor as eviction
-from reconciler.scheduling.preemption import victims as pools
+from reconciler.scheduling.preemption import consolidation, displacement, preemptor, victims
 
 #: Moments at which it is looked for victims, in one cycle.
 PROBES_MAX = 64
@@ -39,9 +33,9 @@ class Protected:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        evictor: eviction.Evictor,
+        evictor: preemptor.Evictor,
         mover: consolidation.Mover,
-        calendar: backfill.Calendar,
+        calendar: reservation_calendar.Calendar,
     ) -> None:
         self.situation = situation
         self.evictor = evictor
@@ -58,8 +52,8 @@ class Protected:
         return bool((self._guarded & (self._until > self.situation.now)).any())
 
     def earliest(
-        self, ask: asking.Ask, until: float, *, renewed: bool = False
-    ) -> reserving.Taking | None:
+        self, ask: request.Ask, until: float, *, renewed: bool = False
+    ) -> node_reservation.Taking | None:
         """What an ask may take first, before ``until`` or at that very moment.
 
         ``renewed``: whether that was reserved for it already, so that it may also be now.
@@ -86,7 +80,7 @@ class Protected:
             self._hopeless.add(kind)
         return found
 
-    def _moments(self, ask: asking.Ask, until: float, *, renewed: bool) -> list[float]:
+    def _moments(self, ask: request.Ask, until: float, *, renewed: bool) -> list[float]:
         """When more comes free for an ask, or may be taken for it, up to some moment."""
         running, now = self.situation.running, self.situation.now
         own, policy = running.queue == ask.queue, self.situation.policy
@@ -101,14 +95,14 @@ class Protected:
         found = np.unique(np.concatenate([over[over <= horizon], ends])).tolist()
         return [now, *found] if renewed else found
 
-    def _probe(self, ask: asking.Ask, moment: float) -> reserving.Taking | None:
+    def _probe(self, ask: request.Ask, moment: float) -> node_reservation.Taking | None:
         """What an ask would take at a moment, if nobody started until then."""
         if self._probes <= 0 or self._budget <= 0:
             return None
         self._probes -= 1
         lower = [holder for holder in self.calendar.reservations if holder.ask.job != ask.job]
         asks = [holder.ask for holder in lower]
-        yields = yielding.yielding(self.evictor, ask, asks, protected=True)
+        yields = displacement.yielding(self.evictor, ask, asks, protected=True)
         gives_way = [holder for holder in lower if holder.ask in yields]
         room = self.calendar.at(moment, gives_way)
         if ask.fits(room):
@@ -130,18 +124,18 @@ class Protected:
 
     def _taken(
         self,
-        ask: asking.Ask,
+        ask: request.Ask,
         moment: float,
         room: Room,
-        victims: Sequence[pools.Unit],
-        gives_way: list[reserving.Reservation],
-    ) -> reserving.Taking | None:
+        victims: Sequence[victims.Unit],
+        gives_way: list[node_reservation.Reservation],
+    ) -> node_reservation.Taking | None:
         """``room``: of that moment, without the victims."""
         tasks = self.calendar.place_at(ask, moment, room, gives_way)
         if tasks is None:
             return None
         nodes, ends_at = {task.node for task in tasks}, moment + ask.line.duration_s
-        lost: list[reserving.Reservation] = []
+        lost: list[node_reservation.Reservation] = []
         for holder in gives_way:
             beside = holder.starts_at < ends_at and moment < holder.ends_at
             if beside and any(task.node in nodes for task in holder.tasks):
@@ -150,7 +144,7 @@ class Protected:
                 shape = self.situation.shapes[holder.ask.shape]
                 room.hold(holder.tasks, exclusive=shape.exclusive, matches=shape.matches)
         grace_s = max((unit.holding.grace_s for unit in victims), default=0.0)
-        return reserving.Taking(moment, tasks, room, grace_s, tuple(lost))
+        return node_reservation.Taking(moment, tasks, room, grace_s, tuple(lost))
 
     def _then(self, moment: float, ended: NDArray[np.intp]) -> snapshots.Snapshot:
         """The situation at a moment, as far as a search for victims reads it."""
@@ -171,17 +165,17 @@ class Protected:
     def _totals(self) -> snapshots.Amounts:
         """(h, w) what each that runs is charged."""
         situation, running = self.situation, self.situation.running
-        found = bypool.widened(situation, running.total, running.node)
+        found = flavors.widened(situation, running.total, running.node)
         if situation.pools is not None:  # gangs count in the pools where their tasks are
             for row in np.flatnonzero(running.tasks > 1).tolist():
-                found[row] = bypool.total_of(situation, situation.holdings[row].tasks)
+                found[row] = flavors.total_of(situation, situation.holdings[row].tasks)
         return found
 
     @functools.cached_property
     def _ends(self) -> NDArray[np.float64]:
         """(h,) when what runs has ended by itself; infinity: it says nothing of that, or leaves."""
         running, now = self.situation.running, self.situation.now
-        found = np.where(running.ends_at > now, running.ends_at, now + moments.OVERRUN_S)
+        found = np.where(running.ends_at > now, running.ends_at, now + timeline_events.OVERRUN_S)
         return np.where(running.leaving, np.inf, found)
 
     @property

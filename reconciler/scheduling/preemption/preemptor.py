@@ -23,21 +23,23 @@ import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.backfill import reservation_calendar
 from reconciler.scheduling.decisions import Ground, TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.nodes.requirements import needs_inner
-from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.preemption import candidates, consolidation
-from reconciler.scheduling.preemption import failed_searches as failures
-from reconciler.scheduling.preemption import reclaim_rules as reclaiming
-from reconciler.scheduling.preemption import starvation as forcing
-from reconciler.scheduling.preemption import victim_orders as thrift
-from reconciler.scheduling.preemption import victim_search as gathering
-from reconciler.scheduling.preemption import victims as pools
-from reconciler.scheduling.quota import eligibility as blocking
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.preemption import (
+    candidates,
+    consolidation,
+    failed_searches,
+    reclaim_rules,
+    starvation,
+    victim_orders,
+    victim_search,
+    victims,
+)
+from reconciler.scheduling.quota import eligibility, quota_ledger
 
 #: Units looked at in one cycle by all searches together; past it asks wait for the next cycle.
 UNITS_MAX = 400_000
@@ -58,7 +60,7 @@ class Found:
     """
 
     ground: Ground
-    units: list[pools.Unit] = field(default_factory=list)
+    units: list[victims.Unit] = field(default_factory=list)
     placed: consolidation.Placed | None = None
 
 
@@ -68,21 +70,21 @@ class Evictor:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        ledger: ledgers.Ledger,
+        ledger: quota_ledger.Ledger,
         later: Room,
-        prospects: blocking.Prospects,
-        calendar: backfill.Calendar,
+        prospects: eligibility.Prospects,
+        calendar: reservation_calendar.Calendar,
     ) -> None:
         """``later`` is the room once all that is leaving has left."""
         self.prospects = prospects
         self.calendar = calendar
-        self.forcing = forcing.Forcing(situation, ledger, prospects)
+        self.forcing = starvation.Forcing(situation, ledger, prospects)
         self._asked = False
         self.situation = situation
         self.ledger = ledger
-        self.rules = reclaiming.Rules(situation, ledger)
+        self.rules = reclaim_rules.Rules(situation, ledger)
         self.later = later
-        self._pool: pools.Pool | None = None
+        self._pool: victims.Pool | None = None
         #: When the next claim is overdue that may not take surplus by force before.
         self.overdue_at = math.inf
         running = situation.running
@@ -90,19 +92,19 @@ class Evictor:
         self._some_endless = bool(endless.any())
         self.budget = UNITS_MAX
         self._gentle = self._thrifty = ASKS_MAX
-        self.failures = failures.Failures(situation)
+        self.failures = failed_searches.Failures(situation)
         #: Who was promised room, in that order, with what was planned for them.
-        self._promised: list[tuple[asking.Ask, tuple[TaskPlacement, ...]]] = []
+        self._promised: list[tuple[request.Ask, tuple[TaskPlacement, ...]]] = []
         #: Whether some of them want devices near each other.
         self._some_near = False
         #: Rows of holdings that got a task more in this cycle.
         self._grown: set[int] = set()
 
     @property
-    def pool(self) -> pools.Pool:
+    def pool(self) -> victims.Pool:
         """The units, gathered when somebody first asks."""
         if self._pool is None:
-            self._pool = pools.Pool(self.situation)
+            self._pool = victims.Pool(self.situation)
             for row in sorted(self._grown):
                 self._pool.drop(row)
         return self._pool
@@ -124,7 +126,7 @@ class Evictor:
         other.budget, other._gentle = budget, 0
         return other
 
-    def promised(self, ask: asking.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
+    def promised(self, ask: request.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
         """Room is kept for an ask until others have left."""
         self._promised.append((ask, tasks))
         self._some_near = self._some_near or self._is_near(ask)
@@ -134,9 +136,9 @@ class Evictor:
         """When the next minimum run time ends, or a claim is overdue, as far as anybody asked."""
         if not self._asked:
             return math.inf
-        return min(pools.wake_at(self.situation), self.overdue_at)
+        return min(victims.wake_at(self.situation), self.overdue_at)
 
-    def may_find(self, ask: asking.Ask) -> bool:
+    def may_find(self, ask: request.Ask) -> bool:
         """Whether a search makes sense; ``False`` is certain."""
         policy = self.situation.policy
         self._asked = True
@@ -144,7 +146,7 @@ class Evictor:
             return True
         return policy.reclaim and bool(self.prospects.losers()[ask.queue])
 
-    def find(self, ask: asking.Ask, mover: consolidation.Mover) -> Found | None:
+    def find(self, ask: request.Ask, mover: consolidation.Mover) -> Found | None:
         """Victims for an ask; they are released in room and ledger. None: nothing has changed."""
         excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=True)
         if excess is not None and not self._relieves(ask, excess):
@@ -162,7 +164,7 @@ class Evictor:
             self.failures.note(key, ask)
         return None
 
-    def _relieves(self, ask: asking.Ask, excess: ledgers.Excess) -> bool:
+    def _relieves(self, ask: request.Ask, excess: quota_ledger.Excess) -> bool:
         """Whether somebody could leave under the limit that an ask would exceed.
 
         Its own queue's lower priorities might, and for the limit of a queue above, who is below it.
@@ -175,7 +177,7 @@ class Evictor:
         leaves = self.prospects.leaves_above()
         return any(excess.is_over(paths[queue]) and self._loses(ask, queue) for queue in leaves)
 
-    def has_failed(self, ask: asking.Ask) -> bool:
+    def has_failed(self, ask: request.Ask) -> bool:
         """Whether all searches for an ask were made, for it or a smaller one, and found nobody.
 
         ``find`` would find nobody then, and change nothing that is not changed here too.
@@ -187,18 +189,18 @@ class Evictor:
             for scope in self._scopes(ask)
         )
 
-    def is_forced(self, ask: asking.Ask) -> bool:
+    def is_forced(self, ask: request.Ask) -> bool:
         """Whether an ask has waited long enough for its length to take surplus by force."""
         return self.forcing.at(ask) <= self.situation.now
 
-    def _scopes(self, ask: asking.Ask) -> list[candidates.Scope]:
+    def _scopes(self, ask: request.Ask) -> list[candidates.Scope]:
         """Where to look for victims, and on which grounds."""
         policy = self.situation.policy
         reclaims = policy.reclaim and self.may_reclaim(ask)
         preempts = policy.preempt and self._has_lower(ask) and not self.calendar.holds_back(ask)
         return candidates.scopes(self, reclaims=reclaims, preempts=preempts)
 
-    def _key(self, ask: asking.Ask, scope: candidates.Scope) -> object:
+    def _key(self, ask: request.Ask, scope: candidates.Scope) -> object:
         """What two asks have in common of which the larger fails where the smaller did.
 
         Guarantees are measured by what is asked for of what they name (``Ledger.owed``): who asks
@@ -208,7 +210,7 @@ class Evictor:
         who = (ask.queue, ask.line.priority, ask.firm, forced, measured)
         return (scope, who, self.failures.kind(ask))
 
-    def _measured(self, ask: asking.Ask) -> tuple[bool, ...]:
+    def _measured(self, ask: request.Ask) -> tuple[bool, ...]:
         """Of which resources an ask wants some that a queue on its path measures."""
         rationed, path = self.ledger.rationed, self.ledger.paths[ask.queue]
         return tuple(
@@ -218,7 +220,7 @@ class Evictor:
 
     # Who may take from whom
 
-    def may_reclaim(self, ask: asking.Ask, *, endless: bool = False) -> bool:
+    def may_reclaim(self, ask: request.Ask, *, endless: bool = False) -> bool:
         """Whether an ask may take anything from other queues.
 
         ``endless``: also from what says no time limit where nothing of that kind runs yet.
@@ -238,23 +240,23 @@ class Evictor:
         owed = any(ledger.owed(member, ask.amounts) for member in ledger.paths[ask.queue])
         return owed or endless or self._some_endless
 
-    def _has_lower(self, ask: asking.Ask) -> bool:
+    def _has_lower(self, ask: request.Ask) -> bool:
         if not self.prospects.lower(ask.queue, ask.line.priority):
             return False
         units = self.pool.units(ask.queue)
         return bool(units.yielding(ask.line.priority).any())
 
-    def losers(self, ask: asking.Ask) -> list[int]:
+    def losers(self, ask: request.Ask) -> list[int]:
         """Queues that may lose something to an ask as things stand."""
         return [queue for queue in self.prospects.leaves_above() if self._loses(ask, queue)]
 
-    def _loses(self, ask: asking.Ask, queue: int) -> bool:
+    def _loses(self, ask: request.Ask, queue: int) -> bool:
         """Whether a queue may lose something to an ask as things stand, and has something."""
         return (
             queue != ask.queue and self.rules.may_lose(ask, queue) and not self.pool.is_empty(queue)
         )
 
-    def lasts(self, ask: asking.Ask, units: Iterable[pools.Unit]) -> bool:
+    def lasts(self, ask: request.Ask, units: Iterable[victims.Unit]) -> bool:
         """Whether none of these would take back what they lose to an ask.
 
         What can give nothing up while it runs leaves as a whole for what it has beyond its share.
@@ -278,7 +280,7 @@ class Evictor:
         later.rollback(mark)
         return placed and self._finds_again(ask)
 
-    def _finds_again(self, ask: asking.Ask) -> bool:
+    def _finds_again(self, ask: request.Ask) -> bool:
         """Whether all find room whom it is promised, and an ask, when all that leave have left.
 
         Then they are placed anew, one after the other, on nodes that are emptier than they were for
@@ -297,20 +299,20 @@ class Evictor:
         later.rollback(mark)
         return found
 
-    def _is_near(self, ask: asking.Ask) -> bool:
+    def _is_near(self, ask: request.Ask) -> bool:
         return any(needs_inner(group) for group in self.situation.shapes[ask.shape].groups)
 
     # The search
 
     def _search(
-        self, ask: asking.Ask, scope: candidates.Scope, mover: consolidation.Mover
+        self, ask: request.Ask, scope: candidates.Scope, mover: consolidation.Mover
     ) -> Found | None:
         shape = self.situation.shapes[ask.shape]
         group = shape.groups[0]
         simple = shape.is_single and group.devices <= 1 and group.profile < 0
         taken: set[tuple[int, int]] = set()
         for by_node in (False,) if simple else (True, False):
-            attempt = gathering.Attempt(self, ask)
+            attempt = victim_search.Attempt(self, ask)
             units = candidates.by_node if by_node else candidates.cheapest
             if attempt.gather(units(self, ask, scope)):
                 as_found = scope.own or scope.spare or simple
@@ -324,7 +326,7 @@ class Evictor:
 
     def _otherwise(
         self,
-        ask: asking.Ask,
+        ask: request.Ask,
         scope: candidates.Scope,
         taken: set[tuple[int, int]],
         mover: consolidation.Mover,
@@ -338,16 +340,20 @@ class Evictor:
             return None
         self._thrifty -= 1
         every = candidates.by_node if by_node else candidates.cheapest
-        units = list(itertools.islice(every(self, ask, scope), thrift.UNITS_MAX))
-        for others in itertools.chain(thrift.orders(units, taken), self._by_devices(ask, units)):
-            attempt = gathering.Attempt(self, ask)
+        units = list(itertools.islice(every(self, ask, scope), victim_orders.UNITS_MAX))
+        for others in itertools.chain(
+            victim_orders.orders(units, taken), self._by_devices(ask, units)
+        ):
+            attempt = victim_search.Attempt(self, ask)
             if attempt.gather(iter(others)):
                 gentler = self._gentler(ask, attempt, mover) if by_node else None
                 return gentler or Found("reclaim", attempt.settled())
             attempt.undo()
         return None
 
-    def _by_devices(self, ask: asking.Ask, units: list[pools.Unit]) -> Iterator[list[pools.Unit]]:
+    def _by_devices(
+        self, ask: request.Ask, units: list[victims.Unit]
+    ) -> Iterator[list[victims.Unit]]:
         """Orders of those that hold whole devices where all of a gang takes such devices alone."""
         shape = self.situation.shapes[ask.shape]
         group = shape.groups[0]
@@ -356,10 +362,10 @@ class Evictor:
             return iter(())
         idle = self.later.stock.columns().devices
         usable = shape.eligible & self.situation.nodes.accepts
-        return thrift.by_devices(units, idle, usable, (group.devices, group.least))
+        return victim_orders.by_devices(units, idle, usable, (group.devices, group.least))
 
     def _gentler(
-        self, ask: asking.Ask, attempt: gathering.Attempt, mover: consolidation.Mover
+        self, ask: request.Ask, attempt: victim_search.Attempt, mover: consolidation.Mover
     ) -> Found | None:
         """Fewer victims and some moves, where those found leave a queue less than it may keep.
 
@@ -369,18 +375,18 @@ class Evictor:
         losers = {unit.holding.queue for unit in units}
         if not self._gentle or not mover.may_move():
             return None
-        if not any(pools.wants_back(ledger, queue) for queue in losers):
+        if not any(victims.wants_back(ledger, queue) for queue in losers):
             return None
         self._gentle -= 1
         attempt.undo()
         every = candidates.cheapest(self, ask, candidates.Scope("reclaim", foreign=True, own=False))
         others = list(itertools.islice(every, GENTLER_MAX))
         for start in range(min(STARTS_MAX, len(others))):
-            other = gathering.Attempt(self, ask)
+            other = victim_search.Attempt(self, ask)
             if not other.free(iter(others[start:]), lambda: mover.has_enough(ask)):
                 other.undo()
                 break
-            if not any(pools.wants_back(ledger, q) for q in losers.union(+other.losing)):
+            if not any(victims.wants_back(ledger, q) for q in losers.union(+other.losing)):
                 placed = mover.find_beside(ask, {row for row, _ in other.chosen})
                 if placed is not None:
                     return Found("reclaim", other.settled(), placed)
@@ -388,19 +394,19 @@ class Evictor:
         attempt.again(units)
         return None
 
-    def allowed(self, ask: asking.Ask, unit: pools.Unit) -> bool:
+    def allowed(self, ask: request.Ask, unit: victims.Unit) -> bool:
         """Whether a unit may be taken at this moment of the search."""
         if unit.holding.queue == ask.queue:
             return unit.holding.priority < ask.line.priority
         return self.may_take(ask, unit.holding.queue, unit.total, unit.holding.ends_at)
 
     def may_take(
-        self, ask: asking.Ask, queue: int, amounts: snapshots.Charge, ends_at: float
+        self, ask: request.Ask, queue: int, amounts: snapshots.Charge, ends_at: float
     ) -> bool:
         """Whether another queue may lose amounts to an ask, now and not when they end."""
         return self.rules.may_lose(ask, queue, amounts) and self.is_due(ask, queue, ends_at)
 
-    def is_due(self, ask: asking.Ask, queue: int, ends_at: float) -> bool:
+    def is_due(self, ask: request.Ask, queue: int, ends_at: float) -> bool:
         """Whether an ask need not wait any longer for another queue's work to end by itself."""
         if ends_at >= snapshots.ENDLESS or self.is_forced(ask):
             return True
@@ -408,7 +414,10 @@ class Evictor:
         return bool(self.ledger.owed(taker[-1], ask.amounts))
 
     def may_start(
-        self, ask: asking.Ask, losing: Iterable[int], freed: snapshots.Charge = ledgers.NOTHING
+        self,
+        ask: request.Ask,
+        losing: Iterable[int],
+        freed: snapshots.Charge = quota_ledger.NOTHING,
     ) -> bool:
         """Whether limits, lenders and shares let the ask start once units of some queues have left.
 

@@ -6,20 +6,19 @@ victims ask before each unit that they take, since every unit that leaves change
 
 from collections.abc import Iterable
 
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.inputs import flavors, snapshots
+from reconciler.scheduling.placement import request
+from reconciler.scheduling.quota import quota_ledger
 
 
 class Rules:
     """The rules over the accounts of one cycle."""
 
-    def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
+    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.Ledger) -> None:
         self.situation = situation
         self.ledger = ledger
 
-    def may_lose(self, ask: asking.Ask, loser: int, held: snapshots.Charge | None = None) -> bool:
+    def may_lose(self, ask: request.Ask, loser: int, held: snapshots.Charge | None = None) -> bool:
         """Whether a queue may lose something as things stand, or what holds so much (``held``).
 
         What holds nothing that its queue has too much of leaves only for who keeps to its share of
@@ -33,7 +32,9 @@ class Rules:
         branch = [member for member in ledger.paths[loser] if member not in own]
         taker = [member for member in own if member not in ledger.paths[loser]]
         counts = ledger.concerned(ask.amounts)
-        if ledger.width > len(ledgers.RESOURCES) and any(ledger.is_kept(m, counts) for m in branch):
+        if ledger.width > len(quota_ledger.RESOURCES) and any(
+            ledger.is_kept(m, counts) for m in branch
+        ):
             return False  # what is guaranteed in this very pool stays, whatever else it has
         for member in branch[:-1]:
             if any(ledger.rationed[member]) and not ledger.is_over(
@@ -51,7 +52,7 @@ class Rules:
             top, ledger.guaranteed[top], counts
         )
 
-    def may_still_lose(self, ask: asking.Ask, loser: int) -> bool:
+    def may_still_lose(self, ask: request.Ask, loser: int) -> bool:
         """Whether a queue that could lose something may do so still, or once others have.
 
         What only other queues' losses could make possible again is possible.
@@ -67,7 +68,7 @@ class Rules:
             if member == branch[-1] or any(ledger.rationed[member])
         )
 
-    def _within(self, queue: int, ask: asking.Ask, bounds: snapshots.Charge) -> bool:
+    def _within(self, queue: int, ask: request.Ask, bounds: snapshots.Charge) -> bool:
         """Whether a queue with an ask has no more than ``bounds`` of anything."""
         ledger = self.ledger
         return all(
@@ -75,7 +76,7 @@ class Rules:
             for r in ledger.concerned(ask.amounts)
         )
 
-    def stays_below(self, ask: asking.Ask, losing: Iterable[int]) -> bool:
+    def stays_below(self, ask: request.Ask, losing: Iterable[int]) -> bool:
         """No ancestor of the taker that is above its fair share passes a sibling that loses."""
         ledger = self.ledger
         for member in ledger.paths[ask.queue]:
@@ -94,13 +95,13 @@ class Rules:
                             return False
         return True
 
-    def comes_back(self, ask: asking.Ask, holding: snapshots.Holding) -> bool:
+    def comes_back(self, ask: request.Ask, holding: snapshots.Holding) -> bool:
         """Whether the least of what leaves for an ask may be taken back by a guarantee."""
         ledger, shape = self.ledger, self.situation.shapes[holding.shape]
         taker, loser = self.branches(ask.queue, holding.queue)
         if not taker or not loser or ledger.owed(taker[-1], ask.amounts):
             return False
-        least = bypool.charge(shape.least, shape.pool, ledger.width)
+        least = flavors.charge(shape.least, shape.pool, ledger.width)
         return bool(ledger.owed(loser[-1], least))
 
     def branches(self, queue: int, other: int) -> tuple[list[int], list[int]]:

@@ -11,31 +11,30 @@ Source: what KAI-Scheduler calls a consolidating reclaim (``allowConsolidatingRe
 from collections.abc import Iterable
 from typing import Protocol
 
-from reconciler.scheduling.backfill import reservation_calendar as backfill
+from reconciler.scheduling.backfill import reservation_calendar
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.preemption import preemptor as eviction
-from reconciler.scheduling.preemption import victims as pools
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.preemption import preemptor, victims
+from reconciler.scheduling.quota import quota_ledger
 
 
 class Evicting(Protocol):
     """What is used of a cycle that evicts for an ask."""
 
     situation: snapshots.Snapshot
-    ledger: ledgers.Ledger
+    ledger: quota_ledger.Ledger
     later: Room
-    calendar: backfill.Calendar
-    evictor: eviction.Evictor
+    calendar: reservation_calendar.Calendar
+    evictor: preemptor.Evictor
 
     def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
         """Take what was promised from others."""
 
 
 def resettle(
-    cycle: Evicting, ask: asking.Ask, units: list[pools.Unit]
+    cycle: Evicting, ask: request.Ask, units: list[victims.Unit]
 ) -> dict[int, tuple[TaskPlacement, ...]]:
     """Row of each holding that moves to its new place.
 
@@ -64,20 +63,20 @@ def resettle(
     return found
 
 
-def _may_move(unit: pools.Unit, *, anything: bool) -> bool:
+def _may_move(unit: victims.Unit, *, anything: bool) -> bool:
     """Whether a unit is a whole element that saves its work, or any where all may be moved."""
     holding = unit.holding
     whole = len(unit.tasks) == len(holding.tasks) and not unit.spare
     return whole and holding.shape >= 0 and (holding.movable or anything)
 
 
-def _may_start(cycle: Evicting, ask: asking.Ask, lost: Iterable[pools.Unit]) -> bool:
+def _may_start(cycle: Evicting, ask: request.Ask, lost: Iterable[victims.Unit]) -> bool:
     """Whether limits and shares let an ask start when only these leave for good."""
     losing, freed = set(), cycle.ledger.nothing
     for unit in lost:
         losing.add(unit.holding.queue)
         if unit.holding.queue == ask.queue:
-            freed = ledgers.added(freed, unit.total)
+            freed = quota_ledger.added(freed, unit.total)
     if losing <= {ask.queue} and not cycle.ledger.grows_within_share(ask.queue, ask.amounts, freed):
         return False
     return cycle.evictor.may_start(ask, losing)

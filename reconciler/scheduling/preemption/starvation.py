@@ -10,12 +10,10 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.inputs import pending_groups as lines
-from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
-from reconciler.scheduling.queues import job_order as order
-from reconciler.scheduling.quota import eligibility as blocking
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.inputs import pending_groups, snapshots
+from reconciler.scheduling.placement import request
+from reconciler.scheduling.queues import job_order
+from reconciler.scheduling.quota import eligibility, quota_ledger
 
 #: The lowest priority where nobody waits.
 NOBODY = 2**31
@@ -27,8 +25,8 @@ class Forcing:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        ledger: ledgers.Ledger,
-        prospects: blocking.Prospects,
+        ledger: quota_ledger.Ledger,
+        prospects: eligibility.Prospects,
     ) -> None:
         """The ledger is that of the beginning, whatever is charged later."""
         self.situation = situation
@@ -41,13 +39,13 @@ class Forcing:
         self._overdue: dict[int, tuple[NDArray[np.int64], snapshots.Amounts]] = {}
         self._known: dict[tuple[int, int, snapshots.Charge], bool] = {}
 
-    def at(self, ask: asking.Ask) -> float:
+    def at(self, ask: request.Ask) -> float:
         """When an ask may take surplus by force: from now on, or later."""
-        own = order.overdue_at(self.situation, ask.line, ask.progress.claim)
+        own = job_order.overdue_at(self.situation, ask.line, ask.progress.claim)
         now = self.situation.now
         return now if own > now and self._has_overdue_below(ask) else own
 
-    def _has_overdue_below(self, ask: asking.Ask) -> bool:
+    def _has_overdue_below(self, ask: request.Ask) -> bool:
         """Whether an overdue claim of lower priority in the queue takes no less of what counts."""
         queue, priority = ask.queue, ask.line.priority
         if ask.missing or self._lowest[queue] >= priority:
@@ -66,7 +64,7 @@ class Forcing:
     @functools.cached_property
     def _columns(self) -> snapshots.LineColumns:
         columns = self.situation.line_columns
-        return lines.columns_of(self.situation.lines) if columns is None else columns
+        return pending_groups.columns_of(self.situation.lines) if columns is None else columns
 
     @functools.cached_property
     def _waits(self) -> snapshots.Mask:
@@ -89,7 +87,7 @@ class Forcing:
         """Those that could take something by force themselves."""
         columns = self._columns
         waiting = np.flatnonzero(self._waits & (columns.queue == queue))
-        earliest, _ = order.overdue_between(self.situation, columns, waiting)
+        earliest, _ = job_order.overdue_between(self.situation, columns, waiting)
         maybe = waiting[earliest <= self.situation.now].tolist()
         could = {shape: self._could(queue, shape) for shape in set(columns.shape[maybe].tolist())}
         overdue = np.array(
@@ -101,7 +99,7 @@ class Forcing:
     def _takes(self, index: int) -> bool:
         """Whether the first claim of a line evicts others, and is overdue."""
         line = self.situation.lines[index]
-        due = order.overdue_at(self.situation, line, line.claims[0])
+        due = job_order.overdue_at(self.situation, line, line.claims[0])
         return line.preempts and due <= self.situation.now
 
     def _could(self, queue: int, number: int) -> bool:

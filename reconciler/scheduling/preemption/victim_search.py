@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.placement import request as asking
+from reconciler.scheduling.placement import request
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.preemption import victims as pools
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.preemption import victims
+from reconciler.scheduling.quota import quota_ledger
 
 
 class Search(Protocol):
@@ -21,33 +21,36 @@ class Search(Protocol):
     ``budget``: units that may still be looked at.
     """
 
-    ledger: ledgers.Ledger
+    ledger: quota_ledger.Ledger
     later: Room
     budget: int
 
     @property
-    def pool(self) -> pools.Pool:
+    def pool(self) -> victims.Pool:
         """The units."""
 
-    def allowed(self, ask: asking.Ask, unit: pools.Unit) -> bool:
+    def allowed(self, ask: request.Ask, unit: victims.Unit) -> bool:
         """Whether a unit may be taken at this moment of the search."""
 
     def may_start(
-        self, ask: asking.Ask, losing: Iterable[int], freed: snapshots.Charge = ledgers.NOTHING
+        self,
+        ask: request.Ask,
+        losing: Iterable[int],
+        freed: snapshots.Charge = quota_ledger.NOTHING,
     ) -> bool:
         """Whether limits, lenders and shares let the ask start."""
 
-    def lasts(self, ask: asking.Ask, units: Iterable[pools.Unit]) -> bool:
+    def lasts(self, ask: request.Ask, units: Iterable[victims.Unit]) -> bool:
         """Whether none of these would take back what they lose to an ask."""
 
 
 class Attempt:
     """The gathering of one ask's victims; room and ledger follow as they are added."""
 
-    def __init__(self, evictor: Search, ask: asking.Ask) -> None:
+    def __init__(self, evictor: Search, ask: request.Ask) -> None:
         self.evictor = evictor
         self.ask = ask
-        self.chosen: dict[tuple[int, int], pools.Unit] = {}
+        self.chosen: dict[tuple[int, int], victims.Unit] = {}
         self.losing: Counter[int] = Counter()
         self._version = evictor.ledger.version
         #: Whether it has no room for certain where nobody leaves.
@@ -55,7 +58,7 @@ class Attempt:
         #: What units of the ask's own queue had.
         self.freed = evictor.ledger.nothing
 
-    def gather(self, units: Iterator[pools.Unit]) -> bool:
+    def gather(self, units: Iterator[victims.Unit]) -> bool:
         """Add units until the ask could start; False when there are too few."""
         evictor, since_test, step = self.evictor, 0, 1
         for unit in units:
@@ -75,7 +78,7 @@ class Attempt:
             return True
         return False
 
-    def free(self, units: Iterator[pools.Unit], enough: Callable[[], bool]) -> bool:
+    def free(self, units: Iterator[victims.Unit], enough: Callable[[], bool]) -> bool:
         """Add units until shares let the ask start and all gaps together are ``enough`` for it.
 
         Whoever is not needed for that is let go again, dearest first.
@@ -96,7 +99,7 @@ class Attempt:
                 return True
         return False
 
-    def _takes(self, unit: pools.Unit) -> bool:
+    def _takes(self, unit: victims.Unit) -> bool:
         """Add a unit where it may be taken, after all that can't stay without it."""
         if unit.key in self.chosen or not self.evictor.allowed(self.ask, unit):
             return False
@@ -111,17 +114,17 @@ class Attempt:
         self._add(unit)
         return True
 
-    def again(self, units: Iterable[pools.Unit]) -> None:
+    def again(self, units: Iterable[victims.Unit]) -> None:
         """Take units that were let go."""
         for unit in units:
             self._add(unit)
 
-    def _add(self, unit: pools.Unit) -> None:
+    def _add(self, unit: victims.Unit) -> None:
         holding = unit.holding
         self.chosen[unit.key] = unit
         self.losing[holding.queue] += 1
         if holding.queue == self.ask.queue:
-            self.freed = ledgers.added(self.freed, unit.total)
+            self.freed = quota_ledger.added(self.freed, unit.total)
         self.evictor.ledger.release(holding.queue, unit.total)
         self.evictor.later.release(
             unit.tasks,
@@ -130,12 +133,12 @@ class Attempt:
             partly=unit.spare,
         )
 
-    def _drop(self, unit: pools.Unit) -> None:
+    def _drop(self, unit: victims.Unit) -> None:
         holding = unit.holding
         del self.chosen[unit.key]
         self.losing[holding.queue] -= 1
         if holding.queue == self.ask.queue:
-            self.freed = ledgers.added(self.freed, unit.total, -1)
+            self.freed = quota_ledger.added(self.freed, unit.total, -1)
         self.evictor.ledger.release(holding.queue, unit.total, -1)
         self.evictor.later.hold(
             unit.tasks,
@@ -187,7 +190,7 @@ class Attempt:
             if not would():
                 self._add(unit)
 
-    def _is_loose(self, unit: pools.Unit) -> bool:
+    def _is_loose(self, unit: victims.Unit) -> bool:
         """Spare tasks of an element can't stay when the element leaves."""
         if not unit.spare:
             return True
@@ -195,7 +198,7 @@ class Attempt:
             other.row == unit.row and not other.spare for other in self.chosen.values()
         )
 
-    def settled(self) -> list[pools.Unit]:
+    def settled(self) -> list[victims.Unit]:
         """The victims; what they hold is coming free from now on."""
         return sorted(self.chosen.values(), key=lambda unit: unit.rank)
 

@@ -15,10 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import grouping, snapshots
+from reconciler.scheduling.inputs import flavors, grouping, snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE, Charge, Vector
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.quota import quota_ledger
 
 #: So many units of one queue and priority are looked at for one that leaves the queue its share.
 LOOK_MAX = 64
@@ -64,7 +63,9 @@ class Unit(NamedTuple):
 def costs_s(running: snapshots.Running, rows: Rows, now: float) -> NDArray[np.float64]:
     """GPU-seconds of work (CPU-seconds where there is no GPU) lost by evictions now."""
     total = running.total[rows]
-    weight = np.where(total[:, ledgers.GPU] != 0, total[:, ledgers.GPU] / WHOLE, total[:, 0] / 1000)
+    weight = np.where(
+        total[:, quota_ledger.GPU] != 0, total[:, quota_ledger.GPU] / WHOLE, total[:, 0] / 1000
+    )
     lost: NDArray[np.float64] = np.round(np.maximum(now - running.since[rows], 0.0) * weight, 3)
     return lost
 
@@ -104,7 +105,7 @@ class Units:
         self.priority = running.priority[self.row]
         self.order = running.order[self.row]
         self.node = running.node[self.row]
-        self.total = bypool.widened(situation, running.total[self.row], self.node)
+        self.total = flavors.widened(situation, running.total[self.row], self.node)
         self.there: snapshots.Mask = np.ones(len(self.row), dtype=np.bool_)
         self._made: list[Unit | None] = [None] * len(self.row)
         for place, unit in enumerate(spare):
@@ -128,7 +129,7 @@ class Units:
             spare = [task for task in holding.tasks if task.spare]
             for number, task in enumerate(spare, start=1):  # 0 is what stays together
                 rank = _rank(holding, -number, 0.0)
-                total = bypool.total_of(self._situation, (task,))
+                total = flavors.total_of(self._situation, (task,))
                 found.append(Unit(row, holding, (task,), total, True, rank, 0))
         return sorted(found, key=lambda unit: unit.rank)
 
@@ -163,7 +164,7 @@ class Units:
             if len(tasks) == 1 and self._situation.pools is None:
                 total: Charge = tasks[0].amounts
             else:
-                total = bypool.total_of(self._situation, tasks)
+                total = flavors.total_of(self._situation, tasks)
             rank = _rank(holding, 0, float(self.cost[place]))
             found = self._made[place] = Unit(row, holding, tasks, total, False, rank, place)
         return found
@@ -232,7 +233,7 @@ class Pool:
         """Whether a queue has nothing that could leave."""
         return not np.count_nonzero(self.units(queue).there)
 
-    def ordered(self, ledger: ledgers.Ledger, queue: int, *, spare: bool = False) -> "Ordered":
+    def ordered(self, ledger: quota_ledger.Ledger, queue: int, *, spare: bool = False) -> "Ordered":
         """A queue's units as ``by_saturation`` takes them while nothing else changes."""
         places = self._places(ledger, queue)
         if spare:
@@ -244,7 +245,7 @@ class Pool:
             self._ordered[queue] = (made_of, places, found)
         return found
 
-    def _places(self, ledger: ledgers.Ledger, queue: int) -> Places:
+    def _places(self, ledger: quota_ledger.Ledger, queue: int) -> Places:
         """The order of a queue's units while it has what it has now."""
         made_of = (_used(ledger, queue), self._taken.get(queue, 0))
         known = self._ordered.get(queue)
@@ -253,7 +254,7 @@ class Pool:
             known = self._ordered[queue] = (made_of, places, None)
         return known[1]
 
-    def _source(self, ledger: ledgers.Ledger, queue: int, *, spare: bool) -> Iterator[Unit]:
+    def _source(self, ledger: quota_ledger.Ledger, queue: int, *, spare: bool) -> Iterator[Unit]:
         """A queue's units in their order, which follows the ledger between two of them."""
         units = self.units(queue)
         places, used, version = self._places(ledger, queue), _used(ledger, queue), ledger.version
@@ -274,10 +275,10 @@ class Pool:
 
     def by_saturation(
         self,
-        ledger: ledgers.Ledger,
+        ledger: quota_ledger.Ledger,
         queues: list[int],
         may: Callable[[int], bool],
-        resources: tuple[int, ...] = ledgers.RESOURCES,
+        resources: tuple[int, ...] = quota_ledger.RESOURCES,
         *,
         spare: bool = False,
     ) -> Iterator[Unit]:
@@ -333,7 +334,7 @@ class Ordered(NamedTuple):
     def of(cls, units: Units, places: Places) -> "Ordered":
         """What the units at some places hold, node by node."""
         node, total = units.node[places], units.total[places]
-        unit, amounts = np.arange(len(places)), total[:, : bypool.BASE]
+        unit, amounts = np.arange(len(places)), total[:, : flavors.BASE]
         gangs = np.flatnonzero(node < 0)
         if gangs.size:
             entries = [
@@ -365,7 +366,9 @@ def _by_node(unit: Unit) -> list[tuple[int, Vector]]:
     """What a unit frees on each of its nodes."""
     freed: dict[int, Vector] = {}
     for task in unit.tasks:
-        freed[task.node] = ledgers.plus(freed.get(task.node, ledgers.NOTHING), task.amounts)
+        freed[task.node] = quota_ledger.plus(
+            freed.get(task.node, quota_ledger.NOTHING), task.amounts
+        )
     return sorted(freed.items())
 
 
@@ -410,17 +413,17 @@ def _least_ahead(shorts: list[int]) -> list[int]:
     return found + [turn % count for turn in sorted(ahead)]
 
 
-def _used(ledger: ledgers.Ledger, queue: int) -> tuple[int, ...]:
+def _used(ledger: quota_ledger.Ledger, queue: int) -> tuple[int, ...]:
     """What a queue has, without what is leaving."""
     return tuple([ledger.used(queue, resource) for resource in ledger.resources])
 
 
-def undercut(ledger: ledgers.Ledger, queue: int, total: Charge) -> int:
+def undercut(ledger: quota_ledger.Ledger, queue: int, total: Charge) -> int:
     """How much of what it may keep a queue would lose to want it back for work that waits."""
     return _short(total, _spared(ledger, queue))
 
 
-def wants_back(ledger: ledgers.Ledger, queue: int) -> bool:
+def wants_back(ledger: quota_ledger.Ledger, queue: int) -> bool:
     """Whether a queue has less than it may keep, and work that waits for it."""
     keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]
     return any(
@@ -429,7 +432,7 @@ def wants_back(ledger: ledgers.Ledger, queue: int) -> bool:
     )
 
 
-def _spared(ledger: ledgers.Ledger, queue: int) -> Spared:
+def _spared(ledger: quota_ledger.Ledger, queue: int) -> Spared:
     """What a queue may lose of each resource that it names."""
     keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]
     return [
@@ -448,7 +451,7 @@ def _short(total: Charge, spared: Spared) -> int:
     return short
 
 
-def _fitting(ledger: ledgers.Ledger, queue: int, units: Iterator[Unit]) -> Iterator[Unit]:
+def _fitting(ledger: quota_ledger.Ledger, queue: int, units: Iterator[Unit]) -> Iterator[Unit]:
     """A queue's units in their order, but of those alike in priority the least undercut first.
 
     What is undercut follows the ledger as it changes between two units.
@@ -479,7 +482,7 @@ def _fitting(ledger: ledgers.Ledger, queue: int, units: Iterator[Unit]) -> Itera
 
 
 def standing(
-    ledger: ledgers.Ledger, queue: int, resources: tuple[int, ...] = ledgers.RESOURCES
+    ledger: quota_ledger.Ledger, queue: int, resources: tuple[int, ...] = quota_ledger.RESOURCES
 ) -> tuple[float, ...]:
     """How far a queue stands above its shares from the root down, furthest first when sorted."""
     found = []

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.preemption import victims as pools
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.preemption import victims
+from reconciler.scheduling.quota import quota_ledger
 
 #: Less than any priority.
 _LOWEST = -(10**9)
@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
     free: snapshots.Amounts
     eligible: snapshots.Mask
     usable: snapshots.Mask
-    resources: tuple[int, ...] = ledgers.RESOURCES
+    resources: tuple[int, ...] = quota_ledger.RESOURCES
 
 
 class _Entries:
@@ -50,7 +50,7 @@ class _Entries:
         total, cost, priority, order, source: of each unit; the last is the number of its source.
     """
 
-    def __init__(self, sources: Sequence[pools.Ordered], wanted: Wanted) -> None:
+    def __init__(self, sources: Sequence[victims.Ordered], wanted: Wanted) -> None:
         self._sources = sources
         sizes = [len(source.place) for source in sources]
         starts = self._starts = [0, *itertools.accumulate(sizes[:-1])]
@@ -78,7 +78,7 @@ class _Entries:
         found: snapshots.Mask = enough[self.node]
         return found
 
-    def made(self, at: int) -> pools.Unit:
+    def made(self, at: int) -> victims.Unit:
         """A unit by its number."""
         source = int(self.source[at])
         ordered = self._sources[source]
@@ -111,7 +111,7 @@ class _Sorted:
         self.place = np.cumsum(begins) - 1
         self.nodes = node[self.first]
 
-    def members(self, place: int) -> list[pools.Unit]:
+    def members(self, place: int) -> list[victims.Unit]:
         """Units on a node, in the order given."""
         end = self.first[place + 1] if place + 1 < len(self.first) else len(self.unit)
         return [self.entries.made(at) for at in self.unit[self.first[place] : end].tolist()]
@@ -130,7 +130,7 @@ class _Spare(NamedTuple):
     waiting: snapshots.Amounts
 
     @classmethod
-    def of(cls, ledger: ledgers.Ledger, queues: Sequence[int]) -> "_Spare":
+    def of(cls, ledger: quota_ledger.Ledger, queues: Sequence[int]) -> "_Spare":
         """``queues``: of each source, -1 for none that has a share to keep."""
         over = np.array(
             [
@@ -152,11 +152,11 @@ class _Spare(NamedTuple):
 
 
 def taken(
-    ledger: ledgers.Ledger,
+    ledger: quota_ledger.Ledger,
     queues: Sequence[int],
-    sources: Sequence[pools.Ordered],
+    sources: Sequence[victims.Ordered],
     wanted: Wanted,
-) -> Iterator[pools.Unit]:
+) -> Iterator[victims.Unit]:
     """Units node by node, those nodes first that make room for a task at the least cost.
 
     Nodes on which all units together make none come last, and only then is anything worked out of
@@ -193,16 +193,16 @@ def taken(
 
 
 def _furthest_first(
-    ledger: ledgers.Ledger,
-    units: list[pools.Unit],
-    resources: tuple[int, ...] = ledgers.RESOURCES,
-) -> Iterator[pools.Unit]:
+    ledger: quota_ledger.Ledger,
+    units: list[victims.Unit],
+    resources: tuple[int, ...] = quota_ledger.RESOURCES,
+) -> Iterator[victims.Unit]:
     """Units in their order, but always from the queue furthest above its share at the moment."""
-    queues: dict[int, list[pools.Unit]] = {}
+    queues: dict[int, list[victims.Unit]] = {}
     for unit in reversed(units):
         queues.setdefault(unit.holding.queue, []).append(unit)
     while len(queues) > 1:
-        queue = min(queues, key=lambda q: (pools.standing(ledger, q, resources), -q))
+        queue = min(queues, key=lambda q: (victims.standing(ledger, q, resources), -q))
         yield queues[queue].pop()
         if not queues[queue]:
             del queues[queue]
@@ -226,7 +226,7 @@ def _keys(wanted: Wanted, spare: _Spare, there: _Sorted) -> list[NDArray[Any]]:
     priority = np.maximum(np.maximum.reduceat(entries.priority[unit], begins), _LOWEST)
     oldest = np.minimum.reduceat(entries.order[unit], begins)
     cost = np.bincount(place, entries.cost[unit], count)
-    gpus = np.bincount(place, entries.total[unit, ledgers.GPU], count)
+    gpus = np.bincount(place, entries.total[unit, quota_ledger.GPU], count)
     below = _below(spare, there, place, unit)
     used = np.bincount(place, minlength=count)
     return [priority, below, cost, gpus, used, -oldest, there.nodes]

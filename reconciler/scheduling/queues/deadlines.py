@@ -21,8 +21,7 @@ import numpy as np
 
 from reconciler.model.state.scheduler_state import Turn
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.queues import arrival_batches as backlog
-from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.queues import arrival_batches, job_order
 
 
 class _Entry(NamedTuple):
@@ -43,7 +42,7 @@ class _Entry(NamedTuple):
     native: Turn
 
     @property
-    def where(self) -> backlog.Entry:
+    def where(self) -> arrival_batches.Entry:
         """Its line and its position there."""
         return (self.line, self.position)
 
@@ -66,9 +65,9 @@ class Turns:
         self,
         situation: snapshots.Snapshot,
         columns: snapshots.LineColumns,
-        ranks: Mapping[backlog.Entry, int],
+        ranks: Mapping[arrival_batches.Entry, int],
     ) -> None:
-        self.places: dict[int, list[order.Place]] = {}
+        self.places: dict[int, list[job_order.Place]] = {}
         self._situation = situation
         self._ranks = ranks
         self._known = {turn.job: turn for turn in situation.turns}
@@ -93,7 +92,7 @@ class Turns:
             )
         return found
 
-    def _ranked(self, columns: snapshots.LineColumns, queue: int) -> list[order.Place]:
+    def _ranked(self, columns: snapshots.LineColumns, queue: int) -> list[job_order.Place]:
         """Every claim of a queue with its rank."""
         there = np.flatnonzero((columns.queue == queue) & (columns.claims > 0))
         entries = sorted(
@@ -133,13 +132,13 @@ class Turns:
             claim.order,
             self._ranks.get((index, position), claim.order),
             claim.submitted_at,
-            max(line.duration_s, order.SHORTEST_S),
+            max(line.duration_s, job_order.SHORTEST_S),
         )
         known = None if claim.missing else self._known.get(claim.job)
         turn = native if known is None or known.of != claim.order else known
-        pressing = order.pressing_of(self._situation, line, claim)
-        if turn is not native and pressing > -order.WAIT_MAX_S:
-            pressing = order.pressing_since(self._situation, turn.since, turn.length_s)
+        pressing = job_order.pressing_of(self._situation, line, claim)
+        if turn is not native and pressing > -job_order.WAIT_MAX_S:
+            pressing = job_order.pressing_since(self._situation, turn.since, turn.length_s)
         return _Entry(
             grows=bool(claim.missing),
             negated_priority=-line.priority,
@@ -154,11 +153,11 @@ class Turns:
 
     def _lends(self, entry: _Entry) -> bool:
         """Whether a claim may take another's turn, and have its own taken."""
-        beyond = entry.pressing <= -order.WAIT_MAX_S
+        beyond = entry.pressing <= -job_order.WAIT_MAX_S
         return not (entry.grows or beyond or entry.job in self._used)
 
     def remembered(
-        self, queues: Iterable[order.Line], reserved: Collection[str]
+        self, queues: Iterable[job_order.Line], reserved: Collection[str]
     ) -> tuple[Turn, ...]:
         """Who has another's turn after the cycle, of what still waits.
 
@@ -179,7 +178,7 @@ class Turns:
     @staticmethod
     def _settle(
         dealt: _Dealt,
-        progress: Mapping[backlog.Entry, order.Progress],
+        progress: Mapping[arrival_batches.Entry, job_order.Progress],
         reserved: Collection[str],
         found: dict[str, Turn],
     ) -> None:
@@ -202,6 +201,6 @@ class Turns:
                 found[one.job] = msgspec.structs.replace(turn, job=one.job, of=one.native.of)
 
 
-def _has_begun(progress: order.Progress | None) -> bool:
+def _has_begun(progress: job_order.Progress | None) -> bool:
     """Whether anything of a claim starts in this cycle, or has room that comes free."""
     return progress is not None and bool(progress.started or progress.promised)

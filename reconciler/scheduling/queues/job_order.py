@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.queues import arrival_batches as backlog
+from reconciler.scheduling.queues import arrival_batches
 
 #: Whether it grows, negated priority, negated response ratio where it is overdue, arrival (or
 #: rank), line, position in the line.
@@ -73,7 +73,7 @@ class Line:
     situation: snapshots.Snapshot
     columns: snapshots.LineColumns
     blocked: bytearray
-    ranks: Mapping[backlog.Entry, int]
+    ranks: Mapping[arrival_batches.Entry, int]
     begun: bytearray
     every: list[int] = field(default_factory=list)
     fresh: list[int] = field(default_factory=list)
@@ -207,7 +207,7 @@ class Line:
         pressing = pressing_of(self.situation, line, first)
         return (bool(first.missing), -line.priority, pressing, arrival, index, 0)
 
-    def left(self, entry: backlog.Entry) -> int:
+    def left(self, entry: arrival_batches.Entry) -> int:
         """Elements of a claim that may still start."""
         if self.blocked[entry[0]]:
             return 0
@@ -265,7 +265,7 @@ def lines_of(
     situation: snapshots.Snapshot,
     columns: snapshots.LineColumns,
     blocked: bytearray,
-    ranks: Mapping[backlog.Entry, int],
+    ranks: Mapping[arrival_batches.Entry, int],
     dealt: Mapping[int, list[Place]],
 ) -> list[Line]:
     """One line for each queue; ``dealt``: places of all claims, of queues with deadlines."""

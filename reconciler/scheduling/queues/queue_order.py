@@ -12,10 +12,9 @@ import heapq
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import Charge
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.quota import quota_ledger
 
 #: Whether it is above its fair share; whether its guarantee does not cover the next start;
 #: negated priority; whether it has no share at all; dominant share with and without the next
@@ -32,7 +31,7 @@ class Tree:
     met. A queue with work of its own and children competes with them as one more child.
     """
 
-    def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
+    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.Ledger) -> None:
         self.ledger = ledger
         self.priority = [int(p) for p in situation.queues.priority]
         count = len(ledger.paths)
@@ -104,7 +103,7 @@ class Tree:
         found: snapshots.Mask = asked[0] <= before[0]
         for resource in range(1, len(before)):
             found &= asked[resource] <= before[resource]
-        if self.ledger.width == bypool.BASE and not found.all():
+        if self.ledger.width == flavors.BASE and not found.all():
             own, *above = self.ledger.paths[queue]
             keeps = self._no_later(own, before, asked)
             for member in above:
@@ -124,8 +123,8 @@ class Tree:
             ledger.guaranteed[queue],
             ledger.rationed[queue],
         )
-        then = [asked[resource] + charged[resource] for resource in range(bypool.BASE)]
-        judged = [then[r] <= bounds[r] for r in range(bypool.BASE) if rationed[r]]
+        then = [asked[resource] + charged[resource] for resource in range(flavors.BASE)]
+        judged = [then[r] <= bounds[r] for r in range(flavors.BASE) if rationed[r]]
         covered: snapshots.Mask = np.zeros(asked.shape[1], dtype=np.bool_)
         if judged:
             covered = functools.reduce(np.logical_and, judged)

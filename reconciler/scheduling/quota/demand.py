@@ -9,11 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, WHOLE, Charge
-from reconciler.scheduling.quota import fair_share as fairshare
-from reconciler.scheduling.quota import unsatisfiable as unfit
+from reconciler.scheduling.quota import fair_share, unsatisfiable
 
 
 def of(
@@ -32,17 +30,17 @@ def of(
     """
     width, shapes = situation.queues.guaranteed.shape[1], situation.shapes
     rows = [list(row) for row in held]
-    units = [WHOLE if row[fairshare.GPU] % WHOLE == 0 else 1 for row in rows]
-    most = np.array([bypool.charge(s.most, s.pool, width) for s in shapes], dtype=np.int64)
+    units = [WHOLE if row[fair_share.GPU] % WHOLE == 0 else 1 for row in rows]
+    most = np.array([flavors.charge(s.most, s.pool, width) for s in shapes], dtype=np.int64)
     most = most.reshape(-1, width)
-    shares = [any(g.amounts[fairshare.GPU] % WHOLE for g in s.groups) for s in shapes]
+    shares = [any(g.amounts[fair_share.GPU] % WHOLE for g in s.groups) for s in shapes]
     divided = np.zeros(len(rows), dtype=np.bool_)
-    vain = unfit.lines(situation, columns) | _suspended(situation, paths)[columns.queue]
+    vain = unsatisfiable.lines(situation, columns) | _suspended(situation, paths)[columns.queue]
     some = (columns.claims > 0) & ~vain
     some[some] = np.array(shares, dtype=np.bool_)[columns.shape[some]]
     divided[columns.queue[some]] = True
     asked = _asked(columns, most, np.where(vain, 0, columns.startable), len(rows))
-    if width > bypool.BASE:
+    if width > flavors.BASE:
         _ask_elsewhere(situation, np.where(vain, 0, columns.startable).tolist(), asked)
     for queue, path in enumerate(paths):
         for member in path:
@@ -67,7 +65,7 @@ def _ask_for_missing(
         for claim in line.claims:
             for group, _ in claim.missing:
                 amounts = shape.groups[group].amounts
-                more = bypool.charge(amounts, shape.pool, situation.queues.guaranteed.shape[1])
+                more = flavors.charge(amounts, shape.pool, situation.queues.guaranteed.shape[1])
                 for member in paths[line.queue]:
                     for resource, amount in enumerate(more):
                         rows[member][resource] += amount
@@ -91,7 +89,7 @@ def _ask_elsewhere(
             continue
         for other in line.others:
             shape = situation.shapes[other]
-            for resource, amount in zip(bypool.own(shape.pool), shape.most, strict=False):
+            for resource, amount in zip(flavors.own(shape.pool), shape.most, strict=False):
                 asked[line.queue][resource] += amount * elements
 
 

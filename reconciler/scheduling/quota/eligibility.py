@@ -8,11 +8,10 @@ whether a limit stands in its way, and whether its queue might take something ba
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, Mask
-from reconciler.scheduling.quota import quota_ledger as ledgers
-from reconciler.scheduling.reasons import reason_explainer as explain
+from reconciler.scheduling.quota import quota_ledger
+from reconciler.scheduling.reasons import reason_explainer
 
 #: No cause yet.
 NO_CAUSE = -1
@@ -34,23 +33,23 @@ class Blocked:
         self.flags = bytearray(count)
         self.mask: Mask = np.frombuffer(self.flags, dtype=np.bool_)
         self.cause_of = np.full(count, NO_CAUSE, dtype=np.int64)
-        self.causes: list[explain.Cause] = []
-        self._numbers: dict[explain.Cause, int] = {}
+        self.causes: list[reason_explainer.Cause] = []
+        self._numbers: dict[reason_explainer.Cause, int] = {}
 
-    def _number(self, cause: explain.Cause) -> int:
+    def _number(self, cause: reason_explainer.Cause) -> int:
         number = self._numbers.get(cause)
         if number is None:
             number = self._numbers[cause] = len(self.causes)
             self.causes.append(cause)
         return number
 
-    def put(self, index: int, cause: explain.Cause) -> None:
+    def put(self, index: int, cause: reason_explainer.Cause) -> None:
         """Pass over a line from now on; the first cause stays."""
         self.flags[index] = 1
         if self.cause_of[index] == NO_CAUSE:
             self.cause_of[index] = self._number(cause)
 
-    def put_all(self, indexes: NDArray[np.intp], cause: explain.Cause) -> None:
+    def put_all(self, indexes: NDArray[np.intp], cause: reason_explainer.Cause) -> None:
         """Pass over lines that are not passed over yet."""
         self.mask[indexes] = True
         self.cause_of[indexes] = self._number(cause)
@@ -73,14 +72,14 @@ class Prospects:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        ledger: ledgers.Ledger,
+        ledger: quota_ledger.Ledger,
     ) -> None:
         self.situation = situation
         self.ledger = ledger
         queues = situation.queues
         #: (s, w) what one start of each shape is charged, and the same as (w, s).
         width, shapes = ledger.width, situation.shapes
-        least = [bypool.charge(shape.least, shape.pool, width) for shape in shapes]
+        least = [flavors.charge(shape.least, shape.pool, width) for shape in shapes]
         self.least = np.array(least, dtype=np.int64).reshape(-1, width)
         self.least_columns = np.ascontiguousarray(self.least.T)
         depth = max((len(path) for path in ledger.paths), default=1)

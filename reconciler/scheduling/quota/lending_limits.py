@@ -5,20 +5,18 @@ for the moment; for a queue and a resource one amount goes out. It is what ``Led
 would let an idle cluster start.
 """
 
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, Charge
-from reconciler.scheduling.quota import queue_tree as written
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.quota import queue_tree, quota_ledger
 
 
 class Lendable:
     """The bounds of one cycle."""
 
-    def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
+    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.Ledger) -> None:
         self._resources = ledger.resources
-        whole = bypool.capacity(situation, also_closed=True) if ledger.lends else ledger.nothing
-        self._most = written.most(written.of(situation.queues), whole)
+        whole = flavors.capacity(situation, also_closed=True) if ledger.lends else ledger.nothing
+        self._most = queue_tree.most(queue_tree.of(situation.queues), whole)
 
     def beyond(self, queue: int, shape: snapshots.Shape, asked: Charge) -> int | None:
         """The first resource of which a start asks for more than its queue could ever have.

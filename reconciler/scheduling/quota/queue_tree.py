@@ -6,10 +6,10 @@ it is another than the last time.
 
 from typing import NamedTuple
 
-from reconciler.model.rules import guarantees as owed
+from reconciler.model.rules import guarantees
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, Charge
-from reconciler.scheduling.quota import fair_share as fairshare
+from reconciler.scheduling.quota import fair_share
 
 
 class Written(NamedTuple):
@@ -46,12 +46,12 @@ def of(queues: snapshots.QueueColumns) -> Written:
     if last is not None and last[0] == key:
         return last[1]
     parents = [int(parent) for parent in queues.parent]
-    paths, limit = owed.paths(parents), vectors(queues.limit)
+    paths, limit = guarantees.paths(parents), vectors(queues.limit)
     found = Written(
         parents=parents,
         paths=paths,
-        children=fairshare.children_of(parents),
-        guaranteed=fairshare.guarantees(queues),
+        children=fair_share.children_of(parents),
+        guaranteed=fair_share.guarantees(queues),
         limit=limit,
         limited=[
             tuple([member for member in path if min(limit[member]) < UNLIMITED]) for path in paths
@@ -65,11 +65,11 @@ def of(queues: snapshots.QueueColumns) -> Written:
     return found
 
 
-def most(found: Written, whole: Charge) -> owed.Most | None:
+def most(found: Written, whole: Charge) -> guarantees.Most | None:
     """What each queue could have at the most; ``whole``: of all. None: all lend everything."""
     if not found.lends:
         return None
-    return owed.Most(
+    return guarantees.Most(
         found.paths,
         owed=found.guaranteed,
         lent=found.lending,

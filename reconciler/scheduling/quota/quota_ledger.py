@@ -14,14 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.rules import lenders
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, Charge, Vector
-from reconciler.scheduling.quota import demand as demands
-from reconciler.scheduling.quota import fair_share as fairshare
-from reconciler.scheduling.quota import queue_tree as written
+from reconciler.scheduling.quota import demand, fair_share, queue_tree
 
-GPU = fairshare.GPU
+GPU = fair_share.GPU
 RESOURCES = (0, 1, GPU)
 NOTHING: Vector = (0, 0, 0)
 
@@ -102,19 +99,19 @@ class Ledger:
         queues = situation.queues
         self.width = queues.guaranteed.shape[1]
         self.resources = tuple(range(self.width))
-        self._beyond = self.resources[bypool.BASE :]
+        self._beyond = self.resources[flavors.BASE :]
         self.nothing: Charge = (0,) * self.width
         self._concerned: dict[int, tuple[int, ...]] = {}
-        found = written.of(queues)
+        found = queue_tree.of(queues)
         self.parents, self.paths, self.children = found.parents, found.paths, found.children
         self.guaranteed, self.limit = found.guaranteed, found.limit
         self._limited = found.limited
         self.firm_limit, self.rationed = found.firm_limit, found.rationed
-        self.charged = [list(row) for row in written.vectors(queues.allocated)]
-        self.firm = [list(row) for row in written.vectors(queues.firm)]
+        self.charged = [list(row) for row in queue_tree.vectors(queues.allocated)]
+        self.firm = [list(row) for row in queue_tree.vectors(queues.firm)]
         self.going = [[0] * self.width for _ in self.parents]
-        self.capacity = bypool.capacity(situation)
-        self.caps = bypool.caps(situation)
+        self.capacity = flavors.capacity(situation)
+        self.caps = flavors.caps(situation)
         self.lends, self.lending = found.lends, found.lending
         #: By resource what is kept back, with the version that it is of.
         self._lenders_of: dict[int, tuple[int, lenders.Lenders]] = {}
@@ -125,12 +122,12 @@ class Ledger:
         self._touched: set[int] = set()
         for row in np.flatnonzero(situation.running.leaving).tolist():
             holding = situation.holdings[row]
-            self.release(holding.queue, bypool.total_of(situation, holding.tasks))
+            self.release(holding.queue, flavors.total_of(situation, holding.tasks))
         held = [
             added(tuple(c), tuple(g), -1) for c, g in zip(self.charged, self.going, strict=True)
         ]
-        self.demand, units = demands.of(situation, columns, held, self.paths)
-        self.fair = fairshare.shares(
+        self.demand, units = demand.of(situation, columns, held, self.paths)
+        self.fair = fair_share.shares(
             queues, self.capacity, self.demand, units, situation.policy.usage_strength
         )
         self._measure_by_shares()
@@ -199,12 +196,12 @@ class Ledger:
 
     def concerned(self, asked: Charge) -> tuple[int, ...]:
         """The resources that count for a start: those of the cluster and of its pool."""
-        if self.width == bypool.BASE:
+        if self.width == flavors.BASE:
             return RESOURCES
-        pool = next((bypool.pool_of(r) for r in self.resources[3:] if asked[r]), bypool.REST)
+        pool = next((flavors.pool_of(r) for r in self.resources[3:] if asked[r]), flavors.REST)
         found = self._concerned.get(pool)
         if found is None:
-            found = self._concerned[pool] = (*RESOURCES, *bypool.own(pool))
+            found = self._concerned[pool] = (*RESOURCES, *flavors.own(pool))
         return found
 
     def columns(self) -> "QueueAmounts":
@@ -256,7 +253,7 @@ class Ledger:
 
     def _over_caps(self, asked: Charge, *, settled: bool) -> Iterator[Excess]:
         """Pools of which all work together would have more than is allowed."""
-        for resource in self.resources[bypool.BASE :]:
+        for resource in self.resources[flavors.BASE :]:
             if asked[resource] and self.caps[resource] < UNLIMITED:
                 used = self.in_all(resource, settled=settled)
                 if used + asked[resource] > self.caps[resource]:
@@ -376,7 +373,7 @@ class Ledger:
         ``resources``: those that concern a start; without a pool, or a guarantee there: no.
         """
         bounds = self.guaranteed[queue]
-        named = [r for r in resources[bypool.BASE :] if self.rationed[queue][r] and bounds[r] > 0]
+        named = [r for r in resources[flavors.BASE :] if self.rationed[queue][r] and bounds[r] > 0]
         return bool(named) and all(self.used(queue, r) <= bounds[r] for r in named)
 
     def ratio(self, queue: int, resource: int, more: int = 0) -> float:

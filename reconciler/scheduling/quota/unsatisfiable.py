@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, WHOLE, Mask
-from reconciler.scheduling.quota import queue_tree as written
+from reconciler.scheduling.quota import queue_tree
 
 
 def lines(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> Mask:
@@ -46,7 +45,7 @@ def _beyond_bounds(
         for queue, parent in enumerate(queues.parent.tolist()):
             if parent >= 0:  # parents stand before their children
                 np.minimum(lowest[queue], lowest[parent], out=lowest[queue])
-        least = np.array([bypool.charge(s.least, s.pool, width) for s in situation.shapes])
+        least = np.array([flavors.charge(s.least, s.pool, width) for s in situation.shapes])
         chosen = rows[some]
         asked = least[columns.shape[chosen]]
         found[some] |= ((asked > 0) & (asked > lowest[columns.queue[chosen]])).any(axis=1)
@@ -61,8 +60,8 @@ def _beyond_lending(
     Of what asks for memory of GPUs nobody knows which part of one that comes to.
     """
     found: Mask = np.zeros(len(rows), dtype=np.bool_)
-    whole = bypool.capacity(situation, also_closed=True)
-    most = written.most(written.of(situation.queues), whole)
+    whole = flavors.capacity(situation, also_closed=True)
+    most = queue_tree.most(queue_tree.of(situation.queues), whole)
     if most is None:
         return found
     known: dict[tuple[int, int], bool] = {}
@@ -71,7 +70,7 @@ def _beyond_lending(
         beyond = known.get((queue, number))
         if beyond is None:
             shape = situation.shapes[number]
-            asked = bypool.charge(shape.least, shape.pool, len(whole))
+            asked = flavors.charge(shape.least, shape.pool, len(whole))
             bounds = [
                 (amount, most.of(queue, resource))
                 for resource, amount in enumerate(asked)

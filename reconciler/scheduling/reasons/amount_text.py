@@ -6,22 +6,20 @@ away, guarantees count for less than is written; who waits for room for that is 
 
 import numpy as np
 
-from reconciler.model.state import pending_reasons as reasons
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
+from reconciler.model.state import pending_reasons
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED
-from reconciler.scheduling.quota import lending_limits as lendable
-from reconciler.scheduling.quota import quota_ledger as ledgers
-from reconciler.scheduling.reasons import reason_text as wording
+from reconciler.scheduling.quota import lending_limits, quota_ledger
+from reconciler.scheduling.reasons import reason_text
 
 
 class Bounds:
     """Tells of limits, caps and guarantees as the accounts stand at the end of a cycle."""
 
-    def __init__(self, situation: snapshots.Snapshot, ledger: ledgers.Ledger) -> None:
+    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.Ledger) -> None:
         self.situation = situation
         self.ledger = ledger
-        self._lendable = lendable.Lendable(situation, ledger)
+        self._lendable = lending_limits.Lendable(situation, ledger)
         short = {
             root
             for root in ledger.children[-1]
@@ -34,25 +32,29 @@ class Bounds:
         #: (q,) queues of which something is told that is of no other.
         self.apart: snapshots.Mask = self.shrunk | ledger.lends
 
-    def beyond_limits(self, line: snapshots.Line, shape: snapshots.Shape) -> ledgers.Excess | None:
+    def beyond_limits(
+        self, line: snapshots.Line, shape: snapshots.Shape
+    ) -> quota_ledger.Excess | None:
         """A limit that one start is more than in all, whatever else ends under any of them."""
         ledger = self.ledger
-        asked = bypool.charge(shape.least, shape.pool, ledger.width)
+        asked = flavors.charge(shape.least, shape.pool, ledger.width)
         for queue in ledger.paths[line.queue]:
             limit = ledger.limit[queue]
             for resource in ledger.resources:
                 if asked[resource] > limit[resource]:
-                    return ledgers.Excess(queue, resource, limit[resource], 0, asked[resource])
+                    return quota_ledger.Excess(queue, resource, limit[resource], 0, asked[resource])
         for resource, cap in enumerate(ledger.caps):
             if asked[resource] > cap:
-                return ledgers.Excess(-1, resource, cap, 0, asked[resource])
+                return quota_ledger.Excess(-1, resource, cap, 0, asked[resource])
         return None
 
-    def beyond_lending(self, line: snapshots.Line, shape: snapshots.Shape) -> reasons.Reason | None:
+    def beyond_lending(
+        self, line: snapshots.Line, shape: snapshots.Shape
+    ) -> pending_reasons.Reason | None:
         """More at once than is guaranteed and others ever lend, were the whole cluster idle."""
         if not self.ledger.lends:
             return None
-        asked = bypool.charge(shape.least, shape.pool, self.ledger.width)
+        asked = flavors.charge(shape.least, shape.pool, self.ledger.width)
         resource = self._lendable.beyond(line.queue, shape, asked)
         if resource is None:
             return None
@@ -60,15 +62,15 @@ class Bounds:
         most = self._lendable.of(line.queue, resource)
         firm = self.ledger.guaranteed[line.queue][resource]
         left = max(0, most - firm)
-        bound = wording.quota_text(self.situation, resource, most)
+        bound = reason_text.quota_text(self.situation, resource, most)
         amount, own, rest = (
-            wording.quota_text(self.situation, resource, each, of=False)
+            reason_text.quota_text(self.situation, resource, each, of=False)
             for each in (asked[resource], firm, left)
         )
-        return reasons.Reason(
-            reasons.ReasonCode.NEVER_FITS,
+        return pending_reasons.Reason(
+            pending_reasons.ReasonCode.NEVER_FITS,
             f"{amount} asked at once, and queue {name} can have {bound} at the most: {own} "
-            f"guaranteed to it, and {rest} that {wording.verb(resource, left)} nobody's own or "
+            f"guaranteed to it, and {rest} that {reason_text.verb(resource, left)} nobody's own or "
             "that other queues lend",
             unblocks=f"queue {name} is guaranteed more, other queues lend more, nodes are added, "
             "or less is asked for at once",
@@ -84,19 +86,21 @@ class Bounds:
             return False
         return ledger.fair[root][resource] < min(bound, ledger.demand[root][resource])
 
-    def as_shrunk(self, line: snapshots.Line, reason: reasons.Reason) -> reasons.Reason:
+    def as_shrunk(
+        self, line: snapshots.Line, reason: pending_reasons.Reason
+    ) -> pending_reasons.Reason:
         """The same, and that what is guaranteed to it as written is not as things stand, if so."""
         ledger, shape = self.ledger, self.situation.shapes[line.shape]
         if not self.shrunk[line.queue]:
             return reason
-        asked = bypool.charge(shape.least, shape.pool, ledger.width)
+        asked = flavors.charge(shape.least, shape.pool, ledger.width)
         root = ledger.paths[line.queue][-1]
-        for resource in (ledgers.GPU, 0, 1, *ledger.resources[bypool.BASE :]):
+        for resource in (quota_ledger.GPU, 0, 1, *ledger.resources[flavors.BASE :]):
             owed, counted = ledger.guaranteed[root][resource], ledger.fair[root][resource]
             then = ledger.used(root, resource) + asked[resource]
             if asked[resource] and self._falls_short(root, resource) and counted < then <= owed:
                 message = f"{reason.message}; {self._shrunk_text(root, resource)}"
-                return reasons.Reason(reason.code, message, reason.funnel, reason.unblocks)
+                return pending_reasons.Reason(reason.code, message, reason.funnel, reason.unblocks)
         return reason
 
     def _shrunk_text(self, root: int, resource: int) -> str:
@@ -104,7 +108,7 @@ class Bounds:
         ledger, name = self.ledger, self.situation.queues.names[root]
         given = sum(ledger.guaranteed[queue][resource] for queue in ledger.children[-1])
         owed, counted, whole, there = (
-            wording.quota_text(self.situation, resource, amount, of=of)
+            reason_text.quota_text(self.situation, resource, amount, of=of)
             for amount, of in (
                 (ledger.guaranteed[root][resource], True),
                 (ledger.fair[root][resource], False),
@@ -117,31 +121,31 @@ class Bounds:
             f"guaranteed in all, and {there} are in service"
         )
 
-    def over_limit(self, excess: ledgers.Excess) -> reasons.Reason:
+    def over_limit(self, excess: quota_ledger.Excess) -> pending_reasons.Reason:
         if excess.queue < 0:
             return self._over_cap(excess)
         name = self.situation.queues.names[excess.queue]
         asked = self._text(excess, excess.asked, of=False)
         bound = self._text(excess, excess.bound)
         if excess.asked > excess.bound:
-            return reasons.Reason(
-                reasons.ReasonCode.OVER_LIMIT,
+            return pending_reasons.Reason(
+                pending_reasons.ReasonCode.OVER_LIMIT,
                 f"{asked} asked, more than the limit of queue {name}, {bound}: "
-                f"{reasons.CAN_NOT_START} this limit",
+                f"{pending_reasons.CAN_NOT_START} this limit",
                 unblocks=f"the limit of queue {name} is raised to {asked}, or less is asked for",
             )
         now_used = self.ledger.charged[excess.queue][excess.resource]
         used = self._text(excess, now_used, of=False)
         surplus = self._text(excess, now_used + excess.asked - excess.bound)
-        return reasons.Reason(
-            reasons.ReasonCode.OVER_LIMIT,
+        return pending_reasons.Reason(
+            pending_reasons.ReasonCode.OVER_LIMIT,
             f"queue {name} is limited to {bound}: {used} in use, {asked} asked",
             unblocks=f"work in queue {name} ends and gives back {surplus}, or its limit is raised",
         )
 
-    def _over_cap(self, excess: ledgers.Excess) -> reasons.Reason:
+    def _over_cap(self, excess: quota_ledger.Excess) -> pending_reasons.Reason:
         """A quota on all work in a pool."""
-        pools, pool = self.situation.pools, bypool.pool_of(excess.resource)
+        pools, pool = self.situation.pools, flavors.pool_of(excess.resource)
         if pools is None:  # pragma: no cover - only pools are capped here
             raise AssertionError("a cap on no pool")
         quota, where = pools.capped_by[pool], f"pool {pools.names[pool]}"
@@ -150,37 +154,39 @@ class Bounds:
         now_used = self.ledger.in_all(excess.resource)
         over = self._text(excess, now_used + excess.asked - excess.bound, of=False)
         if excess.asked > excess.bound:
-            return reasons.Reason(
-                reasons.ReasonCode.OVER_LIMIT,
+            return pending_reasons.Reason(
+                pending_reasons.ReasonCode.OVER_LIMIT,
                 f"{asked} asked, more than Quota {quota} lets all work in {where} have, {bound}: "
-                f"{reasons.CAN_NOT_START} it",
+                f"{pending_reasons.CAN_NOT_START} it",
                 unblocks=f"Quota {quota} is raised, or less is asked for",
             )
-        return reasons.Reason(
-            reasons.ReasonCode.OVER_LIMIT,
+        return pending_reasons.Reason(
+            pending_reasons.ReasonCode.OVER_LIMIT,
             f"Quota {quota} limits {where} to {bound}: {self._text(excess, now_used, of=False)} "
             f"in use, {asked} asked",
             unblocks=f"work in {where} ends and gives back {over}, or Quota {quota} is raised",
         )
 
-    def _text(self, excess: ledgers.Excess, amount: int, *, of: bool = True) -> str:
+    def _text(self, excess: quota_ledger.Excess, amount: int, *, of: bool = True) -> str:
         """An amount of the resource of an excess; ``of``: with its pool."""
-        return wording.quota_text(self.situation, excess.resource, amount, of=of)
+        return reason_text.quota_text(self.situation, excess.resource, amount, of=of)
 
-    def over_lending(self, excess: ledgers.Excess) -> reasons.Reason:
+    def over_lending(self, excess: quota_ledger.Excess) -> pending_reasons.Reason:
         name = self.situation.queues.names[excess.queue]
         asked = self._text(excess, excess.asked, of=False)
         used = self._text(excess, excess.used, of=False)
         bound = self._text(excess, max(excess.owed, excess.bound))
         whose = f"queue {name} or another" if excess.used else "another queue"
-        return reasons.Reason(
-            reasons.ReasonCode.WAITING_FOR_QUOTA,
+        return pending_reasons.Reason(
+            pending_reasons.ReasonCode.WAITING_FOR_QUOTA,
             f"other queues lend no more of their guarantees: queue {name} may have {bound}, "
             f"{used} in use, {asked} asked",
             unblocks=f"work in {whose} ends, or other queues lend more",
         )
 
-    def over_guarantee(self, line: snapshots.Line, excess: ledgers.Excess) -> reasons.Reason:
+    def over_guarantee(
+        self, line: snapshots.Line, excess: quota_ledger.Excess
+    ) -> pending_reasons.Reason:
         name = self.situation.queues.names[excess.queue]
         asked = self._text(excess, excess.asked, of=False)
         bound = self._text(excess, excess.bound)
@@ -190,28 +196,32 @@ class Bounds:
         now_used = self.ledger.firm[excess.queue][excess.resource]
         used = self._text(excess, now_used, of=False)
         surplus = self._text(excess, now_used + excess.asked - excess.bound)
-        return reasons.Reason(
-            reasons.ReasonCode.WAITING_FOR_QUOTA,
+        return pending_reasons.Reason(
+            pending_reasons.ReasonCode.WAITING_FOR_QUOTA,
             f"work that is not preemptible may not borrow, and queue {name} is guaranteed "
             f"{bound}: {used} in use by such work, {asked} asked",
             unblocks=f"such work in queue {name} ends and gives back {surplus}, "
             "or the job becomes preemptible",
         )
 
-    def too_much_alone(self, line: snapshots.Line, shape: snapshots.Shape) -> reasons.Reason | None:
+    def too_much_alone(
+        self, line: snapshots.Line, shape: snapshots.Shape
+    ) -> pending_reasons.Reason | None:
         """Work that is not preemptible and asks for more than is guaranteed at all."""
         if line.preemptible:
             return None
-        asked = bypool.charge(shape.least, shape.pool, self.ledger.width)
+        asked = flavors.charge(shape.least, shape.pool, self.ledger.width)
         for queue in self.ledger.paths[line.queue]:
             for resource in self.ledger.resources:
                 bound = self.ledger.firm_limit[queue][resource]
                 if asked[resource] > bound:
                     name = self.situation.queues.names[queue]
-                    owed = wording.quota_text(self.situation, resource, bound)
-                    amount = wording.quota_text(self.situation, resource, asked[resource], of=False)
-                    return reasons.Reason(
-                        reasons.ReasonCode.NEVER_FITS,
+                    owed = reason_text.quota_text(self.situation, resource, bound)
+                    amount = reason_text.quota_text(
+                        self.situation, resource, asked[resource], of=False
+                    )
+                    return pending_reasons.Reason(
+                        pending_reasons.ReasonCode.NEVER_FITS,
                         "work that is not preemptible may not borrow, and queue "
                         f"{name} is guaranteed {owed}: {amount} asked",
                         unblocks=f"queue {name} is guaranteed {amount}, "

@@ -8,24 +8,24 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import pending_reasons
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.reasons import reason_explainer as explain
+from reconciler.scheduling.reasons import reason_explainer
 
 
 class Noted(Protocol):
     """Causes by line: ``blocking.Blocked``."""
 
     cause_of: NDArray[np.int64]
-    causes: list[explain.Cause]
+    causes: list[reason_explainer.Cause]
 
 
 class Reasons:
     """Reasons by key: one entry for all claims that wait for the same cause."""
 
-    def __init__(self, explainer: explain.Explainer) -> None:
+    def __init__(self, explainer: reason_explainer.Explainer) -> None:
         self.explainer = explainer
-        self.found: dict[str, tuple[reasons.Reason, ...]] = {}
+        self.found: dict[str, tuple[pending_reasons.Reason, ...]] = {}
         self.of_line: list[str] = []
         self.of_job: dict[str, str] = {}
         self._keys: dict[object, str] = {}
@@ -53,19 +53,21 @@ class Reasons:
         keys[told] = np.array(found, dtype=object)[place] if found else ""
         self.of_line = keys.tolist()
 
-    def job(self, line: int, claim: snapshots.Claim, cause: explain.Cause) -> None:
+    def job(self, line: int, claim: snapshots.Claim, cause: reason_explainer.Cause) -> None:
         """A claim that waits for a cause of its own."""
         self.of_job[claim.job] = self._key(self.explainer.situation.lines[line], cause, own=True)
 
     def judged(self, line: snapshots.Line) -> None:
         """The claims of a line that don't start in this cycle: whether they ever could."""
-        found = explain.Cause("never", queue=line.queue)
-        ever = not reasons.never_starts(self.explainer.told(line, found))
+        found = reason_explainer.Cause("never", queue=line.queue)
+        ever = not pending_reasons.never_starts(self.explainer.told(line, found))
         for claim in line.claims:
-            cause = explain.Cause("array", subject=claim.job, held_back=claim.held_back)
+            cause = reason_explainer.Cause("array", subject=claim.job, held_back=claim.held_back)
             self.of_job[claim.job] = self._key(line, cause if ever else found)
 
-    def _key(self, line: snapshots.Line, cause: explain.Cause, *, own: bool = False) -> str:
+    def _key(
+        self, line: snapshots.Line, cause: reason_explainer.Cause, *, own: bool = False
+    ) -> str:
         """The key of a cause; what becomes another reason for all at once is no part of it.
 
         ``own``: of a claim that differs from its line, as one of which something has started.

@@ -13,30 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.model.observed.devices import INNER_LEVELS
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import pending_reasons
 from reconciler.model.values import times
 from reconciler.scheduling.causes import Cause
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import Vector
-from reconciler.scheduling.nodes import quick_fit as plainly
+from reconciler.scheduling.nodes import quick_fit
 from reconciler.scheduling.nodes.requirements import needs_inner
-from reconciler.scheduling.placement import diagnosis as funnels
+from reconciler.scheduling.placement import diagnosis
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.quota import quota_ledger as ledgers
-from reconciler.scheduling.reasons import amount_text as bounds
-from reconciler.scheduling.reasons import reason_text as wording
-from reconciler.scheduling.reasons import window_text as barring
+from reconciler.scheduling.quota import quota_ledger
+from reconciler.scheduling.reasons import amount_text, reason_text, window_text
 
 __all__ = ["Cause", "Explainer"]
 
 #: What is of no interest where it could not help: room, and evictions.
 _MOOT = frozenset(
     {
-        reasons.ReasonCode.INSUFFICIENT_RESOURCES,
-        reasons.ReasonCode.FRAGMENTED,
-        reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
-        reasons.ReasonCode.BEHIND,
-        reasons.ReasonCode.WAITING_FOR_QUOTA,
+        pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES,
+        pending_reasons.ReasonCode.FRAGMENTED,
+        pending_reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
+        pending_reasons.ReasonCode.BEHIND,
+        pending_reasons.ReasonCode.WAITING_FOR_QUOTA,
     }
 )
 
@@ -47,7 +45,7 @@ class Explainer:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        ledger: ledgers.Ledger,
+        ledger: quota_ledger.Ledger,
         now: Room,
         takers: list[tuple[str, tuple[int, ...]]],
         first: Room,
@@ -63,7 +61,7 @@ class Explainer:
         """
         self.situation = situation
         self.ledger = ledger
-        self.bounds = bounds.Bounds(situation, ledger)
+        self.bounds = amount_text.Bounds(situation, ledger)
         self.now = now
         self.takers = takers
         self._empty: Room | None = None
@@ -79,10 +77,10 @@ class Explainer:
         #: (s,) plain shapes that fit on some idle node, and that had room when the cycle began.
         self._alone: snapshots.Mask | None = None
         self._plain: snapshots.Mask | None = None
-        self._never: dict[int, reasons.Reason | None] = {}
-        self._room: dict[tuple[int, bool], reasons.Reason] = {}
+        self._never: dict[int, pending_reasons.Reason | None] = {}
+        self._room: dict[tuple[int, bool], pending_reasons.Reason] = {}
 
-    def told(self, line: snapshots.Line, cause: Cause) -> tuple[reasons.Reason, ...]:
+    def told(self, line: snapshots.Line, cause: Cause) -> tuple[pending_reasons.Reason, ...]:
         """The reasons of a claim in order of precedence."""
         if cause.shape >= 0:
             return self._of_pools(line, cause)
@@ -93,9 +91,11 @@ class Explainer:
         lasting = [] if cause.kind == "array" else self._lasting(line, cause)
         if lasting:
             found = [one for one in found if one.code not in _MOOT]
-        return tuple(sorted([*found, *lasting], key=lambda one: reasons.PRECEDENCE[one.code]))
+        return tuple(
+            sorted([*found, *lasting], key=lambda one: pending_reasons.PRECEDENCE[one.code])
+        )
 
-    def _of_never(self, line: snapshots.Line) -> tuple[reasons.Reason, ...]:
+    def _of_never(self, line: snapshots.Line) -> tuple[pending_reasons.Reason, ...]:
         """Why a claim that was not tried could never start, as if it had been; () if it could."""
         told = []
         for number in (line.shape, *line.others):
@@ -108,12 +108,15 @@ class Explainer:
             told.append(found)
         flags = self.situation.queues.suspended
         held = [self._suspended(queue) for queue in self.ledger.paths[line.queue] if flags[queue]]
-        ways = (one for each in reasons.hopeful(told) for one in each)
+        ways = (one for each in pending_reasons.hopeful(told) for one in each)
         return tuple(
-            sorted(dict.fromkeys([*held[:1], *ways]), key=lambda one: reasons.PRECEDENCE[one.code])
+            sorted(
+                dict.fromkeys([*held[:1], *ways]),
+                key=lambda one: pending_reasons.PRECEDENCE[one.code],
+            )
         )
 
-    def _lasting(self, line: snapshots.Line, cause: Cause) -> list[reasons.Reason]:
+    def _lasting(self, line: snapshots.Line, cause: Cause) -> list[pending_reasons.Reason]:
         """Why a claim could never start as things are; in one of several pools only if in all."""
         told = []
         for number in (line.shape, *line.others):
@@ -124,9 +127,9 @@ class Explainer:
             if not found:
                 return []
             told.append(found)
-        return list(reasons.hopeful(told)[0])
+        return list(pending_reasons.hopeful(told)[0])
 
-    def _of_pools(self, line: snapshots.Line, cause: Cause) -> tuple[reasons.Reason, ...]:
+    def _of_pools(self, line: snapshots.Line, cause: Cause) -> tuple[pending_reasons.Reason, ...]:
         """The reasons in each pool that a claim may go to; of those that never fit, of one if all.
 
         It is told once that it can't start, as of a claim that was tried nowhere. Where a limit
@@ -138,9 +141,9 @@ class Explainer:
             for shape, one in ((cause.shape, first), *cause.elsewhere)
         ]
         told = [self.told(*part) for part in parts]
-        return wording.of_pools(self.situation, [part.shape for part, _ in parts], told)
+        return reason_text.of_pools(self.situation, [part.shape for part, _ in parts], told)
 
-    def _suspended(self, queue: int) -> reasons.Reason:
+    def _suspended(self, queue: int) -> pending_reasons.Reason:
         queues = self.situation.queues
         name = queues.names[queue]
         by = queues.suspended_by.get(name)
@@ -150,40 +153,40 @@ class Explainer:
         else:
             message = f"queue {name} is suspended {by}"
             unblocks = f"`muster resume queue/{name} --override`, or its end"
-        return reasons.Reason(reasons.ReasonCode.HELD, message, unblocks=unblocks)
+        return pending_reasons.Reason(pending_reasons.ReasonCode.HELD, message, unblocks=unblocks)
 
-    def _main(self, line: snapshots.Line, cause: Cause) -> reasons.Reason:
+    def _main(self, line: snapshots.Line, cause: Cause) -> pending_reasons.Reason:
         if cause.kind == "suspended":
             return self._suspended(cause.queue)
         if cause.kind == "strict":
-            return reasons.Reason(
-                reasons.ReasonCode.BEHIND,
-                f"{cause.subject} goes first, and {reasons.NOBODY_PASSES} "
+            return pending_reasons.Reason(
+                pending_reasons.ReasonCode.BEHIND,
+                f"{cause.subject} goes first, and {pending_reasons.NOBODY_PASSES} "
                 f"{self.situation.queues.names[cause.queue]}, which is strict",
                 unblocks=f"{cause.subject} starts, or the queue's ordering is best-effort",
             )
         if cause.kind == "array" and cause.held_back is not None:
             return cause.held_back
         if cause.kind == "array":
-            return reasons.Reason(
-                reasons.ReasonCode.ARRAY_LIMIT,
+            return pending_reasons.Reason(
+                pending_reasons.ReasonCode.ARRAY_LIMIT,
                 "as many of its elements run as its parallelism allows",
                 unblocks="one of its elements ends, or its parallelism is raised",
             )
         if cause.kind == "evictions":
-            return reasons.Reason(
-                reasons.ReasonCode.WAITING_FOR_EVICTIONS,
-                f"room is kept for it until {wording.leaving(self.situation, cause.stopping)} "
+            return pending_reasons.Reason(
+                pending_reasons.ReasonCode.WAITING_FOR_EVICTIONS,
+                f"room is kept for it until {reason_text.leaving(self.situation, cause.stopping)} "
                 "stopped",
                 unblocks="what is stopping has stopped",
             )
         if cause.kind == "kept" and self.now.plan(line.shape) is None:
             return self._no_room(line.shape, behind=True)  # who had it reserved has started
         if cause.kind == "kept":
-            return reasons.Reason(
-                reasons.ReasonCode.RESERVED,
+            return pending_reasons.Reason(
+                pending_reasons.ReasonCode.RESERVED,
                 f"it would fit now, but it could still run when room is due to {cause.subject} "
-                f"at {times.format_time(cause.at)}{wording.reserved_from(cause.until)}",
+                f"at {times.format_time(cause.at)}{reason_text.reserved_from(cause.until)}",
                 unblocks=f"{cause.subject} starts, or the time limit is shorter",
             )
         if cause.excess is not None:
@@ -195,9 +198,9 @@ class Explainer:
             return self.bounds.over_guarantee(line, cause.excess)
         reason = self._no_room(line.shape, behind=cause.ahead)
         if cause.kind == "reserved":
-            return reasons.Reason(
+            return pending_reasons.Reason(
                 reason.code,
-                f"{reason.message}{wording.reserved_from(cause.at)}",
+                f"{reason.message}{reason_text.reserved_from(cause.at)}",
                 reason.funnel,
                 reason.unblocks,
             )
@@ -234,10 +237,10 @@ class Explainer:
         never = None if had_room else self.never(line.shape)
         if never is None:
             return False
-        near = never.code is not reasons.ReasonCode.NEVER_FITS and bool(shape.affinities)
-        return reasons.is_final(never.code, never.message) and not near
+        near = never.code is not pending_reasons.ReasonCode.NEVER_FITS and bool(shape.affinities)
+        return pending_reasons.is_final(never.code, never.message) and not near
 
-    def never(self, index: int) -> reasons.Reason | None:
+    def never(self, index: int) -> pending_reasons.Reason | None:
         """Why no element of a shape could start even if the cluster were empty, if so.
 
         Where that is only for windows that begin too soon, or for volumes that are not there now,
@@ -247,7 +250,7 @@ class Explainer:
             self._never[index] = self._never_fits(index)
         return self._never[index]
 
-    def _never_fits(self, index: int) -> reasons.Reason | None:
+    def _never_fits(self, index: int) -> pending_reasons.Reason | None:
         if self._fits_alone(index):
             return None
         empty = self._idle()
@@ -257,7 +260,7 @@ class Explainer:
         if shape.unreserved is not None:
             fits, funnel = self._fits_beside(shape), empty.funnel(index)
             found = self.never(shape.unreserved)
-            return found or barring.reason(self.situation, shape, funnel, fits)
+            return found or window_text.reason(self.situation, shape, funnel, fits)
         if shape.mountable is not None and self._fits_on(shape, shape.mountable):
             return self._volume_missing(shape, empty.funnel(index))
         short = None
@@ -269,10 +272,10 @@ class Explainer:
         if short is None and not empty.is_certain(index):
             return None  # the search for several groups was cut short: it may fit all the same
         asked = self._asked(shape)
-        code = reasons.ReasonCode.NEVER_FITS
+        code = pending_reasons.ReasonCode.NEVER_FITS
         unblocks = self._mended(shape)
         if short is not None and short[1] == 0:
-            task = wording.task_text(self.situation, short[0])
+            task = reason_text.task_text(self.situation, short[0])
             message = f"no node that has joined could ever hold a task of {task}"
             if len(shape.eligible) and not shape.eligible.any():
                 message = f"it may use no node that has joined; a task asks for {task}"
@@ -282,12 +285,13 @@ class Explainer:
                 f"{short[0].least} such tasks"
             )
         elif self._has_domains(shape):
-            code = reasons.ReasonCode.NO_TOPOLOGY_DOMAIN
-            message = f"{asked} asked within one {self._level(shape)}; {reasons.NONE_LARGE_ENOUGH}"
-            unblocks = f"a larger {self._level(shape)} is there, or a wider level is required"
+            code = pending_reasons.ReasonCode.NO_TOPOLOGY_DOMAIN
+            level = self._level(shape)
+            message = f"{asked} asked within one {level}; {pending_reasons.NONE_LARGE_ENOUGH}"
+            unblocks = f"a larger {level} is there, or a wider level is required"
         else:
             message = f"{asked} do not fit together, were all nodes empty"
-        return reasons.Reason(code, message, empty.funnel(index), unblocks)
+        return pending_reasons.Reason(code, message, empty.funnel(index), unblocks)
 
     @staticmethod
     def _could_hold(nodes: snapshots.NodeColumns, shape: snapshots.Shape) -> snapshots.Mask:
@@ -301,7 +305,7 @@ class Explainer:
         """What would let something start that no node can hold that it may use."""
         able = self._could_hold(self.situation.nodes, shape) if shape.mends else None
         found = [words for words, nodes in shape.mends if able is None or (nodes & able).any()]
-        found = found[: wording.NAMES_MAX] + self._layouts(shape)
+        found = found[: reason_text.NAMES_MAX] + self._layouts(shape)
         some = bool(shape.eligible.any())
         found.append(f"nodes that {'can hold it' if some else 'it may use'} are added")
         found += ["less is asked for"] if some else []
@@ -330,14 +334,14 @@ class Explainer:
         return Room.empty(replace(bare, line_columns=None)).fits(0)
 
     def _volume_missing(
-        self, shape: snapshots.Shape, funnel: tuple[reasons.FunnelStep, ...]
-    ) -> reasons.Reason:
-        names = wording.names_text(shape.missing)
+        self, shape: snapshots.Shape, funnel: tuple[pending_reasons.FunnelStep, ...]
+    ) -> pending_reasons.Reason:
+        names = reason_text.names_text(shape.missing)
         several = len(shape.missing) > 1
         said = [step.why for step in funnel if step.why.startswith("volume ")]
-        why = f" ({'; '.join(said[: wording.NAMES_MAX])})" if said else ""
-        return reasons.Reason(
-            reasons.ReasonCode.INSUFFICIENT_RESOURCES,
+        why = f" ({'; '.join(said[: reason_text.NAMES_MAX])})" if said else ""
+        return pending_reasons.Reason(
+            pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES,
             f"volume{'s' if several else ''} {names} {'are' if several else 'is'} not there now "
             f"on the nodes that could hold {self._asked(shape)}{why}",
             funnel,
@@ -350,16 +354,16 @@ class Explainer:
         shape = shapes[index]
         if self._alone is None:
             sizes = self.now.sizes
-            self._alone = plainly.fitting(
-                sizes, lambda one: plainly.kinds(nodes, shapes[one].eligible)
+            self._alone = quick_fit.fitting(
+                sizes, lambda one: quick_fit.kinds(nodes, shapes[one].eligible)
             )
         if self._alone[index]:
             return True
-        if not plainly.is_plain(shape):
+        if not quick_fit.is_plain(shape):
             return False
         kinds = self._kinds.get(id(shape.eligible))
         if kinds is None:
-            kinds = self._kinds[id(shape.eligible)] = plainly.kinds(nodes, shape.eligible)
+            kinds = self._kinds[id(shape.eligible)] = quick_fit.kinds(nodes, shape.eligible)
         cpu, memory, _ = shape.groups[0].amounts
         asked = np.array((cpu, memory, shape.groups[0].devices))
         return bool((kinds >= asked).all(axis=1).any())
@@ -376,23 +380,23 @@ class Explainer:
             group.required_level >= 0 or group.slice_size for group in shape.groups
         )
 
-    def _no_room(self, index: int, *, behind: bool) -> reasons.Reason:
+    def _no_room(self, index: int, *, behind: bool) -> pending_reasons.Reason:
         key = (index, behind)
         if key not in self._room:
             found = self._behind(index) if behind else None
             self._room[key] = found or self._insufficient(index)
         return self._room[key]
 
-    def _behind(self, index: int) -> reasons.Reason | None:
+    def _behind(self, index: int) -> pending_reasons.Reason | None:
         """It had room when the cycle began, and others took it."""
         if self._plain is None:
             self._plain = self._first.plain()
         if not (self._plain[index] or self._first.fits(index)):
             return None
         shape = self.situation.shapes[index]
-        names = wording.names_text(self._ahead(shape.eligible))
-        return reasons.Reason(
-            reasons.ReasonCode.BEHIND,
+        names = reason_text.names_text(self._ahead(shape.eligible))
+        return pending_reasons.Reason(
+            pending_reasons.ReasonCode.BEHIND,
             f"it would fit, but others go first: {names}",
             unblocks=f"{self._asked(shape)} come free and nobody else goes first",
         )
@@ -405,16 +409,16 @@ class Explainer:
             for job, nodes in self.takers:
                 if any(eligible[node] for node in nodes):
                     first[job] = None
-                if len(first) > wording.NAMES_MAX:
+                if len(first) > reason_text.NAMES_MAX:
                     break
             known = self._takers_on[id(eligible)] = tuple(first)
         return known
 
     def _asked(self, shape: snapshots.Shape) -> str:
         """What one element of a shape asks for."""
-        return wording.shape_text(self.situation, shape)
+        return reason_text.shape_text(self.situation, shape)
 
-    def _insufficient(self, index: int) -> reasons.Reason:
+    def _insufficient(self, index: int) -> pending_reasons.Reason:
         shape = self.situation.shapes[index]
         funnel = self.now.funnel(index)
         held, group = 0, shape.groups[0]
@@ -425,43 +429,42 @@ class Explainer:
         steps = ", ".join(f"{step.count} {step.why}" for step in funnel)
         message = f"{asked} asked; {count} node{'s' if count != 1 else ''}: {steps}"
         if self._has_domains(shape) and held >= group.least:
-            return reasons.Reason(
-                reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
+            return pending_reasons.Reason(
+                pending_reasons.ReasonCode.NO_TOPOLOGY_DOMAIN,
                 f"{message}; not within one {self._level(shape)}",
                 funnel,
                 f"{self._asked(shape)} come free within one {self._level(shape)}",
             )
         one = len(shape.groups) == 1 and group.least == 1
-        code = reasons.ReasonCode.INSUFFICIENT_RESOURCES
-        free = f"{wording.freed_text(self.situation, group)} come free on one node"
-        kept = [words for step in funnel for words in funnels.freed(shape, step.why)]
+        code = pending_reasons.ReasonCode.INSUFFICIENT_RESOURCES
+        free = f"{reason_text.freed_text(self.situation, group)} come free on one node"
+        kept = [words for step in funnel for words in diagnosis.freed(shape, step.why)]
         if any(step.why.startswith("lack ") for step in funnel):
             kept = []
         if not kept and self._is_fragmented(shape):
-            code = reasons.ReasonCode.FRAGMENTED
+            code = pending_reasons.ReasonCode.FRAGMENTED
             message = f"enough is free, but not together: {message}"
         if kept:
             free = ", or ".join(kept)
         elif not one and held >= group.least:
             free = f"{asked} have room together"
         elif not one:
-            free = (
-                f"{wording.together(self.situation, group)} at once; {held} of them have room now"
-            )
-        return reasons.Reason(code, message, funnel, self._unblocks(shape, group, free))
+            together = reason_text.together(self.situation, group)
+            free = f"{together} at once; {held} of them have room now"
+        return pending_reasons.Reason(code, message, funnel, self._unblocks(shape, group, free))
 
     def _unblocks(self, shape: snapshots.Shape, group: snapshots.GroupShape, free: str) -> str:
         """What would make room: work that ends, reservations, or nodes that take work again."""
         nodes = self.situation.nodes
-        windows = barring.of_groups(self.situation, shape, (group,))
-        over = barring.or_over(self.situation, windows, self._fits_beside(shape))
+        windows = window_text.of_groups(self.situation, shape, (group,))
+        over = window_text.or_over(self.situation, windows, self._fits_beside(shape))
         shut = self._shut(shape.eligible)
         shut = shut[(nodes.capacity[shut] >= group.amounts).all(axis=1)]
         if not shut.size:
             return f"{free}{over}"
-        words = [words for words, rows in funnels.closed(nodes) if np.isin(rows, shut).any()]
+        words = [words for words, rows in diagnosis.closed(nodes) if np.isin(rows, shut).any()]
         which = f" that is {' or '.join(words)}" if words else ""
-        again = f"a node{which} {reasons.WORK_AGAIN}"
+        again = f"a node{which} {pending_reasons.WORK_AGAIN}"
         if not (shape.eligible & nodes.accepts).any():
             return f"{again}{over}; `muster nodes` tells why each does not"
         return f"{free}{over}, or {again}"
@@ -498,7 +501,9 @@ class Explainer:
             usable = shape.eligible & self.situation.nodes.accepts
             cpu, memory, gpu = self.now.amounts[usable].sum(axis=0).tolist()
             free = self._free[mask] = (cpu, memory, gpu)
-        return asked[ledgers.GPU] > 0 and all(free[r] >= asked[r] for r in ledgers.RESOURCES)
+        return asked[quota_ledger.GPU] > 0 and all(
+            free[r] >= asked[r] for r in quota_ledger.RESOURCES
+        )
 
     def _scarcest(self, index: int) -> tuple[int, snapshots.GroupShape]:
         """The group with the least room for its tasks, and the number that has room."""

@@ -8,16 +8,15 @@ import msgspec
 import numpy as np
 
 from reconciler.model.observed.devices import INNER_WORDS
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import pending_reasons
 from reconciler.model.values import quantities, times
 from reconciler.scheduling.decisions import TaskPlacement
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import Vector
 from reconciler.scheduling.nodes.requirements import needs_inner
-from reconciler.scheduling.placement import request as asking
-from reconciler.scheduling.preemption import victims as pools
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.placement import request
+from reconciler.scheduling.preemption import victims
+from reconciler.scheduling.quota import quota_ledger
 
 #: Names listed before "and others".
 NAMES_MAX = 3
@@ -38,7 +37,7 @@ def amount_text(resource: int, amount: int) -> str:
 
 def verb(resource: int, amount: int) -> str:
     """``is`` or ``are``, as the text of an amount has it: 1 GPU is, 8 GPUs are, 16Gi memory is."""
-    return "is" if resource % bypool.BASE == 1 or amount == 1000 else "are"
+    return "is" if resource % flavors.BASE == 1 or amount == 1000 else "are"
 
 
 def quota_text(
@@ -48,7 +47,7 @@ def quota_text(
 
     ``of``: whether the pool is said.
     """
-    text, pool = amount_text(resource % bypool.BASE, amount), bypool.pool_of(resource)
+    text, pool = amount_text(resource % flavors.BASE, amount), flavors.pool_of(resource)
     if pool < 0 or situation.pools is None or not of:
         return text
     return f"{text} in pool {situation.pools.names[pool]}"
@@ -57,7 +56,7 @@ def quota_text(
 @lru_cache(maxsize=TEXTS_MAX)
 def vector_text(amounts: Vector) -> str:
     """What is asked for, GPUs first."""
-    parts = [amount_text(r, amounts[r]) for r in (ledgers.GPU, 0, 1) if amounts[r]]
+    parts = [amount_text(r, amounts[r]) for r in (quota_ledger.GPU, 0, 1) if amounts[r]]
     return ", ".join(parts) or "nothing"
 
 
@@ -78,7 +77,7 @@ def leaving(situation: snapshots.Snapshot, names: Sequence[str]) -> str:
         return "work that is stopping has"
     counts: Counter[str] = Counter()
     for name in names:
-        element, single, _ = name.partition(pools.TASK)
+        element, single, _ = name.partition(victims.TASK)
         counts[element] += 1 if single else _leaving_of(situation, element)
     arrays = {holding.job for holding in situation.holdings if holding.of_array}
     parts = []
@@ -162,9 +161,9 @@ def moved(situation: snapshots.Snapshot, job: str, tasks: tuple[TaskPlacement, .
 
 def evicted(
     situation: snapshots.Snapshot,
-    ledger: ledgers.Ledger,
-    ask: asking.Ask,
-    unit: pools.Unit,
+    ledger: quota_ledger.Ledger,
+    ask: request.Ask,
+    unit: victims.Unit,
     ground: str,
 ) -> str:
     """For whom a unit leaves and on what ground."""
@@ -181,7 +180,7 @@ def evicted(
 
 
 def _above(
-    situation: snapshots.Snapshot, ledger: ledgers.Ledger, ask: asking.Ask, unit: pools.Unit
+    situation: snapshots.Snapshot, ledger: quota_ledger.Ledger, ask: request.Ask, unit: victims.Unit
 ) -> str:
     """Which queue had more than it may keep before a unit was told to leave, and than what."""
     members = [m for m in ledger.paths[unit.holding.queue] if m not in ledger.paths[ask.queue]]
@@ -191,7 +190,7 @@ def _above(
         (ledger.guaranteed, "the {} it is guaranteed"),
     ):
         for member in members:
-            for resource in (ledgers.GPU, 0, 1, *reversed(counts[bypool.BASE :])):
+            for resource in (quota_ledger.GPU, 0, 1, *reversed(counts[flavors.BASE :])):
                 bound = bounds[member][resource]
                 used = ledger.used(member, resource) + unit.total[resource]
                 if ledger.rationed[member][resource] and used > bound:
@@ -211,16 +210,16 @@ def together(situation: snapshots.Snapshot, group: snapshots.GroupShape) -> str:
 def of_pools(
     situation: snapshots.Snapshot,
     shapes: Sequence[int],
-    told: Sequence[tuple[reasons.Reason, ...]],
-) -> tuple[reasons.Reason, ...]:
+    told: Sequence[tuple[pending_reasons.Reason, ...]],
+) -> tuple[pending_reasons.Reason, ...]:
     """What is told of the pools in which a claim could start, and of those it can't go to.
 
     ``shapes``, ``told``: what it asks for in each pool, and why it waits there.
     """
-    hopeful = reasons.hopeful(told)
-    ways = [each for each in hopeful if not reasons.is_barred(each)] or hopeful
+    hopeful = pending_reasons.hopeful(told)
+    ways = [each for each in hopeful if not pending_reasons.is_barred(each)] or hopeful
     found = dict.fromkeys(reason for each in ways for reason in each)
-    ranked = sorted(found, key=lambda one: reasons.PRECEDENCE[one.code])
+    ranked = sorted(found, key=lambda one: pending_reasons.PRECEDENCE[one.code])
     if len(ways) < len(hopeful):
         ranked[0] = and_barred(situation, ranked[0], shapes, told)
     return tuple(ranked)
@@ -228,10 +227,10 @@ def of_pools(
 
 def and_barred(
     situation: snapshots.Snapshot,
-    reason: reasons.Reason,
+    reason: pending_reasons.Reason,
     shapes: Sequence[int],
-    told: Sequence[Sequence[reasons.Reason]],
-) -> reasons.Reason:
+    told: Sequence[Sequence[pending_reasons.Reason]],
+) -> pending_reasons.Reason:
     """A reason, and of each pool in which a limit lets work never start what is more than it.
 
     Args:
@@ -241,11 +240,13 @@ def and_barred(
     """
     parts = [reason.message]
     for shape, each in zip(shapes, told, strict=True):
-        said = next((one.message for one in each if reasons.CAN_NOT_START in one.message), "")
+        said = next(
+            (one.message for one in each if pending_reasons.CAN_NOT_START in one.message), ""
+        )
         if said:
             pool = situation.shapes[shape].pool
             pools = situation.pools if pool >= 0 else None
             where = f"pool {pools.names[pool]}" if pools is not None else "other pools"
-            more, _, _ = said.partition(f": {reasons.CAN_NOT_START}")
+            more, _, _ = said.partition(f": {pending_reasons.CAN_NOT_START}")
             parts.append(f"it can't go to {where}: {more}")
     return msgspec.structs.replace(reason, message="; ".join(parts))

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from reconciler.model.state import pending_reasons as reasons
+from reconciler.model.state import pending_reasons
 from reconciler.model.values import quantities, times
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.reasons import reason_text as wording
+from reconciler.scheduling.reasons import reason_text
 
 
 def of_groups(
@@ -34,14 +34,14 @@ def of_groups(
 def reason(
     situation: snapshots.Snapshot,
     shape: snapshots.Shape,
-    funnel: tuple[reasons.FunnelStep, ...],
+    funnel: tuple[pending_reasons.FunnelStep, ...],
     fits: Callable[[snapshots.Mask], bool],
-) -> reasons.Reason:
+) -> pending_reasons.Reason:
     """A shape fits, but for windows that begin before it could end, or have begun."""
     spans, unblocks = told(situation, of_groups(situation, shape, shape.groups), fits)
-    return reasons.Reason(
-        reasons.ReasonCode.RESERVED,
-        f"{wording.shape_text(situation, shape)} asked; it could still run when nodes that it "
+    return pending_reasons.Reason(
+        pending_reasons.ReasonCode.RESERVED,
+        f"{reason_text.shape_text(situation, shape)} asked; it could still run when nodes that it "
         f"needs are reserved for others: {spans}",
         funnel,
         unblocks,
@@ -78,9 +78,9 @@ def told(
         ways.append(f"a time limit by which it ends before {begin}")
     elif ahead and fits(~np.any([window.nodes for window in begun], axis=0)):
         verb = "begin" if len(ahead) > 1 else "begins"
-        names = wording.names_text(ahead)
+        names = reason_text.names_text(ahead)
         ways.append(f"a time limit by which it ends before {names} {verb}")
-    return wording.names_text(spans), ", or ".join(ways)
+    return reason_text.names_text(spans), ", or ".join(ways)
 
 
 def or_over(
@@ -101,14 +101,14 @@ def _over(situation: snapshots.Snapshot, names: tuple[str, ...]) -> str:
     without = tuple(name for name, gap in gaps.items() if gap <= 0)
     if without:
         verb, whose = ("leave", "their") if len(without) > 1 else ("leaves", "its")
-        return f"{wording.names_text(without)} {verb} time between two of {whose} times"
+        return f"{reason_text.names_text(without)} {verb} time between two of {whose} times"
     over = "those reservations are over" if len(names) > 1 else "that reservation is over"
     if not gaps:
         return over
     between = " and ".join(
         f"between two {'of its times' if len(names) == 1 else f'times of {name}'} "
         f"(at most {quantities.format_duration(math.ceil(gap))})"
-        for name, gap in list(gaps.items())[: wording.NAMES_MAX]
+        for name, gap in list(gaps.items())[: reason_text.NAMES_MAX]
     )
     return f"{over}, with a time limit shorter than what is {between}"
 

@@ -9,23 +9,20 @@ from litestar.datastructures import State
 from litestar.params import Parameter
 
 from reconciler.model.values import times
-from reconciler.operations.audit import audit_entries as auditing
-from reconciler.operations.audit import audit_log as auditlog
-from reconciler.operations.audit import verify_worker as auditverifying
-from reconciler.operations.views import json_format as viewforms
-from reconciler.server import errors as failures
-from reconciler.server import services
-from reconciler.server.api import envelopes as lists
-from reconciler.server.process import worker_processes as children
+from reconciler.operations.audit import audit_entries, audit_log, verify_worker
+from reconciler.operations.views import json_format
+from reconciler.server import errors, services
+from reconciler.server.api import envelopes
+from reconciler.server.process import worker_processes
 
 #: The most entries of one answer.
 ENTRIES_MAX = 1000
 #: The longest that going along the chain may take; 64 MiB of it take about a second.
 VERIFY_S_MAX = 300.0
-_DECODE_VERDICT = msgspec.json.Decoder(auditlog.Verdict).decode
+_DECODE_VERDICT = msgspec.json.Decoder(audit_log.Verdict).decode
 
 
-class CommitView(viewforms.View, frozen=True):
+class CommitView(json_format.View, frozen=True):
     """A commit: who it says made it and for whom, and who has signed that.
 
     ``signer`` is as whom it counts, empty where that is nobody, null where nobody looked.
@@ -38,7 +35,7 @@ class CommitView(viewforms.View, frozen=True):
     signer: str | None
 
 
-class ProblemView(viewforms.View, frozen=True):
+class ProblemView(json_format.View, frozen=True):
     """What was refused or held."""
 
     rule: str
@@ -46,7 +43,7 @@ class ProblemView(viewforms.View, frozen=True):
     message: str
 
 
-class DroppedView(viewforms.View, frozen=True):
+class DroppedView(json_format.View, frozen=True):
     """Lines that were dropped, being older than ``retention.audit`` lets them become.
 
     ``begins``: the first line that is there or is accounted for as dropped; ``first`` and ``last``:
@@ -61,7 +58,7 @@ class DroppedView(viewforms.View, frozen=True):
     keep_s: int
 
 
-class EntryView(viewforms.View, frozen=True):
+class EntryView(json_format.View, frozen=True):
     """What became of one revision, or, with ``dropped``, which old lines left this log."""
 
     number: int
@@ -82,13 +79,13 @@ class EntryView(viewforms.View, frozen=True):
     dropped: DroppedView | None = None
 
 
-class Entries(lists.Envelope, frozen=True, kw_only=True):
+class Entries(envelopes.Envelope, frozen=True, kw_only=True):
     """The newest first."""
 
     items: list[EntryView]
 
 
-class Verified(viewforms.View, frozen=True):
+class Verified(json_format.View, frozen=True):
     """The number of the last line that is good, its hash, and what is wrong after it.
 
     ``anchor``: the line that says that all before the first one there is were dropped; ``torn``:
@@ -106,16 +103,16 @@ class Verified(viewforms.View, frozen=True):
 _Question = tuple[int, tuple[tuple[str, int, int, int], ...]]
 
 
-class Verifications(children.Turns):
+class Verifications(worker_processes.Turns):
     """Goes along the log in a process of its own: once for all who ask while its files stay."""
 
-    def __init__(self, log: auditlog.Log) -> None:
+    def __init__(self, log: audit_log.Log) -> None:
         super().__init__("", "verifications", VERIFY_S_MAX)
         self._log = log
-        self._answered: tuple[_Question, auditlog.Verdict] | None = None
-        self._asked: dict[_Question, asyncio.Task[auditlog.Verdict]] = {}
+        self._answered: tuple[_Question, audit_log.Verdict] | None = None
+        self._asked: dict[_Question, asyncio.Task[audit_log.Verdict]] = {}
 
-    async def verdict(self, first: int) -> auditlog.Verdict:
+    async def verdict(self, first: int) -> audit_log.Verdict:
         """What comes of going along the chain from a number on.
 
         Raises:
@@ -124,7 +121,7 @@ class Verifications(children.Turns):
         try:
             question = (first, await asyncio.to_thread(self._log.state))
         except OSError as error:
-            raise failures.Failure(503, f"the log can't be read: {error}") from None
+            raise errors.Failure(503, f"the log can't be read: {error}") from None
         if self._answered is not None and self._answered[0] == question:
             return self._answered[1]
         task = self._asked.get(question)
@@ -133,28 +130,28 @@ class Verifications(children.Turns):
             task.add_done_callback(lambda done: self._done(question, done))
         return await asyncio.shield(task)  # others wait for it when one of them leaves
 
-    def _done(self, question: _Question, task: asyncio.Task[auditlog.Verdict]) -> None:
+    def _done(self, question: _Question, task: asyncio.Task[audit_log.Verdict]) -> None:
         del self._asked[question]
         if not task.cancelled() and task.exception() is None:
             self._answered = (question, task.result())
 
-    async def _verify(self, question: _Question) -> auditlog.Verdict:
+    async def _verify(self, question: _Question) -> audit_log.Verdict:
         status, told = await self.run(
-            auditverifying.__name__, "--log", str(self._log.path), "--first", str(question[0])
+            verify_worker.__name__, "--log", str(self._log.path), "--first", str(question[0])
         )
-        if status == auditverifying.UNREADABLE:
-            raise failures.Failure(503, told.decode(errors="replace"))
+        if status == verify_worker.UNREADABLE:
+            raise errors.Failure(503, told.decode(errors="replace"))
         if status:
-            raise failures.Failure(500, "going along the log failed; the server's log has it")
+            raise errors.Failure(500, "going along the log failed; the server's log has it")
         return _DECODE_VERDICT(told)
 
 
-def _commit_view(of: auditing.CommitEntry) -> CommitView:
+def _commit_view(of: audit_entries.CommitEntry) -> CommitView:
     signer = None if of.signer is msgspec.UNSET else of.signer
     return CommitView(of.id, of.author, of.subject, of.submitter, signer)
 
 
-def _view(line: auditlog.Line) -> EntryView:
+def _view(line: audit_log.Line) -> EntryView:
     entry = line.entry
     return EntryView(
         number=line.number,
@@ -176,7 +173,7 @@ def _view(line: auditlog.Line) -> EntryView:
     )
 
 
-def _dropped_view(of: auditing.Dropped) -> DroppedView:
+def _dropped_view(of: audit_entries.Dropped) -> DroppedView:
     return DroppedView(
         begins=of.begins,
         first=of.first,
@@ -190,7 +187,7 @@ def _dropped_view(of: auditing.Dropped) -> DroppedView:
 @get(
     "/v1/audit",
     status_code=200,
-    responses=failures.responses(400, 401, 403, 500),
+    responses=errors.responses(400, 401, 403, 500),
     summary="What became of each revision, the newest first",
 )
 async def entries(
@@ -201,14 +198,14 @@ async def entries(
     try:
         found = await asyncio.to_thread(log.tail, limit)
     except ValueError as error:
-        raise failures.Failure(500, str(error)) from None
-    return Entries(items=[_view(line) for line in found], **lists.head(state.services))
+        raise errors.Failure(500, str(error)) from None
+    return Entries(items=[_view(line) for line in found], **envelopes.head(state.services))
 
 
 @get(
     "/v1/audit/verify",
     status_code=200,
-    responses=failures.responses(400, 401, 403, 429, 500, 503),
+    responses=errors.responses(400, 401, 403, 429, 500, 503),
     summary="Whether the log of revisions is whole",
 )
 async def verify(state: State, first: Annotated[int, Parameter(ge=1)] = 1) -> Verified:
@@ -222,8 +219,8 @@ async def verify(state: State, first: Annotated[int, Parameter(ge=1)] = 1) -> Ve
     return Verified(found.lines, found.last, found.wrong, anchor, found.torn)
 
 
-def _log(service: services.Services) -> auditlog.Log:
-    return auditlog.Log(service.audit_path)
+def _log(service: services.Services) -> audit_log.Log:
+    return audit_log.Log(service.audit_path)
 
 
 HANDLERS = [entries, verify]

@@ -4,19 +4,16 @@ import time
 from typing import Any
 
 from reconciler.model.values.times import format_time
-from reconciler.operations.history import past_reasons as explaining
-from reconciler.operations.reports import usage_reports as reports
-from reconciler.operations.views import job_views as views
-from reconciler.operations.views import json_format as viewforms
-from reconciler.operations.views import quota_views as quotaviews
-from reconciler.operations.views import view_types as viewtypes
+from reconciler.operations.history import past_reasons
+from reconciler.operations.reports import usage_reports
+from reconciler.operations.views import job_views, json_format, quota_views, view_types
 from reconciler.server import services
 
 
-class Envelope(viewforms.View, frozen=True, kw_only=True):
+class Envelope(json_format.View, frozen=True, kw_only=True):
     """What every answer has. ``revision`` is null while none is in force."""
 
-    api_version: str = views.API_VERSION
+    api_version: str = job_views.API_VERSION
     as_of: str
     revision: str | None
 
@@ -24,63 +21,63 @@ class Envelope(viewforms.View, frozen=True, kw_only=True):
 class Jobs(Envelope, frozen=True, kw_only=True):
     """Jobs; ``next`` is what to give as ``after`` for the next page, null on the last."""
 
-    items: list[viewtypes.JobView]
+    items: list[view_types.JobView]
     next: str | None = None
 
 
 class Nodes(Envelope, frozen=True, kw_only=True):
     """Nodes."""
 
-    items: list[viewtypes.NodeView]
+    items: list[view_types.NodeView]
 
 
 class Queues(Envelope, frozen=True, kw_only=True):
     """Queues, parents first."""
 
-    items: list[viewtypes.QueueView]
+    items: list[view_types.QueueView]
 
 
 class Quotas(Envelope, frozen=True, kw_only=True):
     """Quotas by name."""
 
-    items: list[quotaviews.QuotaView]
+    items: list[quota_views.QuotaView]
 
 
 class Pools(Envelope, frozen=True, kw_only=True):
     """Pools."""
 
-    items: list[viewtypes.PoolView]
+    items: list[view_types.PoolView]
 
 
 class Drifts(Envelope, frozen=True, kw_only=True):
     """Differences between git and what is."""
 
-    items: list[viewtypes.DriftView]
+    items: list[view_types.DriftView]
 
 
 class Overrides(Envelope, frozen=True, kw_only=True):
     """Overrides in force, oldest first."""
 
-    items: list[viewtypes.OverrideView]
+    items: list[view_types.OverrideView]
 
 
 class Events(Envelope, frozen=True, kw_only=True):
     """Events in order; ``next`` is what to give as ``after`` to go on."""
 
-    items: list[viewtypes.EventView]
+    items: list[view_types.EventView]
     next: int
 
 
 class Sync(Envelope, frozen=True, kw_only=True):
     """How the repository stands."""
 
-    sync: viewtypes.SyncView
+    sync: view_types.SyncView
 
 
 class Job(Envelope, frozen=True, kw_only=True):
     """One job."""
 
-    job: viewtypes.JobView
+    job: view_types.JobView
 
 
 class Explanation(Envelope, frozen=True, kw_only=True):
@@ -93,31 +90,31 @@ class Explanation(Envelope, frozen=True, kw_only=True):
     are that cycle's then. It is null in an answer about now.
     """
 
-    job: viewtypes.JobView
-    reasons: list[viewtypes.ReasonView]
-    queue: viewtypes.QueueView | None
-    events: list[viewtypes.EventView]
-    borrowers: list[explaining.Borrower] = []
+    job: view_types.JobView
+    reasons: list[view_types.ReasonView]
+    queue: view_types.QueueView | None
+    events: list[view_types.EventView]
+    borrowers: list[past_reasons.Borrower] = []
     not_reclaimed: str = ""
-    silent: list[explaining.SilentNode] = []
-    replayed: explaining.Replayed | None = None
+    silent: list[past_reasons.SilentNode] = []
+    replayed: past_reasons.Replayed | None = None
 
 
 class Snapshot(Envelope, frozen=True, kw_only=True):
     """All at once; of jobs those submitted last."""
 
-    jobs: list[viewtypes.JobView]
-    nodes: list[viewtypes.NodeView]
-    queues: list[viewtypes.QueueView]
-    pools: list[viewtypes.PoolView]
-    drift: list[viewtypes.DriftView]
-    sync: viewtypes.SyncView
+    jobs: list[view_types.JobView]
+    nodes: list[view_types.NodeView]
+    queues: list[view_types.QueueView]
+    pools: list[view_types.PoolView]
+    drift: list[view_types.DriftView]
+    sync: view_types.SyncView
 
 
 class Report(Envelope, frozen=True, kw_only=True):
     """A table of sums over a span of time."""
 
-    report: reports.Report
+    report: usage_reports.Report
 
 
 def head(service: services.Services) -> dict[str, Any]:

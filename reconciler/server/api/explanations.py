@@ -17,13 +17,11 @@ from litestar.params import Parameter
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values import times
-from reconciler.operations.history import past_reasons as explaining
-from reconciler.operations.views import job_views as views
-from reconciler.server import errors as failures
-from reconciler.server import services
-from reconciler.server.api import envelopes as lists
-from reconciler.server.api import queries as api
-from reconciler.server.process import worker_processes as children
+from reconciler.operations.history import past_reasons
+from reconciler.operations.views import job_views
+from reconciler.server import errors, services
+from reconciler.server.api import envelopes, queries
+from reconciler.server.process import worker_processes
 
 #: The longest that one replay may take.
 REPLAY_S_MAX = 75.0
@@ -31,49 +29,49 @@ REPLAY_S_MAX = 75.0
 AHEAD_S = 5.0
 #: The most nodes that nobody hears of that are told of one job.
 SILENT_MAX = 50
-_DECODE_EXPLAINED = msgspec.json.Decoder(explaining.Explained).decode
+_DECODE_EXPLAINED = msgspec.json.Decoder(past_reasons.Explained).decode
 
 
-class Replays(children.Turns):
+class Replays(worker_processes.Turns):
     """Runs one replay at a time for the server of one store."""
 
     def __init__(self, store_url: str) -> None:
         super().__init__(store_url, "replays", REPLAY_S_MAX)
 
-    async def explain(self, name: str, at: float, limit: int) -> explaining.Explained:
+    async def explain(self, name: str, at: float, limit: int) -> past_reasons.Explained:
         """A job at a moment.
 
         Raises:
             Failure: there is nothing to tell, or it can't be told now.
         """
         status, told = await self.run(
-            explaining.__name__, "--job", name, "--at", repr(at), "--limit", str(limit)
+            past_reasons.__name__, "--job", name, "--at", repr(at), "--limit", str(limit)
         )
-        if status == explaining.DONE:
+        if status == past_reasons.DONE:
             return _DECODE_EXPLAINED(told)
-        if status in (explaining.NOTHING_THERE, explaining.UNREADABLE):
-            code = 404 if status == explaining.NOTHING_THERE else 503
-            raise failures.Failure(code, told.decode(errors="replace"))
-        raise failures.Failure(500, "the replay failed; the server's log has it")
+        if status in (past_reasons.NOTHING_THERE, past_reasons.UNREADABLE):
+            code = 404 if status == past_reasons.NOTHING_THERE else 503
+            raise errors.Failure(code, told.decode(errors="replace"))
+        raise errors.Failure(500, "the replay failed; the server's log has it")
 
 
 def _moment(written: str) -> float:
     try:
         at = times.parse_time(written)
     except (ValueError, OverflowError) as error:
-        raise failures.Failure(400, f"at: {error}; write a time as RFC 3339 has it") from None
+        raise errors.Failure(400, f"at: {error}; write a time as RFC 3339 has it") from None
     if at > time.time() + AHEAD_S:
-        raise failures.Failure(400, f"at: {written} is still to come; leave it out to ask of now")
+        raise errors.Failure(400, f"at: {written} is still to come; leave it out to ask of now")
     return at
 
 
 @get(
     "/v1/jobs/{name:str}/explain",
-    responses=failures.responses(400, 401, 403, 404, 429, 500, 503),
+    responses=errors.responses(400, 401, 403, 404, 429, 500, 503),
     summary="Why a job is as it is, or was at a moment",
 )
 async def explain(
-    name: api.Name,
+    name: queries.Name,
     state: State,
     at: Annotated[
         str | None,
@@ -81,15 +79,15 @@ async def explain(
             max_length=64, description="RFC 3339: after the last cycle at or before this moment."
         ),
     ] = None,
-    limit: api.Limit = 100,
-) -> lists.Explanation:
+    limit: queries.Limit = 100,
+) -> envelopes.Explanation:
     """Reasons in order of precedence, and the newest events."""
     service: services.Services = state.services
     if at is None:
         return await asyncio.to_thread(_now, service, name, limit)
     replays: Replays = state.replays
     told = await replays.explain(name, _moment(at), limit)
-    return lists.Explanation(
+    return envelopes.Explanation(
         job=told.job,
         reasons=told.job.reasons,
         queue=told.queue,
@@ -103,29 +101,29 @@ async def explain(
     )
 
 
-def _now(service: services.Services, name: str, limit: int) -> lists.Explanation:
-    refused = api.refused_or_none(service, name)
+def _now(service: services.Services, name: str, limit: int) -> envelopes.Explanation:
+    refused = queries.refused_or_none(service, name)
     if refused is not None:
-        return lists.Explanation(
-            job=refused, reasons=refused.reasons, queue=None, events=[], **lists.head(service)
+        return envelopes.Explanation(
+            job=refused, reasons=refused.reasons, queue=None, events=[], **envelopes.head(service)
         )
-    found = api.job_or_404(service, name, None)
-    (shown,) = api.show_jobs(service, [found], views.ATTEMPTS_IN_JOB)
-    usages = views.stored_queues(service.reader.view(views.QUEUES))
-    queue = next((views.queue_view(one) for one in usages if one.name == shown.queue), None)
-    return lists.Explanation(
+    found = queries.job_or_404(service, name, None)
+    (shown,) = queries.show_jobs(service, [found], job_views.ATTEMPTS_IN_JOB)
+    usages = job_views.stored_queues(service.reader.view(job_views.QUEUES))
+    queue = next((job_views.queue_view(one) for one in usages if one.name == shown.queue), None)
+    return envelopes.Explanation(
         job=shown,
         reasons=shown.reasons,
         queue=queue,
-        events=[views.event_view(one) for one in service.reader.events(job=name, limit=limit)],
-        borrowers=explaining.borrowers(usages, shown.queue) if shown.reasons else [],
-        not_reclaimed=explaining.not_reclaimed(found.spec, shown, usages),
+        events=[job_views.event_view(one) for one in service.reader.events(job=name, limit=limit)],
+        borrowers=past_reasons.borrowers(usages, shown.queue) if shown.reasons else [],
+        not_reclaimed=past_reasons.not_reclaimed(found.spec, shown, usages),
         silent=[] if found.finished else _silent(service, found),
-        **lists.head(service),
+        **envelopes.head(service),
     )
 
 
-def _silent(service: services.Services, job: records.JobRecord) -> list[explaining.SilentNode]:
+def _silent(service: services.Services, job: records.JobRecord) -> list[past_reasons.SilentNode]:
     """The nodes with tasks of a job that nobody hears of, of a large job those of its first."""
     doubtful = [
         one
@@ -134,7 +132,7 @@ def _silent(service: services.Services, job: records.JobRecord) -> list[explaini
     ]
     names = sorted({one.node for one in doubtful})[:SILENT_MAX]
     nodes = {name: service.reader.node(name) for name in names}
-    return explaining.silent(doubtful, {name: node for name, node in nodes.items() if node})
+    return past_reasons.silent(doubtful, {name: node for name, node in nodes.items() if node})
 
 
 HANDLERS = [explain]

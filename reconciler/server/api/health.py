@@ -14,17 +14,16 @@ from litestar.params import FromPath
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from reconciler.metrics import openmetrics
-from reconciler.server import errors as failures
-from reconciler.server import services
-from reconciler.server.api import content_negotiation as accepting
-from reconciler.server.auth import authentication as access
-from reconciler.server.nodes import node_metrics_pages as nodepages
+from reconciler.server import errors, services
+from reconciler.server.api import content_negotiation
+from reconciler.server.auth import authentication
+from reconciler.server.nodes import node_metrics_pages
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = f"{openmetrics.MEDIA_TYPE}; version=1.0.0; charset=utf-8"
 #: A host with or without its port.
 _HOST = re.compile(r"(?:[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
-_OPEN: dict[str, Any] = {access.OPTION: None}
+_OPEN: dict[str, Any] = {authentication.OPTION: None}
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -42,7 +41,7 @@ async def healthz() -> Health:
 @get(
     "/readyz",
     opt=_OPEN,
-    responses=failures.responses(503),
+    responses=errors.responses(503),
     summary="Whether agents and users can be served",
 )
 async def readyz(state: State) -> Health:
@@ -50,14 +49,14 @@ async def readyz(state: State) -> Health:
     service: services.Services = state.services
     if not service.link.ready:
         what = "is not ready" if service.link.connected else "is not connected"
-        raise failures.Failure(503, f"the controller's loop {what}", retry_after_s=1.0)
+        raise errors.Failure(503, f"the controller's loop {what}", retry_after_s=1.0)
     return Health("ok")
 
 
 @get(
     "/metrics",
     media_type=MediaType.TEXT,
-    responses=failures.responses(401, 403, 503),
+    responses=errors.responses(401, 403, 503),
     summary="The cluster's series, for Prometheus",
 )
 async def cluster_metrics(request: Request[Any, Any, State], state: State) -> Response[bytes]:
@@ -69,13 +68,15 @@ async def cluster_metrics(request: Request[Any, Any, State], state: State) -> Re
     service: services.Services = state.services
     published = service.link.published
     if published is None:
-        raise failures.Failure(503, "the controller's loop is not connected", retry_after_s=1.0)
+        raise errors.Failure(503, "the controller's loop is not connected", retry_after_s=1.0)
     sessions_open, others = service.sessions.counts()
     own = service.answers.render(open_sessions=sessions_open, other_sessions=others)
     page = published.metrics or b""
     headers = {"Vary": "Accept"}
     takes = request.headers.get("accept", "")
-    if accepting.weight(takes, openmetrics.MEDIA_TYPE) <= accepting.weight(takes, "text/plain"):
+    if content_negotiation.weight(takes, openmetrics.MEDIA_TYPE) <= content_negotiation.weight(
+        takes, "text/plain"
+    ):
         return Response(page + own, media_type=TEXT, headers=headers)
     page = service.converted.of(page) + openmetrics.of(own) + openmetrics.END
     return Response(page, media_type=OPENMETRICS, headers=headers)
@@ -84,7 +85,7 @@ async def cluster_metrics(request: Request[Any, Any, State], state: State) -> Re
 @get(
     "/metrics/nodes/{node:str}",
     media_type=MediaType.TEXT,
-    responses=failures.responses(400, 401, 403, 404, 503),
+    responses=errors.responses(400, 401, 403, 404, 503),
     summary="One node's series, for Prometheus",
 )
 async def node_metrics(
@@ -94,12 +95,12 @@ async def node_metrics(
     service: services.Services = state.services
     try:
         page = await service.node_pages.page(node)
-    except nodepages.BusyError as error:
-        raise failures.Failure(503, str(error), retry_after_s=5.0) from None
+    except node_metrics_pages.BusyError as error:
+        raise errors.Failure(503, str(error), retry_after_s=5.0) from None
     if page is None:
-        raise failures.Failure(404, f"node {node} is not known")
+        raise errors.Failure(404, f"node {node} is not known")
     headers = {"Vary": "Accept-Encoding"}
-    if accepting.weight(request.headers.get("accept-encoding", ""), "gzip"):
+    if content_negotiation.weight(request.headers.get("accept-encoding", ""), "gzip"):
         headers["Content-Encoding"] = "gzip"
     else:
         page = gzip.decompress(page)
@@ -140,7 +141,7 @@ class Target(msgspec.Struct, frozen=True):
 
 @get(
     "/v1/prometheus/targets",
-    responses=failures.responses(401, 403, 503),
+    responses=errors.responses(401, 403, 503),
     summary="What to scrape, in the format of Prometheus' http_sd",
 )
 async def targets(state: State, request: Request[Any, Any, Any]) -> list[Target]:

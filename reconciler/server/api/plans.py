@@ -13,25 +13,25 @@ from litestar import Request, Response, get
 from litestar.datastructures import State
 from litestar.params import Parameter
 
-from reconciler.operations.plan import plan_types as planviews
-from reconciler.operations.plan import plan_worker as storeplans
-from reconciler.operations.plan import snapshot_worker as snapshotting
-from reconciler.server import errors as failures
-from reconciler.server import services
-from reconciler.server.auth import authentication as access
-from reconciler.server.auth import authorization as permissions
-from reconciler.server.process import worker_processes as children
+from reconciler.operations.plan import plan_types, plan_worker, snapshot_worker
+from reconciler.server import errors, services
+from reconciler.server.auth import authentication, authorization
+from reconciler.server.process import worker_processes
 
 #: The longest that one may take.
 RUN_S_MAX = 120.0
 SNAPSHOT = "application/vnd.muster.snapshot"
-_DECODE_PLAN = msgspec.json.Decoder(planviews.Plan).decode
-_STATUS = {storeplans.NOT_FOUND: 404, storeplans.NOTHING_IN_FORCE: 409, storeplans.UNREADABLE: 503}
+_DECODE_PLAN = msgspec.json.Decoder(plan_types.Plan).decode
+_STATUS = {
+    plan_worker.NOT_FOUND: 404,
+    plan_worker.NOTHING_IN_FORCE: 409,
+    plan_worker.UNREADABLE: 503,
+}
 
 Revision = Annotated[str, Parameter(pattern=r"^[0-9a-f]{40}$", description="A commit's id.")]
 
 
-class Plans(children.Turns):
+class Plans(worker_processes.Turns):
     """Makes one plan or snapshot at a time for the server of one store."""
 
     def __init__(self, store_url: str) -> None:
@@ -41,7 +41,7 @@ class Plans(children.Turns):
 @get(
     "/v1/snapshot/records",
     media_type=SNAPSHOT,
-    responses=failures.responses(400, 401, 403, 429, 500, 503),
+    responses=errors.responses(400, 401, 403, 429, 500, 503),
     summary="All that the controller knows, whole and packed: what `muster plan --against` takes",
 )
 async def snapshot(state: State, request: Request[Any, Any, State]) -> Response[bytes]:
@@ -51,20 +51,20 @@ async def snapshot(state: State, request: Request[Any, Any, State]) -> Response[
     allows ``snapshot``.
     """
     service: services.Services = state.services
-    caller = access.identity_of(request)
-    why = await asyncio.to_thread(permissions.why_not_snapshot, service.reader, caller)
+    caller = authentication.identity_of(request)
+    why = await asyncio.to_thread(authorization.why_not_snapshot, service.reader, caller)
     if why:
-        raise failures.Failure(403, why)
+        raise errors.Failure(403, why)
     plans: Plans = state.plans
-    status, body = await plans.run(snapshotting.__name__)
+    status, body = await plans.run(snapshot_worker.__name__)
     if status:
-        raise failures.Failure(503, body.decode(errors="replace") or "no snapshot could be made")
+        raise errors.Failure(503, body.decode(errors="replace") or "no snapshot could be made")
     return Response(body, media_type=SNAPSHOT)
 
 
 @get(
     "/v1/plan",
-    responses=failures.responses(400, 401, 403, 404, 409, 429, 500, 501, 503),
+    responses=errors.responses(400, 401, 403, 404, 409, 429, 500, 501, 503),
     summary="What a revision would change, what that does to the cluster, and what comes of it",
 )
 async def plan(
@@ -75,7 +75,7 @@ async def plan(
         str | None,
         Parameter(pattern=r"^[0-9a-f]{40}$", description="Else what is in force."),
     ] = None,
-) -> planviews.Plan:
+) -> plan_types.Plan:
     """Nothing is changed. The revision has to be in the repository that is in force.
 
     What jobs run, and with which settings, is told to who may have it of everybody's jobs:
@@ -83,22 +83,22 @@ async def plan(
     """
     service: services.Services = state.services
     if service.repository is None:
-        raise failures.Failure(501, "this controller reads no repository on its own machine")
+        raise errors.Failure(501, "this controller reads no repository on its own machine")
     folder, sub_path = service.repository
     plans: Plans = state.plans
     status, told = await plans.run(
-        storeplans.__name__,
+        plan_worker.__name__,
         *("--repository", str(folder), "--path", sub_path, "--head", revision),
         *(("--base", base) if base else ()),
     )
     if status in _STATUS:
-        raise failures.Failure(_STATUS[status], told.decode(errors="replace"))
+        raise errors.Failure(_STATUS[status], told.decode(errors="replace"))
     if status:
-        raise failures.Failure(500, "the plan failed; the server's log has it")
+        raise errors.Failure(500, "the plan failed; the server's log has it")
     found = _DECODE_PLAN(told)
-    caller = access.identity_of(request)
-    why = await asyncio.to_thread(permissions.why_not_snapshot, service.reader, caller)
-    return planviews.without_settings(found) if why else found
+    caller = authentication.identity_of(request)
+    why = await asyncio.to_thread(authorization.why_not_snapshot, service.reader, caller)
+    return plan_types.without_settings(found) if why else found
 
 
 HANDLERS = [snapshot, plan]

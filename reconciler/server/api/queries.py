@@ -9,22 +9,16 @@ from litestar import Request, get, post
 from litestar.datastructures import State
 from litestar.params import JSONBody, Parameter, QueryParameter
 
-from reconciler.model.protocol import loop_messages as link
-from reconciler.model.rules import redaction as quoting
+from reconciler.model.protocol import loop_messages
+from reconciler.model.rules import redaction
 from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import JobState
-from reconciler.model.values import suggestions as nearest
-from reconciler.model.values import times
-from reconciler.operations.views import job_views as views
-from reconciler.operations.views import quota_views as quotaviews
-from reconciler.operations.views import view_types as viewtypes
-from reconciler.server import errors as failures
-from reconciler.server import services
-from reconciler.server.api import envelopes as lists
-from reconciler.server.auth import authentication as access
-from reconciler.server.auth import authorization as permissions
-from reconciler.server.auth import tokens
+from reconciler.model.values import suggestions, times
+from reconciler.operations.views import job_views, quota_views, view_types
+from reconciler.server import errors, services
+from reconciler.server.api import envelopes
+from reconciler.server.auth import authentication, authorization, tokens
 from reconciler.server.loop_link import LinkDownError
 from reconciler.store.store_reader import cursor, parse_cursor
 
@@ -39,23 +33,23 @@ NAME = r"^[A-Za-z0-9._-]{1,253}$"
 Name = Annotated[str, Parameter(pattern=NAME)]
 Filter = Annotated[str | None, Parameter(max_length=253, pattern=r"^[^\x00]*$")]
 
-_NOT_FOUND = failures.responses(400, 401, 403, 404, 503)
-FAILS = failures.responses(400, 401, 403, 503)
+_NOT_FOUND = errors.responses(400, 401, 403, 404, 503)
+FAILS = errors.responses(400, 401, 403, 503)
 
 
 def show_jobs(
     service: services.Services, jobs: Sequence[records.JobRecord], attempts_max: int
-) -> list[viewtypes.JobView]:
+) -> list[view_types.JobView]:
     """Jobs with their reasons, places and attempts."""
     reader = service.reader
     reasons = reader.reasons([job.reason_key for job in jobs])
     attempts = reader.attempts_of(jobs, attempts_max)
     running = reader.tasks_running(jobs)
     places = reader.places([job.name for job in jobs if job.state is JobState.PENDING])
-    expected = views.stored_expected(reader.view(views.EXPECTED)) if places else {}
+    expected = job_views.stored_expected(reader.view(job_views.EXPECTED)) if places else {}
     undecided = undecided_jobs(service)
     return [
-        views.job_view(
+        job_views.job_view(
             job,
             attempts=attempts.get(job.key, ()),
             reasons=(*undecided.get(job.name, ()), *reasons.get(job.reason_key, ())),
@@ -69,8 +63,8 @@ def show_jobs(
 
 def undecided_jobs(service: services.Services) -> dict[str, tuple[Reason, ...]]:
     """What is told first of jobs that are known, and not decided as they are written."""
-    sync = views.stored_sync(service.reader.view(views.SYNC))
-    return {name: (reason,) for name, reason in views.undecided_jobs(sync).items()}
+    sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
+    return {name: (reason,) for name, reason in job_views.undecided_jobs(sync).items()}
 
 
 def job_or_404(service: services.Services, name: str, run: int | None) -> records.JobRecord:
@@ -78,37 +72,37 @@ def job_or_404(service: services.Services, name: str, run: int | None) -> record
     found = service.reader.job(name, run)
     if found is None:
         if run is not None and service.reader.job(name) is not None:
-            raise failures.Failure(404, f"run {run} of job {name} is not known")
+            raise errors.Failure(404, f"run {run} of job {name} is not known")
         # those that begin alike come first; a slip may be in the second letter too
         alike = {
             job.name: None
             for length in (2, 1)
             for job in service.reader.jobs(name_prefix=name[:length], limit=ALIKE_MAX)
         }
-        refused = views.stored_refused(service.reader.view(views.REFUSED))
-        hint = nearest.hint(name, [*alike, *(one for one in refused if one not in alike)])
-        raise failures.Failure(404, f"job {name} is not known{hint}")
+        refused = job_views.stored_refused(service.reader.view(job_views.REFUSED))
+        hint = suggestions.hint(name, [*alike, *(one for one in refused if one not in alike)])
+        raise errors.Failure(404, f"job {name} is not known{hint}")
     return found
 
 
-def show_refused(service: services.Services, prefix: str) -> list[viewtypes.JobView]:
+def show_refused(service: services.Services, prefix: str) -> list[view_types.JobView]:
     """Jobs that are written but so that they can't run, and never could."""
-    refused = views.stored_refused(service.reader.view(views.REFUSED))
+    refused = job_views.stored_refused(service.reader.view(job_views.REFUSED))
     names = sorted(name for name in refused if name.startswith(prefix))[:LIMIT_MAX]
     known = {name for name in names if service.reader.job(name) is not None}
-    at = views.stored_sync(service.reader.view(views.SYNC)).checked_at or 0.0
-    return [views.refused_view(name, refused[name], at) for name in names if name not in known]
+    at = job_views.stored_sync(service.reader.view(job_views.SYNC)).checked_at or 0.0
+    return [job_views.refused_view(name, refused[name], at) for name in names if name not in known]
 
 
 def is_structure_refused(service: services.Services) -> bool:
     """Whether an older structure is in force than the one in git, because that has errors."""
-    sync = views.stored_sync(service.reader.view(views.SYNC))
+    sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
     return sync.sync == "OutOfSync" and sync.structure_revision != sync.attempted_revision
 
 
 def refused_or_none(
     service: services.Services, name: str, run: int | None = None
-) -> viewtypes.JobView | None:
+) -> view_types.JobView | None:
     """A job that is written and never could run, where that is what is known of it."""
     if run is not None or service.reader.job(name) is not None:
         return None
@@ -121,7 +115,7 @@ def parse_labels(labels: list[str] | None) -> dict[str, str]:
     for label in labels or []:
         key, equals, value = label.partition("=")
         if not equals or not key or "\n" in label or "\0" in label:
-            raise failures.Failure(400, f"label: found {label!r}, expected KEY=VALUE")
+            raise errors.Failure(400, f"label: found {label!r}, expected KEY=VALUE")
         parsed[key] = value
     return parsed
 
@@ -142,14 +136,14 @@ def jobs(
     ] = None,
     limit: Limit = 200,
     after: Filter = None,
-) -> lists.Jobs:
+) -> envelopes.Jobs:
     """The newest run of each job."""
     service: services.Services = state.services
     if after is not None:
         try:
             parse_cursor(after)
         except ValueError as error:
-            raise failures.Failure(400, f"after: {error}") from None
+            raise errors.Failure(400, f"after: {error}") from None
     found = service.reader.jobs(
         states=[one.value for one in job_state or []],
         queue=queue,
@@ -159,13 +153,13 @@ def jobs(
         limit=limit,
         after=after,
     )
-    shown = show_jobs(service, found, views.ATTEMPTS_IN_LIST)
+    shown = show_jobs(service, found, job_views.ATTEMPTS_IN_LIST)
     if not (after or job_state or queue or owner or label):
         shown = show_refused(service, prefix or "") + shown
-    return lists.Jobs(
+    return envelopes.Jobs(
         items=shown,
         next=cursor(found[-1]) if len(found) == limit else None,
-        **lists.head(service),
+        **envelopes.head(service),
     )
 
 
@@ -177,13 +171,13 @@ def job(
     element: Annotated[
         int | None, Parameter(ge=0, le=2**31, description="Only attempts at this element.")
     ] = None,
-    attempts: Annotated[int, Parameter(ge=0, le=LIMIT_MAX)] = views.ATTEMPTS_IN_JOB,
-) -> lists.Job:
+    attempts: Annotated[int, Parameter(ge=0, le=LIMIT_MAX)] = job_views.ATTEMPTS_IN_JOB,
+) -> envelopes.Job:
     """One run of a job, the newest unless ``run`` is given."""
     service: services.Services = state.services
     refused = refused_or_none(service, name, run)
     if refused is not None:
-        return lists.Job(job=refused, **lists.head(service))
+        return envelopes.Job(job=refused, **envelopes.head(service))
     found = job_or_404(service, name, run)
     reasons = service.reader.reasons([found.reason_key])
     undecided = undecided_jobs(service).get(name, ())
@@ -200,57 +194,57 @@ def job(
         for one in tries
         if (use := service.sessions.task_use(one.node, one.id)) is not None
     }
-    shown = views.job_view(
+    shown = job_views.job_view(
         found,
         attempts=tries,
         metrics=written,
         uses=used,
         reasons=(*undecided, *reasons.get(found.reason_key, ())),
         place=service.reader.places([name]).get(name),
-        expected=views.stored_expected(service.reader.view(views.EXPECTED)).get(name),
+        expected=job_views.stored_expected(service.reader.view(job_views.EXPECTED)).get(name),
         running=service.reader.tasks_running([found]).get(found.key, 0),
     )
-    return lists.Job(job=shown, **lists.head(service))
+    return envelopes.Job(job=shown, **envelopes.head(service))
 
 
-def show_nodes(service: services.Services) -> list[viewtypes.NodeView]:
+def show_nodes(service: services.Services) -> list[view_types.NodeView]:
     """All nodes with what runs there."""
     by_node: dict[str, list[records.AttemptRecord]] = {}
     for attempt in service.reader.attempts_alive():
         by_node.setdefault(attempt.node, []).append(attempt)
     return [
-        views.node_view(node, by_node.get(node.name, ()), service.sessions.gpu_usage(node.name))
+        job_views.node_view(node, by_node.get(node.name, ()), service.sessions.gpu_usage(node.name))
         for node in service.reader.nodes()
     ]
 
 
-def show_queues(service: services.Services) -> list[viewtypes.QueueView]:
+def show_queues(service: services.Services) -> list[view_types.QueueView]:
     """All queues, parents first."""
-    usages = views.stored_queues(service.reader.view(views.QUEUES))
-    suspended = dict(views.stored_sync(service.reader.view(views.SYNC)).suspended)
+    usages = job_views.stored_queues(service.reader.view(job_views.QUEUES))
+    suspended = dict(job_views.stored_sync(service.reader.view(job_views.SYNC)).suspended)
     for one in service.reader.overrides():
         if one.verb == "suspend":
             suspended.setdefault(records.suspended_label(one.subject), one.made_at)
-    structure = views.stored_structure(service.reader.view(views.STRUCTURE))
+    structure = job_views.stored_structure(service.reader.view(job_views.STRUCTURE))
     said = structure.queues if structure is not None else {}
-    return [views.queue_view(usage, suspended, said.get(usage.name)) for usage in usages]
+    return [job_views.queue_view(usage, suspended, said.get(usage.name)) for usage in usages]
 
 
-def show_pools(service: services.Services) -> list[viewtypes.PoolView]:
+def show_pools(service: services.Services) -> list[view_types.PoolView]:
     """All pools."""
-    declared = views.stored_pools(service.reader.view(views.POOLS))
+    declared = job_views.stored_pools(service.reader.view(job_views.POOLS))
     known = {node.name: node for node in service.reader.nodes()}
     instances = service.reader.provisions()
-    return [views.pool_view(pool, known, instances.get(pool.name)) for pool in declared]
+    return [job_views.pool_view(pool, known, instances.get(pool.name)) for pool in declared]
 
 
-def show_sync(service: services.Services, caller: tokens.Identity) -> viewtypes.SyncView:
+def show_sync(service: services.Services, caller: tokens.Identity) -> view_types.SyncView:
     """How the repository stands; what jobs run only to who may have that of everybody's."""
     published = service.link.published
-    sync = views.stored_sync(service.reader.view(views.SYNC))
-    if permissions.why_not_snapshot(service.reader, caller):
-        sync = msgspec.structs.replace(sync, problems=tuple(map(quoting.unquoted, sync.problems)))
-    return views.sync_view(
+    sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
+    if authorization.why_not_snapshot(service.reader, caller):
+        sync = msgspec.structs.replace(sync, problems=tuple(map(redaction.unquoted, sync.problems)))
+    return job_views.sync_view(
         sync,
         service.folder,
         service.branch,
@@ -259,36 +253,36 @@ def show_sync(service: services.Services, caller: tokens.Identity) -> viewtypes.
 
 
 @get("/v1/nodes", sync_to_thread=True, responses=FAILS, summary="Nodes")
-def nodes(state: State) -> lists.Nodes:
+def nodes(state: State) -> envelopes.Nodes:
     """All nodes by name."""
     service: services.Services = state.services
-    return lists.Nodes(items=show_nodes(service), **lists.head(service))
+    return envelopes.Nodes(items=show_nodes(service), **envelopes.head(service))
 
 
 @get("/v1/queues", sync_to_thread=True, responses=FAILS, summary="Queues")
-def queues(state: State) -> lists.Queues:
+def queues(state: State) -> envelopes.Queues:
     """All queues as of the last cycle."""
     service: services.Services = state.services
-    return lists.Queues(items=show_queues(service), **lists.head(service))
+    return envelopes.Queues(items=show_queues(service), **envelopes.head(service))
 
 
 @get("/v1/quotas", sync_to_thread=True, responses=FAILS, summary="Quotas")
-def quotas(state: State) -> lists.Quotas:
+def quotas(state: State) -> envelopes.Quotas:
     """All quotas, and what counts for each as of the last cycle."""
     service: services.Services = state.services
-    structure = views.stored_structure(service.reader.view(views.STRUCTURE))
-    head, items = lists.head(service), []
+    structure = job_views.stored_structure(service.reader.view(job_views.STRUCTURE))
+    head, items = envelopes.head(service), []
     if structure is not None and structure.quotas:
         as_of = times.parse_time(head["as_of"])
-        items = quotaviews.quota_views(structure, service.reader.holders(), as_of)
-    return lists.Quotas(items=items, **head)
+        items = quota_views.quota_views(structure, service.reader.holders(), as_of)
+    return envelopes.Quotas(items=items, **head)
 
 
 @get("/v1/pools", sync_to_thread=True, responses=FAILS, summary="Node pools")
-def pools(state: State) -> lists.Pools:
+def pools(state: State) -> envelopes.Pools:
     """All pools of the structure in force."""
     service: services.Services = state.services
-    return lists.Pools(items=show_pools(service), **lists.head(service))
+    return envelopes.Pools(items=show_pools(service), **envelopes.head(service))
 
 
 @get("/v1/drift", sync_to_thread=True, responses=FAILS, summary="What is other than git says")
@@ -298,43 +292,45 @@ def drift(
     node: Filter = None,
     pool: Filter = None,
     everything: Annotated[bool, QueryParameter(name="all")] = False,  # noqa: FBT002
-) -> lists.Drifts:
+) -> envelopes.Drifts:
     """All differences as of the last cycle; ``all``: those that a policy ignores, too."""
     service: services.Services = state.services
     found = [
-        views.drift_view(one)
+        job_views.drift_view(one)
         for one in service.reader.drift()
         if (everything or one.action != "ignore")
         and kind in (None, one.kind)
         and node in (None, one.node)
         and pool in (None, one.pool)
     ]
-    return lists.Drifts(items=found, **lists.head(service))
+    return envelopes.Drifts(items=found, **envelopes.head(service))
 
 
 @get("/v1/sync", sync_to_thread=True, responses=FAILS, summary="How the repository stands")
-def git_sync(state: State, request: Request[Any, Any, State]) -> lists.Sync:
+def git_sync(state: State, request: Request[Any, Any, State]) -> envelopes.Sync:
     """Revisions attempted and in force, and what is wrong with what is written.
 
     What was found where jobs say what they run is told to who may have it of everybody's jobs:
     with roles in ``Access`` it takes one that allows ``snapshot``.
     """
     service: services.Services = state.services
-    return lists.Sync(sync=show_sync(service, access.identity_of(request)), **lists.head(service))
+    return envelopes.Sync(
+        sync=show_sync(service, authentication.identity_of(request)), **envelopes.head(service)
+    )
 
 
 @get("/v1/snapshot", sync_to_thread=True, responses=FAILS, summary="All at once")
-def snapshot(state: State, request: Request[Any, Any, State]) -> lists.Snapshot:
+def snapshot(state: State, request: Request[Any, Any, State]) -> envelopes.Snapshot:
     """Everything that is shown elsewhere; of jobs those submitted last."""
     service: services.Services = state.services
-    return lists.Snapshot(
-        jobs=show_jobs(service, service.reader.jobs(limit=LIMIT_MAX), views.ATTEMPTS_IN_LIST),
+    return envelopes.Snapshot(
+        jobs=show_jobs(service, service.reader.jobs(limit=LIMIT_MAX), job_views.ATTEMPTS_IN_LIST),
         nodes=show_nodes(service),
         queues=show_queues(service),
         pools=show_pools(service),
-        drift=[views.drift_view(one) for one in service.reader.drift()],
-        sync=show_sync(service, access.identity_of(request)),
-        **lists.head(service),
+        drift=[job_views.drift_view(one) for one in service.reader.drift()],
+        sync=show_sync(service, authentication.identity_of(request)),
+        **envelopes.head(service),
     )
 
 
@@ -347,7 +343,7 @@ async def events(
     node: Filter = None,
     limit: Limit = 200,
     wait_s: Annotated[float, Parameter(ge=0, le=FOLLOW_S_MAX)] = 0.0,
-) -> lists.Events:
+) -> envelopes.Events:
     """The newest events, or those behind ``after``, for which it waits up to ``wait_s``."""
     service: services.Services = state.services
     loop = asyncio.get_running_loop()
@@ -364,8 +360,8 @@ async def events(
     last = found[-1].sequence if found else after
     if last is None:
         last = await asyncio.to_thread(service.reader.last_event)
-    return lists.Events(
-        items=[views.told_event(one) for one in found], next=last, **lists.head(service)
+    return envelopes.Events(
+        items=[job_views.told_event(one) for one in found], next=last, **envelopes.head(service)
     )
 
 
@@ -377,9 +373,9 @@ class Hooked(msgspec.Struct, frozen=True):
 
 @post(
     "/v1/hooks/git",
-    opt={access.OPTION: None},
+    opt={authentication.OPTION: None},
     status_code=202,
-    responses=failures.responses(503),
+    responses=errors.responses(503),
     summary="The repository may have changed (the body is not read)",
 )
 async def git_hook(state: State) -> Hooked:
@@ -388,7 +384,7 @@ async def git_hook(state: State) -> Hooked:
     try:
         return Hooked(told=service.hint())
     except LinkDownError as error:
-        raise failures.Failure(503, str(error), retry_after_s=1.0) from None
+        raise errors.Failure(503, str(error), retry_after_s=1.0) from None
 
 
 class AdoptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -403,8 +399,8 @@ def require_written(names: Sequence[str], written: Sequence[str]) -> None:
     would count as done, and nothing takes that back."""
     unknown = [name for name in names if name not in set(written)]
     if unknown:
-        hints = nearest.hint(unknown[0], written)
-        raise failures.Failure(
+        hints = suggestions.hint(unknown[0], written)
+        raise errors.Failure(
             400,
             f"nothing was adopted: found the names {', '.join(unknown)}, expected those of jobs "
             f"that wait for it (`muster jobs` lists them){hints}",
@@ -413,9 +409,9 @@ def require_written(names: Sequence[str], written: Sequence[str]) -> None:
 
 @post(
     "/v1/adopt",
-    opt={access.OPTION: frozenset()},
+    opt={authentication.OPTION: frozenset()},
     status_code=202,
-    responses=failures.responses(400, 401, 403, 409, 415, 503),
+    responses=errors.responses(400, 401, 403, 409, 415, 503),
     summary="After the store was lost: which jobs are new; the others count as done",
 )
 async def adopt(data: JSONBody[AdoptRequest], state: State) -> Hooked:
@@ -423,14 +419,14 @@ async def adopt(data: JSONBody[AdoptRequest], state: State) -> Hooked:
     service: services.Services = state.services
     published = service.link.published
     if published is None or not published.adopting:
-        raise failures.Failure(409, "nothing waits to be adopted: the store knows its jobs")
+        raise errors.Failure(409, "nothing waits to be adopted: the store knows its jobs")
     if data.names:
-        stored = await asyncio.to_thread(service.reader.view, views.REFUSED)
-        require_written(data.names, list(views.stored_refused(stored)))
+        stored = await asyncio.to_thread(service.reader.view, job_views.REFUSED)
+        require_written(data.names, list(job_views.stored_refused(stored)))
     try:
-        service.link.adopt(link.Adopt(tuple(data.names), data.everything))
+        service.link.adopt(loop_messages.Adopt(tuple(data.names), data.everything))
     except LinkDownError as error:
-        raise failures.Failure(503, str(error), retry_after_s=1.0) from None
+        raise errors.Failure(503, str(error), retry_after_s=1.0) from None
     return Hooked(told=True)
 
 

@@ -8,16 +8,15 @@ from litestar import get
 from litestar.datastructures import State
 from litestar.params import FromPath, Parameter, QueryParameter
 
-from reconciler.model.protocol import decoders as decoding
+from reconciler.model.protocol import decoders
 from reconciler.model.values import times
-from reconciler.operations.reports import usage_reports as reports
-from reconciler.server import errors as failures
-from reconciler.server import services
-from reconciler.server.api import envelopes as lists
+from reconciler.operations.reports import usage_reports
+from reconciler.server import errors, services
+from reconciler.server.api import envelopes
 
 #: What a report is over where nothing is said.
 SPAN_S = 30 * 86_400.0
-_convert_groups = decoding.converter(tuple[reports.By, ...])
+_convert_groups = decoders.converter(tuple[usage_reports.By, ...])
 
 
 def _time(name: str, text: str | None, otherwise: float) -> float:
@@ -26,26 +25,26 @@ def _time(name: str, text: str | None, otherwise: float) -> float:
     try:
         return times.parse_time(text)
     except ValueError as error:
-        raise failures.Failure(400, f"{name}: {error}") from None
+        raise errors.Failure(400, f"{name}: {error}") from None
 
 
-def _groups(text: str) -> tuple[reports.By, ...]:
+def _groups(text: str) -> tuple[usage_reports.By, ...]:
     """What stands between the commas, each once."""
     try:
         return _convert_groups(list(dict.fromkeys(text.split(","))))
     except msgspec.ValidationError:
-        known = ", ".join(get_args(reports.By))
-        raise failures.Failure(400, f"by: found {text!r}, expected some of {known}") from None
+        known = ", ".join(get_args(usage_reports.By))
+        raise errors.Failure(400, f"by: found {text!r}, expected some of {known}") from None
 
 
 @get(
     "/v1/report/{what:str}",
     sync_to_thread=True,
-    responses=failures.responses(400, 401, 403, 404, 503),
+    responses=errors.responses(400, 401, 403, 404, 503),
     summary="What was used, waited for, wasted and shared, over a span of time",
 )
 def report(
-    what: FromPath[reports.What],
+    what: FromPath[usage_reports.What],
     state: State,
     began: Annotated[
         str | None, QueryParameter(name="from", description="RFC 3339; 30 days ago if left out.")
@@ -56,17 +55,17 @@ def report(
     by: Annotated[
         str, Parameter(max_length=100, description="What to tell apart, by commas.")
     ] = "queue",
-) -> lists.Report:
+) -> envelopes.Report:
     """Whole hours (of waiting: days, in UTC) that begin within the span."""
     service: services.Services = state.services
     now = time.time()
     until = _time("to", ended, now)
-    asked = reports.Asked(_time("from", began, until - SPAN_S), until, _groups(by), now)
+    asked = usage_reports.Asked(_time("from", began, until - SPAN_S), until, _groups(by), now)
     try:
-        made = reports.make(what, service.reader, asked)
-    except reports.ReportError as error:
-        raise failures.Failure(400, str(error)) from None
-    return lists.Report(report=made, **lists.head(service))
+        made = usage_reports.make(what, service.reader, asked)
+    except usage_reports.ReportError as error:
+        raise errors.Failure(400, str(error)) from None
+    return envelopes.Report(report=made, **envelopes.head(service))
 
 
 HANDLERS = [report]

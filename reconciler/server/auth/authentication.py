@@ -10,7 +10,7 @@ from typing import Any
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
-from reconciler.server.auth import csrf as origins
+from reconciler.server.auth import csrf
 from reconciler.server.auth.tokens import Identity
 from reconciler.server.errors import Failure
 
@@ -56,7 +56,7 @@ class Gate:
         """Let a call through, or raise; runs before each handler and before its body is read."""
         headers = connection.headers
         if self._tokens is None:
-            origins.refuse_pages(headers.getall("origin", []), headers.getall("host", []))
+            csrf.refuse_pages(headers.getall("origin", []), headers.getall("host", []))
         roles = handler.opt.get(OPTION, USERS)
         if roles is None:
             return
@@ -69,8 +69,8 @@ class Gate:
         if identity.role == "node" and identity.name not in {ANY_NODE, node}:
             raise Failure(403, f"this token is for node {identity.name}, not for {node}")
         if connection.scope.get("method") == "POST":
-            types = handler.opt.get(origins.OPTION, origins.JSON)
-            origins.refuse_type(headers.get("content-type"), types)
+            types = handler.opt.get(csrf.OPTION, csrf.JSON)
+            csrf.refuse_type(headers.get("content-type"), types)
         connection.scope["state"]["identity"] = identity
 
 

@@ -10,15 +10,14 @@ from typing import Protocol
 import msgspec
 
 from reconciler.changes import requests
-from reconciler.desired.documents import object_changes as altered
+from reconciler.desired.documents import object_changes
 from reconciler.model import desired
-from reconciler.model.policy import access as rules
+from reconciler.model.policy import access
 from reconciler.model.state import records
 from reconciler.model.values import times
-from reconciler.operations.changes import remote_changes as submission
-from reconciler.operations.changes import suspension as suspending
-from reconciler.operations.views import job_views as views
-from reconciler.server import errors as failures
+from reconciler.operations.changes import remote_changes, suspension
+from reconciler.operations.views import job_views
+from reconciler.server import errors
 from reconciler.server.auth import tokens
 from reconciler.store import Reader
 
@@ -74,13 +73,13 @@ def are_signed(reader: Known) -> bool:
     Raises:
         StoreError: it can't be told.
     """
-    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
     return structure is not None and structure.settings.verification == "required"
 
 
 def uncommittable(
     reader: Known,
-    changes: Sequence[submission.SubmittedDocument],
+    changes: Sequence[remote_changes.SubmittedDocument],
     *,
     key: str | None,
     now: float,
@@ -99,7 +98,7 @@ def uncommittable(
     Raises:
         StoreError: it can't be told.
     """
-    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
     if structure is None or structure.settings.verification != "required":
         return {}
     yourself = "commit it yourself, signed, in a clone (--clone)"
@@ -128,7 +127,7 @@ _WITHOUT_GIT = {
 
 
 def elsewhere(
-    reader: Known, changes: Sequence[submission.SubmittedDocument], *, jobs_folder: str
+    reader: Known, changes: Sequence[remote_changes.SubmittedDocument], *, jobs_folder: str
 ) -> dict[int, str]:
     """Positions of the jobs whose newest run is written where no commit of the controller's counts.
 
@@ -137,7 +136,7 @@ def elsewhere(
     Raises:
         StoreError: it can't be told.
     """
-    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
     if structure is None or structure.settings.verification != "required":
         return {}
     found: dict[int, str] = {}
@@ -149,7 +148,7 @@ def elsewhere(
     return found
 
 
-def _wrong_key(known: rules.Access, key: str | None, now: float) -> str:
+def _wrong_key(known: access.Access, key: str | None, now: float) -> str:
     """Why nothing that the controller signs counts; empty where its key is somebody's."""
     if key is None:
         return "this controller has no --signing-key"
@@ -174,8 +173,8 @@ def _wrong_key(known: rules.Access, key: str | None, now: float) -> str:
 
 
 def confined(
-    reader: Known, changes: Sequence[submission.SubmittedDocument], *, jobs_folder: str
-) -> list[submission.SubmittedDocument]:
+    reader: Known, changes: Sequence[remote_changes.SubmittedDocument], *, jobs_folder: str
+) -> list[remote_changes.SubmittedDocument]:
     """The same changes, which touch nothing where the controller's key does not count.
 
     Where a document stands is known when it is changed: there may be another of its name.
@@ -183,7 +182,7 @@ def confined(
     Raises:
         StoreError: it can't be told.
     """
-    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
     if structure is None or structure.settings.verification != "required":
         return list(changes)
     return [msgspec.structs.replace(change, below=jobs_folder) for change in changes]
@@ -195,7 +194,7 @@ NOTHING_IN_FORCE = (
 )
 
 
-def canonical_names(verb: submission.Verb, names: list[str]) -> list[str]:
+def canonical_names(verb: remote_changes.Verb, names: list[str]) -> list[str]:
     """The names of a request, each in the one way to write it: as such all of it is gone by.
 
     What the right is asked for is then what is acted upon, and an override has one name.
@@ -206,16 +205,16 @@ def canonical_names(verb: submission.Verb, names: list[str]) -> list[str]:
     if verb not in {"suspend", "resume"}:
         return names
     try:
-        return [suspending.canonical(name) for name in names]
+        return [suspension.canonical(name) for name in names]
     except requests.ConflictError as error:
-        raise failures.Failure(400, f"names: {error}") from None
+        raise errors.Failure(400, f"names: {error}") from None
 
 
 def refusals(
     reader: Known,
     caller: tokens.Identity,
-    changes: Sequence[submission.SubmittedDocument],
-    written: Mapping[str, altered.Documents] | None = None,
+    changes: Sequence[remote_changes.SubmittedDocument],
+    written: Mapping[str, object_changes.Documents] | None = None,
 ) -> dict[int, str]:
     """Positions of the changes that the caller may not make, and the rule that says so.
 
@@ -231,8 +230,8 @@ def refusals(
     """
     if caller.role == ADMIN:
         return {}
-    structure = views.stored_structure(reader.view(views.STRUCTURE))
-    sync = views.stored_sync(reader.view(views.SYNC))
+    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
+    sync = job_views.stored_sync(reader.view(job_views.SYNC))
     if structure is None or sync.structure_revision is None:
         return dict.fromkeys(range(len(changes)), NOTHING_IN_FORCE)
     if not structure.access.roles:
@@ -247,7 +246,7 @@ def refusals(
 
 
 def early_refusals(
-    reader: Known, caller: tokens.Identity, changes: Sequence[submission.SubmittedDocument]
+    reader: Known, caller: tokens.Identity, changes: Sequence[remote_changes.SubmittedDocument]
 ) -> dict[int, str]:
     """As ``refusals``, of those changes that can be judged before git is asked.
 
@@ -269,16 +268,16 @@ def early_refusals(
 
 def _why_no_job(reader: Known, who: str) -> str:
     """Why there is no job that somebody may change; empty where there may be one."""
-    structure = views.stored_structure(reader.view(views.STRUCTURE))
-    sync = views.stored_sync(reader.view(views.SYNC))
+    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
+    sync = job_views.stored_sync(reader.view(job_views.SYNC))
     if structure is None or sync.structure_revision is None:
         return NOTHING_IN_FORCE
-    decision = rules.of_any_job(structure.access, who)
+    decision = access.of_any_job(structure.access, who)
     return "" if decision.allowed else decision.why
 
 
 def at_commit(
-    reader: Known, change: submission.SubmittedDocument, written: altered.Documents
+    reader: Known, change: remote_changes.SubmittedDocument, written: object_changes.Documents
 ) -> str:
     """Why a change may not be made, by what holds when it is committed; empty: it may.
 
@@ -302,10 +301,10 @@ def why_not_snapshot(reader: Reader, caller: tokens.Identity) -> str:
     """
     if caller.role == ADMIN:
         return ""
-    structure = views.stored_structure(reader.view(views.STRUCTURE))
+    structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
     if structure is None:
         return NOTHING_IN_FORCE
-    decision = rules.of_snapshot(structure.access, caller.name)
+    decision = access.of_snapshot(structure.access, caller.name)
     if decision.allowed:
         return ""
     return (
@@ -318,28 +317,28 @@ def _decision(
     reader: Known,
     structure: desired.Structure,
     who: str,
-    change: submission.SubmittedDocument,
-    written: altered.Documents,
-) -> rules.Decision:
+    change: remote_changes.SubmittedDocument,
+    written: object_changes.Documents,
+) -> access.Decision:
     """Whether somebody may make a change; of what nobody can tell whose it is: no."""
     known = structure.access
     if change.verb == "approve":
-        return rules.of_approval(known, who)
+        return access.of_approval(known, who)
     if change.verb in {"suspend", "resume"}:
         try:
-            kind, name = suspending.parse(change.name)  # by which it is also acted upon
+            kind, name = suspension.parse(change.name)  # by which it is also acted upon
         except requests.ConflictError as error:
-            return rules.Decision(allowed=False, why=str(error))
+            return access.Decision(allowed=False, why=str(error))
         label = f"{kind}/{name}" if name else structure.settings.label
-        return rules.of_object(known, who, "change", label)
+        return access.of_object(known, who, "change", label)
     if change.verb in {"drain", "undrain"}:
         pool = structure.pool_of_node().get(change.name)
         if pool is None:
             return _of_node_without_pool(reader, known, who, change.name)
-        return rules.of_object(known, who, "drain", f"NodePool/{pool}")
+        return access.of_object(known, who, "drain", f"NodePool/{pool}")
     holders = [(change.queue, change.owner)]
     if change.verb != "submit":
-        holders = altered.jobs_of(written)
+        holders = object_changes.jobs_of(written)
         record = reader.job(change.name) if len(holders) < max(len(written), 1) else None
         if record is not None:  # what can't be read where it is written is still somebody's
             holders.append((record.spec.queue, record.spec.owner))
@@ -348,25 +347,25 @@ def _decision(
             f"no run of job {change.name} is known here, and no document of it can be read, so it "
             "can't be told who may change it: mend the document, or change it by a commit"
         )
-        return rules.Decision(allowed=False, why=told)
+        return access.Decision(allowed=False, why=told)
     queues, owners = zip(*holders, strict=True)
     parents = {name: queue.parent for name, queue in structure.queues.items()}
-    return rules.of_job(known, who, queues, owners, parents)
+    return access.of_job(known, who, queues, owners, parents)
 
 
 def _of_node_without_pool(
-    reader: Known, known: rules.Access, who: str, node: str
-) -> rules.Decision:
+    reader: Known, known: access.Access, who: str, node: str
+) -> access.Decision:
     """Whether somebody may drain a node that no pool in force declares.
 
     Its pool has left, or is held or refused in git: whose node it is nobody can tell, and so the
     right to all pools is asked.
     """
-    decision = rules.of_kind(known, who, "drain", "NodePool")
+    decision = access.of_kind(known, who, "drain", "NodePool")
     if decision.allowed:
         return decision
     which = "no node of that name is known" if reader.node(node) is None else "its node is known"
-    return rules.Decision(
+    return access.Decision(
         allowed=False,
         why=f"no pool in force declares it ({which}), so the right to all pools is asked: "
         f"{decision.why}",

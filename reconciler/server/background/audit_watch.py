@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from reconciler import metrics
-from reconciler.operations.audit import audit_log as auditlog
+from reconciler.operations.audit import audit_log
 from reconciler.server import services
 
 _LOG = logging.getLogger("muster.audit")
@@ -102,7 +102,7 @@ class Watch:
             OSError: it can't be read.
             StoppedError: the server stops.
         """
-        log = auditlog.Log(self._service.audit_path)
+        log = audit_log.Log(self._service.audit_path)
         pace, mark = _Pace(self._service, self._sleep), self._seen.lines
         found = await asyncio.to_thread(log.verify, pause=pace, mark=mark)
         # files may have been put aside and dropped while it went slowly: that is no tampering
@@ -117,7 +117,7 @@ class Watch:
         self._service.answers.audit = metrics.AuditLook(intact=not wrong, at=self._clock())
         return wrong
 
-    def _wrong_with(self, found: auditlog.Verdict) -> str:
+    def _wrong_with(self, found: audit_log.Verdict) -> str:
         """What is wrong with a whole chain by what was seen of it before; empty: nothing."""
         seen = self._seen
         if found.lines < seen.lines:

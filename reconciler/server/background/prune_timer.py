@@ -14,17 +14,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from reconciler.core import recurrence as occurrences
+from reconciler.core import recurrence
 from reconciler.model import desired
 from reconciler.model.values import times
-from reconciler.operations import job_pruning as pruning
-from reconciler.operations.changes import remote_changes as submission
-from reconciler.operations.views import job_views as views
+from reconciler.operations import job_pruning
+from reconciler.operations.changes import remote_changes
+from reconciler.operations.views import job_views
 from reconciler.server import services
-from reconciler.server.auth import authorization as permissions
-from reconciler.server.auth import tokens
-from reconciler.store import StoreError, store_reader
-from reconciler.store import periodic as chores
+from reconciler.server.auth import authorization, tokens
+from reconciler.store import StoreError, periodic, store_reader
 
 _LOG = logging.getLogger("muster.housekeeping")
 
@@ -77,25 +75,25 @@ class Housekeeping:
         submitter = self._service.submitter
         if submitter is None or now < self._not_before:
             return None
-        body = await asyncio.to_thread(self._service.reader.view, views.STRUCTURE)
-        structure = views.stored_structure(body)
+        body = await asyncio.to_thread(self._service.reader.view, job_views.STRUCTURE)
+        structure = job_views.stored_structure(body)
         said = structure.settings.retain_files if structure is not None else None
         if said is None:
             # from the moment on at which it is asked for, not for what was missed before
-            if await asyncio.to_thread(chores.last, self._service.reader, CHORE) is not None:
-                await asyncio.to_thread(chores.forget, self._service.reader, CHORE)
+            if await asyncio.to_thread(periodic.last, self._service.reader, CHORE) is not None:
+                await asyncio.to_thread(periodic.forget, self._service.reader, CHORE)
             return None
         return await self._once(submitter, said, now)
 
     async def _once(
-        self, submitter: submission.Submitter, said: desired.FileRetention, now: float
+        self, submitter: remote_changes.Submitter, said: desired.FileRetention, now: float
     ) -> Done | None:
         """Do it if it is due and no other controller does; what fails is left as not done."""
         reader = self._service.reader
-        last = await asyncio.to_thread(chores.last, reader, CHORE)
-        if last is not None and occurrences.newest_start(said.schedule, last, now) is None:
+        last = await asyncio.to_thread(periodic.last, reader, CHORE)
+        if last is not None and recurrence.newest_start(said.schedule, last, now) is None:
             return None
-        mine = await asyncio.to_thread(chores.move, reader, CHORE, last, now)
+        mine = await asyncio.to_thread(periodic.move, reader, CHORE, last, now)
         if last is None or not mine:
             return None
         done = None
@@ -104,11 +102,11 @@ class Housekeeping:
         finally:
             if done is None:
                 self._not_before = now + AGAIN_S
-                chores.move(reader, CHORE, now, last)
+                periodic.move(reader, CHORE, now, last)
         return done
 
     async def _prune(
-        self, submitter: submission.Submitter, said: desired.FileRetention, now: float
+        self, submitter: remote_changes.Submitter, said: desired.FileRetention, now: float
     ) -> Done | None:
         """Have the files leave; None: git could not be reached, and it is to be tried again."""
         changes, refused = await asyncio.to_thread(self._chosen, said, now)
@@ -118,9 +116,9 @@ class Housekeeping:
                 "files of %d jobs stay, since %s may not change them; %s: %s",
                 *(len(refused), said.identity, name, why),
             )
-        results: list[submission.Result] = []
-        for begin in range(0, len(changes), pruning.COMMIT_MAX):
-            part = changes[begin : begin + pruning.COMMIT_MAX]
+        results: list[remote_changes.Result] = []
+        for begin in range(0, len(changes), job_pruning.COMMIT_MAX):
+            part = changes[begin : begin + job_pruning.COMMIT_MAX]
             results += await submitter.submit(part)
         failed = [one for one in results if one.status >= 400]
         left = tuple(one.name for one in results if one.status < 400 and one.commit is not None)
@@ -139,28 +137,29 @@ class Housekeeping:
 
     def _chosen(
         self, said: desired.FileRetention, now: float
-    ) -> tuple[list[submission.SubmittedDocument], dict[str, str]]:
+    ) -> tuple[list[remote_changes.SubmittedDocument], dict[str, str]]:
         """The changes to ask for, and jobs that they may not be asked for, with the rule."""
         reader = self._service.reader
-        seen: list[pruning.Seen] = []
+        seen: list[job_pruning.Seen] = []
         after: str | None = None
         while True:
             page = reader.jobs(limit=_PAGE, after=after)
-            seen += map(pruning.of_record, page)
+            seen += map(job_pruning.of_record, page)
             if len(page) < _PAGE:
                 break
             after = store_reader.cursor(page[-1])
-        names = pruning.choose(seen, now - said.after_s).names[:FILES_MAX]
+        names = job_pruning.choose(seen, now - said.after_s).names[:FILES_MAX]
         why = f"ended before {times.format_time(now - said.after_s)[:10]}"
         changes = [
-            submission.SubmittedDocument("prune", said.identity, name, reason=why) for name in names
+            remote_changes.SubmittedDocument("prune", said.identity, name, reason=why)
+            for name in names
         ]
         caller = tokens.Identity(said.identity, "user")
         folder = self._service.jobs_folder
-        refused = permissions.elsewhere(reader, changes, jobs_folder=folder)
-        refused |= permissions.uncommittable(
+        refused = authorization.elsewhere(reader, changes, jobs_folder=folder)
+        refused |= authorization.uncommittable(
             reader, changes, key=self._service.signing_key, now=now
-        ) | permissions.refusals(reader, caller, changes)
+        ) | authorization.refusals(reader, caller, changes)
         wanted = [one for position, one in enumerate(changes) if position not in refused]
-        wanted = permissions.confined(reader, wanted, jobs_folder=folder)
+        wanted = authorization.confined(reader, wanted, jobs_folder=folder)
         return wanted, {changes[position].name: told for position, told in refused.items()}

@@ -11,15 +11,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.desired.checks import submission_checks as submitted
+from reconciler.desired.checks import submission_checks
 from reconciler.model import desired
-from reconciler.operations.changes import held_changes as withheld
-from reconciler.operations.changes import remote_changes as submission
-from reconciler.operations.views import job_views as views
+from reconciler.operations.changes import held_changes, remote_changes
+from reconciler.operations.views import job_views
 from reconciler.server import services
-from reconciler.server.auth import authorization as permissions
-from reconciler.server.auth import tokens
-from reconciler.server.process import batching as gathering
+from reconciler.server.auth import authorization, tokens
+from reconciler.server.process import batching
 
 #: A larger text is weighed by itself: nobody waits for what somebody else's takes.
 SHARED_BYTES_MAX = 32 * 2**10
@@ -51,7 +49,7 @@ class Asked(NamedTuple):
     """
 
     caller: tokens.Identity
-    changes: Sequence[submission.SubmittedDocument] = ()
+    changes: Sequence[remote_changes.SubmittedDocument] = ()
     text: str = ""
     owner: str = ""
     dry_run: bool = False
@@ -64,9 +62,9 @@ class Weighed(NamedTuple):
         wanted: the others, confined to where a commit of the controller's counts.
     """
 
-    changes: Sequence[submission.SubmittedDocument]
+    changes: Sequence[remote_changes.SubmittedDocument]
     refused: dict[int, str]
-    wanted: list[submission.SubmittedDocument]
+    wanted: list[remote_changes.SubmittedDocument]
 
 
 class Weighing:
@@ -74,10 +72,10 @@ class Weighing:
 
     def __init__(self, service: services.Services) -> None:
         self._service = service
-        self._judge: tuple[desired.Structure, submitted.Judge] | None = None
-        self._before = gathering.Gathered(self._weigh)
-        self._large = gathering.Gathered(self._weigh)
-        self._after = gathering.Gathered(self._told)
+        self._judge: tuple[desired.Structure, submission_checks.Judge] | None = None
+        self._before = batching.Gathered(self._weigh)
+        self._large = batching.Gathered(self._weigh)
+        self._after = batching.Gathered(self._told)
 
     async def weigh(self, asked: Asked) -> Weighed:
         """What is to be said before git is asked.
@@ -90,7 +88,7 @@ class Weighing:
         is_large = len(asked.text) > SHARED_BYTES_MAX or len(asked.changes) > SHARED_CHANGES_MAX
         return await (self._large if is_large else self._before).ask(asked)
 
-    async def told(self, verb: submission.Verb) -> str:
+    async def told(self, verb: remote_changes.Verb) -> str:
         """What is said of what was just committed where it does not apply by itself; else empty.
 
         Raises:
@@ -100,46 +98,48 @@ class Weighing:
         return await self._after.ask(verb)
 
     def _weigh(self, asked: Sequence[Asked]) -> list[Weighed | Exception]:
-        known = permissions.Once(self._service.reader)
+        known = authorization.Once(self._service.reader)
         return [self._weighed(one, known) for one in asked]
 
-    def _weighed(self, asked: Asked, known: permissions.Once) -> Weighed | Exception:
+    def _weighed(self, asked: Asked, known: authorization.Once) -> Weighed | Exception:
         try:
             changes = asked.changes or self._read(asked, known)
             service = self._service
-            refused = permissions.uncommittable(
+            refused = authorization.uncommittable(
                 known,
                 changes,
                 key=service.signing_key,
                 now=time.time(),
-            ) | permissions.early_refusals(known, asked.caller, changes)
-            above = asked.caller.role == permissions.ADMIN
+            ) | authorization.early_refusals(known, asked.caller, changes)
+            above = asked.caller.role == authorization.ADMIN
             left = [
                 msgspec.structs.replace(one, above=above)
                 for position, one in enumerate(changes)
                 if position not in refused
             ]
-            wanted = permissions.confined(known, left, jobs_folder=service.jobs_folder)
+            wanted = authorization.confined(known, left, jobs_folder=service.jobs_folder)
         except Exception as error:  # it is one person's, and costs the others nothing
             return error
         return Weighed(changes, refused, wanted)
 
-    def _read(self, asked: Asked, known: permissions.Once) -> list[submission.SubmittedDocument]:
+    def _read(
+        self, asked: Asked, known: authorization.Once
+    ) -> list[remote_changes.SubmittedDocument]:
         """The jobs of a text, judged by the structure in force where there is one."""
-        structure = views.stored_structure(known.view(views.STRUCTURE))
+        structure = job_views.stored_structure(known.view(job_views.STRUCTURE))
         judge = None
         if structure is not None and structure.queues:
             if self._judge is None or self._judge[0] is not structure:
-                self._judge = structure, submitted.Judge(structure)
+                self._judge = structure, submission_checks.Judge(structure)
             judge = self._judge[1]
-        found = submission.read(
+        found = remote_changes.read(
             asked.text,
             asked.caller.name,
             judge,
             time.time(),
             owner=asked.owner,
             known=self._service.reader.newest_states,
-            basis=_basis(views.stored_sync(known.view(views.SYNC))),
+            basis=_basis(job_views.stored_sync(known.view(job_views.SYNC))),
         )
         return (
             [msgspec.structs.replace(one, dry_run=True) for one in found]
@@ -147,12 +147,12 @@ class Weighing:
             else found
         )
 
-    def _told(self, verbs: Sequence[submission.Verb]) -> list[str]:
-        sync = views.stored_sync(self._service.reader.view(views.SYNC))
+    def _told(self, verbs: Sequence[remote_changes.Verb]) -> list[str]:
+        sync = job_views.stored_sync(self._service.reader.view(job_views.SYNC))
         told = msgspec.to_builtins(
-            views.sync_view(sync, self._service.folder, self._service.branch)
+            job_views.sync_view(sync, self._service.folder, self._service.branch)
         )
-        if withheld.revision(told) or withheld.emptied(told):
+        if held_changes.revision(told) or held_changes.emptied(told):
             return [HELD] * len(verbs)
         structural = ""
         if sync.sync == "OutOfSync" and sync.structure_revision != sync.attempted_revision:

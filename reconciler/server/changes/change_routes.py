@@ -7,15 +7,12 @@ from litestar import Request, post
 from litestar.datastructures import State
 from litestar.params import JSONBody
 
-from reconciler.operations.changes import remote_changes as submission
-from reconciler.operations.views import job_views as views
-from reconciler.server import errors as failures
-from reconciler.server import services
-from reconciler.server.api import envelopes as lists
-from reconciler.server.auth import authentication as access
-from reconciler.server.auth import authorization as permissions
-from reconciler.server.auth import csrf as origins
-from reconciler.server.changes import change_review as weighing
+from reconciler.operations.changes import remote_changes
+from reconciler.operations.views import job_views
+from reconciler.server import errors, services
+from reconciler.server.api import envelopes
+from reconciler.server.auth import authentication, authorization, csrf
+from reconciler.server.changes import change_review
 
 #: The most subjects of one change.
 SUBJECTS_MAX = 5000
@@ -35,7 +32,7 @@ class ResultView(msgspec.Struct, frozen=True):
     warnings: list[str] = msgspec.field(default_factory=list)
 
 
-class Results(lists.Envelope, frozen=True, kw_only=True):
+class Results(envelopes.Envelope, frozen=True, kw_only=True):
     """One result for each, in order; all of them are pushed, in one go."""
 
     items: list[ResultView]
@@ -48,14 +45,14 @@ class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``dry_run``: nothing is written; the answer is what it would be, without a commit.
     """
 
-    verb: submission.ChangeVerb
+    verb: remote_changes.ChangeVerb
     names: list[str]
     reason: str = ""
     dry_run: bool = False
 
 
 def _results(
-    service: services.Services, found: list[submission.Result], *, together: bool = True
+    service: services.Services, found: list[remote_changes.Result], *, together: bool = True
 ) -> Results:
     """The answer, where every one was pushed; where each is by itself, those not allowed stay.
 
@@ -63,24 +60,24 @@ def _results(
         Failure: any was not; it says why of each, and what became of the others.
     """
     failed = [one for one in found if one.status >= 400 and (together or one.status != 403)]
-    bad = [one for one in failed if one.status != submission.WITHDRAWN]
+    bad = [one for one in failed if one.status != remote_changes.WITHDRAWN]
     if bad:
         pushed = len(found) - len(failed)
         done = f"; {pushed} of {len(found)} were pushed" if pushed else "; nothing was changed"
-        raise failures.Failure(
+        raise errors.Failure(
             max(one.status for one in bad),
             _told(bad) + (done if len(found) > 1 else ""),
-            problems=[views.problem_view(problem) for one in bad for problem in one.problems],
+            problems=[job_views.problem_view(problem) for one in bad for problem in one.problems],
             retry_after_s=1.0 if any(one.status == 503 for one in bad) else None,
         )
     items = [
         ResultView(one.name, one.status, one.message, one.commit, list(one.warnings))
         for one in found
     ]
-    return Results(items=items, **lists.head(service))
+    return Results(items=items, **envelopes.head(service))
 
 
-def _told(bad: list[submission.Result]) -> str:
+def _told(bad: list[remote_changes.Result]) -> str:
     """Why some were refused, each with its name; what is true of several once."""
     names: dict[str, list[str]] = {}
     for one in bad:
@@ -95,16 +92,16 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:TOLD_MAX]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _submitter(state: State) -> submission.Submitter:
+def _submitter(state: State) -> remote_changes.Submitter:
     service: services.Services = state.services
     if service.submitter is None:
-        raise failures.Failure(
+        raise errors.Failure(
             501, "this controller was started without a repository to push to; commit there instead"
         )
     return service.submitter
 
 
-async def _push(state: State, asked: weighing.Asked) -> Results:
+async def _push(state: State, asked: change_review.Asked) -> Results:
     """Have changes pushed that the caller may make, all or none, and the loop look at once.
 
     Files of jobs that are over leave each by itself: one that stays is no reason for others to.
@@ -113,14 +110,14 @@ async def _push(state: State, asked: weighing.Asked) -> Results:
     changes, refused, wanted = await _weighing(state).weigh(asked)
     together = any(one.verb != "prune" for one in changes)
     if refused and together:
-        made = iter([submission.withdrawn(one.name) for one in wanted])
+        made = iter([remote_changes.withdrawn(one.name) for one in wanted])
     else:
         made = iter(await _submitter(state).submit(wanted, together=together))
         service.pushed()
     return _results(
         service,
         [
-            submission.Result(one.name, 403, ("" if together else STAYS) + refused[position])
+            remote_changes.Result(one.name, 403, ("" if together else STAYS) + refused[position])
             if position in refused
             else msgspec.structs.replace(next(made), warnings=one.warnings)
             for position, one in enumerate(changes)
@@ -129,16 +126,16 @@ async def _push(state: State, asked: weighing.Asked) -> Results:
     )
 
 
-def _weighing(state: State) -> weighing.Weighing:
-    found: weighing.Weighing = state.weighing
+def _weighing(state: State) -> change_review.Weighing:
+    found: change_review.Weighing = state.weighing
     return found
 
 
 @post(
     "/v1/jobs",
     status_code=200,
-    opt={origins.OPTION: origins.YAML},
-    responses=failures.responses(400, 401, 403, 409, 413, 415, 501, 503),
+    opt={csrf.OPTION: csrf.YAML},
+    responses=errors.responses(400, 401, 403, 409, 413, 415, 501, 503),
     summary="Submit jobs: YAML or JSON text of one or several documents",
 )
 async def submit(request: Request[Any, Any, State], state: State) -> Results:
@@ -149,8 +146,8 @@ async def submit(request: Request[Any, Any, State], state: State) -> Results:
 @post(
     "/v1/dry-runs",
     status_code=200,
-    opt={origins.OPTION: origins.YAML},
-    responses=failures.responses(400, 401, 403, 409, 413, 415, 501, 503),
+    opt={csrf.OPTION: csrf.YAML},
+    responses=errors.responses(400, 401, 403, 409, 413, 415, 501, 503),
     summary="Check jobs as POST /v1/jobs would, and submit none",
 )
 async def rehearse(request: Request[Any, Any, State], state: State) -> Results:
@@ -167,25 +164,25 @@ async def _submitted(request: Request[Any, Any, State], state: State, *, dry_run
         Failure: anything is wrong with any of them.
     """
     _submitter(state)
-    caller = access.identity_of(request)
+    caller = authentication.identity_of(request)
     owner = caller.name if "@" in caller.name else request.query_params.get("owner", "")
     try:
         text = (await request.body()).decode()
         results = await _push(
-            state, weighing.Asked(caller, text=text, owner=owner, dry_run=dry_run)
+            state, change_review.Asked(caller, text=text, owner=owner, dry_run=dry_run)
         )
     except UnicodeDecodeError as error:
-        raise failures.Failure(400, f"the body is no UTF-8: {error}") from None
-    except submission.InvalidError as error:
-        problems = [views.problem_view(problem) for problem in error.problems]
-        raise failures.Failure(400, str(error), problems=problems) from None
+        raise errors.Failure(400, f"the body is no UTF-8: {error}") from None
+    except remote_changes.InvalidError as error:
+        problems = [job_views.problem_view(problem) for problem in error.problems]
+        raise errors.Failure(400, str(error), problems=problems) from None
     return results if dry_run else await _judged(state, results, "submit")
 
 
 @post(
     "/v1/changes",
     status_code=200,
-    responses=failures.responses(400, 401, 403, 404, 409, 413, 415, 501, 503),
+    responses=errors.responses(400, 401, 403, 404, 409, 413, 415, 501, 503),
     summary="Cancel, hold, release or rerun jobs; drain nodes; suspend queues",
 )
 async def change(
@@ -193,23 +190,23 @@ async def change(
 ) -> Results:
     """Answered when it is pushed, for all names or none; `prune` for each by itself."""
     _submitter(state)
-    caller = access.identity_of(request)
-    names = permissions.canonical_names(data.verb, data.names)
+    caller = authentication.identity_of(request)
+    names = authorization.canonical_names(data.verb, data.names)
     if not 1 <= len(set(names)) == len(names) <= SUBJECTS_MAX:
-        raise failures.Failure(
+        raise errors.Failure(
             400, f"names: found {len(names)}, expected 1 to {SUBJECTS_MAX}, each once"
         )
     changes = [
-        submission.SubmittedDocument(
+        remote_changes.SubmittedDocument(
             data.verb, caller.name, name, reason=data.reason, dry_run=data.dry_run
         )
         for name in names
     ]
-    results = await _push(state, weighing.Asked(caller, changes))
+    results = await _push(state, change_review.Asked(caller, changes))
     return results if data.dry_run else await _judged(state, results, data.verb)
 
 
-async def _judged(state: State, results: Results, verb: submission.Verb) -> Results:
+async def _judged(state: State, results: Results, verb: remote_changes.Verb) -> Results:
     """The same results; of what was committed and does not apply by itself they say so."""
     told = await _weighing(state).told(verb)
     if told:
@@ -217,7 +214,7 @@ async def _judged(state: State, results: Results, verb: submission.Verb) -> Resu
             msgspec.structs.replace(one, message=told) if one.commit else one
             for one in results.items
         ]
-        return Results(items=pending, **lists.head(state.services))
+        return Results(items=pending, **envelopes.head(state.services))
     return results
 
 

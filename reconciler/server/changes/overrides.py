@@ -16,16 +16,11 @@ from litestar.params import FromPath, JSONBody, Parameter
 
 from reconciler.core.overrides import OVERRIDES_MAX
 from reconciler.model.state import records
-from reconciler.operations.changes import remote_changes as submission
-from reconciler.operations.views import job_views as views
-from reconciler.operations.views import view_types as viewtypes
-from reconciler.server import errors as failures
-from reconciler.server import services
-from reconciler.server.api import envelopes as lists
-from reconciler.server.api import queries as api
-from reconciler.server.auth import authentication as access
-from reconciler.server.auth import authorization as permissions
-from reconciler.server.auth import tokens
+from reconciler.operations.changes import remote_changes
+from reconciler.operations.views import job_views, view_types
+from reconciler.server import errors, services
+from reconciler.server.api import envelopes, queries
+from reconciler.server.auth import authentication, authorization, tokens
 
 #: How long an override lasts where nothing is said, and at the most.
 FOR_S_DEFAULT = 4 * 3600
@@ -36,7 +31,7 @@ GIT_PATIENCE_S = 10.0
 
 
 #: The kind of override of each word, and what ending one is to who may do what.
-_UNDOING: dict[str, tuple[records.OverrideVerb, submission.Verb]] = {
+_UNDOING: dict[str, tuple[records.OverrideVerb, remote_changes.Verb]] = {
     "cancel": ("cancel", "cancel"),
     "drain": ("drain", "undrain"),
     "suspend": ("suspend", "resume"),
@@ -64,28 +59,28 @@ class OverrideResult(msgspec.Struct, frozen=True):
 
     name: str
     commit: str | None
-    override: viewtypes.OverrideView | None
+    override: view_types.OverrideView | None
 
 
-class OverrideResults(lists.Envelope, frozen=True, kw_only=True):
+class OverrideResults(envelopes.Envelope, frozen=True, kw_only=True):
     """One result for each subject, in order; all of them are durable."""
 
     items: list[OverrideResult]
 
 
-@get("/v1/overrides", sync_to_thread=True, responses=api.FAILS, summary="Overrides in force")
-def overrides(state: State) -> lists.Overrides:
+@get("/v1/overrides", sync_to_thread=True, responses=queries.FAILS, summary="Overrides in force")
+def overrides(state: State) -> envelopes.Overrides:
     """What is done behind git and not committed, oldest first."""
     service: services.Services = state.services
-    signed = permissions.are_signed(service.reader)
-    found = [views.override_view(one, signed=signed) for one in service.reader.overrides()]
-    return lists.Overrides(items=found, **lists.head(service))
+    signed = authorization.are_signed(service.reader)
+    found = [job_views.override_view(one, signed=signed) for one in service.reader.overrides()]
+    return envelopes.Overrides(items=found, **envelopes.head(service))
 
 
 @post(
     "/v1/overrides",
     status_code=200,
-    responses=failures.responses(400, 401, 403, 404, 409, 413, 415, 503),
+    responses=errors.responses(400, 401, 403, 404, 409, 413, 415, 503),
     summary="Cancel jobs, drain nodes or suspend queues though git can't take it",
 )
 async def put_overrides(
@@ -93,17 +88,17 @@ async def put_overrides(
 ) -> OverrideResults:
     """Committed where git can be reached after all, else an override that expires."""
     service: services.Services = state.services
-    caller = access.identity_of(request)
+    caller = authentication.identity_of(request)
     owner = caller.name
-    data = msgspec.structs.replace(data, names=permissions.canonical_names(data.verb, data.names))
+    data = msgspec.structs.replace(data, names=authorization.canonical_names(data.verb, data.names))
     _check(data)
-    asked_for = [submission.SubmittedDocument(data.verb, owner, name) for name in data.names]
-    denied = await asyncio.to_thread(permissions.refusals, service.reader, caller, asked_for)
+    asked_for = [remote_changes.SubmittedDocument(data.verb, owner, name) for name in data.names]
+    denied = await asyncio.to_thread(authorization.refusals, service.reader, caller, asked_for)
     if denied:
         told = "; ".join(f"{data.names[at]}: {why}" for at, why in list(denied.items())[:20])
-        raise failures.Failure(403, f"{told}; nothing was done")
+        raise errors.Failure(403, f"{told}; nothing was done")
     in_vain = await asyncio.to_thread(
-        permissions.uncommittable,
+        authorization.uncommittable,
         service.reader,
         asked_for,
         key=service.signing_key,
@@ -112,7 +107,9 @@ async def put_overrides(
     # what no commit of the controller's could do is an override until a person commits it
     commits = {} if in_vain else await _commit(service, data, caller)
     # all but a cancel is structure: committed, it waits with all of that until it is mended
-    pending = data.verb != "cancel" and await asyncio.to_thread(api.is_structure_refused, service)
+    pending = data.verb != "cancel" and await asyncio.to_thread(
+        queries.is_structure_refused, service
+    )
     now = time.time()
     asked = {
         name: records.Override(
@@ -128,23 +125,23 @@ async def put_overrides(
     refused = [f"{name}: {why}" for name, why in zip(asked, answers, strict=True) if why]
     if refused:
         done = len(data.names) - len(refused)
-        raise failures.Failure(409, "; ".join(refused[:20]) + f"; {done} of {len(data.names)} done")
-    signed = await asyncio.to_thread(permissions.are_signed, service.reader)
+        raise errors.Failure(409, "; ".join(refused[:20]) + f"; {done} of {len(data.names)} done")
+    signed = await asyncio.to_thread(authorization.are_signed, service.reader)
     results = [
         OverrideResult(
             name,
             commits.get(name),
-            views.override_view(asked[name], signed=signed) if name in asked else None,
+            job_views.override_view(asked[name], signed=signed) if name in asked else None,
         )
         for name in data.names
     ]
-    return OverrideResults(items=results, **lists.head(service))
+    return OverrideResults(items=results, **envelopes.head(service))
 
 
 @delete(
     "/v1/overrides/{verb:str}/{name:path}",
     status_code=200,
-    responses=failures.responses(400, 401, 403, 404, 503),
+    responses=errors.responses(400, 401, 403, 404, 503),
     summary="End an override before its time",
 )
 async def clear_override(
@@ -155,18 +152,18 @@ async def clear_override(
 ) -> OverrideResults:
     """A node or queue may work again; a run that was cancelled stays so: a run happens once."""
     service: services.Services = state.services
-    caller = access.identity_of(request)
+    caller = authentication.identity_of(request)
     owner = caller.name
     kind, undoing = _UNDOING[verb]
-    (name,) = permissions.canonical_names(undoing, [name.removeprefix("/")])
-    asked = submission.SubmittedDocument(undoing, owner, name)
-    denied = await asyncio.to_thread(permissions.refusals, service.reader, caller, [asked])
+    (name,) = authorization.canonical_names(undoing, [name.removeprefix("/")])
+    asked = remote_changes.SubmittedDocument(undoing, owner, name)
+    denied = await asyncio.to_thread(authorization.refusals, service.reader, caller, [asked])
     if denied:
-        raise failures.Failure(403, f"{name}: {denied[0]}; nothing was done")
+        raise errors.Failure(403, f"{name}: {denied[0]}; nothing was done")
     why = await service.ask(records.ClearOverride(secrets.token_hex(8), kind, name, owner))
     if why:
-        raise failures.Failure(404, f"{why}; `muster overrides` lists those in force")
-    return OverrideResults(items=[OverrideResult(name, None, None)], **lists.head(service))
+        raise errors.Failure(404, f"{why}; `muster overrides` lists those in force")
+    return OverrideResults(items=[OverrideResult(name, None, None)], **envelopes.head(service))
 
 
 def _check(data: OverrideRequest) -> None:
@@ -176,17 +173,17 @@ def _check(data: OverrideRequest) -> None:
         Failure: what is wrong, and what would be right.
     """
     if not 1 <= len(set(data.names)) == len(data.names) <= OVERRIDES_MAX:
-        raise failures.Failure(
+        raise errors.Failure(
             400, f"names: found {len(data.names)}, expected 1 to {OVERRIDES_MAX}, each once"
         )
     if not data.reason.strip() or len(data.reason) > REASON_CHARACTERS_MAX:
-        raise failures.Failure(
+        raise errors.Failure(
             400,
             f"reason: found {len(data.reason)} characters, expected 1 to {REASON_CHARACTERS_MAX}: "
             "an override says why, for who comes after",
         )
     if not 1 <= data.for_s <= FOR_S_MAX:
-        raise failures.Failure(
+        raise errors.Failure(
             400,
             f"for_s: found {data.for_s} s, expected 1 to {FOR_S_MAX} s (7 days): what is to last "
             "longer belongs into git",
@@ -204,17 +201,17 @@ async def _commit(
     if service.submitter is None:
         return {}
     documents = [
-        submission.SubmittedDocument(
+        remote_changes.SubmittedDocument(
             data.verb,
             caller.name,
             name,
             reason=data.reason,
-            above=caller.role == permissions.ADMIN,
+            above=caller.role == authorization.ADMIN,
         )
         for name in data.names
     ]
     documents = await asyncio.to_thread(
-        permissions.confined, service.reader, documents, jobs_folder=service.jobs_folder
+        authorization.confined, service.reader, documents, jobs_folder=service.jobs_folder
     )
     pushing = asyncio.ensure_future(service.submitter.submit(documents, together=True))
     try:
@@ -224,15 +221,15 @@ async def _commit(
         return {}
     service.pushed()
     wrong = [
-        one for one in results if 400 <= one.status < 500 and one.status != submission.WITHDRAWN
+        one for one in results if 400 <= one.status < 500 and one.status != remote_changes.WITHDRAWN
     ]
     if wrong and all(one.status == 403 for one in wrong):
         return {}
     missing = data.verb != "cancel" and wrong and all(one.status == 404 for one in wrong)
-    if missing and await asyncio.to_thread(api.is_structure_refused, service):
+    if missing and await asyncio.to_thread(queries.is_structure_refused, service):
         return {}  # it may have left git by a change that is held, and still be in force
     if wrong:
-        raise failures.Failure(
+        raise errors.Failure(
             max(one.status for one in wrong),
             "; ".join(f"{one.name}: {one.message}" for one in wrong[:20]),
         )

@@ -6,7 +6,7 @@ times before the others where they are wanted. A node that knows no marks loses 
 
 import bisect
 
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.values import times
 
 #: Stands for a time that is not known.
@@ -37,7 +37,7 @@ class Lines:
         #: Whether the line that is being written is one of those that are wanted; None: a new one.
         self._inside: bool | None = None
 
-    def add(self, piece: wire.LogChunk) -> bytes:
+    def add(self, piece: agent_messages.LogChunk) -> bytes:
         """What is to be shown of a piece."""
         if piece.data and piece.offset != self._end:
             self._inside = None  # the log was cut meanwhile

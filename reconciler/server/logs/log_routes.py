@@ -25,13 +25,11 @@ from reconciler.model.state.states import (
     NodeState,
 )
 from reconciler.model.values import times
-from reconciler.server import errors as failures
-from reconciler.server import services
-from reconciler.server.api import queries as api
-from reconciler.server.auth import authentication as access
-from reconciler.server.auth import csrf as origins
-from reconciler.server.logs import line_times as linetimes
-from reconciler.server.nodes import log_relay as relay
+from reconciler.server import errors, services
+from reconciler.server.api import queries
+from reconciler.server.auth import authentication, csrf
+from reconciler.server.logs import line_times
+from reconciler.server.nodes import log_relay
 
 #: How often a reader that follows looks for a further attempt, if no cycle says so before.
 LOOK_EVERY_S = 2.0
@@ -95,7 +93,7 @@ def task_of(job: records.JobRecord, task: str | None) -> tuple[str, int]:
         f"{name}-0 to {name}-{count - 1}" if count > 1 else f"{name}-0"
         for name, count in groups.items()
     )
-    raise failures.Failure(404, f"job {job.name} has no task {task!r}; it has {known}")
+    raise errors.Failure(404, f"job {job.name} has no task {task!r}; it has {known}")
 
 
 def newest_try(service: services.Services, wanted: Wanted) -> records.AttemptRecord | None:
@@ -246,9 +244,9 @@ async def one_attempt(
         silent.add(attempt.node)
         return
     offset = 0
-    held = None if tail is None else relay.Tail(tail)
+    held = None if tail is None else log_relay.Tail(tail)
     began = attempt.started_at or attempt.assigned_at
-    lines = linetimes.Lines(began, since=wanted.since, until=wanted.until, shown=wanted.timestamps)
+    lines = line_times.Lines(began, since=wanted.since, until=wanted.until, shown=wanted.timestamps)
     is_told = False
     while True:
         try:
@@ -260,11 +258,13 @@ async def one_attempt(
                 if data:
                     is_told = False
                     yield data
-        except relay.Restarted:
+        except log_relay.Restarted:
             continue  # the agent that is there now is asked for the rest
-        except relay.Silent:
+        except log_relay.Silent:
             if not is_told:  # once, however long it lasts
-                yield _line(f"node {attempt.node} has sent nothing for {relay.SILENCE_S_MAX:.0f} s")
+                yield _line(
+                    f"node {attempt.node} has sent nothing for {log_relay.SILENCE_S_MAX:.0f} s"
+                )
             is_told = True
             silent.add(attempt.node)
         else:
@@ -278,8 +278,8 @@ async def one_attempt(
 async def _data(
     service: services.Services,
     pieces: AsyncIterator[Any],
-    held: relay.Tail | None,
-    lines: linetimes.Lines | None,
+    held: log_relay.Tail | None,
+    lines: line_times.Lines | None,
 ) -> AsyncIterator[tuple[bytes, int]]:
     """Bytes to show, and the offset behind them."""
     async for piece in pieces:
@@ -303,7 +303,7 @@ def _moment(name: str, text: str | None) -> float | None:
     try:
         return None if text is None else times.parse_time(text)
     except ValueError as error:
-        raise failures.Failure(400, f"{name}: {error}") from None
+        raise errors.Failure(400, f"{name}: {error}") from None
 
 
 def _check(
@@ -320,28 +320,28 @@ def _check(
         Failure: says which, and why.
     """
     if (element or 0) >= job.spec.element_count:
-        raise failures.Failure(
+        raise errors.Failure(
             404, f"job {job.name} has the elements 0 to {job.spec.element_count - 1}, not {element}"
         )
     if widely and follow:
-        raise failures.Failure(400, "one task of one element can be followed: leave `widely` out")
+        raise errors.Failure(400, "one task of one element can be followed: leave `widely` out")
     if service.relay.full:
-        raise failures.Failure(
-            429, f"{relay.CHANNELS_MAX} readers follow logs already", retry_after_s=10
+        raise errors.Failure(
+            429, f"{log_relay.CHANNELS_MAX} readers follow logs already", retry_after_s=10
         )
 
 
 @get(
     "/v1/jobs/{name:str}/logs",
     media_type=MediaType.TEXT,
-    responses=failures.responses(400, 401, 403, 404, 429, 503),
+    responses=errors.responses(400, 401, 403, 404, 429, 503),
     summary="A task's output as text",
 )
 async def logs(
     *,
-    name: api.Name,
+    name: queries.Name,
     state: State,
-    task: api.Filter = None,
+    task: queries.Filter = None,
     element: Annotated[int | None, Parameter(ge=0, le=2**31)] = None,
     attempt: Annotated[int | None, Parameter(ge=1, le=2**31)] = None,
     stream: FromQuery[Literal["stdout", "stderr", "metrics"]] = "stdout",
@@ -363,10 +363,10 @@ async def logs(
     named. ``timestamps``: lines begin with the time at which they were written.
     """
     service: services.Services = state.services
-    refused = await asyncio.to_thread(api.refused_or_none, service, name, run)
+    refused = await asyncio.to_thread(queries.refused_or_none, service, name, run)
     if refused is not None:
-        raise failures.Failure(404, f"nothing of job {name} has run: {refused.message}")
-    job = await asyncio.to_thread(api.job_or_404, service, name, run)
+        raise errors.Failure(404, f"nothing of job {name} has run: {refused.message}")
+    job = await asyncio.to_thread(queries.job_or_404, service, name, run)
     group, index = task_of(job, task)
     _check(service, job, element, follow=follow, widely=widely)
     begins, ends = _moment("since", since), _moment("until", until)
@@ -388,15 +388,15 @@ async def logs(
         timestamps=timestamps and stream != "metrics",
     )
     if attempt is not None and await asyncio.to_thread(newest_try, service, wanted) is None:
-        raise failures.Failure(404, f"job {name} has no attempt {attempt} at {group}-{index}")
+        raise errors.Failure(404, f"job {name} has no attempt {attempt} at {group}-{index}")
     return Stream(text(service, wanted, tail), media_type="text/plain; charset=utf-8")
 
 
 @post(
     "/v1/nodes/{node:str}/logs/{request_id:str}",
     status_code=204,
-    opt={access.OPTION: access.NODES, origins.OPTION: origins.MSGPACK},
-    request_max_body_size=relay.PIECE_BYTES_MAX,
+    opt={authentication.OPTION: authentication.NODES, csrf.OPTION: csrf.MSGPACK},
+    request_max_body_size=log_relay.PIECE_BYTES_MAX,
     include_in_schema=False,
 )
 async def post_log(
@@ -405,11 +405,11 @@ async def post_log(
     """A piece of output from a node (msgpack); 410 when nobody reads any more."""
     service: services.Services = state.services
     try:
-        piece = relay.decode_piece(await request.body())
+        piece = log_relay.decode_piece(await request.body())
     except msgspec.DecodeError as error:
-        raise failures.Failure(400, f"a piece of log {request_id} can't be read: {error}") from None
+        raise errors.Failure(400, f"a piece of log {request_id} can't be read: {error}") from None
     if not await service.relay.post(node, request_id, piece):
-        raise failures.Failure(410, f"nobody reads log {request_id} any more")
+        raise errors.Failure(410, f"nobody reads log {request_id} any more")
     return Response(None, status_code=204)
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.server.nodes.sessions import LOG_REQUESTS_MAX, Sessions
 
@@ -35,10 +35,10 @@ ROOM_S_MAX = 20.0
 class Channel:
     """One reader's view of one attempt's output."""
 
-    def __init__(self, node: str, request: wire.LogRequest) -> None:
+    def __init__(self, node: str, request: agent_messages.LogRequest) -> None:
         self.node = node
         self.request = request
-        self.pieces: asyncio.Queue[wire.LogChunk] = asyncio.Queue(PIECES_MAX)
+        self.pieces: asyncio.Queue[agent_messages.LogChunk] = asyncio.Queue(PIECES_MAX)
         self.begun = False
         #: The agent that began to send.
         self.holder: tuple[str, str] | None = None
@@ -64,7 +64,7 @@ class Relay:
         """Whether there are as many readers as there may be."""
         return len(self._channels) >= CHANNELS_MAX
 
-    async def post(self, node: str, request_id: str, piece: wire.LogChunk) -> bool:
+    async def post(self, node: str, request_id: str, piece: agent_messages.LogChunk) -> bool:
         """A piece from a node; False when nobody reads."""
         channel = self._channels.get(request_id)
         if channel is None or channel.node != node:
@@ -96,13 +96,15 @@ class Relay:
         *,
         follow: bool,
         times: bool = False,
-    ) -> AsyncIterator[wire.LogChunk]:
+    ) -> AsyncIterator[agent_messages.LogChunk]:
         """Pieces of an attempt's output, the last with ``end``; with ``times`` they have marks.
 
         Raises:
             Silent: the node does not answer. Restarted: its agent has started again meanwhile.
         """
-        request = wire.LogRequest(secrets.token_hex(8), attempt.id, stream, offset, follow, times)
+        request = agent_messages.LogRequest(
+            secrets.token_hex(8), attempt.id, stream, offset, follow, times
+        )
         channel = Channel(attempt.node, request)
         self._channels[request.id] = channel
         try:
@@ -121,7 +123,7 @@ class Relay:
                 while True:
                     channel.pieces.get_nowait()
 
-    async def _next(self, channel: Channel) -> wire.LogChunk:
+    async def _next(self, channel: Channel) -> agent_messages.LogChunk:
         loop = asyncio.get_running_loop()
         silent_at = loop.time() + SILENCE_S_MAX
         while True:
@@ -165,4 +167,4 @@ class Tail:
         return held
 
 
-decode_piece = msgspec.msgpack.Decoder(wire.LogChunk).decode
+decode_piece = msgspec.msgpack.Decoder(agent_messages.LogChunk).decode

@@ -20,11 +20,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from reconciler.model.observed import devices
-from reconciler.model.observed import task_reports as taskwords
-from reconciler.model.observed import task_usage as taskuse
-from reconciler.model.protocol import agent_messages as wire
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.observed import devices, task_reports, task_usage
+from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import records
 
 #: The most nodes that are remembered; a report of a further one is refused.
@@ -60,7 +57,7 @@ class Session:
         self.version = 0
         self.payload: bytes | None = None
         self.acknowledged: dict[str, None] = {}
-        self.log_requests: dict[str, wire.LogRequest] = {}
+        self.log_requests: dict[str, agent_messages.LogRequest] = {}
         self.holder: tuple[str, str] | None = None
         self.exchange = 0
         #: The first exchange of the holder: those before it were somebody else's.
@@ -85,21 +82,21 @@ class Session:
         #: What the node's GPUs did when it last said so.
         self.gpu_usage: tuple[devices.GpuUsage, ...] = ()
         #: What its tasks last wrote of their work, by attempt, the newest last.
-        self.task_metrics: dict[str, taskwords.TaskMetrics] = {}
+        self.task_metrics: dict[str, task_reports.TaskMetrics] = {}
         #: What those that run used when it was last sampled, by attempt.
-        self.task_use: dict[str, taskuse.TaskUse] = {}
+        self.task_use: dict[str, task_usage.TaskUse] = {}
 
-    def hear(self, told: tuple[taskwords.TaskMetrics, ...]) -> None:
+    def hear(self, told: tuple[task_reports.TaskMetrics, ...]) -> None:
         """Take over what tasks wrote of their work; those that wrote longest ago give way."""
-        for one in told[: taskwords.TASKS_MAX]:
+        for one in told[: task_reports.TASKS_MAX]:
             self.task_metrics.pop(one.attempt, None)
-            self.task_metrics[one.attempt] = taskwords.bounded(one)
+            self.task_metrics[one.attempt] = task_reports.bounded(one)
         while len(self.task_metrics) > METRICS_TASKS_MAX:
             del self.task_metrics[next(iter(self.task_metrics))]
 
-    def hear_use(self, told: tuple[taskuse.TaskUse, ...], now: float) -> None:
+    def hear_use(self, told: tuple[task_usage.TaskUse, ...], now: float) -> None:
         """Take over what the tasks that run use: others run no more."""
-        bounded = (taskuse.bounded(one, now) for one in told[: taskuse.TASKS_MAX])
+        bounded = (task_usage.bounded(one, now) for one in told[: task_usage.TASKS_MAX])
         self.task_use = {one.attempt: one for one in bounded}
 
     def newest(self, record: records.NodeRecord) -> records.NodeRecord:
@@ -110,7 +107,7 @@ class Session:
             usage = self.usage
         return msgspec.structs.replace(record, last_report_at=reported_at, usage=usage)
 
-    def update(self, message: link.NodeUpdate) -> None:
+    def update(self, message: loop_messages.NodeUpdate) -> None:
         """Take over what the loop has to tell the node."""
         self.epoch, self.version = message.epoch, message.version
         self.lease_s = message.lease_s
@@ -237,7 +234,7 @@ class Session:
         except TimeoutError:
             return
 
-    def take(self) -> tuple[tuple[str, ...], tuple[wire.LogRequest, ...]]:
+    def take(self) -> tuple[tuple[str, ...], tuple[agent_messages.LogRequest, ...]]:
         """Acknowledgements and log requests, which are told once."""
         taken = tuple(self.acknowledged), tuple(self.log_requests.values())
         self.acknowledged.clear()
@@ -266,12 +263,12 @@ class Sessions:
         session = self._by_node.get(node)
         return () if session is None else session.gpu_usage
 
-    def task_metrics(self, node: str, attempt: str) -> taskwords.TaskMetrics | None:
+    def task_metrics(self, node: str, attempt: str) -> task_reports.TaskMetrics | None:
         """What a task on a node last wrote of its work, as far as that is still known."""
         session = self._by_node.get(node)
         return None if session is None else session.task_metrics.get(attempt)
 
-    def task_use(self, node: str, attempt: str) -> taskuse.TaskUse | None:
+    def task_use(self, node: str, attempt: str) -> task_usage.TaskUse | None:
         """What a task on a node used when that was last sampled, as far as that is known."""
         session = self._by_node.get(node)
         return None if session is None else session.task_use.get(attempt)
@@ -283,7 +280,7 @@ class Sessions:
             session = self._by_node[node] = Session(node)
         return session
 
-    def update(self, message: link.NodeUpdate) -> None:
+    def update(self, message: loop_messages.NodeUpdate) -> None:
         """Take over what the loop has to tell a node."""
         session = self.of(message.node)
         if session is not None:

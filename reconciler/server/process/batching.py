@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from reconciler.server import errors as failures
+from reconciler.server import errors
 
 #: The most requests of one call: who waits for the next one waits for all of them.
 CALL_MAX = 64
@@ -43,7 +43,7 @@ class Gathered(Generic[Asked, Made]):
         """
         if len(self._waiting) >= WAITING_MAX:
             told = f"{WAITING_MAX} requests wait already; come again"
-            raise failures.Failure(503, told, retry_after_s=1.0)
+            raise errors.Failure(503, told, retry_after_s=1.0)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Made] = loop.create_future()
         self._waiting.append((asked, future))

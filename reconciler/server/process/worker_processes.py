@@ -7,7 +7,7 @@ runs at a time for each ``Turns``, a few may wait for it, and none goes on witho
 import asyncio
 import sys
 
-from reconciler.server import errors as failures
+from reconciler.server import errors
 
 #: How many may wait for the one under way.
 WAITING_MAX = 8
@@ -37,7 +37,7 @@ class Turns:
         """
         if self._waiting >= WAITING_MAX:
             told = f"{WAITING_MAX} {self._what} wait already"
-            raise failures.Failure(429, told, retry_after_s=5.0)
+            raise errors.Failure(429, told, retry_after_s=5.0)
         self._waiting += 1
         try:
             async with self._turn:
@@ -56,7 +56,7 @@ class Turns:
         try:
             told, _ = await asyncio.wait_for(process.communicate(), self._run_s_max)
         except TimeoutError:
-            raise failures.Failure(
+            raise errors.Failure(
                 503, f"it took longer than {self._run_s_max:.0f} s and was ended"
             ) from None
         finally:

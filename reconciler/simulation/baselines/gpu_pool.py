@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from reconciler.simulation.traces import trace_results as results
+from reconciler.simulation.traces import trace_results
 from reconciler.simulation.traces.workloads import Row, Workload
 
 #: For how many waiting jobs conservative backfill holds reservations; the others wait behind.
@@ -305,7 +305,9 @@ POLICIES: dict[str, Callable[[tuple[Row, ...], int], Policy]] = {
 }
 
 
-def run(name: str, workload: Workload, units: int, progress: Progress | None = None) -> results.Run:
+def run(
+    name: str, workload: Workload, units: int, progress: Progress | None = None
+) -> trace_results.Run:
     """All jobs of a workload under one of ``POLICIES``; those larger than the cluster never start.
 
     Args:
@@ -324,15 +326,15 @@ def fitting(workload: Workload, units: int) -> tuple[Row, ...]:
 
 def follow(
     name: str, policy: Policy, workload: Workload, units: int, progress: Progress | None = None
-) -> results.Run:
+) -> trace_results.Run:
     """What becomes of a workload's jobs under a policy that has been told of none of them yet."""
     rows = fitting(workload, units)
     jobs = [
-        results.JobResult(row.name, row.queue, row.size, row.submit_s, row.runs_s)
+        trace_results.JobResult(row.name, row.queue, row.size, row.submit_s, row.runs_s)
         for row in workload.rows
     ]
     known = [job for job in jobs if job.size <= units]
-    stretches: list[results.Stretch] = []
+    stretches: list[trace_results.Stretch] = []
     ends: list[tuple[float, int]] = []
     next_row = decisions = 0
     while next_row < len(rows) or ends:
@@ -345,7 +347,7 @@ def follow(
             row, begin = rows[job], known[job].start_s or 0.0
             known[job].end_s = now
             known[job].timed_out = row.limit_s is not None and row.runs_s > row.limit_s
-            stretches.append(results.Stretch(row.name, row.queue, "", row.size, begin, now))
+            stretches.append(trace_results.Stretch(row.name, row.queue, "", row.size, begin, now))
             policy.left(job, now)
         while next_row < len(rows) and rows[next_row].submit_s <= now:
             policy.arrive(next_row, now)
@@ -358,4 +360,4 @@ def follow(
             heapq.heappush(ends, (now + runs_s, job))
         if progress is not None:
             progress(len(stretches))
-    return results.Run(name, units, jobs, stretches, cycles=decisions, unit=workload.unit)
+    return trace_results.Run(name, units, jobs, stretches, cycles=decisions, unit=workload.unit)

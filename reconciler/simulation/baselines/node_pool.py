@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from reconciler.simulation.baselines import gpu_pool as peers
-from reconciler.simulation.traces import trace_results as results
+from reconciler.simulation.baselines import gpu_pool
+from reconciler.simulation.traces import trace_results
 from reconciler.simulation.traces.workloads import Row, Workload
 
 #: (node, GPUs) of one job.
@@ -172,15 +172,15 @@ class ShortestLimit:
             found.append(job)
 
 
-POLICIES: dict[str, Callable[[Nodes], peers.Policy]] = {
+POLICIES: dict[str, Callable[[Nodes], gpu_pool.Policy]] = {
     "fifo": Fifo,
     "easy": Easy,
     "shortest": ShortestLimit,
 }
 
 
-def run(name: str, workload: Workload, nodes: int, per_node: int) -> results.Run:
+def run(name: str, workload: Workload, nodes: int, per_node: int) -> trace_results.Run:
     """All jobs of a workload under one of ``POLICIES``; too large ones never start."""
-    rows = peers.fitting(workload, nodes * per_node)
+    rows = gpu_pool.fitting(workload, nodes * per_node)
     policy = POLICIES[name](Nodes(rows, nodes, per_node))
-    return peers.follow(f"{name} on nodes", policy, workload, nodes * per_node)
+    return gpu_pool.follow(f"{name} on nodes", policy, workload, nodes * per_node)

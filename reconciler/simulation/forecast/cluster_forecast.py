@@ -12,14 +12,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from reconciler.core.jobs import lost_work as losses
-from reconciler.core.jobs import run_times as runtimes
+from reconciler.core.jobs import lost_work, run_times
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import EndReason, JobState, NodeState
-from reconciler.simulation.engine import faults
-from reconciler.simulation.engine import simulated_cluster as clusters
-from reconciler.simulation.engine import simulated_nodes as machines
+from reconciler.simulation.engine import faults, simulated_cluster, simulated_nodes
 
 #: How far it is looked ahead.
 HORIZON_S = 24 * 3600.0
@@ -134,7 +131,7 @@ class _Observer:
             left.setdefault(key, []).append(attempt)
         for key, attempts in left.items():
             attempt = attempts[-1]
-            gpu_s = losses.gpu_seconds(self._specs.get(attempt.job), attempts, result.now)
+            gpu_s = lost_work.gpu_seconds(self._specs.get(attempt.job), attempts, result.now)
             if attempt.stop is not None:
                 self._gone[key] = len(self.found.evictions)
                 if attempt.stop.reason in COMES_BACK:
@@ -155,7 +152,7 @@ class Expected:
     """How long tasks run; what an interrupted element has saved is not run again."""
 
     def __init__(self, observed: records.Observed, jobs: Mapping[str, desired.Job]) -> None:
-        self._known = runtimes.Book(observed.recollection)
+        self._known = run_times.Book(observed.recollection)
         self._jobs = {name: record.spec for name, record in observed.jobs.items()} | dict(jobs)
         self._saved_s: dict[tuple[str, int], float] = {}
 
@@ -164,11 +161,11 @@ class Expected:
         limit_s = math.inf if spec.time_limit_s is None else spec.time_limit_s - BEFORE_LIMIT_S
         return min(limit_s, self._known.usual_s(spec, ran_s))
 
-    def fate(self, attempt: records.AttemptRecord, now: float) -> machines.Fate:
+    def fate(self, attempt: records.AttemptRecord, now: float) -> simulated_nodes.Fate:
         """What becomes of an attempt that begins, or has begun before ``now``."""
         spec = self._jobs.get(attempt.job)
         if spec is None:
-            return machines.Fate()
+            return simulated_nodes.Fate()
         saved_s = self._saved_s.get((attempt.job, attempt.element), 0.0)
         began = attempt.started_at
         ran_s = saved_s if began is None else saved_s + max(0.0, now - began)
@@ -177,7 +174,7 @@ class Expected:
             runs_s = spec.time_limit_s - BEFORE_LIMIT_S  # it has run for longer than its like did
         elif began is not None and began + runs_s <= now:
             runs_s = math.inf
-        return machines.Fate(runs_s=max(0.0, runs_s))
+        return simulated_nodes.Fate(runs_s=max(0.0, runs_s))
 
     def interrupt(self, attempt: records.AttemptRecord, ran_s: float) -> None:
         """It left before its end; with a checkpoint it goes on from there."""
@@ -218,15 +215,17 @@ def future(
     )
     expected = Expected(observed, wanted.jobs)
     seen = _Observer(now, observed, expected)
-    held: list[clusters.Cluster] = []  # the clock of what is about to be made
-    cluster = clusters.Cluster(
+    held: list[simulated_cluster.Cluster] = []  # the clock of what is about to be made
+    cluster = simulated_cluster.Cluster(
         structure,
         now=now,
         jobs=wanted.jobs,
         observed=observed,
         fates=lambda attempt: expected.fate(attempt, held[0].now if held else now),
         watcher=seen,
-        timing=clusters.Timing(start_report_within_s=horizon_s, cycle_every_s=CYCLE_EVERY_S),
+        timing=simulated_cluster.Timing(
+            start_report_within_s=horizon_s, cycle_every_s=CYCLE_EVERY_S
+        ),
     )
     held.append(cluster)
     cluster.memory.leader_since = 0.0
@@ -238,7 +237,7 @@ def future(
     return _found(cluster, seen, now + horizon_s)
 
 
-def _found(cluster: clusters.Cluster, seen: _Observer, until: float) -> Future:
+def _found(cluster: simulated_cluster.Cluster, seen: _Observer, until: float) -> Future:
     """What was seen, with what the scheduler expects of those that still wait."""
     found = seen.found
     found.cycles = cluster.cycles
@@ -267,7 +266,7 @@ def _waiting(wanted: desired.Desired, observed: records.Observed) -> set[str]:
     return found
 
 
-def _run(cluster: clusters.Cluster, seen: _Observer, until: float) -> None:
+def _run(cluster: simulated_cluster.Cluster, seen: _Observer, until: float) -> None:
     """Go on until all that waits has started, the cycles are spent, or ``until``."""
     now = cluster.now
     size = 1 + len(cluster.nodes) + len(seen.waiting)

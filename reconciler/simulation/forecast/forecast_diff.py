@@ -12,7 +12,7 @@ import msgspec
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, JobState
-from reconciler.simulation.forecast import cluster_forecast as forecasts
+from reconciler.simulation.forecast import cluster_forecast
 
 #: Estimates of the scheduler differ by at least this share of the time until then, or are alike.
 ESTIMATE_TOLD = 0.1
@@ -81,8 +81,8 @@ class Forecast(msgspec.Struct, frozen=True):
     until: float
     decided_until: float
     shifts: tuple[Shift, ...]
-    evictions: tuple[forecasts.Eviction, ...]
-    spared: tuple[forecasts.Eviction, ...]
+    evictions: tuple[cluster_forecast.Eviction, ...]
+    spared: tuple[cluster_forecast.Eviction, ...]
     queues: tuple[QueueShift, ...]
     endless: int
     cycles: int
@@ -93,7 +93,7 @@ def forecast(
     head: desired.Desired,
     observed: records.Observed,
     now: float,
-    horizon_s: float = forecasts.HORIZON_S,
+    horizon_s: float = cluster_forecast.HORIZON_S,
 ) -> Forecast:
     """Both futures from one snapshot, and what differs between them.
 
@@ -102,7 +102,7 @@ def forecast(
     """
     base_nodes = frozenset(base.structure.pool_of_node())
     before, after = (
-        forecasts.future(wanted, observed, now, base_nodes=base_nodes, horizon_s=horizon_s)
+        cluster_forecast.future(wanted, observed, now, base_nodes=base_nodes, horizon_s=horizon_s)
         for wanted in (base, head)
     )
     return compare(base, head, observed, now, before=before, after=after, horizon_s=horizon_s)
@@ -114,9 +114,9 @@ def compare(
     observed: records.Observed,
     now: float,
     *,
-    before: forecasts.Future,
-    after: forecasts.Future,
-    horizon_s: float = forecasts.HORIZON_S,
+    before: cluster_forecast.Future,
+    after: cluster_forecast.Future,
+    horizon_s: float = cluster_forecast.HORIZON_S,
 ) -> Forecast:
     """What differs between two futures of one snapshot."""
     shifts = _shifts(base, head, observed, now, before=before, after=after)
@@ -139,8 +139,8 @@ def compare(
 
 
 def _only_in(
-    some: list[forecasts.Eviction], others: list[forecasts.Eviction]
-) -> tuple[forecasts.Eviction, ...]:
+    some: list[cluster_forecast.Eviction], others: list[cluster_forecast.Eviction]
+) -> tuple[cluster_forecast.Eviction, ...]:
     known = {(one.job, one.element) for one in others}
     return tuple(one for one in some if (one.job, one.element) not in known)
 
@@ -155,8 +155,8 @@ def _shifts(
     observed: records.Observed,
     now: float,
     *,
-    before: forecasts.Future,
-    after: forecasts.Future,
+    before: cluster_forecast.Future,
+    after: cluster_forecast.Future,
 ) -> list[Shift]:
     found, new = [], []
     pending = _pending(observed)
@@ -182,13 +182,16 @@ def _shifts(
     return found + new
 
 
-def _is_told(shift: Shift, now: float, before: forecasts.Future, after: forecasts.Future) -> bool:
+def _is_told(
+    shift: Shift, now: float, before: cluster_forecast.Future, after: cluster_forecast.Future
+) -> bool:
     """Whether a difference is larger than what can't be known."""
     if shift.before is None or shift.after is None:
         starts = shift.after if shift.before is None else shift.before
         waits = before if shift.before is None else after
         return (
-            starts is not None and starts + 2 * forecasts.COARSER_BY * (starts - now) < waits.until
+            starts is not None
+            and starts + 2 * cluster_forecast.COARSER_BY * (starts - now) < waits.until
         )
     coarse_from = min(before.coarse_from, after.coarse_from)
     first, last = sorted((shift.before, shift.after))
@@ -196,7 +199,7 @@ def _is_told(shift: Shift, now: float, before: forecasts.Future, after: forecast
     if shift.estimated:
         told_s = max(ESTIMATE_TOLD_S, ESTIMATE_TOLD * (last - now))
     elif last > coarse_from:
-        told_s = max(TOLD_S, 2 * forecasts.COARSER_BY * (last - now))
+        told_s = max(TOLD_S, 2 * cluster_forecast.COARSER_BY * (last - now))
     return last - first > told_s
 
 
@@ -210,10 +213,10 @@ def _weight(shift: Shift) -> tuple[int, float, str]:
 def _queues(
     observed: records.Observed,
     *,
-    before: forecasts.Future,
-    after: forecasts.Future,
+    before: cluster_forecast.Future,
+    after: cluster_forecast.Future,
     shifts: list[Shift],
-    evictions: tuple[forecasts.Eviction, ...],
+    evictions: tuple[cluster_forecast.Eviction, ...],
 ) -> tuple[QueueShift, ...]:
     waiting: dict[str, list[str]] = {}
     for name in _pending(observed):
@@ -225,7 +228,7 @@ def _queues(
     preempted: dict[str, set[str]] = {}
     for one in evictions:
         known = observed.jobs.get(one.job)
-        if known is not None and one.reason in forecasts.COMES_BACK:
+        if known is not None and one.reason in cluster_forecast.COMES_BACK:
             preempted.setdefault(known.spec.queue, set()).add(one.job)
     found = []
     for queue in sorted(moved.keys() | preempted.keys()):
@@ -249,7 +252,7 @@ def _queues(
 
 
 def _endless(observed: records.Observed) -> int:
-    expected = forecasts.Expected(observed, {})
+    expected = cluster_forecast.Expected(observed, {})
     running = {
         attempt.job
         for attempt in observed.attempts.values()

@@ -12,16 +12,13 @@ from typing import Any
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.documents import cluster_spec as documents
+from reconciler.model.documents import cluster_spec
 from reconciler.model.state import identifiers, records
 from reconciler.model.state.states import ELEMENT_CODE, AttemptState, EndReason, JobState, NodeState
-from reconciler.model.values import quantities
-from reconciler.model.values import run_set as runs
+from reconciler.model.values import quantities, run_set
 from reconciler.model.values.resources import Resources
-from reconciler.simulation.engine import simulated_nodes as machines
-from reconciler.simulation.scenarios import initial_devices as startdevices
-from reconciler.simulation.scenarios import scenario_validation as possible
-from reconciler.simulation.scenarios import schema as forms
+from reconciler.simulation.engine import simulated_nodes
+from reconciler.simulation.scenarios import initial_devices, scenario_validation, schema
 
 #: Second 0 of a scenario; anything but 0, which stands for "never" in records.
 BEGIN = 1_000_000.0
@@ -52,27 +49,27 @@ class Situation(msgspec.Struct):
     missing: list[str] = []
 
 
-def build(scenario: forms.Scenario) -> Situation:
+def build(scenario: schema.Scenario) -> Situation:
     """The situation of a document.
 
     Raises:
         forms.ScenarioError: an amount can't be read, a name leads nowhere, or no cluster could be
             in this situation.
     """
-    possible.check(scenario)
+    scenario_validation.check(scenario)
     missing: dict[str, None] = {}
     made = Situation(structure=_structure(scenario, missing))
     attempts: dict[str, records.AttemptRecord] = {}
     jobs: dict[str, records.JobRecord] = {}
-    devices = startdevices.of_running(scenario)
+    devices = initial_devices.of_running(scenario)
     order = 1
     for number, entry in enumerate(scenario.jobs):
         where = f"jobs[{number}]"
         spec = _job(entry, where, made)
         if entry.queue not in made.structure.queues:
-            raise forms.ScenarioError(f"there is no queue {entry.queue!r}", f"{where}.queue")
+            raise schema.ScenarioError(f"there is no queue {entry.queue!r}", f"{where}.queue")
         if entry.name in made.runs_s:
-            raise forms.ScenarioError(f"a second job {entry.name!r}", f"{where}.name")
+            raise schema.ScenarioError(f"a second job {entry.name!r}", f"{where}.name")
         made.runs_s[entry.name] = math.inf if entry.duration is None else entry.duration
         if entry.submit:
             made.later.append((BEGIN + entry.submit, spec))
@@ -90,7 +87,7 @@ def build(scenario: forms.Scenario) -> Situation:
         desired_generation=0,
         jobs=jobs,
         active=frozenset(jobs),
-        past_runs=runs.RunSet.of(record.key for record in jobs.values()),
+        past_runs=run_set.RunSet.of(record.key for record in jobs.values()),
         attempts=attempts,
         nodes=_nodes(made.structure),
         leader_since=BEGIN,
@@ -102,7 +99,7 @@ def build(scenario: forms.Scenario) -> Situation:
 # -- structure
 
 
-def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.Structure:
+def _structure(scenario: schema.Scenario, missing: dict[str, None]) -> desired.Structure:
     pools: dict[str, desired.Pool] = {}
     for name, node in scenario.nodes.items():
         where = f"nodes.{name}"
@@ -111,9 +108,9 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
             name=own,
             nodes=(name,),
             node_resources=Resources(
-                PLENTY if node.cpu is None else forms.amount("cpu", node.cpu, where),
-                PLENTY if node.memory is None else forms.amount("memory", node.memory, where),
-                forms.amount("gpu", node.gpu, where),
+                PLENTY if node.cpu is None else schema.amount("cpu", node.cpu, where),
+                PLENTY if node.memory is None else schema.amount("memory", node.memory, where),
+                schema.amount("gpu", node.gpu, where),
             ),
             labels={key: str(value) for key, value in node.labels.items()},
             allow_root=True,
@@ -122,7 +119,7 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
         known = pools.get(own)
         if known is not None:
             if msgspec.structs.replace(known, nodes=made.nodes) != made:
-                raise forms.ScenarioError(f"nodes of pool {own} have to be alike", where)
+                raise schema.ScenarioError(f"nodes of pool {own} have to be alike", where)
             made = msgspec.structs.replace(known, nodes=(*known.nodes, name))
         pools[own] = made
     queues = {
@@ -132,7 +129,7 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
     for number, queue in enumerate(scenario.queues):
         if queue.parent is not None and queue.parent not in queues:
             where = f"queues[{number}].parent"
-            raise forms.ScenarioError(f"there is no queue {queue.parent!r}", where)
+            raise schema.ScenarioError(f"there is no queue {queue.parent!r}", where)
     return desired.Structure(
         settings=_policy(scenario, missing),
         pools=pools,
@@ -140,12 +137,12 @@ def _structure(scenario: forms.Scenario, missing: dict[str, None]) -> desired.St
     )
 
 
-def _policy(scenario: forms.Scenario, missing: dict[str, None]) -> desired.Settings:
+def _policy(scenario: schema.Scenario, missing: dict[str, None]) -> desired.Settings:
     """The policy of a document: what it names as it says, of the rest what the format has."""
     try:
         return settings_of(_WITHOUT_WAITS | scenario.policy, missing)
-    except forms.ScenarioError as error:
-        raise forms.ScenarioError(error.message, f"policy.{error.where}") from error
+    except schema.ScenarioError as error:
+        raise schema.ScenarioError(error.message, f"policy.{error.where}") from error
 
 
 def settings_of(
@@ -179,10 +176,10 @@ def settings_of(
     for name in sorted(whole.keys() & parts.keys()):
         beside = ", ".join(f"{name}.{part}" for part in parts[name])
         told = f"found {name} beside {beside}, expected one of the two: say all of it in {name}"
-        raise forms.ScenarioError(told, name)
+        raise schema.ScenarioError(told, name)
     written = whole | parts
     try:
-        spec = msgspec.convert(written, documents.SchedulingSpec)
+        spec = msgspec.convert(written, cluster_spec.SchedulingSpec)
     except msgspec.ValidationError as error:
         raise _refused(str(error), written) from error
     scheduling = _scheduling(spec)
@@ -197,7 +194,7 @@ def settings_of(
     )
 
 
-def _scheduling(spec: documents.SchedulingSpec) -> desired.Scheduling:
+def _scheduling(spec: cluster_spec.SchedulingSpec) -> desired.Scheduling:
     fairness, learned = spec.fairness, spec.learned_run_times
     window = fairness.window
     return desired.Scheduling(
@@ -220,7 +217,7 @@ def _seconds(written: str | int, where: str) -> int:
     try:
         return quantities.parse_duration(written)
     except quantities.QuantityError as error:
-        raise forms.ScenarioError(str(error), where) from error
+        raise schema.ScenarioError(str(error), where) from error
 
 
 def _some_seconds(written: str | int, where: str) -> int:
@@ -228,7 +225,7 @@ def _some_seconds(written: str | int, where: str) -> int:
     found = _seconds(written, where)
     if found == 0:
         told = "a duration above 0s; say strength: 0 where past use is not to count"
-        raise forms.ScenarioError(f"found {written}, expected {told}", where)
+        raise schema.ScenarioError(f"found {written}, expected {told}", where)
     return found
 
 
@@ -240,19 +237,19 @@ def _value(written: dict[str, Any], place: Iterable[str]) -> Any:
     return value
 
 
-def _refused(told: str, written: dict[str, Any]) -> forms.ScenarioError:
+def _refused(told: str, written: dict[str, Any]) -> schema.ScenarioError:
     """What is wrong with a value, with the words that its name takes where it takes some."""
-    error = forms.explained(told, written)
+    error = schema.explained(told, written)
     value = _value(written, error.where.split("."))
     if " matching regex " in error.message:  # all texts that are not of some words are durations
         _seconds(value, error.where)
     if error.message.startswith("Expected "):
         expected = error.message.removeprefix("Expected ").partition(", got ")[0]
-        return forms.ScenarioError(f"found {value!r}, expected {expected}", error.where)
+        return schema.ScenarioError(f"found {value!r}, expected {expected}", error.where)
     words = _WORDS.get(error.where)
     if words is None:
         return error
-    return forms.ScenarioError(f"found {value!r}, expected one of {words}", error.where)
+    return schema.ScenarioError(f"found {value!r}, expected one of {words}", error.where)
 
 
 def _without(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
@@ -278,7 +275,7 @@ def _fields(kind: msgspec.inspect.Type) -> dict[str, msgspec.inspect.Type]:
 #: Names of ``Cluster.spec.scheduling``, each with the names that it holds.
 SCHEDULING: dict[str, tuple[str, ...]] = {
     name: tuple(_fields(kind))
-    for name, kind in _fields(msgspec.inspect.type_info(documents.SchedulingSpec)).items()
+    for name, kind in _fields(msgspec.inspect.type_info(cluster_spec.SchedulingSpec)).items()
 }
 #: Which setting each of them is, those that hold others by what they hold.
 _SETTINGS = {
@@ -298,7 +295,7 @@ _SETTINGS = {
 #: The words of those that take some.
 _WORDS = {
     name: ", ".join(sorted(map(str, kind.values)))
-    for name, kind in _fields(msgspec.inspect.type_info(documents.SchedulingSpec)).items()
+    for name, kind in _fields(msgspec.inspect.type_info(cluster_spec.SchedulingSpec)).items()
     if isinstance(kind, msgspec.inspect.LiteralType)
 }
 #: What the format has of these where a document does not name them.
@@ -314,20 +311,20 @@ def _parents_first(queues: dict[str, desired.Queue]) -> dict[str, desired.Queue]
         if len(found) == len(queues):
             return found
     loop = next(name for name in queues if name not in found)
-    raise forms.ScenarioError(f"queue {loop} is its own ancestor", "queues")
+    raise schema.ScenarioError(f"queue {loop} is its own ancestor", "queues")
 
 
-def _amounts(written: forms.Amounts, where: str) -> desired.Amounts:
+def _amounts(written: schema.Amounts, where: str) -> desired.Amounts:
     return desired.Amounts(
-        cpu_milli=None if written.cpu is None else forms.amount("cpu", written.cpu, where),
+        cpu_milli=None if written.cpu is None else schema.amount("cpu", written.cpu, where),
         memory_bytes=None
         if written.memory is None
-        else forms.amount("memory", written.memory, where),
-        gpu_milli=None if written.gpu is None else forms.amount("gpu", written.gpu, where),
+        else schema.amount("memory", written.memory, where),
+        gpu_milli=None if written.gpu is None else schema.amount("gpu", written.gpu, where),
     )
 
 
-def _queue(queue: forms.Queue, where: str) -> desired.Queue:
+def _queue(queue: schema.Queue, where: str) -> desired.Queue:
     unbounded = desired.Amounts(UNBOUNDED, UNBOUNDED, UNBOUNDED)
     values: dict[str, Any] = {
         "name": queue.name,
@@ -353,7 +350,7 @@ def _queue(queue: forms.Queue, where: str) -> desired.Queue:
     return desired.Queue(**values)
 
 
-def _flavor(flavor: forms.Flavor, where: str) -> desired.Flavor:
+def _flavor(flavor: schema.Flavor, where: str) -> desired.Flavor:
     owed, most, lent = (
         desired.Amounts() if one is None else _amounts(one, where)
         for one in (flavor.guaranteed, flavor.limit, flavor.lending_limit)
@@ -380,12 +377,12 @@ def _nodes(structure: desired.Structure) -> dict[str, records.NodeRecord]:
 # -- jobs
 
 
-def _job(entry: forms.Job, where: str, made: Situation) -> desired.Job:
+def _job(entry: schema.Job, where: str, made: Situation) -> desired.Job:
     asked = [_asked(task, f"{where}.tasks[{i}]") for i, task in enumerate(entry.tasks)]
     least = len(entry.tasks) if entry.min is None else entry.min
     if not 1 <= least <= len(entry.tasks):
         message = f"min is {least}; expected 1 to the number of tasks, {len(entry.tasks)}"
-        raise forms.ScenarioError(message, f"{where}.min")
+        raise schema.ScenarioError(message, f"{where}.min")
     ranked = _ranked(entry.tasks, asked)
     # Of a gang with a minimum those that run already are among those that start together.
     first = sorted(ranked, key=lambda number: entry.tasks[number].state != "running")[:least]
@@ -417,7 +414,7 @@ def _job(entry: forms.Job, where: str, made: Situation) -> desired.Job:
     )
 
 
-def _ranked(tasks: list[forms.Task], asked: list[Resources]) -> list[int]:
+def _ranked(tasks: list[schema.Task], asked: list[Resources]) -> list[int]:
     """The tasks of a job by what comes first of it: higher priority, then what is smaller.
 
     Their order in the document says nothing, but among those that are alike: of these the ones that
@@ -446,11 +443,11 @@ def _places(ranked: list[int], groups: list[str]) -> list[tuple[str, int]]:
     return [places[number] for number in range(len(ranked))]
 
 
-def _asked(task: forms.Task, where: str) -> Resources:
+def _asked(task: schema.Task, where: str) -> Resources:
     return Resources(
-        forms.amount("cpu", task.cpu, where),
-        forms.amount("memory", task.memory, where),
-        forms.amount("gpu", task.gpu, where),
+        schema.amount("cpu", task.cpu, where),
+        schema.amount("memory", task.memory, where),
+        schema.amount("gpu", task.gpu, where),
     )
 
 
@@ -468,7 +465,7 @@ def _record(spec: desired.Job, order: int, *, running: bool) -> records.JobRecor
 
 
 def _attempts(
-    entry: forms.Job,
+    entry: schema.Job,
     spec: desired.Job,
     places: list[tuple[str, int]],
     *,
@@ -495,7 +492,7 @@ def _attempts(
             message = f"it runs, on a node that is not there: {node}"
             if node is None:
                 message = "it runs, and names no node: say on which it does"
-            raise forms.ScenarioError(message, f"{where}.tasks[{number}].node")
+            raise schema.ScenarioError(message, f"{where}.tasks[{number}].node")
         found.append(
             records.AttemptRecord(
                 id=identifiers.attempt_id(spec, 0, group, index, 1),
@@ -521,6 +518,6 @@ def _attempts(
     return found
 
 
-def fate_of(situation: Situation, attempt: records.AttemptRecord) -> machines.Fate:
+def fate_of(situation: Situation, attempt: records.AttemptRecord) -> simulated_nodes.Fate:
     """What becomes of a task of the situation; its work is not lost by moving it."""
-    return machines.Fate(runs_s=situation.runs_s[attempt.job])
+    return simulated_nodes.Fate(runs_s=situation.runs_s[attempt.job])

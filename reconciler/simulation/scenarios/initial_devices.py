@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from reconciler.model.values import quantities
-from reconciler.simulation.scenarios import schema as forms
+from reconciler.simulation.scenarios import schema
 
 _WHOLE = 1000
 #: What adding up parts of a share may be off by, in milli-GPUs.
@@ -22,11 +22,11 @@ class _Running(NamedTuple):
     """A task that runs, its place in the document, and what it takes."""
 
     where: str
-    task: forms.Task
+    task: schema.Task
     gpu_milli: int
 
 
-def of_running(scenario: forms.Scenario) -> dict[str, tuple[int, ...]]:
+def of_running(scenario: schema.Scenario) -> dict[str, tuple[int, ...]]:
     """Devices of each running task, ascending, by its place: ``jobs[0].tasks[1]``.
 
     Those on nodes that are not there are left out.
@@ -39,17 +39,17 @@ def of_running(scenario: forms.Scenario) -> dict[str, tuple[int, ...]]:
         by_node.get(one.task.node or "", []).append(one)
     found: dict[str, tuple[int, ...]] = {}
     for name, tasks in by_node.items():
-        gpu_milli = forms.amount("gpu", scenario.nodes[name].gpu, f"nodes.{name}")
+        gpu_milli = schema.amount("gpu", scenario.nodes[name].gpu, f"nodes.{name}")
         found |= _Node(name, gpu_milli).devices(tasks)
     return found
 
 
-def _running(scenario: forms.Scenario) -> Iterator[_Running]:
+def _running(scenario: schema.Scenario) -> Iterator[_Running]:
     for number, job in enumerate(scenario.jobs):
         for index, task in enumerate(job.tasks):
             if task.state == "running":
                 where = f"jobs[{number}].tasks[{index}]"
-                yield _Running(where, task, forms.amount("gpu", task.gpu, where))
+                yield _Running(where, task, schema.amount("gpu", task.gpu, where))
 
 
 class _Node:
@@ -86,7 +86,7 @@ class _Node:
                     f"found {found} taken by what runs there, up to this task; "
                     f"expected no more than there are: {self._has}"
                 )
-                raise forms.ScenarioError(message, f"{one.where}.gpu")
+                raise schema.ScenarioError(message, f"{one.where}.gpu")
 
     def _named(self, one: _Running) -> tuple[int, ...]:
         """The devices that a task names."""
@@ -95,13 +95,13 @@ class _Node:
         for index, label in by_index.items():
             if index >= self._count:
                 message = f"found device {label!r}; expected one that is there: {self._has}"
-                raise forms.ScenarioError(message, where)
+                raise schema.ScenarioError(message, where)
         if len(by_index) * _WHOLE < one.gpu_milli:
             message = (
                 f"found {len(by_index)} of them; expected {one.gpu_milli // _WHOLE}, as many as "
                 "the task has GPUs"
             )
-            raise forms.ScenarioError(message, where)
+            raise schema.ScenarioError(message, where)
         for index, label in by_index.items():
             used = self._used.get(index, 0.0) + one.gpu_milli / len(by_index)
             if used > _WHOLE + _NEARLY:
@@ -109,7 +109,7 @@ class _Node:
                     f"found {used / _WHOLE:g} of device {label!r} taken, up to this task; expected "
                     "at most 1"
                 )
-                raise forms.ScenarioError(message, where)
+                raise schema.ScenarioError(message, where)
             self._used[index] = used
         return tuple(sorted(by_index))
 
@@ -145,7 +145,7 @@ class _Node:
                     f"found no device left for {asked}; expected room "
                     f"beside what else runs there ({self._has}): say `devices` of its tasks"
                 )
-                raise forms.ScenarioError(message, f"{one.where}.gpu")
+                raise schema.ScenarioError(message, f"{one.where}.gpu")
             found[one.where] = tuple(own)
         return found
 

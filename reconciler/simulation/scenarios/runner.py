@@ -13,15 +13,14 @@ import msgspec
 
 from reconciler.core import reconcile
 from reconciler.model.state.states import AttemptState
-from reconciler.simulation.engine import simulated_cluster as clusters
-from reconciler.simulation.scenarios import builder as situations
-from reconciler.simulation.scenarios import scenario_validation as possible
+from reconciler.simulation.engine import simulated_cluster
+from reconciler.simulation.scenarios import builder, scenario_validation
 from reconciler.simulation.scenarios.schema import Expected, Scenario
 
 #: Seconds of virtual time in a round.
 ROUND_S = 60.0
 #: In which order several states of one job are told.
-_PRECEDENCE = ("running", *(state for state in possible.STATES if state != "running"))
+_PRECEDENCE = ("running", *(state for state in scenario_validation.STATES if state != "running"))
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -46,18 +45,18 @@ def run(scenario: Scenario) -> Verdict:
     Raises:
         ScenarioError: an amount can't be read, or a name leads nowhere.
     """
-    situation = situations.build(scenario)
+    situation = builder.build(scenario)
     if situation.missing:
         why = f"not built yet: {', '.join(situation.missing)}"
         return Verdict(exact=False, states=False, found={"*": {"state": why}})
     story = _Story(scenario, situation)
     if scenario.rounds is None:
-        story.cluster.run(situations.BEGIN + (scenario.until or 0.0))
+        story.cluster.run(builder.BEGIN + (scenario.until or 0.0))
         return story.verdict()
     verdict = Verdict(exact=True, states=True)
     rounds = scenario.rounds
     for number in range(1, rounds.settle + rounds.stable + 1):
-        story.cluster.run(situations.BEGIN + number * ROUND_S, inclusive=False)
+        story.cluster.run(builder.BEGIN + number * ROUND_S, inclusive=False)
         if number < rounds.settle:
             continue
         now = story.verdict()
@@ -68,18 +67,18 @@ def run(scenario: Scenario) -> Verdict:
 
 
 def begun(
-    situation: situations.Situation, decide: clusters.Decide = reconcile.reconcile
-) -> clusters.Cluster:
+    situation: builder.Situation, decide: simulated_cluster.Decide = reconcile.reconcile
+) -> simulated_cluster.Cluster:
     """The cluster of a situation at its beginning; jobs of later moments come by themselves.
 
     ``decide``: the controller's one function.
     """
-    cluster = clusters.Cluster(
+    cluster = simulated_cluster.Cluster(
         situation.structure,
-        now=situations.BEGIN,
+        now=builder.BEGIN,
         jobs=situation.jobs,
         observed=situation.observed,
-        fates=partial(situations.fate_of, situation),
+        fates=partial(builder.fate_of, situation),
         decide=decide,
     )
     for at, job in situation.later:
@@ -90,7 +89,7 @@ def begun(
 class _Story:
     """One scenario under way."""
 
-    def __init__(self, scenario: Scenario, situation: situations.Situation) -> None:
+    def __init__(self, scenario: Scenario, situation: builder.Situation) -> None:
         self.scenario = scenario
         self.situation = situation
         self.cluster = begun(situation)
@@ -130,7 +129,7 @@ class _Story:
             record = memory.jobs.get(name)
             rest = record.state.value.lower() if record and record.finished else "pending"
             start = record.started_at if record else None
-            start = None if start is None else start - situations.BEGIN
+            start = None if start is None else start - builder.BEGIN
             states, nodes = [], []
             for index, (group, number) in enumerate(tasks):
                 node = running.get((name, group, number))

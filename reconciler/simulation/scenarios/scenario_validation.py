@@ -8,7 +8,7 @@ limits may be less than what runs, and nodes may have promised more CPU and memo
 
 from reconciler.model.state.states import JobState
 from reconciler.model.values import quantities
-from reconciler.simulation.scenarios import schema as forms
+from reconciler.simulation.scenarios import schema
 
 #: Bounds of priorities and weights, as ``Job`` and ``Queue`` have them.
 PRIORITY_MAX = WEIGHT_MAX = 10**6
@@ -19,7 +19,7 @@ STATES = tuple(state.value.lower() for state in JobState)
 _WHOLE = 1000
 
 
-def check(scenario: forms.Scenario) -> None:
+def check(scenario: schema.Scenario) -> None:
     """Nothing, where a cluster may be in this situation and in what is expected of it.
 
     Raises:
@@ -30,7 +30,7 @@ def check(scenario: forms.Scenario) -> None:
     for number, job in enumerate(scenario.jobs):
         _job(job, f"jobs[{number}]")
     for kind in ("jobs", "tasks"):
-        expected: dict[str, forms.Expected] = getattr(scenario.expect, kind)
+        expected: dict[str, schema.Expected] = getattr(scenario.expect, kind)
         for name, one in expected.items():
             _state(one.state, f"expect.{kind}.{name}.state")
 
@@ -45,11 +45,11 @@ def _within(
     raise _refused(shown, words or told, where)
 
 
-def _refused(found: object, expected: str, where: str) -> forms.ScenarioError:
-    return forms.ScenarioError(f"found {found}; expected {expected}", where)
+def _refused(found: object, expected: str, where: str) -> schema.ScenarioError:
+    return schema.ScenarioError(f"found {found}; expected {expected}", where)
 
 
-def _queues(queues: list[forms.Queue]) -> None:
+def _queues(queues: list[schema.Queue]) -> None:
     known: dict[str, int] = {}
     for number, queue in enumerate(queues):
         where = f"queues[{number}]"
@@ -63,7 +63,7 @@ def _queues(queues: list[forms.Queue]) -> None:
             _within(flavor.weight, 0, WEIGHT_MAX, f"{where}.flavors[{index}].weight")
 
 
-def _job(job: forms.Job, where: str) -> None:
+def _job(job: schema.Job, where: str) -> None:
     _within(job.priority, -PRIORITY_MAX, PRIORITY_MAX, f"{where}.priority")
     _within(job.duration, 0, None, f"{where}.duration")
     _within(
@@ -76,7 +76,7 @@ def _job(job: forms.Job, where: str) -> None:
     _within(job.submit, 0, None, f"{where}.submit")
     for number, task in enumerate(job.tasks):
         place = f"{where}.tasks[{number}]"
-        gpu = forms.amount("gpu", task.gpu, place)
+        gpu = schema.amount("gpu", task.gpu, place)
         if gpu > _WHOLE and gpu % _WHOLE:
             told = "a whole number, or a share of one device, below 1"
             raise _refused(task.gpu, told, f"{place}.gpu")

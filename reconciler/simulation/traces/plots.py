@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reconciler.model.values import times
-from reconciler.simulation.traces import plot_text as picturetexts
-from reconciler.simulation.traces import trace_results as results
+from reconciler.simulation.traces import plot_text, trace_results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +76,7 @@ def require() -> None:
         raise PicturesMissingError
 
 
-def png(runs: Sequence[results.Run], title: str) -> bytes:
+def png(runs: Sequence[trace_results.Run], title: str) -> bytes:
     """The picture as PNG.
 
     Raises:
@@ -89,7 +88,7 @@ def png(runs: Sequence[results.Run], title: str) -> bytes:
     return buffer.getvalue()
 
 
-def page(runs: Sequence[results.Run], title: str) -> str:
+def page(runs: Sequence[trace_results.Run], title: str) -> str:
     """A page that needs nothing else: the picture as inline SVG, and the figures as a table.
 
     Raises:
@@ -155,18 +154,18 @@ def _told(form: str | Callable[[float], str], value: Any) -> str:
     return form.format(value) if isinstance(form, str) else form(value)
 
 
-def _table(runs: Sequence[results.Run]) -> str:
+def _table(runs: Sequence[trace_results.Run]) -> str:
     heads = "".join(f"<th>{head}</th>" for _, head, _ in _COLUMNS)
     lines = []
     for run in runs:
-        found = results.figures(run)
+        found = trace_results.figures(run)
         cells = (html.escape(_told(form, getattr(found, field))) for field, _, form in _COLUMNS)
         lines.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 
 
 @contextmanager
-def _drawn(runs: Sequence[results.Run], title: str) -> Iterator["Figure"]:
+def _drawn(runs: Sequence[trace_results.Run], title: str) -> Iterator["Figure"]:
     """The picture, in the style in which it is to be saved."""
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an extra that most never need
@@ -190,7 +189,7 @@ def _drawn(runs: Sequence[results.Run], title: str) -> Iterator["Figure"]:
         yield figure
 
 
-def _compose(figure: "Figure", runs: Sequence[results.Run], title: str) -> None:
+def _compose(figure: "Figure", runs: Sequence[trace_results.Run], title: str) -> None:
     """All parts of the picture: distributions, use, shares, and the nodes where they are known."""
     first = runs[0]
     # beside GPUs, work without any has no lanes
@@ -199,7 +198,7 @@ def _compose(figure: "Figure", runs: Sequence[results.Run], title: str) -> None:
     heights = [1.0, 1.0, 1.0, 1.6][:rows]
     figure.set_size_inches(11, 3.1 * sum(heights))
     if title:  # a page has one of its own
-        shown = textwrap.fill(picturetexts.plain(title), TITLE_MAX)
+        shown = textwrap.fill(plot_text.plain(title), TITLE_MAX)
         figure.suptitle(shown, x=0.01, ha="left", fontsize=13)
     grid = figure.add_gridspec(rows, 2, height_ratios=heights)
     _distribution(
@@ -227,11 +226,11 @@ def _compose(figure: "Figure", runs: Sequence[results.Run], title: str) -> None:
         _gantt(figure.add_subplot(grid[3, :]), first, span_s, scale)
 
 
-def _span_s(runs: Sequence[results.Run]) -> float:
+def _span_s(runs: Sequence[trace_results.Run]) -> float:
     """The time that is worth showing: until little runs any more."""
     latest = 1.0
     for run in runs:
-        used = results.used(run)
+        used = trace_results.used(run)
         busy = np.flatnonzero(used.values >= _SHOWN * run.units)
         if len(busy):
             latest = max(latest, float(used.times[min(busy[-1] + 1, len(used.times) - 1)]))
@@ -317,7 +316,7 @@ def _legend_above(axes: "Axes") -> None:
     )  # fmt: skip
 
 
-def _averages(steps: results.Steps, edges: Any) -> Any:
+def _averages(steps: trace_results.Steps, edges: Any) -> Any:
     """Mean of an amount over each piece between two edges."""
     if not len(steps.times):
         return np.zeros(len(edges) - 1)
@@ -327,12 +326,12 @@ def _averages(steps: results.Steps, edges: Any) -> Any:
 
 
 def _use(
-    axes: "Axes", runs: Sequence[results.Run], span_s: float, scale: tuple[float, str]
+    axes: "Axes", runs: Sequence[trace_results.Run], span_s: float, scale: tuple[float, str]
 ) -> None:
     axes.set_title(f"Share of the {_UNITS[runs[0].unit]} in use")
     edges = np.linspace(0, span_s, PIECES + 1)
     for look, run in zip(_looks(), runs, strict=False):
-        share = _averages(results.used(run), edges) / (run.units or 1)
+        share = _averages(trace_results.used(run), edges) / (run.units or 1)
         axes.stairs(share, edges / scale[0], linewidth=1.3, label=run.policy, **look)
     axes.set_ylim(0, 1.05)
     axes.set_xlim(0, span_s / scale[0])
@@ -351,7 +350,7 @@ def _short(name: str) -> str:
     return name if len(name) <= _NAME_MAX else f"{name[:half]}…{name[1 - half :]}"
 
 
-def queue_colours(run: results.Run) -> dict[str, str]:
+def queue_colours(run: trace_results.Run) -> dict[str, str]:
     """A colour for each queue: those with the most work their own, the others grey."""
     work: dict[str, float] = {}
     for stretch in run.stretches:
@@ -367,7 +366,7 @@ def hatch_of(colour: str) -> str:
     return HATCHES[COLOURS.index(colour)] if colour in COLOURS else ""
 
 
-def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, str]) -> None:
+def _shares(axes: "Axes", run: trace_results.Run, span_s: float, scale: tuple[float, str]) -> None:
     unit = _UNITS[run.unit]
     axes.set_title(f"{unit} in use by queue ({run.policy}), of {run.units:,.10g}")
     edges = np.linspace(0, span_s, PIECES + 1)
@@ -375,13 +374,13 @@ def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, s
     floor = np.zeros(PIECES)
     others: Any = np.zeros(PIECES)
     for queue, colour in colours.items():
-        amount = _averages(results.used(run, queue), edges)
+        amount = _averages(trace_results.used(run, queue), edges)
         if colour == _OTHERS:
             others = others + amount
             continue
         axes.stairs(floor + amount, edges / scale[0], baseline=floor, fill=True, facecolor=colour,
                     edgecolor=_HATCH_INK, linewidth=0, hatch=hatch_of(colour),
-                    label=picturetexts.plain(_short(queue)))  # fmt: skip
+                    label=plot_text.plain(_short(queue)))  # fmt: skip
         floor = floor + amount
     if others.any():
         axes.stairs(floor + others, edges / scale[0], baseline=floor, fill=True, color=_OTHERS,
@@ -396,9 +395,9 @@ def _shares(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, s
     _legend_above(axes)
 
 
-def _waits(axes: "Axes", run: results.Run, edges: Any, unit_s: float) -> float:
+def _waits(axes: "Axes", run: trace_results.Run, edges: Any, unit_s: float) -> float:
     """Draw how much waits; its most, or 0 where it has a scale of its own."""
-    waiting = _averages(results.waiting(run), edges)
+    waiting = _averages(trace_results.waiting(run), edges)
     most = float(waiting.max(initial=0.0))
     line: dict[str, Any] = {"color": _INK, "linewidth": 1.0, "linestyle": ":"}
     if most <= run.units * WAITING_SHOWN * (1 + 1e-9):  # it is an average of sums
@@ -415,7 +414,7 @@ def _waits(axes: "Axes", run: results.Run, edges: Any, unit_s: float) -> float:
     return 0.0
 
 
-def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, str]) -> None:
+def _gantt(axes: "Axes", run: trace_results.Run, span_s: float, scale: tuple[float, str]) -> None:
     from matplotlib.collections import PolyCollection  # noqa: PLC0415
 
     shown = [stretch for stretch in run.stretches if stretch.units]
@@ -470,12 +469,12 @@ def _gantt(axes: "Axes", run: results.Run, span_s: float, scale: tuple[float, st
     axes.set_xlim(0, span_s / scale[0])
     axes.set_ylim(len(nodes) - 0.5, -0.5)
     step = max(1, len(nodes) // 16)
-    names = [picturetexts.plain(node) for node in nodes[::step]]
+    names = [plot_text.plain(node) for node in nodes[::step]]
     axes.set_yticks(range(0, len(nodes), step), names, fontsize=7)
     axes.set_xlabel(f"{scale[1]} from the first submission on")
 
 
-def lanes_of(bars: Sequence[results.Stretch]) -> list[list[tuple[float, float]]]:
+def lanes_of(bars: Sequence[trace_results.Stretch]) -> list[list[tuple[float, float]]]:
     """For each bar the lowest lanes of its node that are free, as many as it has units, or a part.
 
     They need not lie side by side, so that no node has more lanes than units are busy at once: a

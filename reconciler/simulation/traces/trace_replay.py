@@ -16,10 +16,8 @@ from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import EndReason
 from reconciler.model.values.resources import Resources
-from reconciler.simulation.engine import simulated_cluster as clusters
-from reconciler.simulation.engine import simulated_nodes as machines
-from reconciler.simulation.traces import trace_results as results
-from reconciler.simulation.traces import workloads
+from reconciler.simulation.engine import simulated_cluster, simulated_nodes
+from reconciler.simulation.traces import trace_results, workloads
 
 #: Second 0 of a replay.
 BEGIN = 1_000_000.0
@@ -35,7 +33,7 @@ IDLE_STEPS_MIN, IDLE_S_MAX, IDLE_STEPS_MAX = 100, 366 * 86_400.0, 2_000
 
 Progress = Callable[[int], None]
 #: Looks at the cluster after a cycle.
-Look = Callable[[clusters.Cluster], None]
+Look = Callable[[simulated_cluster.Cluster], None]
 Runs = Callable[[str, int], float]
 
 
@@ -129,8 +127,8 @@ class _Ledger:
         self.look: Callable[[], None] | None = None
         self.now: Callable[[], float] = lambda: BEGIN
         self.checkpoint_every_s = checkpoint_every_s
-        self.elements: dict[tuple[str, int], results.JobResult] = {}
-        self.stretches: list[results.Stretch] = []
+        self.elements: dict[tuple[str, int], trace_results.JobResult] = {}
+        self.stretches: list[trace_results.Stretch] = []
         self.lost_unit_s = 0.0
         self.finished_now: list[str] = []
         self._enough: dict[str, dict[str, int]] = {}
@@ -145,19 +143,19 @@ class _Ledger:
         size = sum(group.count * self._units(group.resources) for group in job.groups)
         for element in range(job.element_count):
             name = job.name if job.array_count is None else f"{job.name}[{element}]"
-            self.elements[job.name, element] = results.JobResult(
+            self.elements[job.name, element] = trace_results.JobResult(
                 name, job.queue, size, submit_s, runs_s(job.name, element)
             )
 
     def _units(self, resources: Resources) -> float:
         return units_in(resources, self.unit)
 
-    def fate(self, attempt: records.AttemptRecord) -> machines.Fate:
+    def fate(self, attempt: records.AttemptRecord) -> simulated_nodes.Fate:
         """What is left of its element's work: who joins it ends with the others."""
         key = (attempt.job, attempt.element)
         life = self._lives.get(key)
         left_s = self._left_s(key) if life is None else life.ends_at - self.now()
-        return machines.Fate(runs_s=max(0.0, left_s))
+        return simulated_nodes.Fate(runs_s=max(0.0, left_s))
 
     def _left_s(self, key: tuple[str, int]) -> float:
         return self.elements[key].runs_s - self._done_s.get(key, 0.0)
@@ -190,7 +188,7 @@ class _Ledger:
         if ran_s > 0:
             place = (attempt.node, units, end_s - ran_s, end_s)
             evicted = why is EndReason.PREEMPTED
-            self.stretches.append(results.Stretch(job.name, job.queue, *place, evicted))
+            self.stretches.append(trace_results.Stretch(job.name, job.queue, *place, evicted))
         life = self._lives.get(key)
         if life is None or attempt.id not in life.up:
             return  # it left before it was up
@@ -247,7 +245,7 @@ def replay(
     options: Options | None = None,
     progress: Progress | None = None,
     look: Look | None = None,
-) -> results.Run:
+) -> trace_results.Run:
     """Jobs that arrive at their seconds, on a structure, under the real controller.
 
     Args:
@@ -261,12 +259,12 @@ def replay(
     settings = msgspec.structs.replace(structure.settings, retain_finished_jobs_s=0)
     structure = msgspec.structs.replace(structure, settings=settings)  # the ledger remembers
     ledger = _Ledger(unit, chosen.checkpoint_every_s)
-    cluster = clusters.Cluster(
+    cluster = simulated_cluster.Cluster(
         structure,
         now=BEGIN,
         fates=ledger.fate,
         watcher=ledger,
-        timing=clusters.Timing(
+        timing=simulated_cluster.Timing(
             start_report_within_s=_starts_reported_within_s(arrivals, runs_s),
             cycle_every_s=chosen.cycle_every_s,
         ),
@@ -280,7 +278,7 @@ def replay(
     gave_up_s = _run(cluster, ledger, chosen, progress)
     until_s = math.inf if chosen.until_s is None else chosen.until_s
     elements = ledger.elements.values()
-    return results.Run(
+    return trace_results.Run(
         policy=policy,
         units=units_of(structure, unit),
         unit=unit,
@@ -307,7 +305,7 @@ def _starts_reported_within_s(arrivals: Sequence[tuple[float, desired.Job]], run
 
 
 def _run(
-    cluster: clusters.Cluster, ledger: _Ledger, options: Options, progress: Progress | None
+    cluster: simulated_cluster.Cluster, ledger: _Ledger, options: Options, progress: Progress | None
 ) -> float | None:
     """Let everything happen; the second since which nothing did, where it was given up."""
     until = math.inf if options.until_s is None else BEGIN + options.until_s
@@ -340,7 +338,7 @@ def _run(
     return gave_up_s
 
 
-def _under_way(cluster: clusters.Cluster, ledger: _Ledger) -> list[results.Stretch]:
+def _under_way(cluster: simulated_cluster.Cluster, ledger: _Ledger) -> list[trace_results.Stretch]:
     """What still runs when the simulation stops."""
     now_s = cluster.now - BEGIN
     found = []
@@ -350,7 +348,9 @@ def _under_way(cluster: clusters.Cluster, ledger: _Ledger) -> list[results.Stret
             job = ledger.elements[attempt.job, attempt.element]
             units = units_in(attempt.resources, ledger.unit)
             begin_s = min(now_s, task.starts_at - BEGIN)
-            found.append(results.Stretch(job.name, job.queue, node.name, units, begin_s, now_s))
+            found.append(
+                trace_results.Stretch(job.name, job.queue, node.name, units, begin_s, now_s)
+            )
     return found
 
 
@@ -382,7 +382,7 @@ def replay_rows(
     progress: Progress | None = None,
     *,
     look: Look | None = None,
-) -> results.Run:
+) -> trace_results.Run:
     """A workload's rows on a cluster of nodes with ``per_node`` units each."""
     lengths = {row.name: row.runs_s for row in workload.rows}
     arrivals = [(row.submit_s, make_job(row, per_node, workload.unit)) for row in workload.rows]
@@ -418,7 +418,7 @@ def replay_state(
     runs_s: Runs,
     options: Options | None = None,
     progress: Progress | None = None,
-) -> results.Run:
+) -> trace_results.Run:
     """All jobs of a desired state, there from the beginning, on its own pools and queues.
 
     GPUs are counted, and CPUs where no node has a GPU or no job takes one.

@@ -15,7 +15,7 @@ import pytest
 
 import agents
 from agents.host import processes
-from agents.isolation import task_isolation as confinement
+from agents.isolation import task_isolation
 from tests.integration.agents.controller import Controller
 
 
@@ -91,7 +91,7 @@ class Node:
             self.kill_agent()
         self.kill_supervisor()
         assert processes.kill_leftovers(str(self.root), [])
-        assert confinement.clean_up(str(self.root))
+        assert task_isolation.clean_up(str(self.root))
 
 
 @pytest.fixture

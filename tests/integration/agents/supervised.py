@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from agents.host import processes
-from agents.isolation import cgroups
-from agents.isolation import task_isolation as confinement
-from agents.supervisor import client as keeper
+from agents.isolation import cgroups, task_isolation
+from agents.supervisor import client
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState
 
@@ -29,7 +28,7 @@ class Bed:
         self.root.chmod(0o755)
         self.isolation = isolation
         self.reports: dict[str, AttemptReport] = {}
-        self.keeper = keeper.Keeper(self.root, isolation)
+        self.keeper = client.Keeper(self.root, isolation)
         self.meet()
 
     def meet(self) -> None:
@@ -81,7 +80,7 @@ class Bed:
         return (self.root / "logs" / f"{name}.stdout").read_text()
 
     def bases(self) -> list[str]:
-        return confinement.remembered(str(self.root))
+        return task_isolation.remembered(str(self.root))
 
     def groups(self) -> list[str]:
         """Groups of attempts that there are, but for empty ones that wait for another attempt."""
@@ -112,7 +111,7 @@ class Bed:
         if self.keeper._started is not None:
             self.keeper._started.wait(DEADLINE_S)
         assert processes.kill_leftovers(str(self.root), [])
-        assert confinement.clean_up(str(self.root))
+        assert task_isolation.clean_up(str(self.root))
         assert not [base for base in bases if Path(base).exists()]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agents.isolation import cgroups
-from agents.supervisor import spawn as spawning
+from agents.supervisor import spawn
 
 KIND, _ = cgroups.offers(cgroups.discover())
 pytestmark = pytest.mark.skipif(KIND == "process-group", reason="no control groups here")
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.skipif(KIND == "process-group", reason="no control grou
 #: Starts one task as a supervisor would: where it was, and what the kernel says of it at its end.
 _START = """\
 import json, os, sys
-from agents.isolation import task_isolation as confinement
+from agents.isolation import task_isolation
 
 root, way, user = sys.argv[1:]
-made = confinement.Confinement(root, "auto")
+made = task_isolation.Confinement(root, "auto")
 made.recover()
 can = bool(made._born_in)
 if way == "goes there":
@@ -90,4 +90,4 @@ def test_the_kernel_of_this_machine_is_asked(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_group_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
-        spawning.fork_into(str(tmp_path))
+        spawn.fork_into(str(tmp_path))

@@ -14,16 +14,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents.data import object_store as buckets
+from agents.data import object_store
 from reconciler.model.observed.storage import In, ObjectStore, Out, Plan, Store
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state.states import EndReason
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 from tests.integration.agents.test_staging import helpers
 
 #: Larger than what is sent in one part.
-LARGE = os.urandom(buckets.PART_BYTES + 2**20)
+LARGE = os.urandom(object_store.PART_BYTES + 2**20)
 ACCESS, SECRET = "muster-tests", "a-key-of-the-tests-that-is-long-enough"
 
 
@@ -127,9 +127,9 @@ def _user() -> str:
     return pwd.getpwuid(os.geteuid()).pw_name
 
 
-def template(plan: Plan, script: str) -> wire.TaskTemplate:
+def template(plan: Plan, script: str) -> agent_messages.TaskTemplate:
     command = ("sh", "-ec", script)
-    return wire.TaskTemplate("job", 1, "g", command=command, grace_s=20, stage=plan)
+    return agent_messages.TaskTemplate("job", 1, "g", command=command, grace_s=20, stage=plan)
 
 
 def test_objects_come_in_and_results_go_out(
@@ -195,12 +195,12 @@ def test_a_service_that_is_away_is_said_after_a_while(clerk: Node, controller: C
 
 def test_an_object_that_changes_meanwhile_is_not_taken(server: Server) -> None:
     store = {"endpoint": server.url, "bucket": "data"}
-    bucket = buckets.Bucket(store, (ACCESS, SECRET))
+    bucket = object_store.Bucket(store, (ACCESS, SECRET))
     single, ((name, size, _tag),) = bucket.list("sets/ab.txt", 10)
     assert (single, name, size) == (True, "ab.txt", 6)
-    with pytest.raises(buckets.BucketError, match="changed meanwhile"):
+    with pytest.raises(object_store.BucketError, match="changed meanwhile"):
         list(bucket.read("sets/ab.txt", name, "0" * 32, single=True))
-    with pytest.raises(buckets.BucketError, match="more than 1 objects"):
+    with pytest.raises(object_store.BucketError, match="more than 1 objects"):
         bucket.list("sets", 1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agents.host import processes
-from agents.supervisor import client as keeper
+from agents.supervisor import client
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration import hanging
@@ -99,7 +99,7 @@ def test_an_agent_that_comes_hears_of_it(bed: Bed, away: hanging.Hanging) -> Non
     hangs(bed, away)
     bed.start("h.1", "echo again")  # an agent that does not know orders it again
     goes_on(bed)
-    second = keeper.Keeper(bed.root)
+    second = client.Keeper(bed.root)
     told = {one.id: one.state for one in second.connect(threading.Event())}
     second.close()
     assert told["h.1"] is AttemptState.STARTING

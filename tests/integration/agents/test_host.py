@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.host import host_info as hosts
+from agents.host import host_info
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
 
@@ -23,7 +23,7 @@ def kind_of(folder: Path) -> str:
 def test_a_mount_that_comes_and_goes_is_told(
     node: Node, controller: Controller, tmp_path: Path
 ) -> None:
-    if kind_of(tmp_path) not in hosts.DATA_FILE_SYSTEMS - {"overlay"}:
+    if kind_of(tmp_path) not in host_info.DATA_FILE_SYSTEMS - {"overlay"}:
         pytest.skip("temporary folders are on no file system that is told")
     source, target = tmp_path / "source", Path(os.path.realpath(tmp_path)) / "target"
     source.mkdir()

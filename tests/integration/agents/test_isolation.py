@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from agents.host import processes
-from agents.isolation import cgroups
-from agents.isolation import task_isolation as confinement
+from agents.isolation import cgroups, task_isolation
 from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration import mounted
 from tests.integration.agents import supervised
@@ -426,7 +425,7 @@ def test_what_a_node_left_that_never_comes_back_goes_when_another_starts(tmp_pat
     finally:
         other.close()
         for base in bases:
-            confinement.abandon(base)
+            task_isolation.abandon(base)
 
 
 @groups

@@ -6,7 +6,7 @@ import subprocess
 
 import httpx
 
-from agents.exporter import metrics_page as nodepage
+from agents.exporter import metrics_page
 from reconciler.model.protocol.agent_messages import TaskTemplate
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import DEADLINE_S, Controller
@@ -62,7 +62,7 @@ def test_there_is_no_page_before_the_controller_has_spoken(
     node.start(*OPTIONS)
     url = address(node, controller)
     answer = httpx.get(url, timeout=DEADLINE_S)
-    assert (answer.status_code, answer.text) == (503, f"{nodepage.NOT_YET}\n")
+    assert (answer.status_code, answer.text) == (503, f"{metrics_page.NOT_YET}\n")
     assert httpx.get(url.replace("/metrics", "/healthz")).text == "ok\n"
 
 

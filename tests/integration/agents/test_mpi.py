@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from agents.host import processes
-from agents.isolation import task_isolation as confinement
-from agents.supervisor import client as keeper
-from agents.tasks import start_orders as tasks
+from agents.isolation import task_isolation
+from agents.supervisor import client
+from agents.tasks import start_orders
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import AttemptReport, RankPlacement
 from reconciler.model.state.states import AttemptState
@@ -58,7 +58,7 @@ class Nodes:
         self.names = [f"{word}a", f"{word}b"]
         third = secrets.randbelow(250)
         self.addresses = [f"10.213.{third}.1", f"10.213.{third}.2"]
-        self.keepers: list[keeper.Keeper] = []
+        self.keepers: list[client.Keeper] = []
         self.roots: list[Path] = []
         self.reports: dict[str, AttemptReport] = {}
         self.supervisors: list[subprocess.Popen[bytes]] = []
@@ -75,17 +75,17 @@ class Nodes:
             self.roots.append(root)
             command = ["nsenter", f"--net=/run/netns/{name}", "unshare", "--uts", "sh", "-c",
                        'hostname "$1"; shift; exec "$@"', "sh", name,
-                       sys.executable, "-I", "-S", str(keeper.SCRIPT), str(root)]  # fmt: skip
+                       sys.executable, "-I", "-S", str(client.SCRIPT), str(root)]  # fmt: skip
             self.supervisors.append(subprocess.Popen(command))
             wait((root / "supervisor.sock").exists, "a supervisor")
-            made = keeper.Keeper(root)
+            made = client.Keeper(root)
             made.connect(threading.Event())
             self.keepers.append(made)
 
-    def place(self, number: int) -> tasks.Place:
+    def place(self, number: int) -> start_orders.Place:
         (self.roots[number] / "shared").mkdir(exist_ok=True)
         root = str(self.roots[number])
-        return tasks.Place(self.names[number], root, f"{root}/shared", as_root=True)
+        return start_orders.Place(self.names[number], root, f"{root}/shared", as_root=True)
 
     def start(self, template: TaskTemplate, per_node: int, port: int) -> None:
         """Start the gang as the agents of the two would."""
@@ -101,7 +101,9 @@ class Nodes:
                 f"m.{number}", "t", "b", index=number, rank=own, secret=secret,
                 addresses=dict(zip(self.names, self.addresses, strict=True)),
             )  # fmt: skip
-            self.keepers[node].send([tasks.order_for(assignment, template, self.place(node))])
+            self.keepers[node].send(
+                [start_orders.order_for(assignment, template, self.place(node))]
+            )
 
     def ended(self, number: int, per_node: int) -> AttemptReport:
         name = f"m.{number}"
@@ -121,7 +123,7 @@ class Nodes:
             supervisor.kill()
             supervisor.wait(DEADLINE_S)
             assert processes.kill_leftovers(str(root), [])
-            assert confinement.clean_up(str(root))
+            assert task_isolation.clean_up(str(root))
         for name in self.names:
             ip("netns", "delete", name)
 

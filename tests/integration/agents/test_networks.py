@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from agents.isolation import network_namespaces as networks
+from agents.isolation import network_namespaces
 from agents.virtual import VirtualNode, VirtualNodes
 from tests.integration.agents.controller import Controller
 
-pytestmark = pytest.mark.skipif(bool(networks.problem()), reason=networks.problem() or "-")
+pytestmark = pytest.mark.skipif(
+    bool(network_namespaces.problem()), reason=network_namespaces.problem() or "-"
+)
 
 LISTEN = """\
 import os, socket
@@ -42,15 +44,15 @@ except OSError:
 
 
 @pytest.fixture
-def network(tmp_path: Path) -> Iterator[networks.Network]:
-    made = networks.Network(tmp_path)
+def network(tmp_path: Path) -> Iterator[network_namespaces.Network]:
+    made = network_namespaces.Network(tmp_path)
     made.begin()
     yield made
     made.end()
     _assert_nothing_left(made)
 
 
-def _assert_nothing_left(network: networks.Network) -> None:
+def _assert_nothing_left(network: network_namespaces.Network) -> None:
     """The kernel takes the links of a namespace away a while after the namespace."""
     ends_at = time.monotonic() + 60
     while left := _left(network):
@@ -58,14 +60,14 @@ def _assert_nothing_left(network: networks.Network) -> None:
         time.sleep(0.05)
 
 
-def _left(network: networks.Network) -> list[str]:
+def _left(network: network_namespaces.Network) -> list[str]:
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True)
     spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
     return [line for line in (links.stdout + spaces.stdout).splitlines() if network._token in line]
 
 
 def test_tasks_reach_the_other_node_by_its_address_and_nothing_of_the_machine(
-    tmp_path: Path, network: networks.Network
+    tmp_path: Path, network: network_namespaces.Network
 ) -> None:
     python = shutil.which("python3") or "python3"
     controllers, groups = [], []
@@ -99,10 +101,10 @@ def test_tasks_reach_the_other_node_by_its_address_and_nothing_of_the_machine(
 
 
 def test_what_a_killed_one_has_left_is_removed(tmp_path: Path) -> None:
-    left = networks.Network(tmp_path)
+    left = network_namespaces.Network(tmp_path)
     left.begin()
     left.add("n1")
-    again = networks.Network(tmp_path)
+    again = network_namespaces.Network(tmp_path)
     again.begin()
     assert again.add("n1").address == left.add("n1").address
     again.end()
@@ -114,4 +116,4 @@ def test_what_a_killed_one_has_left_is_removed(tmp_path: Path) -> None:
     [("gpu.one", "gpu-one"), ("a_b", "a-b"), ("x" * 80, "x" * 63), ("...", "node")],
 )
 def test_names_of_hosts(node: str, host: str) -> None:
-    assert networks.host_name(node) == host
+    assert network_namespaces.host_name(node) == host

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from agents.host import processes
-from agents.host import shutdown as ending
-from agents.isolation import cgroups
-from agents.isolation import task_isolation as confinement
+from agents.host import processes, shutdown
+from agents.isolation import cgroups, task_isolation
 from reconciler.model.protocol.agent_messages import TaskTemplate
 from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents import containers
@@ -241,7 +239,7 @@ def test_no_group_is_left_where_runtimes_alone_make_them(
     controller.wait(lambda: not contained.tasks(), "the end of its processes")
     contained.start("--podman", " ".join(podman.command), "--stop-tasks-on-exit")
     assert controller.ended("a.1").end_reason is EndReason.LOST
-    kept = set(confinement.remembered(str(contained.root)))
+    kept = set(task_isolation.remembered(str(contained.root)))
     found = {path for top in mounts for path, _, _ in os.walk(top) if path.endswith(f"/{token}")}
     assert found <= kept
     assert contained.agent is not None
@@ -281,6 +279,6 @@ def test_a_runtime_is_asked_before_it_is_killed(
         node.start("--podman", str(program))
         assert controller.ended("a.1").end_reason is EndReason.LOST
     if by == "agent that leaves":
-        assert ending.leave_nothing(node.root) == []
+        assert shutdown.leave_nothing(node.root) == []
     controller.wait(lambda: asked.exists() and not node.tasks(), "its end")
     assert asked.read_text() == "run\n"

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.host import disk_space as room
-from agents.host import processes
-from agents.supervisor import client as keeper
+from agents.host import disk_space, processes
+from agents.supervisor import client
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount here")
 DEADLINE_S = 90.0
@@ -111,11 +110,11 @@ def test_a_supervisor_that_finds_no_room_is_told_about_and_follows(
 )
 def test_what_is_missing(tmp_path: Path, fill: Callable[[Path], None], word: str) -> None:
     with disk(tmp_path / "disk", "size=1m,nr_inodes=50") as place:
-        assert not room.is_short(place / "not/there")
+        assert not disk_space.is_short(place / "not/there")
         with pytest.raises(OSError, match="No space left") as refused:
             fill(place)
-        assert room.is_short(place / "not/there")
-        told = room.explained(refused.value, place)
+        assert disk_space.is_short(place / "not/there")
+        told = disk_space.explained(refused.value, place)
         assert re.search(f"the file system at {place} has {word}", told), told
 
 
@@ -138,13 +137,13 @@ def test_a_file_system_that_is_read_only(tmp_path: Path) -> None:
     ],
 )
 def test_words(problem: OSError, words: list[str]) -> None:
-    told = room.explained(problem, Path("/"))
+    told = disk_space.explained(problem, Path("/"))
     assert [word for word in words if word not in told] == [], told
 
 
 def test_a_supervisor_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()  # it can't be written
-    node = keeper.Keeper(tmp_path, "process-group")
-    with pytest.raises(keeper.KeeperError, match=r"status 1 as soon as .*Is a directory.*journal"):
+    node = client.Keeper(tmp_path, "process-group")
+    with pytest.raises(client.KeeperError, match=r"status 1 as soon as .*Is a directory.*journal"):
         node.connect(threading.Event())
     node.close()

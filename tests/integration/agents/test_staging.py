@@ -11,7 +11,7 @@ import pytest
 
 from agents.host import processes
 from reconciler.model.observed.storage import In, Out, Plan, Store, WantedVolume
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents.conftest import Node
 from tests.integration.agents.controller import Controller
@@ -30,11 +30,11 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def template(plan: Plan, *command: str) -> wire.TaskTemplate:
-    return wire.TaskTemplate("job", 1, "g", command=command, grace_s=20, stage=plan)
+def template(plan: Plan, *command: str) -> agent_messages.TaskTemplate:
+    return agent_messages.TaskTemplate("job", 1, "g", command=command, grace_s=20, stage=plan)
 
 
-def shell(plan: Plan, script: str) -> wire.TaskTemplate:
+def shell(plan: Plan, script: str) -> agent_messages.TaskTemplate:
     return template(plan, "sh", "-ec", script)
 
 
@@ -324,10 +324,10 @@ def test_a_volume_that_is_not_there_sends_the_task_elsewhere(
     bad, good = controller.inventory.volumes
     assert (good.name, good.problem) == ("good", "")
     assert bad.problem == f"{source} is not mounted"
-    needs = wire.TaskTemplate("job", 1, "g", command=("true",), volumes=("good",))
+    needs = agent_messages.TaskTemplate("job", 1, "g", command=("true",), volumes=("good",))
     controller.assign("a.1", template=needs)
     assert controller.ended("a.1").exit_code == 0
-    needs = wire.TaskTemplate("job", 1, "g", command=("true",), volumes=("good", "bad"))
+    needs = agent_messages.TaskTemplate("job", 1, "g", command=("true",), volumes=("good", "bad"))
     controller.assign("a.2", template=needs)
     end = controller.ended("a.2")
     assert end.end_reason is EndReason.CHECK_FAILED

@@ -4,8 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from agents.supervisor import __main__ as supervisor
-from agents.supervisor import source_hash
+from agents.supervisor import __main__, source_hash
 
 SHORTER = """
 import sys
@@ -30,7 +29,7 @@ def test_without_tasks_and_agents_it_leaves(tmp_path: Path) -> None:
 
 
 def test_a_second_one_leaves_the_first_alone(tmp_path: Path) -> None:
-    command = [sys.executable, "-I", "-S", supervisor.__file__, str(tmp_path)]
+    command = [sys.executable, "-I", "-S", __main__.__file__, str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as first:
         try:
             while not (tmp_path / "supervisor.sock").exists():

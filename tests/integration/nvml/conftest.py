@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from agents.gpus import gpu_watcher as gpuwatch
-from agents.gpus import nvml_client as probe
+from agents.gpus import gpu_watcher, nvml_client
 from agents.settings import Settings
 from tests.nvml import standin
 
-Look = Callable[..., gpuwatch.Look]
+Look = Callable[..., gpu_watcher.Look]
 
 
 @pytest.fixture(scope="session")
@@ -33,23 +32,25 @@ class Scene:
         self.situation = folder / "situation"
         self._libraries = libraries
         self._patch = patch
-        self.probes: list[probe.Probe] = []
+        self.probes: list[nvml_client.Probe] = []
 
     def say(self, lines: list[str]) -> None:
         """What NVML says from now on."""
         standin.write(self.situation, lines)
 
-    def probe(self, *, old: bool = False, **limits: float) -> probe.Probe:
+    def probe(self, *, old: bool = False, **limits: float) -> nvml_client.Probe:
         """A way to the stand-in."""
         for name, value in standin.environment(self._libraries[old], self.situation).items():
             self._patch.setenv(name, value)
-        self.probes.append(probe.Probe(**limits))
+        self.probes.append(nvml_client.Probe(**limits))
         return self.probes[-1]
 
-    def watch(self, *, old: bool = False, boot_id: str = "boot", **chosen: Any) -> gpuwatch.Watch:
+    def watch(
+        self, *, old: bool = False, boot_id: str = "boot", **chosen: Any
+    ) -> gpu_watcher.Watch:
         """An agent's watch."""
         settings = Settings("http://127.0.0.1:1", "n1", self.folder, **chosen)
-        return gpuwatch.Watch(self.folder, boot_id, self.probe(old=old), settings)
+        return gpu_watcher.Watch(self.folder, boot_id, self.probe(old=old), settings)
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.observed import devices
-from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.observed import devices, task_usage
 from reconciler.model.state.records import Inventory
 from reconciler.model.state.states import AttemptState, EndReason
 from tests import sleeping
@@ -102,7 +101,7 @@ def test_processes_are_told_apart_by_whose_they_are(scene: Machine) -> None:
         assert usage.task_processes == 1
         controller.wait(
             lambda: any(
-                one.gpus == (taskuse.GpuUse(0, 1, 1048576),)
+                one.gpus == (task_usage.GpuUse(0, 1, 1048576),)
                 for request in controller.requests
                 for one in request.task_use or ()
             ),

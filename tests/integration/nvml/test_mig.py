@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from agents.gpus import gpu_watcher as gpuwatch
-from agents.gpus import mig_manager as cutting
+from agents.gpus import gpu_watcher, mig_manager
 from agents.settings import Settings
 from reconciler.model import desired
 from reconciler.model.observed import devices
@@ -49,12 +48,12 @@ class Bench:
     ) -> None:
         """A new agent; of devices of which it is given instances it has no more than those."""
         folder = self.scene.folder
-        self.cutter = cutting.Cutter(
+        self.cutter = mig_manager.Cutter(
             folder, boot_id, self, threading.RLock(), lambda: self.now, given=given
         )
         settings = Settings("http://127.0.0.1:1", "n1", folder, gpu_uuids=given or None)
         source = self.scene.probe(old=old)
-        self.watch = gpuwatch.Watch(folder, boot_id, source, settings, self.cutter)
+        self.watch = gpu_watcher.Watch(folder, boot_id, source, settings, self.cutter)
 
     def say(self, *lines: str) -> None:
         """What NVML says from now on, beside what was made."""
@@ -266,7 +265,9 @@ def test_what_fails_is_tried_later_and_later_and_then_no_more(bench: Bench) -> N
     refusal = "return:nvmlDeviceCreateGpuInstanceWithPlacement 0 23"
     bench.say(refusal)
     bench.cutter.follow(plan(d0=ONES))
-    assert tries(bench, 86_400, bench.settle) == cutting.TRIES_MAX + 1, "the mode, then six tries"
+    assert tries(bench, 86_400, bench.settle) == mig_manager.TRIES_MAX + 1, (
+        "the mode, then six tries"
+    )
     state, message = cut(bench.settle()[0])
     assert state == "failed"
     assert message.endswith("given up after 6 tries: change the layout, or restart the agent")
@@ -354,7 +355,7 @@ def test_each_task_gets_instances_of_its_own(bench: Bench) -> None:
         (one,) = bench.cutter.allot(wants(f"a{number}", number))
         given[f"a{number}"] = one.uuid
     assert len(set(given.values())) == 10
-    with pytest.raises(cutting.NotReadyError, match="of 10 that are there none is free"):
+    with pytest.raises(mig_manager.NotReadyError, match="of 10 that are there none is free"):
         bench.cutter.allot(wants("late", 3))
     (again,) = bench.cutter.allot(wants("a3", 3))
     assert again.uuid == given["a3"], "asked again it has the same"
@@ -369,9 +370,9 @@ def test_nothing_is_given_of_a_device_that_is_not_as_declared(bench: Bench) -> N
     bench.cutter.follow(plan(d0=ONES))
     bench.settle()
     bench.cutter.follow(plan(d0=MIXED))
-    with pytest.raises(cutting.NotReadyError, match="of 0 that are there"):
+    with pytest.raises(mig_manager.NotReadyError, match="of 0 that are there"):
         bench.cutter.allot(wants("a", 0))
-    with pytest.raises(cutting.NotReadyError, match=r"GPU 0 .* is split by MIG"):
+    with pytest.raises(mig_manager.NotReadyError, match=r"GPU 0 .* is split by MIG"):
         bench.cutter.allot(Assignment("b", "t", "b", devices=(0, 1)))
     assert bench.cutter.allot(Assignment("c", "t", "b", devices=(1,))) == ()
 
@@ -419,9 +420,9 @@ def test_the_layout_of_a_device_that_is_shared_out_is_never_changed(bench: Bench
     assert bench.made() == list(SHARED)
     if state == "fits":
         assert [one.uuid for one in bench.cutter.allot(wants("a", 0))] == [MINE]
-        with pytest.raises(cutting.NotReadyError, match="of 1 that are there none is free"):
+        with pytest.raises(mig_manager.NotReadyError, match="of 1 that are there none is free"):
             bench.cutter.allot(wants("b", 0))
-    with pytest.raises(cutting.NotReadyError, match="is split by MIG"):
+    with pytest.raises(mig_manager.NotReadyError, match="is split by MIG"):
         bench.cutter.allot(Assignment("c", "t", "b", devices=(0,)))
 
 
@@ -435,7 +436,7 @@ def test_an_instance_that_goes_is_given_to_nobody_until_it_is_back(bench: Bench)
         (gpu,) = bench.settle()
         assert (gpu.state, gpu.usable) == (devices.MISSING, False)
         assert gpu.message == f"{MINE}, which --gpus names, is not there any more"
-        with pytest.raises(cutting.NotReadyError, match="of 0 that are there"):
+        with pytest.raises(mig_manager.NotReadyError, match="of 0 that are there"):
             bench.cutter.allot(wants("a", 0))
         bench.begin(given=frozenset({MINE}))
         bench.cutter.follow(plan(d0={"1g.18gb": 1}))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agents.gpus import gpu_watcher as gpuwatch
+from agents.gpus import gpu_watcher
 from agents.host import processes
 from tests import sleeping
 from tests.integration import beds
@@ -169,6 +169,6 @@ def test_who_is_on_another_instance_is_no_stranger_to_a_node(scene: Scene) -> No
 def test_an_agent_says_what_it_was_to_offer_and_does_not_have(scene: Scene) -> None:
     scene.say(machine(2))
     look = scene.watch(gpu_uuids=frozenset({uuid(0), instance(3)})).look({})
-    assert list(gpuwatch.complaints(look)) == [
+    assert list(gpu_watcher.complaints(look)) == [
         f"--gpus {instance(3)}: there is no such MIG instance here, of none"
     ]

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from agents.gpus import gpu_watcher as gpuwatch
+from agents.gpus import gpu_watcher
 from tests.integration.nvml.conftest import Scene
 from tests.nvml import situations
 
 
-def at(look: gpuwatch.Look, path: str) -> Any:
+def at(look: gpu_watcher.Look, path: str) -> Any:
     """A value by its path; None behind the end of a list."""
     value: Any = look
     for step in path.split("."):

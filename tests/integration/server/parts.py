@@ -17,13 +17,12 @@ import httpx
 import msgspec
 
 from reconciler import store
-from reconciler.model.protocol import agent_messages as wire
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.protocol import agent_messages, loop_messages
 from tests.unit.store import samples
 
 PATIENCE_S = 90.0
-_DECODE_NEWS = msgspec.msgpack.Decoder(link.ToLoop).decode
-_DECODE_ANSWER = msgspec.msgpack.Decoder(wire.SyncResponse).decode
+_DECODE_NEWS = msgspec.msgpack.Decoder(loop_messages.ToLoop).decode
+_DECODE_ANSWER = msgspec.msgpack.Decoder(agent_messages.SyncResponse).decode
 
 
 class Loop:
@@ -31,7 +30,7 @@ class Loop:
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
-        self._heard: list[link.ToLoop] = []
+        self._heard: list[loop_messages.ToLoop] = []
         self._changed = threading.Condition()
         self._connection: socket.socket | None = None
         self._connections = 0
@@ -54,13 +53,13 @@ class Loop:
         with selectors.DefaultSelector() as selector:
             selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._woken, selectors.EVENT_READ)
-            buffer = link.FrameBuffer()
+            buffer = loop_messages.FrameBuffer()
             while not self._stopping:
                 for key, _ in selector.select():
                     if key.fileobj is self._listener:
                         connection, _ = self._listener.accept()
                         selector.register(connection, selectors.EVENT_READ)
-                        buffer = link.FrameBuffer()
+                        buffer = loop_messages.FrameBuffer()
                         with self._changed:
                             self._connection = connection
                             self._connections += 1
@@ -69,7 +68,10 @@ class Loop:
                         self._receive(selector, key.fileobj, buffer)  # type: ignore[arg-type]
 
     def _receive(
-        self, selector: selectors.BaseSelector, source: socket.socket, buffer: link.FrameBuffer
+        self,
+        selector: selectors.BaseSelector,
+        source: socket.socket,
+        buffer: loop_messages.FrameBuffer,
     ) -> None:
         try:
             data = source.recv(2**16)
@@ -82,9 +84,13 @@ class Loop:
         with self._changed:
             heard = [_DECODE_NEWS(body) for body in buffer.feed(data)]
             for message in heard:
-                if isinstance(message, link.OverrideAsked) and self.answers is not None:
-                    self.send(link.OverrideAnswered(message.request.id, self.answers))
-                if isinstance(message, link.Reported) and message.question and self.confirms:
+                if isinstance(message, loop_messages.OverrideAsked) and self.answers is not None:
+                    self.send(loop_messages.OverrideAnswered(message.request.id, self.answers))
+                if (
+                    isinstance(message, loop_messages.Reported)
+                    and message.question
+                    and self.confirms
+                ):
                     self.confirm(message.request.node, message.question)
             self._heard += heard
             self._changed.notify_all()
@@ -92,15 +98,17 @@ class Loop:
     def confirm(self, node: str, question: int) -> None:
         """Say that a node whose standing was asked for has what it was last told to have."""
         epoch, version = self._told.get(node, (self._epoch, 0))
-        self.send(link.NodeUpdate(node=node, epoch=epoch, version=version, confirms=question))
+        self.send(
+            loop_messages.NodeUpdate(node=node, epoch=epoch, version=version, confirms=question)
+        )
 
-    def send(self, *messages: link.ToServer) -> None:
+    def send(self, *messages: loop_messages.ToServer) -> None:
         """Tell the server."""
         assert self._connection is not None
         for message in messages:
-            if isinstance(message, link.NodeUpdate):
+            if isinstance(message, loop_messages.NodeUpdate):
                 self._told[message.node] = (message.epoch, message.version)
-        self._connection.sendall(b"".join(link.encode(message) for message in messages))
+        self._connection.sendall(b"".join(loop_messages.encode(message) for message in messages))
 
     def publish(
         self, *, ready: bool = True, epoch: int = 1, events: int = 0, poll_s: float = 0.5
@@ -108,7 +116,7 @@ class Loop:
         """Say that there was a cycle."""
         self._epoch = epoch
         self.send(
-            link.Published(
+            loop_messages.Published(
                 epoch=epoch,
                 cycle=1,
                 at=1000.0,
@@ -120,7 +128,7 @@ class Loop:
             )
         )
 
-    def wait(self, test: Callable[[list[link.ToLoop]], Any]) -> Any:
+    def wait(self, test: Callable[[list[loop_messages.ToLoop]], Any]) -> Any:
         """Until ``test`` of what was heard is true; returns what it returned."""
         with self._changed:
             assert self._changed.wait_for(lambda: test(self._heard), PATIENCE_S), self._heard
@@ -130,13 +138,13 @@ class Loop:
         """Until the server has connected so many times."""
         self.wait(lambda _heard: self._connections >= count)
 
-    def reports(self, node: str) -> list[wire.SyncRequest]:
+    def reports(self, node: str) -> list[agent_messages.SyncRequest]:
         """What a node said, as far as it was passed on."""
         with self._changed:
             return [
                 one.request
                 for one in self._heard
-                if isinstance(one, link.Reported) and one.request.node == node
+                if isinstance(one, loop_messages.Reported) and one.request.node == node
             ]
 
     def cut(self) -> None:
@@ -256,10 +264,10 @@ def stop(process: subprocess.Popen[str]) -> str:
 def request(node: str = "n1", **fields: Any) -> bytes:
     """A sync as an agent encodes it."""
     known: dict[str, Any] = {"boot_id": "boot-1", "incarnation": "one"} | fields
-    return msgspec.msgpack.encode(wire.SyncRequest(node=node, **known))
+    return msgspec.msgpack.encode(agent_messages.SyncRequest(node=node, **known))
 
 
-def answer(of: httpx.Response) -> wire.SyncResponse:
+def answer(of: httpx.Response) -> agent_messages.SyncResponse:
     """What an agent decodes."""
     assert of.status_code == 200, of.text
     return _DECODE_ANSWER(of.content)

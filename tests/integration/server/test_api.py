@@ -15,10 +15,10 @@ from prometheus_client import parser
 
 from reconciler.model import desired
 from reconciler.model.policy.drift_kinds import Drift
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.protocol import loop_messages
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, JobState
-from reconciler.operations.views import job_views as views
+from reconciler.operations.views import job_views
 from tests.integration.server import parts
 from tests.unit.store import samples
 
@@ -31,7 +31,7 @@ def filled(served: parts.Served) -> parts.Served:
     pool = desired.Pool("cpu", ("n1", "n2"), samples.GROUP.resources)
     problem = desired.Problem("unknown-queue", "error", "jobs/x.yaml", "no such queue", line=3)
     served.commit(
-        views=views.cycle_views(
+        views=job_views.cycle_views(
             samples.cycle(
                 queues=(
                     outcome.QueueUsage(
@@ -40,7 +40,7 @@ def filled(served: parts.Served) -> parts.Served:
                 )
             )
         )
-        | views.desired_views(
+        | job_views.desired_views(
             desired.Desired(
                 structure=desired.Structure(
                     pools={"cpu": pool},
@@ -164,11 +164,11 @@ def test_events_are_followed(filled: parts.Served) -> None:
 def test_hooks_hint_and_are_not_trusted(served: parts.Served) -> None:
     told = served.client.post("/v1/hooks/git", content=b"\xff not read {")
     assert (told.status_code, told.json()) == (202, {"told": True})
-    served.loop.wait(lambda heard: link.Hint() in heard)
+    served.loop.wait(lambda heard: loop_messages.Hint() in heard)
     # of several within a moment the loop hears once more, after the last of them
     again = [served.client.post("/v1/hooks/git").json()["told"] for _ in range(3)]
     heard = 1 + sum(again) + (not again[-1])
-    served.loop.wait(lambda told: told.count(link.Hint()) >= heard)
+    served.loop.wait(lambda told: told.count(loop_messages.Hint()) >= heard)
     # forges send what they like, and none of it is read: a large one is as good a hint
     large = served.client.post("/v1/hooks/git", content=bytes(8 * 2**20))
     assert large.status_code == 202
@@ -297,11 +297,15 @@ class TestTokens:
 
 
 def test_an_answer_of_a_sync_is_what_agents_read() -> None:
-    from reconciler.model.protocol import agent_messages as wire
-    from reconciler.server import agent_sync as sync
+    from reconciler.model.protocol import agent_messages
+    from reconciler.server import agent_sync
 
-    fields = {field.name: field.default for field in msgspec.structs.fields(wire.SyncResponse)}
-    assert fields == {field.name: field.default for field in msgspec.structs.fields(sync.Answer)}
+    fields = {
+        field.name: field.default for field in msgspec.structs.fields(agent_messages.SyncResponse)
+    }
+    assert fields == {
+        field.name: field.default for field in msgspec.structs.fields(agent_sync.Answer)
+    }
 
 
 def test_a_damaged_view_is_an_error_that_says_what_to_do(served: parts.Served) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from reconciler.server.process import connection_limits as connections
+from reconciler.server.process import connection_limits
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 UNTIL_S = 60.0
@@ -71,10 +71,14 @@ def is_answered(connection: socket.socket, length: int = 0) -> bool:
 
 @contextlib.contextmanager
 def served(request_s: float = UNTIL_S, body_s: float = UNTIL_S) -> Iterator[Door]:
-    limits = connections.Limits(6, 3, request_s, body_s)
+    limits = connection_limits.Limits(6, 3, request_s, body_s)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(
-            _answer, http=connections.protocol(limits), ws="none", lifespan="off", log_config=None
+            _answer,
+            http=connection_limits.protocol(limits),
+            ws="none",
+            lifespan="off",
+            log_config=None,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -162,6 +166,6 @@ def test_there_are_only_so_many_in_all() -> None:
 
 
 def test_more_files_are_asked_for_and_some_are_left_to_others() -> None:
-    found = connections.by_files()
+    found = connection_limits.by_files()
     assert 0 < found.address_max < found.connections_max
-    assert connections.by_files() == found
+    assert connection_limits.by_files() == found

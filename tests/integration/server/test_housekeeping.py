@@ -11,16 +11,15 @@ from reconciler import store
 from reconciler.desired.documents import cron
 from reconciler.desired.git import source
 from reconciler.model import desired
-from reconciler.model.policy import access as rules
+from reconciler.model.policy.access import Access, Identity, Role, Rule
 from reconciler.model.state import records
 from reconciler.model.state.states import JobState
-from reconciler.operations.changes import pusher
-from reconciler.operations.changes import remote_changes as submission
-from reconciler.operations.views import job_views as views
+from reconciler.operations.changes import pusher, remote_changes
+from reconciler.operations.views import job_views
 from reconciler.server import services
-from reconciler.server.auth import authentication as access
-from reconciler.server.background import prune_timer as housekeeping
-from reconciler.store import periodic as chores
+from reconciler.server.auth import authentication
+from reconciler.server.background import prune_timer
+from reconciler.store import periodic
 from tests.integration.server.test_submission import Repository, job
 from tests.unit.store import samples
 
@@ -51,7 +50,9 @@ class Scene:
     def controller(self, name: str) -> services.Services:
         """What a controller with a folder of its own has, over the one store."""
         link_path = self.state.with_name(name) / "loop.sock"
-        return services.Services(store_url=self.url, link_path=link_path, gate=access.Gate(None))
+        return services.Services(
+            store_url=self.url, link_path=link_path, gate=authentication.Gate(None)
+        )
 
     def _last_run(self, name: str) -> pusher.LastRun | None:
         found = self.reader.job(name)
@@ -64,8 +65,8 @@ class Scene:
         self.cycle += 1
         status = desired.SyncStatus("Synced", "a", "a", "a")
         stored = {
-            views.STRUCTURE: msgspec.msgpack.encode(structure),
-            views.SYNC: msgspec.msgpack.encode(status),
+            job_views.STRUCTURE: msgspec.msgpack.encode(structure),
+            job_views.SYNC: msgspec.msgpack.encode(status),
         }
         self.store.commit(
             self.epoch,
@@ -77,16 +78,16 @@ class Scene:
             views=stored,
         )
 
-    def look(self, after_s: float = 0.0) -> housekeeping.Done | None:
+    def look(self, after_s: float = 0.0) -> prune_timer.Done | None:
         """One look of a controller that has just been started, some time later."""
         self.now += after_s
 
-        async def run() -> housekeeping.Done | None:
-            self.service.submitter = batcher = submission.Batcher(self.push)
+        async def run() -> prune_timer.Done | None:
+            self.service.submitter = batcher = remote_changes.Batcher(self.push)
             task = asyncio.create_task(batcher.run())
             try:
                 async with asyncio.timeout(120):
-                    return await housekeeping.Housekeeping(self.service, lambda: self.now).look()
+                    return await prune_timer.Housekeeping(self.service, lambda: self.now).look()
             finally:
                 task.cancel()
 
@@ -160,11 +161,9 @@ def test_who_may_not_change_a_job_may_not_take_its_file(scene: Scene) -> None:
     """The rules are those of what people ask for, by the identity that the Cluster names."""
     for name in ("ours", "theirs"):
         scene.repository.commit(f"{name}.yaml", job(name))
-    everybody = rules.Access(
-        identities={"house@example.org": rules.Identity("house@example.org")},
-        roles=(
-            rules.Role("keepers", ("house@example.org",), (rules.Rule(("manage",), ("ours",)),)),
-        ),
+    everybody = Access(
+        identities={"house@example.org": Identity("house@example.org")},
+        roles=(Role("keepers", ("house@example.org",), (Rule(("manage",), ("ours",)),)),),
     )
     both = {name: desired.Queue(name) for name in ("ours", "theirs")}
     scene.commit(
@@ -207,12 +206,12 @@ def test_a_controller_that_takes_over_does_not_do_it_again(scene: Scene) -> None
 
 
 def test_one_of_those_that_find_it_due_at_once_does_it(scene: Scene) -> None:
-    name = housekeeping.CHORE
-    assert chores.last(scene.reader, name) is None
-    assert [chores.move(scene.reader, name, None, at) for at in (1.25, 2.0)] == [True, False]
-    assert chores.last(scene.reader, name) == 1.25
-    assert [chores.move(scene.reader, name, 1.25, at) for at in (3.1, 4.0)] == [True, False]
-    assert chores.last(scene.reader, name) == 3.1
-    chores.forget(scene.reader, name)
-    assert not chores.move(scene.reader, name, 3.1, 5.0)
-    assert chores.last(scene.reader, name) is None
+    name = prune_timer.CHORE
+    assert periodic.last(scene.reader, name) is None
+    assert [periodic.move(scene.reader, name, None, at) for at in (1.25, 2.0)] == [True, False]
+    assert periodic.last(scene.reader, name) == 1.25
+    assert [periodic.move(scene.reader, name, 1.25, at) for at in (3.1, 4.0)] == [True, False]
+    assert periodic.last(scene.reader, name) == 3.1
+    periodic.forget(scene.reader, name)
+    assert not periodic.move(scene.reader, name, 3.1, 5.0)
+    assert periodic.last(scene.reader, name) is None

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state.states import AttemptState, JobState, NodeState
 from tests.integration.server import parts
 from tests.unit.store import samples
@@ -27,7 +27,7 @@ def read(served: parts.Served, **query: str | int) -> str:
     return response.text
 
 
-def asked(served: parts.Served, node: str = "n1", **fields: Any) -> wire.LogRequest:
+def asked(served: parts.Served, node: str = "n1", **fields: Any) -> agent_messages.LogRequest:
     """The next log request that a node is told of."""
     for _ in range(ASKED_MAX):
         found = parts.answer(served.sync(node, wait_s=10, **fields)).log_requests
@@ -37,7 +37,10 @@ def asked(served: parts.Served, node: str = "n1", **fields: Any) -> wire.LogRequ
 
 
 def post(
-    served: parts.Served, request: wire.LogRequest, *pieces: wire.LogChunk, node: str = "n1"
+    served: parts.Served,
+    request: agent_messages.LogRequest,
+    *pieces: agent_messages.LogChunk,
+    node: str = "n1",
 ) -> int:
     status = 0
     for piece in pieces:
@@ -53,16 +56,23 @@ def test_output_is_relayed(served: parts.Served) -> None:
     with parts.in_background(lambda: read(served, stream="stderr")) as text:
         request = asked(served)
         assert (request.attempt, request.stream, request.follow) == (attempt.id, "stderr", False)
-        pieces = [wire.LogChunk(b"step %d\n" % step, offset=7 * step) for step in range(20)]
-        assert post(served, request, *pieces, wire.LogChunk(end=True)) == 204
+        pieces = [
+            agent_messages.LogChunk(b"step %d\n" % step, offset=7 * step) for step in range(20)
+        ]
+        assert post(served, request, *pieces, agent_messages.LogChunk(end=True)) == 204
         assert text() == "".join(f"step {step}\n" for step in range(20))
-    assert post(served, request, wire.LogChunk(b"more")) == 410
+    assert post(served, request, agent_messages.LogChunk(b"more")) == 410
 
 
 def test_the_last_lines(served: parts.Served) -> None:
     served.commit(jobs=(TRAIN,), attempts=(samples.attempt(TRAIN),))
     with parts.in_background(lambda: read(served, tail=2)) as text:
-        post(served, asked(served), wire.LogChunk(b"a\nb\nc\n"), wire.LogChunk(end=True))
+        post(
+            served,
+            asked(served),
+            agent_messages.LogChunk(b"a\nb\nc\n"),
+            agent_messages.LogChunk(end=True),
+        )
         assert text() == "b\nc\n"
 
 
@@ -71,7 +81,12 @@ def test_following_goes_on_with_the_next_attempt(served: parts.Served) -> None:
     with parts.in_background(lambda: read(served, follow="true")) as text:
         request = asked(served)
         assert request.follow
-        post(served, request, wire.LogChunk(b"first\n"), wire.LogChunk(offset=6, end=True))
+        post(
+            served,
+            request,
+            agent_messages.LogChunk(b"first\n"),
+            agent_messages.LogChunk(offset=6, end=True),
+        )
         served.commit(
             jobs=(TRAIN,),
             attempts=(
@@ -83,7 +98,13 @@ def test_following_goes_on_with_the_next_attempt(served: parts.Served) -> None:
         request = asked(served, "n2")
         done = msgspec.structs.replace(TRAIN, state=JobState.SUCCEEDED)
         served.commit(jobs=(done,))
-        post(served, request, wire.LogChunk(b"second\n"), wire.LogChunk(end=True), node="n2")
+        post(
+            served,
+            request,
+            agent_messages.LogChunk(b"second\n"),
+            agent_messages.LogChunk(end=True),
+            node="n2",
+        )
         assert text() == "first\nmuster: try 2 on n2\nsecond\n"
 
 
@@ -91,18 +112,23 @@ def test_an_agent_that_starts_again_is_asked_for_the_rest(served: parts.Served) 
     served.commit(jobs=(TRAIN,), attempts=(samples.attempt(TRAIN, state=AttemptState.RUNNING),))
     with parts.in_background(lambda: read(served, attempt=1, follow="true")) as text:
         first = asked(served)
-        post(served, first, wire.LogChunk(b"one\n"))
+        post(served, first, agent_messages.LogChunk(b"one\n"))
         again = asked(served, incarnation="two", follows=("one",))
         assert (again.attempt, again.offset) == (first.attempt, 4)
-        assert post(served, first, wire.LogChunk(b"late\n", offset=4)) == 410
-        post(served, again, wire.LogChunk(b"two\n", offset=4), wire.LogChunk(offset=8, end=True))
+        assert post(served, first, agent_messages.LogChunk(b"late\n", offset=4)) == 410
+        post(
+            served,
+            again,
+            agent_messages.LogChunk(b"two\n", offset=4),
+            agent_messages.LogChunk(offset=8, end=True),
+        )
         assert text() == "one\ntwo\n"
 
 
 def test_what_the_node_can_not_give_is_said(served: parts.Served) -> None:
     served.commit(jobs=(TRAIN,), attempts=(samples.attempt(TRAIN),))
     with parts.in_background(lambda: read(served)) as text:
-        post(served, asked(served), wire.LogChunk(end=True, error="it was deleted"))
+        post(served, asked(served), agent_messages.LogChunk(end=True, error="it was deleted"))
         assert text() == "muster: it was deleted\n"
 
 
@@ -124,9 +150,9 @@ def test_a_node_stops_when_its_reader_has_gone(served: parts.Served) -> None:
     served.commit(jobs=(TRAIN,), attempts=(samples.attempt(TRAIN),))
     with served.client.stream("GET", "/v1/jobs/train/logs?follow=true") as response:
         request = asked(served)
-        assert post(served, request, wire.LogChunk(b"x\n")) == 204
+        assert post(served, request, agent_messages.LogChunk(b"x\n")) == 204
         assert next(response.iter_text()) == "x\n"
-    served.until(lambda: post(served, request, wire.LogChunk(b"y\n", offset=2)) == 410)
+    served.until(lambda: post(served, request, agent_messages.LogChunk(b"y\n", offset=2)) == 410)
 
 
 def test_all_tries_are_shown_under_their_headings(served: parts.Served) -> None:
@@ -143,7 +169,13 @@ def test_all_tries_are_shown_under_their_headings(served: parts.Served) -> None:
         with parts.in_background(lambda: read(served, **query)) as text:
             for node, output in outputs.items():
                 request = asked(served, node)
-                post(served, request, wire.LogChunk(output), wire.LogChunk(end=True), node=node)
+                post(
+                    served,
+                    request,
+                    agent_messages.LogChunk(output),
+                    agent_messages.LogChunk(end=True),
+                    node=node,
+                )
             return str(text())
 
     told = read_all({"every": "true"}, n1=b"one\n", n2=b"two\n")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from reconciler.server.auth import csrf as origins
+from reconciler.server.auth import csrf
 from tests.integration.server import parts
 
 JOB = "kind: Job"
@@ -98,9 +98,9 @@ def test_what_is_said_to_be_yaml_or_json_is_read(served: parts.Served) -> None:
 
 def test_of_two_names_both_count() -> None:
     with pytest.raises(Exception, match="evil"):
-        origins.refuse_pages([], ["localhost", "evil.example"])
-    origins.refuse_pages([], ["localhost", "127.0.0.2:1"])
-    origins.refuse_pages([], [])  # an old prober names none; a browser always does
+        csrf.refuse_pages([], ["localhost", "evil.example"])
+    csrf.refuse_pages([], ["localhost", "127.0.0.2:1"])
+    csrf.refuse_pages([], [])  # an old prober names none; a browser always does
 
 
 def test_the_address_of_a_client_is_what_it_says(served: parts.Served) -> None:

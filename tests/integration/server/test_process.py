@@ -11,9 +11,9 @@ from concurrent import futures
 
 import pytest
 
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.protocol import loop_messages
 from reconciler.model.values import addresses
-from reconciler.server import shutdown as stopping
+from reconciler.server import shutdown
 from tests.integration.server import parts
 
 
@@ -100,14 +100,16 @@ def test_who_is_not_answered_when_it_ends_is_told_what_may_have_become_of_it(
         override = {"verb": "drain", "names": ["n1"], "reason": "smoke"}
         with futures.ThreadPoolExecutor(1) as pool:
             asked = pool.submit(served.client.post, "/v1/overrides", json=override)
-            served.loop.wait(lambda heard: any(isinstance(m, link.OverrideAsked) for m in heard))
+            served.loop.wait(
+                lambda heard: any(isinstance(m, loop_messages.OverrideAsked) for m in heard)
+            )
             served.end()
             answer = asked.result(parts.PATIENCE_S)
         assert answer.status_code == 503, answer.text
         assert "retry-after" not in answer.headers, "nobody knows whether it is done"
         assert answer.json()["error"] == {
             "code": "Unavailable",
-            "message": stopping.BEGUN,
+            "message": shutdown.BEGUN,
             "problems": [],
         }
         told = parts.stop(served.process)

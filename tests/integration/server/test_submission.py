@@ -12,9 +12,9 @@ import pytest
 from reconciler.model import desired
 from reconciler.model.state.states import JobState
 from reconciler.model.values import resources
-from reconciler.operations.changes import local_changes as changing
+from reconciler.operations.changes import local_changes
 from reconciler.operations.client import endpoints
-from reconciler.operations.views import job_views as views
+from reconciler.operations.views import job_views
 from tests.integration.server import parts
 from tests.unit.store import samples
 
@@ -90,7 +90,7 @@ def served(tmp_path: pathlib.Path, repository: Repository) -> Iterator[parts.Ser
     try:
         pool = desired.Pool("cpu", ("n1", "n2", "n3", "n4"), resources.Resources())
         made.ready().commit(
-            views=views.desired_views(
+            views=job_views.desired_views(
                 desired.Desired(structure=desired.Structure(pools={"cpu": pool}))
             )
         )
@@ -267,20 +267,30 @@ def test_a_wrong_name_among_several_changes_nothing(
 ) -> None:
     served.client.post("/v1/jobs", content=job("a"))
     head = repository.log("%H")
-    to = changing.Target(endpoint=endpoints.Endpoint(str(served.client.base_url)))
-    with pytest.raises(changing.ChangeError, match=r"^typo: there is no .*; nothing was changed$"):
-        changing.carry_out([changing.Act("cancel", "a"), changing.Act("cancel", "typo")], to)
+    to = local_changes.Target(endpoint=endpoints.Endpoint(str(served.client.base_url)))
+    with pytest.raises(
+        local_changes.ChangeError, match=r"^typo: there is no .*; nothing was changed$"
+    ):
+        local_changes.carry_out(
+            [local_changes.Act("cancel", "a"), local_changes.Act("cancel", "typo")], to
+        )
     assert repository.log("%H") == head
-    others: list[changing.Change] = [changing.Submit(job("c")), changing.Submit(job("a", "date"))]
-    with pytest.raises(changing.ChangeError, match=r"^nothing was changed: a: another job"):
-        changing.carry_out(others, to)
+    others: list[local_changes.Change] = [
+        local_changes.Submit(job("c")),
+        local_changes.Submit(job("a", "date")),
+    ]
+    with pytest.raises(local_changes.ChangeError, match=r"^nothing was changed: a: another job"):
+        local_changes.carry_out(others, to)
     assert repository.log("%H") == head
-    together: list[changing.Change] = [changing.Submit(job("d")), changing.Submit(job("e"))]
-    first, second = changing.carry_out(together, to)
+    together: list[local_changes.Change] = [
+        local_changes.Submit(job("d")),
+        local_changes.Submit(job("e")),
+    ]
+    first, second = local_changes.carry_out(together, to)
     assert (first.name, second.name, first.commit) == ("d", "e", second.commit)
     head = repository.log("%H")
-    (done,) = changing.carry_out([changing.Submit(job("c"))], to, dry_run=True)
-    assert done == changing.Done("c", "would be submitted")
+    (done,) = local_changes.carry_out([local_changes.Submit(job("c"))], to, dry_run=True)
+    assert done == local_changes.Done("c", "would be submitted")
     assert repository.log("%H") == head
 
 

@@ -7,22 +7,22 @@ import httpx
 import msgspec
 import pytest
 
-from reconciler.model.protocol import agent_messages as wire
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import records, states
-from reconciler.server import agent_sync as sync
-from reconciler.server import errors as failures
+from reconciler.server import agent_sync, errors
 from tests.integration.server import parts
 
-SET = wire.AssignmentSet(
-    templates={"t": wire.TaskTemplate(job="train", run=1, group="main", command=("true",))},
-    assignments=(wire.Assignment(attempt="a1", template="t", boot_id="boot-1"),),
+SET = agent_messages.AssignmentSet(
+    templates={
+        "t": agent_messages.TaskTemplate(job="train", run=1, group="main", command=("true",))
+    },
+    assignments=(agent_messages.Assignment(attempt="a1", template="t", boot_id="boot-1"),),
 )
 
 
-def update(version: int, *, epoch: int = 1, **fields: Any) -> link.NodeUpdate:
+def update(version: int, *, epoch: int = 1, **fields: Any) -> loop_messages.NodeUpdate:
     payload = msgspec.msgpack.encode(SET)
-    return link.NodeUpdate(
+    return loop_messages.NodeUpdate(
         "n1",
         epoch,
         version,
@@ -52,7 +52,9 @@ def test_a_poll_waits_for_news(served: parts.Served) -> None:
     with parts.in_background(
         lambda: served.sync(wait_s=15, have=(1, 0), usage=records.NodeUsage())
     ) as told:
-        served.loop.wait(lambda heard: len([m for m in heard if isinstance(m, link.Reported)]) == 2)
+        served.loop.wait(
+            lambda heard: len([m for m in heard if isinstance(m, loop_messages.Reported)]) == 2
+        )
         served.loop.send(update(1))
         assert parts.answer(told()).set == SET
 
@@ -75,7 +77,7 @@ def test_only_news_reaches_the_loop_but_every_answer_does(served: parts.Served) 
     told = served.loop.wait(lambda _: served.loop.reports("n1")[1:])
     assert [one.attempts for one in told] == [(report,)]
     answers = served.loop.wait(
-        lambda heard: [one for one in heard if isinstance(one, link.Answered)][1:]
+        lambda heard: [one for one in heard if isinstance(one, loop_messages.Answered)][1:]
     )
     assert answers[-1].node == "n1"
 
@@ -90,7 +92,9 @@ def test_after_a_new_connection_the_loop_hears_all_again(served: parts.Served) -
     assert away.status_code == 503
     assert int(away.headers["retry-after"]) >= 1
     assert served.client.get("/readyz").status_code == 503
-    served.loop.wait(lambda heard: sum(isinstance(one, link.Answered) for one in heard) >= 2)
+    served.loop.wait(
+        lambda heard: sum(isinstance(one, loop_messages.Answered) for one in heard) >= 2
+    )
     before = len(served.loop.reports("n1"))
     served.loop.send(update(4, epoch=2))
     served.loop.publish(epoch=2)
@@ -137,9 +141,9 @@ def test_a_silent_agent_is_replaced(served: parts.Served) -> None:
 
 @pytest.mark.parametrize("name", ["a\nb", "a\n", "..", "a\x1b", "a\0", "-a", "x" * 254, "a b", "ä"])
 def test_a_name_that_no_pool_could_declare_is_no_node(name: str) -> None:
-    with pytest.raises(failures.Failure, match="is no name of a node"):
-        sync.parse(name, parts.request(name))
-    assert sync.parse("gpu-01.x", parts.request("gpu-01.x")).node == "gpu-01.x"
+    with pytest.raises(errors.Failure, match="is no name of a node"):
+        agent_sync.parse(name, parts.request(name))
+    assert agent_sync.parse("gpu-01.x", parts.request("gpu-01.x")).node == "gpu-01.x"
 
 
 def test_what_makes_no_sense_is_refused_with_its_reason(served: parts.Served) -> None:
@@ -156,7 +160,7 @@ def test_what_makes_no_sense_is_refused_with_its_reason(served: parts.Served) ->
         error = response.json()["error"]
         assert error["code"] == "BadRequest"
         assert told in error["message"]
-    large = post("/v1/nodes/n1/sync", content=bytes(wire.SYNC_BYTES_MAX + 1))
+    large = post("/v1/nodes/n1/sync", content=bytes(agent_messages.SYNC_BYTES_MAX + 1))
     assert large.status_code == 413
     assert served.loop.reports("n1") == []
 
@@ -180,10 +184,14 @@ def test_nobody_waits_for_a_long_cycle_and_nothing_is_renewed_before_it_is_over(
     early = parts.answer(served.sync(accepts_unrenewed=True, attempts=(report,), complete=False))
     assert (early.renews, early.set, early.version) == (False, None, 0)
     questions = served.loop.wait(
-        lambda heard: [m.question for m in heard if isinstance(m, link.Reported) and m.question]
+        lambda heard: [
+            m.question for m in heard if isinstance(m, loop_messages.Reported) and m.question
+        ]
     )
     assert len(questions) == 1, "asked once, however often the node comes"
-    assert not [m for m in served.loop.wait(lambda heard: heard) if isinstance(m, link.Answered)]
+    assert not [
+        m for m in served.loop.wait(lambda heard: heard) if isinstance(m, loop_messages.Answered)
+    ]
     served.loop.wait(  # the server answers before the loop has it
         lambda _: [one for one in served.loop.reports("n1") if one.attempts == (report,)]
     )
@@ -194,7 +202,7 @@ def test_nobody_waits_for_a_long_cycle_and_nothing_is_renewed_before_it_is_over(
         served.loop.send(update(4, confirms=questions[0], lease_s=600.0))
         late = parts.answer(told())
     assert (late.renews, late.set, late.version) == (True, SET, 4)
-    served.loop.wait(lambda heard: [m for m in heard if isinstance(m, link.Answered)])
+    served.loop.wait(lambda heard: [m for m in heard if isinstance(m, loop_messages.Answered)])
     again = parts.answer(served.sync(accepts_unrenewed=True, have=(1, 4)))
     assert (again.renews, again.set) == (True, None)
 
@@ -205,7 +213,7 @@ def test_an_agent_that_knows_no_such_answer_is_kept_until_the_loop_has_spoken(
     served.loop.confirms = False
     with parts.in_background(served.sync) as told:
         reported = served.loop.wait(
-            lambda heard: [m for m in heard if isinstance(m, link.Reported) and m.question]
+            lambda heard: [m for m in heard if isinstance(m, loop_messages.Reported) and m.question]
         )
         served.loop.confirm("n1", reported[0].question)
         assert parts.answer(told()).renews

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from agents import virtual
-from agents.link import http_client as link
-from reconciler.model.protocol import agent_messages as wire
+from agents.link import http_client
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.values.resources import Resources
 from tests import sleeping
@@ -323,7 +323,7 @@ class DeafNode:
 
     def __init__(self, scene: Scene, name: str) -> None:
         token = (scene.bed.cluster.state / "node-token").read_text().strip()
-        self._connection = link.Connection(link.Target(scene.bed.cluster.url, token))
+        self._connection = http_client.Connection(http_client.Target(scene.bed.cluster.url, token))
         self._name = name
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._report, daemon=True)
@@ -334,7 +334,7 @@ class DeafNode:
         sequence = 0
         while not self._left.wait(1.0):
             sequence += 1
-            request = wire.SyncRequest(
+            request = agent_messages.SyncRequest(
                 node=self._name,
                 boot_id="boot-1",
                 incarnation="deaf",
@@ -342,7 +342,7 @@ class DeafNode:
                 inventory=inventory,
             )
             path, body = f"/v1/nodes/{self._name}/sync", msgspec.msgpack.encode(request)
-            with contextlib.suppress(link.LinkError):
+            with contextlib.suppress(http_client.LinkError):
                 self._connection.post(path, body, 30.0)
 
     def close(self) -> None:

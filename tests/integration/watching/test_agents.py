@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from reconciler import package_data
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from tests.integration.agents import conftest
 from tests.integration.agents.controller import Controller
 from tests.integration.watching import peers
@@ -37,7 +37,9 @@ def node(tmp_path: Path, token: Path) -> Iterator[conftest.Node]:
             *("--simulated-gpus", "2", "--gpu-model", "H200"),
             *("--metrics-listen", "127.0.0.1:0", "--metrics-token-file", str(token)),
         )
-        template = wire.TaskTemplate("train", 1, "main", command=("sleep", "600"), grace_s=1)
+        template = agent_messages.TaskTemplate(
+            "train", 1, "main", command=("sleep", "600"), grace_s=1
+        )
         controller.assign("a.1", template=template, devices=(1,))
         controller.running("a.1")
         yield made

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.policy import drift_kinds
 from tests.integration.watching import causes, peers
 from tests.nvml import standin
 
@@ -33,7 +33,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[causes.Scene]:
 
 
 def test_every_kind_of_drift_is_caused() -> None:
-    assert set(causes.CAUSES) == set(drift.KINDS)
+    assert set(causes.CAUSES) == set(drift_kinds.KINDS)
 
 
 @pytest.mark.parametrize("kind", causes.CAUSES)

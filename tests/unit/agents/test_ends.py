@@ -12,18 +12,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents import node_agent as shell
-from agents.data import data_cache as datacache
-from agents.data import staging
-from agents.isolation import task_isolation as confinement
+from agents import node_agent
+from agents.data import data_cache, staging
+from agents.isolation import task_isolation
 from agents.settings import Settings
-from agents.supervisor import __main__ as supervisor
-from agents.supervisor import client as keeper
-from agents.supervisor import connections as clients
-from agents.supervisor import journal
-from agents.supervisor import reaper as guardian
-from agents.supervisor import spawn as spawning
-from reconciler.model.observed import storage as plans
+from agents.supervisor import __main__, client, connections, journal, reaper, spawn
+from reconciler.model.observed import storage
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -31,10 +25,10 @@ RUNNING = {"id": "a", "state": "Running", "pid": 2**22 + 1, "ticks": 0, "started
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[supervisor.Supervisor]:
-    monkeypatch.setenv(confinement.VARIABLE, "process-group")
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[__main__.Supervisor]:
+    monkeypatch.setenv(task_isolation.VARIABLE, "process-group")
     (tmp_path / "attempts").mkdir()
-    one = supervisor.Supervisor(str(tmp_path))
+    one = __main__.Supervisor(str(tmp_path))
     yield one
     os.close(one.journal.handle)
     os.close(one.null)
@@ -43,10 +37,10 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[supervisor
 class Agent:
     """The other end of a supervisor's connection."""
 
-    def __init__(self, of: supervisor.Supervisor) -> None:
+    def __init__(self, of: __main__.Supervisor) -> None:
         ours, theirs = socket.socketpair()
         of.clients.poller.register(theirs.fileno())
-        self.client = clients.Client(theirs)
+        self.client = connections.Client(theirs)
         of.clients._by_handle[theirs.fileno()] = self.client
         self.stream = ours.makefile("rb")
         ours.settimeout(60)
@@ -63,7 +57,7 @@ class Agent:
         self.client.link.close()
 
 
-def test_an_end_that_is_not_on_disk_is_told_to_no_agent(made: supervisor.Supervisor) -> None:
+def test_an_end_that_is_not_on_disk_is_told_to_no_agent(made: __main__.Supervisor) -> None:
     """A new agent comes while the disk is full; by the journal the attempt is still to be lost."""
     made.records["a"] = RUNNING
     good, made.journal.handle = made.journal.handle, os.open("/dev/full", os.O_RDWR)
@@ -81,7 +75,7 @@ def test_an_end_that_is_not_on_disk_is_told_to_no_agent(made: supervisor.Supervi
 
 
 def test_what_could_not_be_brought_to_disk_once_is_written_anew_before_it_is_told(
-    made: supervisor.Supervisor, monkeypatch: pytest.MonkeyPatch
+    made: __main__.Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel that could not write a page takes it for written: the next call succeeds at once."""
     made.records["a"] = RUNNING
@@ -112,7 +106,7 @@ def test_what_could_not_be_brought_to_disk_once_is_written_anew_before_it_is_tol
     agent.close()
 
 
-def test_a_start_with_a_defect_takes_no_other_along(made: supervisor.Supervisor) -> None:
+def test_a_start_with_a_defect_takes_no_other_along(made: __main__.Supervisor) -> None:
     made.starts.queue = [{"id": "a\0"}, {"id": "b"}, {"id": "c"}]
     made.starts.run()
     ends = {name: (one["state"], one["end_reason"]) for name, one in made.records.items()}
@@ -120,13 +114,13 @@ def test_a_start_with_a_defect_takes_no_other_along(made: supervisor.Supervisor)
 
 
 def test_an_end_is_recorded_where_its_group_can_not_be_read(
-    made: supervisor.Supervisor, monkeypatch: pytest.MonkeyPatch
+    made: __main__.Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(name: str, *, contained: bool) -> dict[str, Any]:
         raise OSError(19, "No such device")
 
     monkeypatch.setattr(made.held, "close", gone)
-    attempt = spawning.Attempt({"id": "a"}, {**RUNNING, "exit_code": 7})
+    attempt = spawn.Attempt({"id": "a"}, {**RUNNING, "exit_code": 7})
     attempt.exited = True
     made.live["a"], made.records["a"] = attempt, attempt.record
     made.settle()
@@ -150,7 +144,7 @@ def test_news_that_come_with_the_greeting_are_heard(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=greet)
     thread.start()
-    node = keeper.Keeper(tmp_path)
+    node = client.Keeper(tmp_path)
     found = {one.id: one.state for one in node.connect(threading.Event())}
     thread.join()
     node.close()
@@ -162,13 +156,13 @@ def test_a_copy_out_that_ends_at_once_is_told_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends in another thread while its beginning is being told; its end is what stays."""
-    agent = shell.Agent(Settings(server="http://127.0.0.1:1", name="n", root=tmp_path))
+    agent = node_agent.Agent(Settings(server="http://127.0.0.1:1", name="n", root=tmp_path))
     agent.prepare()
-    store = plans.Store("out", str(tmp_path / "target"))
-    plan = plans.Plan(outs=(plans.Out("made", store, "x", "always"),), timeout_s=60.0)
+    store = storage.Store("out", str(tmp_path / "target"))
+    plan = storage.Plan(outs=(storage.Out("made", store, "x", "always"),), timeout_s=60.0)
     wanted = staging.Wanted(plan, None, "u", os.geteuid(), os.getegid(), {})
     stager = agent.carrier.stager
-    stager.cache.put("a", datacache.Note(outs=msgspec.to_builtins(wanted)))
+    stager.cache.put("a", data_cache.Note(outs=msgspec.to_builtins(wanted)))
     told = threading.Event()
 
     def no_process(*_: object) -> None:
@@ -200,10 +194,10 @@ def test_a_copy_out_that_ends_at_once_is_told_last(
 
 
 def test_a_supervisor_does_not_leave_with_an_end_that_is_on_no_disk(
-    made: supervisor.Supervisor, monkeypatch: pytest.MonkeyPatch
+    made: __main__.Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alone, it stays for as long as it takes; told to leave, for a while."""
-    monkeypatch.setattr(supervisor, "ALONE_S", 0.0)
+    monkeypatch.setattr(__main__, "ALONE_S", 0.0)
     monkeypatch.setattr(made, "wait_s", lambda: 0.0)
     listener = socket.socket(socket.AF_UNIX)
     made.records["a"] = RUNNING
@@ -230,13 +224,13 @@ def test_a_supervisor_does_not_leave_with_an_end_that_is_on_no_disk(
 def test_a_name_that_is_no_text_is_no_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv(confinement.VARIABLE, "process-group")
+    monkeypatch.setenv(task_isolation.VARIABLE, "process-group")
     (tmp_path / "attempts").mkdir()
     Path(os.fsdecode(os.fsencode(tmp_path / "attempts") + b"/a\xff")).mkdir()
     (tmp_path / "attempts/b").mkdir()
     bad = json.dumps({"record": {**RUNNING, "id": "c\udcff"}})
     (tmp_path / "journal").write_text(f"{bad}\n")
-    made = supervisor.Supervisor(str(tmp_path))
+    made = __main__.Supervisor(str(tmp_path))
     made.recover()
     assert set(made.records) == {"b"}
     assert "its name is no UTF-8" in capfd.readouterr().err
@@ -250,7 +244,7 @@ def test_an_older_supervisor_that_names_such_a_one_is_understood(tmp_path: Path)
     records = [{**RUNNING, "id": one, "pid": 0, "message": "x\udcff"} for one in names]
     line = json.dumps({"hello": 1, "records": records}).encode() + b"\n"
     theirs.sendall(line)
-    node = keeper.Keeper(tmp_path)
+    node = client.Keeper(tmp_path)
     found = node._greet(ours)
     assert found is not None
     assert [one.id for one in found] == ["a?", "b"]
@@ -263,7 +257,7 @@ def test_an_older_supervisor_that_names_such_a_one_is_understood(tmp_path: Path)
 
 
 def test_who_leaves_in_order_does_so_though_its_guardian_was_killed(tmp_path: Path) -> None:
-    one = guardian.Guardian("none.0", str(tmp_path), ("", "", []))
+    one = reaper.Guardian("none.0", str(tmp_path), ("", "", []))
     one.start()
     os.kill(one.pid, signal.SIGKILL)
     os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)

@@ -16,7 +16,7 @@ import pytest
 
 from agents import settings
 from agents.link.http_client import Connection, LinkError, Target
-from agents.logs import log_streamer as logs
+from agents.logs import log_streamer
 from agents.supervisor import journal
 
 
@@ -54,7 +54,7 @@ def test_a_log_is_turned_over(tmp_path: Path) -> None:
     path = tmp_path / "a.stdout"
     with path.open("ab", buffering=0) as task:
         task.write(b"0123456789")
-        logs.rotate(tmp_path, ["a"], 8)
+        log_streamer.rotate(tmp_path, ["a"], 8)
         task.write(b"x")
     assert (tmp_path / "a.stdout.1").read_bytes() == b"23456789"
     assert path.read_bytes() == b"x"
@@ -65,9 +65,9 @@ def test_old_logs_go_first_and_running_ones_never(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_bytes(b"x" * 100)
         os.utime(path, (2e9 - age, 2e9 - age))
-    logs.prune(tmp_path, {"run"}, 250, 1e10)
+    log_streamer.prune(tmp_path, {"run"}, 250, 1e10)
     assert {path.name for path in tmp_path.iterdir()} == {"new.stdout", "mid.stderr", "run.stdout"}
-    logs.prune(tmp_path, {"run"}, 250, -1e10)
+    log_streamer.prune(tmp_path, {"run"}, 250, -1e10)
     assert {path.name for path in tmp_path.iterdir()} == {"run.stdout"}
 
 
@@ -75,12 +75,12 @@ def test_there_are_never_more_logs_than_can_be_gone_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Empty ones count too: a node that runs thousands of silent tasks keeps the newest."""
-    monkeypatch.setattr(logs, "FILES_MAX", 4)
+    monkeypatch.setattr(log_streamer, "FILES_MAX", 4)
     for number in range(9):
         path = tmp_path / f"t{number}.stdout"
         path.touch()
         os.utime(path, (2e9 + number, 2e9 + number))
-    assert logs.prune(tmp_path, {"t0"}, 1000, 1e10) == 0
+    assert log_streamer.prune(tmp_path, {"t0"}, 1000, 1e10) == 0
     kept = {path.name for path in tmp_path.iterdir()}
     assert kept == {f"t{number}.stdout" for number in (0, 5, 6, 7, 8)}
 
@@ -300,11 +300,13 @@ def test_what_is_kept_of_a_log_is_as_private_as_the_log(tmp_path: Path) -> None:
     path = tmp_path / "a.stderr"
     path.write_bytes(b"x" * 100)
     path.chmod(0o640)
-    found = logs.rotate(tmp_path, ["a"], 40)
+    found = log_streamer.rotate(tmp_path, ["a"], 40)
     assert (found.total, found.hurried) == (40, True)
     assert stat.S_IMODE((tmp_path / "a.stderr.1").stat().st_mode) == 0o640
     path.write_bytes(b"x" * 50)
-    assert logs.rotate(tmp_path, ["a", "gone"], 40) == logs.Turned(40, hurried=False)
+    assert log_streamer.rotate(tmp_path, ["a", "gone"], 40) == log_streamer.Turned(
+        40, hurried=False
+    )
 
 
 def test_a_log_that_grows_while_it_is_copied_is_cut_all_the_same(tmp_path: Path) -> None:
@@ -320,7 +322,7 @@ def test_a_log_that_grows_while_it_is_copied_is_cut_all_the_same(tmp_path: Path)
         while turned < 3:
             assert time.monotonic() < deadline
             if path.stat().st_size > limit:
-                logs.rotate(tmp_path, ["a"], limit)
+                log_streamer.rotate(tmp_path, ["a"], limit)
                 turned += 1
                 assert (tmp_path / "a.stdout.1").stat().st_size == limit
     finally:

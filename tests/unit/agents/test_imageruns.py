@@ -11,8 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents.tasks import container_runtimes as runtimes
-from agents.tasks import images
+from agents.tasks import container_runtimes, images
 
 ENVIRONMENT = dict(os.environ)
 
@@ -129,10 +128,10 @@ class Registry(msgspec.Struct, frozen=True):
     def pull(self, image: str) -> list[str]:
         return ["sh", "-c", self.script, "pull", image]
 
-    def run(self, box: runtimes.Box) -> list[str]:
+    def run(self, box: container_runtimes.Box) -> list[str]:
         return ["true", box.image]
 
-    def environment(self, box: runtimes.Box) -> dict[str, str]:
+    def environment(self, box: container_runtimes.Box) -> dict[str, str]:
         return box.environment
 
     def remove(self, name: str) -> list[str] | None:
@@ -167,7 +166,7 @@ def test_an_image_on_a_file_system_that_hangs_is_given_up(
 def file_image(image: str, folder: Path) -> str:
     """What is told of an image of Apptainer's that is a file."""
     told: queue.Queue[str] = queue.Queue()
-    wanted = images.Wanted(runtimes.Apptainer(), image, None, tuple(ENVIRONMENT.items()))
+    wanted = images.Wanted(container_runtimes.Apptainer(), image, None, tuple(ENVIRONMENT.items()))
     images.Images(600.0, str(folder)).want("a.1", wanted, told.put)
     return told.get(timeout=60)
 

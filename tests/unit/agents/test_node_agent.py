@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents import node_agent as shell
-from agents import state
-from agents.link import http_client as link
+from agents import node_agent, state
+from agents.link import http_client
 from agents.settings import Settings
 from reconciler.model.observed.task_reports import Metric, Saved, TaskMetrics
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState
 
@@ -23,49 +22,51 @@ BAD = "step-\udcff"
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[shell.Agent]:
-    made = shell.Agent(Settings(server="http://127.0.0.1:1", name="n", root=tmp_path))
+def agent(tmp_path: Path) -> Iterator[node_agent.Agent]:
+    made = node_agent.Agent(Settings(server="http://127.0.0.1:1", name="n", root=tmp_path))
     made.prepare()
     yield made
     made.leave()
 
 
-def request(**more: Any) -> wire.SyncRequest:
-    return wire.SyncRequest(node="n", boot_id="b", incarnation="i", have=(0, 0), **more)
+def request(**more: Any) -> agent_messages.SyncRequest:
+    return agent_messages.SyncRequest(node="n", boot_id="b", incarnation="i", have=(0, 0), **more)
 
 
 def test_a_text_that_can_not_be_written_keeps_no_report_back() -> None:
     bad = AttemptReport("a", AttemptState.RUNNING, message=BAD, checkpoint=Saved(BAD, 1.0))
     words = TaskMetrics("a", (Metric("loss", 1.0, 1.0),), problem=BAD)
-    sent = link.packed(request(attempts=(bad,), task_metrics=(words,)))
-    got = msgspec.msgpack.decode(sent, type=wire.SyncRequest)
+    sent = http_client.packed(request(attempts=(bad,), task_metrics=(words,)))
+    got = msgspec.msgpack.decode(sent, type=agent_messages.SyncRequest)
     assert got.attempts[0].message == "step-?"
     assert got.task_metrics is not None
     assert got.task_metrics[0].metrics == words.metrics
 
 
-def test_what_could_not_be_sent_is_told_again(agent: shell.Agent) -> None:
+def test_what_could_not_be_sent_is_told_again(agent: node_agent.Agent) -> None:
     report = AttemptReport("a", AttemptState.RUNNING)
     agent.state.attempts_changed([report])
     given = agent.request(0.0, complete=False)
     assert [one.id for one in given.attempts] == ["a"]
     broken = msgspec.structs.replace(given, gpu_usage=object())
     with pytest.raises(TypeError):
-        agent.talks.exchange(link.Connection(agent.target), broken, 1.0)
+        agent.talks.exchange(http_client.Connection(agent.target), broken, 1.0)
     assert [one.id for one in agent.request(0.0, complete=False).attempts] == ["a"]
 
 
-def test_one_bad_attempt_fails_alone(agent: shell.Agent) -> None:
+def test_one_bad_attempt_fails_alone(agent: node_agent.Agent) -> None:
     ours, theirs = socket.socketpair()
     agent.keeper.link = ours
-    plain = wire.TaskTemplate("j", 1, "g", command=("true",), allow_root=True)
+    plain = agent_messages.TaskTemplate("j", 1, "g", command=("true",), allow_root=True)
     templates = {
         "a.1": plain,
         "a.2": msgspec.structs.replace(plain, environment={"X": BAD}),
         "a.3": msgspec.structs.replace(plain, script=BAD),
         "a.4": plain,
     }
-    steps = [state.Start(wire.Assignment(n, "t", "b"), one) for n, one in templates.items()]
+    steps = [
+        state.Start(agent_messages.Assignment(n, "t", "b"), one) for n, one in templates.items()
+    ]
     with agent.lock:
         agent.carry_out([*steps])
     ours.close()
@@ -82,18 +83,18 @@ def test_one_bad_attempt_fails_alone(agent: shell.Agent) -> None:
 
 
 def test_what_follows_a_step_that_fails_is_carried_out(
-    agent: shell.Agent, monkeypatch: pytest.MonkeyPatch
+    agent: node_agent.Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk takes no new file; what is asked for is asked for once."""
     ours, theirs = socket.socketpair()
     agent.keeper.link = ours
     (agent.root / "epoch.new").mkdir()  # neither can be written
     (agent.root / "epoch").mkdir()
-    plain = wire.TaskTemplate("j", 1, "g", command=("true",), allow_root=True)
+    plain = agent_messages.TaskTemplate("j", 1, "g", command=("true",), allow_root=True)
     steps: list[state.Step] = [
         state.SaveEpoch(7),
         state.Remedy(()),
-        state.Start(wire.Assignment("a.1", "t", "b"), plain),
+        state.Start(agent_messages.Assignment("a.1", "t", "b"), plain),
     ]
 
     def broken(_: object) -> None:
@@ -105,7 +106,7 @@ def test_what_follows_a_step_that_fails_is_carried_out(
     (agent.root / "epoch.new").rmdir()
     (agent.root / "epoch").rmdir()
     sent = request()
-    agent.answered(sent, wire.SyncResponse(epoch=0, version=0), 0.0)
+    agent.answered(sent, agent_messages.SyncResponse(epoch=0, version=0), 0.0)
     assert (agent.root / "epoch").read_text() == "7"
     ours.close()
     agent.keeper.link = None
@@ -114,17 +115,19 @@ def test_what_follows_a_step_that_fails_is_carried_out(
     assert ("start", "a.1") in [(one["op"], one.get("id")) for one in orders]
 
 
-def test_a_virtual_node_is_no_machine_that_could_boot(agent: shell.Agent) -> None:
+def test_a_virtual_node_is_no_machine_that_could_boot(agent: node_agent.Agent) -> None:
     """It would take along whatever else runs there: other nodes, a controller, somebody's desk."""
     assert agent.is_the_machine()
     agent.settings = msgspec.structs.replace(agent.settings, virtual=True)
     assert not agent.is_the_machine()
 
 
-def test_a_task_that_is_about_to_begin_keeps_its_node_from_being_reset(agent: shell.Agent) -> None:
+def test_a_task_that_is_about_to_begin_keeps_its_node_from_being_reset(
+    agent: node_agent.Agent,
+) -> None:
     """The supervisor does not know it before its image, or its data, is there."""
     assert agent.occupants() == []
-    given = wire.Assignment("a.1", "t", agent.boot_id)
+    given = agent_messages.Assignment("a.1", "t", agent.boot_id)
     agent.state.assignments["a.1"] = given
     assert agent.running() == []
     assert agent.occupants() == ["a.1"]
@@ -137,10 +140,10 @@ def test_a_task_that_is_about_to_begin_keeps_its_node_from_being_reset(agent: sh
 ASKED = """
 import os, signal, sys
 from pathlib import Path
-from agents.host import shutdown_request as asked; from agents import node_agent as shell
+from agents.host import shutdown_request; from agents import node_agent
 from agents.settings import Settings
-agent = shell.Agent(Settings(server="http://127.0.0.1:1", name="n", root=Path(sys.argv[1])))
-asked.heed(agent.leave)
+agent = node_agent.Agent(Settings(server="http://127.0.0.1:1", name="n", root=Path(sys.argv[1])))
+shutdown_request.heed(agent.leave)
 with agent.changed._cond:
     os.kill(os.getpid(), signal.SIGTERM)
     for _ in range(1000):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.link import http_client as link
+from agents.link import http_client
 
 SAID = b'{"error": {"code": "Conflict", "message": "node n1 has another session"}}'
 
@@ -18,9 +18,9 @@ SAID = b'{"error": {"code": "Conflict", "message": "node n1 has another session"
     ],
 )
 def test_a_refusal_is_told_in_its_words(status: int, answer: bytes, told: str) -> None:
-    assert told in link.explain("http://c", "n1", status, answer)
+    assert told in http_client.explain("http://c", "n1", status, answer)
 
 
 def test_a_refusal_is_told_in_a_line_of_bounded_length() -> None:
     text = b'{"error": {"message": "' + b"x" * 5000 + b'"}}'
-    assert len(link.explain("http://c", "n1", 500, text)) < 400
+    assert len(http_client.explain("http://c", "n1", 500, text)) < 400

@@ -5,30 +5,32 @@ from pathlib import Path
 
 import pytest
 
-from agents import node_agent as shell
+from agents import node_agent
 from agents.settings import Settings
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason
 
-TEMPLATE = wire.TaskTemplate("train", 1, "main", command=("true",), allow_root=True)
+TEMPLATE = agent_messages.TaskTemplate("train", 1, "main", command=("true",), allow_root=True)
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[shell.Agent]:
-    made = shell.Agent(Settings(server="http://127.0.0.1:1", name="n1", root=tmp_path))
+def agent(tmp_path: Path) -> Iterator[node_agent.Agent]:
+    made = node_agent.Agent(Settings(server="http://127.0.0.1:1", name="n1", root=tmp_path))
     made.prepare()
     yield made
     made.leave()
 
 
-def told(agent: shell.Agent, *attempts: str, version: int = 1, pool: str = "h200") -> None:
+def told(agent: node_agent.Agent, *attempts: str, version: int = 1, pool: str = "h200") -> None:
     """A controller answers: the node is to have these, and is in that pool."""
     boot = agent.state.boot_id
-    wanted = wire.AssignmentSet(
-        {"t": TEMPLATE}, tuple(wire.Assignment(one, "t", boot) for one in attempts), pool=pool
+    wanted = agent_messages.AssignmentSet(
+        {"t": TEMPLATE},
+        tuple(agent_messages.Assignment(one, "t", boot) for one in attempts),
+        pool=pool,
     )
-    agent.state.answered(wire.SyncResponse(1, version, wanted), 0.0)
+    agent.state.answered(agent_messages.SyncResponse(1, version, wanted), 0.0)
 
 
 def report(name: str, state: AttemptState = AttemptState.RUNNING) -> records.AttemptReport:
@@ -36,13 +38,13 @@ def report(name: str, state: AttemptState = AttemptState.RUNNING) -> records.Att
     return records.AttemptReport(name, state, started_at=5.0, end_reason=ended)
 
 
-def shown(agent: shell.Agent) -> dict[str, AttemptState]:
+def shown(agent: node_agent.Agent) -> dict[str, AttemptState]:
     now = agent.reports.now()
     assert now is not None
     return {one.assignment.attempt: one.report.state for one in now.attempts}
 
 
-def test_nothing_is_told_before_the_pool_is_known(agent: shell.Agent) -> None:
+def test_nothing_is_told_before_the_pool_is_known(agent: node_agent.Agent) -> None:
     assert agent.reports.now() is None
     told(agent)
     now = agent.reports.now()
@@ -55,7 +57,7 @@ def test_nothing_is_told_before_the_pool_is_known(agent: shell.Agent) -> None:
 
 
 def test_attempts_are_there_from_when_they_are_given_until_they_have_ended(
-    agent: shell.Agent,
+    agent: node_agent.Agent,
 ) -> None:
     told(agent, "a.1", "a.2")
     assert shown(agent) == dict.fromkeys(("a.1", "a.2"), AttemptState.STARTING)
@@ -68,16 +70,18 @@ def test_attempts_are_there_from_when_they_are_given_until_they_have_ended(
     assert shown(agent) == {"a.1": AttemptState.RUNNING}
 
 
-def test_what_an_earlier_agent_was_given_and_nobody_wants_is_left_out(agent: shell.Agent) -> None:
+def test_what_an_earlier_agent_was_given_and_nobody_wants_is_left_out(
+    agent: node_agent.Agent,
+) -> None:
     agent.state.attempts_changed([report("a.0")])
     told(agent)
     assert shown(agent) == {}
 
 
-def test_when_the_controller_last_answered_is_told(agent: shell.Agent) -> None:
+def test_when_the_controller_last_answered_is_told(agent: node_agent.Agent) -> None:
     told(agent)
     before = agent.reports.now()
-    agent.answered(agent.request(0.0, complete=True), wire.SyncResponse(1, 1), 0.0)
+    agent.answered(agent.request(0.0, complete=True), agent_messages.SyncResponse(1, 1), 0.0)
     after = agent.reports.now()
     assert before is not None
     assert after is not None

@@ -5,8 +5,7 @@ import socket
 from pathlib import Path
 
 from agents import state
-from agents.supervisor import __main__ as supervisor
-from agents.supervisor import connections as clients
+from agents.supervisor import __main__, connections
 from reconciler.model.protocol.agent_messages import AssignmentSet, SyncResponse
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
@@ -14,9 +13,9 @@ from reconciler.model.state.states import AttemptState, EndReason
 
 def test_a_new_agent_hears_of_starts_that_wait(tmp_path: Path) -> None:
     (tmp_path / "attempts").mkdir()
-    keeping = supervisor.Supervisor(str(tmp_path))
+    keeping = __main__.Supervisor(str(tmp_path))
     ours, theirs = socket.socketpair()
-    client = clients.Client(ours)
+    client = connections.Client(ours)
     keeping.on_start({"id": "a.1"}, client)
     keeping.on_hello({}, client)
     (line,) = theirs.recv(2**16).splitlines()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import __main__ as benches
-from bench import options, scale, sync
+from bench import __main__, options, scale, sync
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def test_figures_that_can_not_be_written_are_not_measured(
     place = str(tmp_path / name)
     monkeypatch.setattr(sys, "argv", ["bench", "fill", "--nodes=4", "--json", place])
     with pytest.raises(SystemExit) as left:
-        benches.main()
+        __main__.main()
     assert left.value.code == 2
     said = capsys.readouterr()
     assert told in said.err

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from bench import moment, truth, tryout
 from reconciler.model import desired
-from reconciler.model.state import pending_reasons as reasons
-from reconciler.model.state import records
+from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.states import EndReason, JobState, NodeState
 from reconciler.model.values.resources import Resources
 from tests.simulation.test_invariants import attempt, record
@@ -73,7 +72,7 @@ def judged(
     **changes: Any,
 ) -> truth.Finding:
     """What is found of a reason (of ``why`` the first) of a job that waits, beside others."""
-    reason = reasons.Reason(reasons.ReasonCode(code), message)
+    reason = pending_reasons.Reason(pending_reasons.ReasonCode(code), message)
     others = {one.job: record(HOG, JobState.RUNNING) for one in attempts}
     nodes = {name: records.NodeRecord(name, NodeState.READY, "pool") for name in POOL.nodes}
     values: dict[str, Any] = {
@@ -215,7 +214,10 @@ def test_room_that_is_due_to_others_by_another_reason_proves_nothing(
     """Who is behind one job on n0 fits on n1, which is due to another: both are told."""
     began = msgspec.structs.replace(BOTH[0], assigned_at=NOW)
     told = {"Behind": FIRST, "Reserved": DUE.replace("hog", "other")}
-    why = [reasons.Reason(reasons.ReasonCode(one), told[one]) for one in ["Behind", *codes]]
+    why = [
+        pending_reasons.Reason(pending_reasons.ReasonCode(one), told[one])
+        for one in ["Behind", *codes]
+    ]
     found = judged(ONE, "Behind", FIRST, (began,), why={"key": tuple(why)})
     assert found.verdict == verdict, found
 
@@ -223,7 +225,7 @@ def test_room_that_is_due_to_others_by_another_reason_proves_nothing(
 def test_every_code_has_its_plant() -> None:
     planted = {code for code, *_ in CASES}
     rest = {"NotAllowed", "NoUnixUser"}
-    assert planted | rest == {code.value for code in reasons.ReasonCode}
+    assert planted | rest == {code.value for code in pending_reasons.ReasonCode}
 
 
 def test_checkers_import_the_model_alone() -> None:

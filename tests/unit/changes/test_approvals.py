@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from reconciler.changes import requests
-from reconciler.changes.clone import working_clone as clone
-from reconciler.changes.writer import commit_writer as writer
+from reconciler.changes.clone import working_clone
+from reconciler.changes.writer import commit_writer
 from reconciler.desired.git import source
 from tests.unit.desired import signing
 from tests.unit.desired.repositories import Repository, git, job, queue
@@ -28,7 +28,7 @@ def work(repository: Repository, tmp_path: Path) -> Path:
 
 
 def written(repository: Repository, *asked: requests.Approve) -> list[requests.Result]:
-    one = writer.Writer(source.Source(str(repository.path)))
+    one = commit_writer.Writer(source.Source(str(repository.path)))
     try:
         return one.write(asked, now=NOW)
     finally:
@@ -71,7 +71,7 @@ def test_behind_a_change_it_may_be_another_matter(
     repository: Repository, work: Path, behind: dict[str, str | None], *, stands: bool
 ) -> None:
     """What was approved, applied and taken back, and comes again, is approved again."""
-    mine = clone.Clone(work)
+    mine = working_clone.Clone(work)
     first = mine.approve("Approve it", DIGEST)
     commit = repository.commit(behind)
     git(work, "pull", "--quiet")
@@ -86,7 +86,7 @@ def test_behind_a_change_it_may_be_another_matter(
 
 def test_one_that_did_not_count_is_none(repository: Repository, work: Path) -> None:
     """The controller still holds the change with a revision that has it: it was no approval."""
-    first = clone.Clone(work).approve("Approve it", DIGEST)
+    first = working_clone.Clone(work).approve("Approve it", DIGEST)
     before = git(repository.path, "rev-parse", "main~1")
     for held_at, status in ((before, "unchanged"), ("0" * 40, "unchanged"), ("main", "accepted")):
         at = first.commit or "" if held_at == "main" else held_at
@@ -95,7 +95,7 @@ def test_one_that_did_not_count_is_none(repository: Repository, work: Path) -> N
 
 
 def test_in_a_clone_too_and_what_was_not_pushed_is(repository: Repository, work: Path) -> None:
-    mine = clone.Clone(work)
+    mine = working_clone.Clone(work)
     first = mine.approve("Approve it", DIGEST)
     for dry_run in (True, False):
         again = mine.approve("Approve it once more", DIGEST, dry_run=dry_run)
@@ -112,7 +112,7 @@ def test_in_a_clone_too_and_what_was_not_pushed_is(repository: Repository, work:
 
 @pytest.mark.needs("ssh-keygen")
 def test_one_without_a_signature_is_none_for_who_signs(work: Path, tmp_path: Path) -> None:
-    mine = clone.Clone(work)
+    mine = working_clone.Clone(work)
     unsigned = mine.approve("Approve it", DIGEST)
     key = signing.Key(tmp_path / "keys", "test")
     for name, value in (

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.changes import yaml_edit as edit
-from reconciler.changes.clone import working_clone as clone
+from reconciler.changes import yaml_edit
+from reconciler.changes.clone import working_clone
 from reconciler.changes.requests import EditObject, Person
-from reconciler.changes.writer import commit_writer as writer
+from reconciler.changes.writer import commit_writer
 from reconciler.desired.git import source
-from reconciler.operations.changes import local_changes as changing
+from reconciler.operations.changes import local_changes
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job
 
 MARK = "\ufeff"
@@ -27,26 +27,26 @@ def test_an_edit_keeps_line_ends(ends: str, mark: str) -> None:
     plain = documents("# first\n" + job("a"), job("b", labels=["x", "y"]))
     text = written(plain, ends, mark).decode()
     edits = [
-        (edit.set_fields, ((("spec", "run"), 2),)),
-        (edit.set_fields, ((("spec", "command"), ["true"]),)),
-        (edit.set_fields, ((("spec", "environment"), {"A": "1"}), (("spec", "run"), 3))),
+        (yaml_edit.set_fields, ((("spec", "run"), 2),)),
+        (yaml_edit.set_fields, ((("spec", "command"), ["true"]),)),
+        (yaml_edit.set_fields, ((("spec", "environment"), {"A": "1"}), (("spec", "run"), 3))),
     ]
     for change, fields in edits:
         wanted = written(change(plain, "Job", "b", fields), ends, mark)
         assert change(text, "Job", "b", fields).encode() == wanted
-    assert edit.remove_document(text, "Job", "b") == written(
-        edit.remove_document(plain, "Job", "b") or "", ends, mark
+    assert yaml_edit.remove_document(text, "Job", "b") == written(
+        yaml_edit.remove_document(plain, "Job", "b") or "", ends, mark
     ).decode("utf-8")
-    added = edit.append_document(text, job("c"))
-    assert added == written(edit.append_document(plain, job("c")), ends, mark).decode()
+    added = yaml_edit.append_document(text, job("c"))
+    assert added == written(yaml_edit.append_document(plain, job("c")), ends, mark).decode()
 
 
 def test_of_mixed_line_ends_those_of_other_lines_stay() -> None:
     lines = job("a").split("\n")
     text = "\n".join(line + "\r" * (number % 2 and line != "") for number, line in enumerate(lines))
-    after = edit.set_fields(text, "Job", "a", ((("spec", "run"), 2),))
+    after = yaml_edit.set_fields(text, "Job", "a", ((("spec", "run"), 2),))
     assert [one for one in after.split("\n") if "run: 2" not in one] == text.split("\n")
-    assert edit.set_fields(after, "Job", "a", ((("spec", "run"), edit.REMOVED),)) == text
+    assert yaml_edit.set_fields(after, "Job", "a", ((("spec", "run"), yaml_edit.REMOVED),)) == text
 
 
 @pytest.fixture
@@ -72,10 +72,10 @@ def test_a_submission_that_a_hook_refuses_leaves_the_file_as_it_was(work: Path) 
     file = work / "jobs" / "mine.yaml"
     data = written("# notes\n" + job("mine"), "\r\n")
     file.write_bytes(data)
-    target = changing.find_target(clone=None, server=None, token_file=None, here=work)
-    asked = changing.Submit(data.decode(), "test@example.org", str(file))
-    with pytest.raises(changing.ChangeError, match="nothing was changed"):
-        changing.carry_out([asked], target)
+    target = local_changes.find_target(clone=None, server=None, token_file=None, here=work)
+    asked = local_changes.Submit(data.decode(), "test@example.org", str(file))
+    with pytest.raises(local_changes.ChangeError, match="nothing was changed"):
+        local_changes.carry_out([asked], target)
     assert file.read_bytes() == data
     assert git(work, "status", "--porcelain") == "?? jobs/mine.yaml"
 
@@ -88,9 +88,9 @@ def test_what_was_staged_stays_so_where_a_hook_refuses_it(work: Path) -> None:
     text = job("mine") + "# saved since\n"
     file.write_bytes(text.encode())
     refuse(work)
-    target = changing.find_target(clone=None, server=None, token_file=None, here=work)
-    with pytest.raises(changing.ChangeError, match="nothing was changed"):
-        changing.carry_out([changing.Submit(text, "o@x", str(file))], target)
+    target = local_changes.find_target(clone=None, server=None, token_file=None, here=work)
+    with pytest.raises(local_changes.ChangeError, match="nothing was changed"):
+        local_changes.carry_out([local_changes.Submit(text, "o@x", str(file))], target)
     assert file.read_text() == text
     assert git(work, "ls-files", "--stage", "jobs/mine.yaml") == staged
 
@@ -101,9 +101,9 @@ def test_a_file_whose_removal_a_hook_refuses_keeps_its_permissions(work: Path) -
     git(work, "commit", "--quiet", "-a", "-m", "executable")
     git(work, "push", "--quiet")
     refuse(work)
-    target = changing.find_target(clone=None, server=None, token_file=None, here=work)
-    with pytest.raises(changing.ChangeError, match="nothing was changed"):
-        changing.carry_out([changing.Act("cancel", "a")], target)
+    target = local_changes.find_target(clone=None, server=None, token_file=None, here=work)
+    with pytest.raises(local_changes.ChangeError, match="nothing was changed"):
+        local_changes.carry_out([local_changes.Act("cancel", "a")], target)
     assert file.stat().st_mode & 0o777 == 0o755
     assert not git(work, "status", "--porcelain")
 
@@ -112,11 +112,13 @@ def test_what_is_submitted_and_held_keeps_its_line_ends(work: Path, repository: 
     file = work / "jobs" / "mine.yaml"
     data = written("# notes\n" + job("mine"), "\r\n")
     file.write_bytes(data)
-    target = changing.find_target(clone=None, server=None, token_file=None, here=work)
-    (done,) = changing.carry_out([changing.Submit(data.decode(), "o@x", str(file))], target)
+    target = local_changes.find_target(clone=None, server=None, token_file=None, here=work)
+    (done,) = local_changes.carry_out(
+        [local_changes.Submit(data.decode(), "o@x", str(file))], target
+    )
     assert done.pushed
-    changing.carry_out([changing.Act("hold", "mine", "why")], target)
-    changing.carry_out([changing.Act("rerun", "a")], target)
+    local_changes.carry_out([local_changes.Act("hold", "mine", "why")], target)
+    local_changes.carry_out([local_changes.Act("rerun", "a")], target)
     for path in ("jobs/mine.yaml", "jobs/a.yaml"):
         now = subprocess.run(
             ["git", "-C", str(repository.path), "show", f"main:{path}"],
@@ -131,17 +133,17 @@ def test_what_is_submitted_and_held_keeps_its_line_ends(work: Path, repository: 
 def test_an_edit_and_a_removal_that_are_refused_leave_the_bytes(work: Path) -> None:
     refuse(work)
     before = (work / "jobs" / "a.yaml").read_bytes()
-    mine = clone.Clone(work)
-    with pytest.raises(clone.CloneError, match="nothing was changed"):
+    mine = working_clone.Clone(work)
+    with pytest.raises(working_clone.CloneError, match="nothing was changed"):
         mine.set_fields("Job", "a", ((("spec", "run"), 2),), message="run")
-    with pytest.raises(clone.CloneError, match="nothing was changed"):
+    with pytest.raises(working_clone.CloneError, match="nothing was changed"):
         mine.remove("Job", "a")
     assert (work / "jobs" / "a.yaml").read_bytes() == before
 
 
 def test_the_controller_keeps_line_ends_and_marks_too(repository: Repository) -> None:
     repository.commit({"jobs/a.yaml": written(job("a"), "\r\n", MARK)})
-    writing = writer.Writer(source.Source(str(repository.path), branch="main"))
+    writing = commit_writer.Writer(source.Source(str(repository.path), branch="main"))
     try:
         request = EditObject("Job", "a", ((("spec", "run"), 2),), Person("A", "a@x"))
         (result,) = writing.write([request], now=1)

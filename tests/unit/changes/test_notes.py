@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.changes import notes
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import source
+from reconciler.desired.git import git_commands, source
 from tests.unit.desired.repositories import Repository, git, job
 
 Make = Callable[..., source.Source]
@@ -51,7 +50,7 @@ def test_each_cluster_of_a_repository_has_notes_of_its_own(
 @pytest.mark.parametrize("path", ["a b/ü", ".hidden/x.lock", "a..b/~c", "x@{1}/y:z"])
 def test_any_folder_makes_a_name_that_git_takes(make: Make, path: str) -> None:
     name = notes.reference(make(sub_path=path))
-    gitobjects.run(Path(), "check-ref-format", name)
+    git_commands.run(Path(), "check-ref-format", name)
     assert name != notes.reference(make(sub_path="a"))
 
 
@@ -65,7 +64,7 @@ def test_of_a_remote_that_takes_no_notes_the_mirror_has_them(
     hook.chmod(0o755)
     one = make(remote=True)
     one.fetch()
-    with pytest.raises(gitobjects.GitError, match="none here"):
+    with pytest.raises(git_commands.GitError, match="none here"):
         notes.write(one, head, "applied")
     assert not git(repository.path, "for-each-ref", "refs/notes/")
     assert notes.exist(one)

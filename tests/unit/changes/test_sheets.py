@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.changes import yaml_edit as edit
+from reconciler.changes import yaml_edit
 from reconciler.changes.requests import EditObject, Person, RemoveObject, Request, Together
-from reconciler.changes.writer import batch
-from reconciler.changes.writer import object_index as index
-from reconciler.desired.documents import object_changes as altered
-from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.changes.writer import batch, object_index
+from reconciler.desired.documents import object_changes, yaml_reader
 from reconciler.desired.git import source
 from tests.unit.desired.repositories import Repository, documents, job, queue
 
@@ -42,26 +40,26 @@ def files(draw: st.DrawFn) -> str:
 def test_edits_one_after_another_are_as_from_a_fresh_look(
     text: str, steps: list[tuple[str, bool]]
 ) -> None:
-    sheet: edit.Sheet | None = edit.Sheet.read(text)
+    sheet: yaml_edit.Sheet | None = yaml_edit.Sheet.read(text)
     for name, removes in steps:
         if sheet is None:
             break
-        wanted = edit.documents(sheet.text)
+        wanted = yaml_edit.documents(sheet.text)
         (before,) = [one for one in wanted if one["metadata"]["name"] == name] or [None]
         if before is None:
-            with pytest.raises(edit.EditError):
+            with pytest.raises(yaml_edit.EditError):
                 sheet.without("Job", name)
             continue
         if removes:
             wanted.remove(before)
             sheet = sheet.without("Job", name)
         else:
-            wanted[wanted.index(before)] = edit.changed(before, *RUN)
+            wanted[wanted.index(before)] = yaml_edit.changed(before, *RUN)
             sheet = sheet.having("Job", name, [RUN])
         if sheet is None:
             assert not wanted
         else:
-            assert edit.documents(sheet.text) == wanted
+            assert yaml_edit.documents(sheet.text) == wanted
             assert [one for each in sheet.values for one in each] == wanted
 
 
@@ -70,27 +68,27 @@ class Reader:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.read_bytes = 0
-        read = yamlreader.read
+        read = yaml_reader.read
 
         def counted(data: bytes) -> Any:
             self.read_bytes += len(data)
             return read(data)
 
-        patch.setattr(yamlreader, "read", counted)
+        patch.setattr(yaml_reader, "read", counted)
 
 
 @pytest.fixture
-def known(repository: Repository) -> Iterator[index.Index]:
+def known(repository: Repository) -> Iterator[object_index.Index]:
     text = documents(*map(job, NAMES))
     head = repository.commit({"jobs/all.yaml": text, "queues.yaml": queue("default")})
     opened = source.Source(str(repository.path))
-    found = index.Index(opened)
+    found = object_index.Index(opened)
     found.advance(head)
     yield found
     opened.close()
 
 
-def may(found: altered.Documents) -> str:
+def may(found: object_changes.Documents) -> str:
     return "" if [one.kind for one in found] == ["Job"] else f"{len(found)} documents"
 
 
@@ -104,7 +102,7 @@ def held(name: str) -> Request:
 
 @pytest.mark.parametrize("make", [removed, held])
 def test_what_one_request_leaves_of_a_file_is_not_read_again_for_the_next(
-    known: index.Index, make: Any, monkeypatch: pytest.MonkeyPatch
+    known: object_index.Index, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = len(known.read("jobs/all.yaml"))
     reader = Reader(monkeypatch)
@@ -116,20 +114,20 @@ def test_what_one_request_leaves_of_a_file_is_not_read_again_for_the_next(
     assert reader.read_bytes < 12 * size
 
 
-def statuses(known: index.Index, asked: Sequence[Request | Together]) -> list[str]:
+def statuses(known: object_index.Index, asked: Sequence[Request | Together]) -> list[str]:
     judged = batch.Batch(known, "")
     for one in asked:
         judged.judge(one)
     return [one.status for one in judged.results]
 
 
-def test_what_was_withdrawn_is_in_the_file_again(known: index.Index) -> None:
+def test_what_was_withdrawn_is_in_the_file_again(known: object_index.Index) -> None:
     both = Together((removed("j1"), removed("nobody")))
     told = statuses(known, [both, removed("j1"), removed("j1"), held("j2")])
     assert told == ["withdrawn", "missing", "accepted", "missing", "accepted"]
 
 
-def test_a_field_that_is_wrong_is_told_with_its_place(known: index.Index) -> None:
+def test_a_field_that_is_wrong_is_told_with_its_place(known: object_index.Index) -> None:
     judged = batch.Batch(known, "")
     judged.judge(removed("j0"))
     judged.judge(EditObject("Job", "j3", ((("spec", "priority"), "high"),), ANN))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reconciler.changes import yaml_edit as edit
+from reconciler.changes import yaml_edit
 from reconciler.changes.yaml_edit import REMOVED
 from reconciler.desired.documents.yaml_reader import Path
 
@@ -86,17 +86,17 @@ CASES: list[tuple[str, Path, object, list[str], list[str]]] = [
 
 @pytest.mark.parametrize(("name", "path", "value", "gone", "came"), CASES)
 def test_set_fields(name: str, path: Path, value: object, gone: list[str], came: list[str]) -> None:
-    after = edit.set_fields(FILE, "Job", name, [(path, value)])
+    after = yaml_edit.set_fields(FILE, "Job", name, [(path, value)])
     assert lines_changed(FILE, after) == (gone, came)
 
 
 def test_several_fields_at_once() -> None:
-    after = edit.set_fields(
+    after = yaml_edit.set_fields(
         FILE, "Job", "train", [(("spec", "run"), 2), (("spec", "suspend"), False)]
     )
-    assert edit.documents(after)[0]["spec"]["run"] == 2
-    assert edit.documents(after)[0]["spec"]["suspend"] is False
-    assert edit.documents(after)[1] == edit.documents(FILE)[1]
+    assert yaml_edit.documents(after)[0]["spec"]["run"] == 2
+    assert yaml_edit.documents(after)[0]["spec"]["suspend"] is False
+    assert yaml_edit.documents(after)[1] == yaml_edit.documents(FILE)[1]
 
 
 @pytest.mark.parametrize(
@@ -110,29 +110,29 @@ def test_several_fields_at_once() -> None:
     ],
 )
 def test_refused(kind: str, name: str, path: Path) -> None:
-    with pytest.raises(edit.EditError):
-        edit.set_fields(FILE, kind, name, [(path, 1)])
+    with pytest.raises(yaml_edit.EditError):
+        yaml_edit.set_fields(FILE, kind, name, [(path, 1)])
 
 
 def test_remove_document() -> None:
-    without = edit.remove_document(FILE, "Job", "train")
+    without = yaml_edit.remove_document(FILE, "Job", "train")
     assert without is not None
     assert without == FILE.split("---\n")[1]
-    without = edit.remove_document(FILE, "Job", "other")
+    without = yaml_edit.remove_document(FILE, "Job", "other")
     assert without == FILE.split("---\n", maxsplit=1)[0]
-    assert edit.remove_document(without, "Job", "train") is None
-    with pytest.raises(edit.EditError):
-        edit.remove_document(FILE, "Job", "nobody")
+    assert yaml_edit.remove_document(without, "Job", "train") is None
+    with pytest.raises(yaml_edit.EditError):
+        yaml_edit.remove_document(FILE, "Job", "nobody")
 
 
 def test_append_document() -> None:
-    after = edit.append_document(FILE, "a: b")
+    after = yaml_edit.append_document(FILE, "a: b")
     assert after == FILE + "---\na: b\n"
-    assert edit.append_document("", "a: b\n") == "a: b\n"
-    assert edit.append_document("a: b", "---\nc: d\n") == "a: b\n---\nc: d\n"
+    assert yaml_edit.append_document("", "a: b\n") == "a: b\n"
+    assert yaml_edit.append_document("a: b", "---\nc: d\n") == "a: b\n---\nc: d\n"
 
 
 @pytest.mark.parametrize("text", ["a: [", "%YAML 1.2\n---\nkind: Job\n", "a: 1\na: 2\n"])
 def test_strange_files(text: str) -> None:
-    with pytest.raises(edit.EditError):
-        edit.set_fields(text, "Job", "x", [(("spec",), 1)])
+    with pytest.raises(yaml_edit.EditError):
+        yaml_edit.set_fields(text, "Job", "x", [(("spec",), 1)])

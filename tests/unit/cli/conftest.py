@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.cli.cluster import serve as serving
+from reconciler.cli.cluster import serve
 from tests.unit.desired import repositories
 
 
@@ -28,5 +28,5 @@ def starter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     for name, value in repositories.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    serving.init(tmp_path / "cluster")
+    serve.init(tmp_path / "cluster")
     return tmp_path / "cluster"

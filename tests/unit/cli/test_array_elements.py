@@ -6,17 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 import typer
 
-from reconciler.cli import array_elements as elementwords
-from reconciler.cli.changes import submit as changing
-from reconciler.cli.cluster import inspect_commands as looking
-from reconciler.cli.jobs import explain as explaining
-from reconciler.cli.jobs import job_list as joblist
-from reconciler.cli.jobs import plot as plotting
-from reconciler.cli.jobs import show as onejob
-from reconciler.cli.jobs import wait as waiting
+from reconciler.cli import array_elements
+from reconciler.cli.changes import submit
+from reconciler.cli.cluster import inspect_commands
+from reconciler.cli.jobs import explain, job_list, plot, show, wait
 
 if TYPE_CHECKING:
-    from reconciler.operations.client import api_client as clients
+    from reconciler.operations.client import api_client
 
 
 def attempt(element: int, number: int, state: str, node: str) -> dict[str, object]:
@@ -49,7 +45,7 @@ HOG: dict[str, Any] = {
 def test_a_name_means_a_job_or_one_of_its_elements(
     written: str, expected: tuple[str, int | None]
 ) -> None:
-    assert elementwords.parted(written) == expected
+    assert array_elements.parted(written) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +61,7 @@ def test_a_name_means_a_job_or_one_of_its_elements(
 def test_what_means_no_element_is_answered_with_how_one_is_written(
     written: str, like: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for read in (elementwords.parted, lambda name: elementwords.chosen(name, None)):
+    for read in (array_elements.parted, lambda name: array_elements.chosen(name, None)):
         with pytest.raises(typer.Exit) as left:
             read(written)
         assert left.value.exit_code == 64
@@ -85,13 +81,15 @@ def test_what_means_no_element_is_answered_with_how_one_is_written(
 def test_what_is_told_of_an_element(
     element: int, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    explaining._explain_job({"job": HOG, "reasons": [], "queue": None}, 0.0, element=element)
+    explain._explain_job({"job": HOG, "reasons": [], "queue": None}, 0.0, element=element)
     assert expected in capsys.readouterr().out.splitlines()
 
 
 def test_an_element_without_tries_may_have_ended() -> None:
     job = HOG | {"elements": {"Succeeded": 1, "Running": 2, "Pending": 1}}
-    assert elementwords.told(job, 3) == "No try of element 3 is told: it waits, or ended long ago."
+    assert (
+        array_elements.told(job, 3) == "No try of element 3 is told: it waits, or ended long ago."
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,10 +105,10 @@ def test_an_element_that_is_not_there(
     expected: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    elementwords.require(HOG, 3)
-    elementwords.require(HOG | {"run": 0, "array": False, "elements": {}}, 3)
+    array_elements.require(HOG, 3)
+    array_elements.require(HOG | {"run": 0, "array": False, "elements": {}}, 3)
     with pytest.raises(typer.Exit):
-        elementwords.require(job, element)
+        array_elements.require(job, element)
     assert expected in capsys.readouterr().err
 
 
@@ -126,12 +124,12 @@ def test_an_element_that_is_not_there(
 def test_a_name_and_an_option_mean_one_element(
     written: str, option: int | None, expected: tuple[str, int | None]
 ) -> None:
-    assert elementwords.chosen(written, option) == expected
+    assert array_elements.chosen(written, option) == expected
 
 
 def test_two_elements_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as left:
-        elementwords.chosen("hog[2]", 3)
+        array_elements.chosen("hog[2]", 3)
     assert left.value.exit_code == 64
     assert "hog[2] and --element 3 are two elements" in capsys.readouterr().err
 
@@ -139,11 +137,11 @@ def test_two_elements_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("command", "call"),
     [
-        ("cancel", changing.cancel),
-        ("hold", changing._on_jobs("hold", "")),
-        ("rerun", changing._on_jobs("rerun", "")),
-        ("wait", waiting.wait),
-        ("jobs", joblist.jobs),
+        ("cancel", submit.cancel),
+        ("hold", submit._on_jobs("hold", "")),
+        ("rerun", submit._on_jobs("rerun", "")),
+        ("wait", wait.wait),
+        ("jobs", job_list.jobs),
     ],
 )
 def test_what_takes_whole_jobs_says_what_to_write(
@@ -165,7 +163,7 @@ def test_events_of_an_element_are_those_of_its_job(
     written: str, what: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(typer.Exit) as left:
-        looking.events(written)
+        inspect_commands.events(written)
     assert left.value.exit_code == 64
     told = " ".join(capsys.readouterr().err.split())
     assert f"{written} {what} of an array, and muster events takes whole jobs" in told
@@ -195,11 +193,11 @@ class Api:
 def test_a_plot_of_an_element_that_is_not_there(
     job: dict[str, object], element: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api = cast("clients.Client", Api(job))
+    api = cast("api_client.Client", Api(job))
     with pytest.raises(typer.Exit):
-        plotting.written(api, "hog", {"element": element})
+        plot.written(api, "hog", {"element": element})
     assert expected in capsys.readouterr().err
-    assert not plotting.written(api, "hog", {}).curves
+    assert not plot.written(api, "hog", {}).curves
 
 
 @pytest.mark.usefixtures("in_utc")
@@ -209,10 +207,10 @@ def test_a_job_shows_the_tries_of_the_element_alone(capsys: pytest.CaptureFixtur
         for one in HOG["attempts"]
     ]
     whole = {**HOG, "attempts": tries, "run": 1, "queue": "q"}
-    onejob.show_job(whole, [], 1)
+    show.show_job(whole, [], 1)
     told = capsys.readouterr().out
     assert "Element   Element 1 is Running on n2, its try 2." in told
     assert told.count("[1] main-0") >= 2
     assert "[0] main-0" not in told
-    onejob.show_job(whole, [])
+    show.show_job(whole, [])
     assert "[0] main-0" in capsys.readouterr().out

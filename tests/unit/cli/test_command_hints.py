@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from reconciler.cli import command_hints as otherwords
-from reconciler.cli import interrupts, main, terminal
+from reconciler.cli import command_hints, interrupts, main, terminal
 
 COMMANDS = set(itertools.chain.from_iterable(main.COMMANDS.values()))
 
@@ -25,12 +24,12 @@ def run(*words: str) -> int:
 
 
 def test_no_word_hides_a_command() -> None:
-    assert not COMMANDS & otherwords.OTHER_WORDS.keys()
+    assert not COMMANDS & command_hints.OTHER_WORDS.keys()
 
 
-@pytest.mark.parametrize("word", otherwords.OTHER_WORDS)
+@pytest.mark.parametrize("word", command_hints.OTHER_WORDS)
 def test_what_is_told_is_a_command(word: str) -> None:
-    named = re.findall(r"\bmuster ([a-z]+)", otherwords.OTHER_WORDS[word])
+    named = re.findall(r"\bmuster ([a-z]+)", command_hints.OTHER_WORDS[word])
     assert named
     assert set(named) <= COMMANDS
 
@@ -67,12 +66,12 @@ def options(command: str) -> set[str]:
     ],
 )
 def test_an_option_of_another_system(command: str, word: str, meant: str) -> None:
-    assert otherwords.option(word, options(command)) == meant
+    assert command_hints.option(word, options(command)) == meant
 
 
 def test_every_option_that_is_told_is_one_of_some_command() -> None:
     known: set[str] = set()
     for name in COMMANDS - {"controller", "agent"}:
         known |= options(name)
-    told = set(itertools.chain.from_iterable(otherwords.OTHER_OPTIONS.values()))
+    told = set(itertools.chain.from_iterable(command_hints.OTHER_OPTIONS.values()))
     assert told <= known

@@ -5,18 +5,13 @@ from typing import Any, cast
 import pytest
 
 from reconciler.cli import terminal
-from reconciler.cli.jobs import explain as explaining
-from reconciler.cli.jobs import explain_start as startwords
-from reconciler.cli.jobs import job_list as joblist
-from reconciler.cli.jobs import log_hints as logwords
-from reconciler.model.state import pending_reasons as reasons
-from reconciler.model.state import records
+from reconciler.cli.jobs import explain, explain_start, job_list, log_hints
+from reconciler.model.state import pending_reasons, records
 from reconciler.model.state.states import AttemptState, EndReason
 from reconciler.model.values import times
 from reconciler.model.values.resources import Resources
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.views import attempt_views as attemptviews
-from reconciler.operations.views import job_views as views
+from reconciler.operations.client import api_client
+from reconciler.operations.views import attempt_views, job_views
 
 AT = times.parse_time("2026-11-22T10:00:00Z")
 KILL_AT = "2026-11-22T10:00:30.000Z"
@@ -49,8 +44,8 @@ def test_an_attempt_that_is_asked_to_leave_says_when_it_is_killed(
     state: AttemptState, expected: str | None
 ) -> None:
     order = records.StopOrder(EndReason.CANCELLED, "SIGTERM", grace_s=30, at=AT)
-    assert attemptviews.attempt_view(attempt(state, order), array=False).kill_at == expected
-    assert attemptviews.attempt_view(attempt(state, None), array=False).kill_at is None
+    assert attempt_views.attempt_view(attempt(state, order), array=False).kill_at == expected
+    assert attempt_views.attempt_view(attempt(state, None), array=False).kill_at is None
 
 
 def item(*attempts: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -67,7 +62,7 @@ ENDED = {"state": "Ended", "killAt": None, "ended": "2026-11-22T10:02:00Z"}
     [([STOPPING], True), ([STOPPING, ENDED], True), ([STOPPING, RUNNING], False), ([], False)],
 )
 def test_a_job_is_stopping_where_all_of_it_is(attempts: list[Any], *, stops: bool) -> None:
-    told = joblist.why(item(*attempts))
+    told = job_list.why(item(*attempts))
     assert (
         told == f"stopping, SIGKILL at {terminal.clock(KILL_AT)}; it left" if stops else "it left"
     )
@@ -102,8 +97,8 @@ def test_time_that_a_job_ran_is_that_of_its_tries(
 ) -> None:
     found = item(*tries, state=state, started="2026-11-22T10:00:00Z")
     for one in (found, found | {"array": True}):
-        assert joblist._ran(one, AT + 600) == expected
-    assert joblist._ran(item(state="Held"), AT) == "-"
+        assert job_list._ran(one, AT + 600) == expected
+    assert job_list._ran(item(state="Held"), AT) == "-"
 
 
 @pytest.mark.parametrize(
@@ -113,15 +108,15 @@ def test_time_that_a_job_ran_is_that_of_its_tries(
 def test_of_more_tries_than_are_told_it_is_at_most_the_time_since_the_start(
     state: str, expected: str, *, is_array: bool
 ) -> None:
-    assert views.ATTEMPTS_IN_LIST == joblist.TRIES_TOLD
-    tries = [FIRST] * joblist.TRIES_TOLD
+    assert job_views.ATTEMPTS_IN_LIST == job_list.TRIES_TOLD
+    tries = [FIRST] * job_list.TRIES_TOLD
     found = item(*tries, state=state, started="2026-11-22T10:00:00Z", array=is_array)
-    assert joblist._ran(found, AT + 600) == expected
+    assert job_list._ran(found, AT + 600) == expected
 
 
 def test_elements_that_failed_are_not_done() -> None:
     def told(**counts: int) -> str:
-        return joblist._elements({"array": True, "elements": counts})
+        return job_list._elements({"array": True, "elements": counts})
 
     assert told(Succeeded=5, Failed=1) == "5/6, 1 failed"
     assert told(Succeeded=1, Running=2, TimedOut=1, Cancelled=2) == "1/6, 1 failed, 2 cancelled"
@@ -132,7 +127,7 @@ def test_times_below_a_row_are_those_of_the_reader() -> None:
     told = f"task main-0 failed; it is tried again at {KILL_AT}"
     reasons = [{"code": "BackingOff", "message": told}]
     rows = [["a" * 60, told]]
-    assert joblist._move_down(rows, [{"reasons": reasons}], 20) == {0: terminal.clocks(told)}
+    assert job_list._move_down(rows, [{"reasons": reasons}], 20) == {0: terminal.clocks(told)}
     assert KILL_AT not in terminal.clocks(told)
 
 
@@ -168,7 +163,7 @@ def tasks(*names: str, reason: str = "Exited") -> list[dict[str, Any]]:
 def test_logs_of_one_task_say_that_there_are_more(
     job: dict[str, Any], query: dict[str, str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logwords.tell_others(cast("clients.Client", Api(**job)), "train", query)
+    log_hints.tell_others(cast("api_client.Client", Api(**job)), "train", query)
     err = " ".join(capsys.readouterr().err.split())
     assert err.startswith(f"train: this is {told}") if told else not err
 
@@ -179,7 +174,7 @@ def test_logs_of_one_task_say_that_there_are_more(
 )
 def test_what_was_stopped_has_not_failed(reason: str, *, failed: bool) -> None:
     api = Api(attempts=tasks("a-0", reason=reason))
-    assert logwords._failed(cast("clients.Client", api), "train", {}) == failed
+    assert log_hints._failed(cast("api_client.Client", api), "train", {}) == failed
 
 
 @pytest.mark.parametrize(
@@ -187,42 +182,42 @@ def test_what_was_stopped_has_not_failed(reason: str, *, failed: bool) -> None:
     [
         (["Held"], "it waits until it is released"),
         (["OverLimit", "NeverFits"], "as things are it can't start at all"),
-        (["InsufficientResources"], startwords.NO_ROOM),
+        (["InsufficientResources"], explain_start.NO_ROOM),
         (["OverLimit"], "nobody knows when that limit leaves room for it"),
-        ([], startwords.NO_ROOM),
+        ([], explain_start.NO_ROOM),
     ],
 )
 def test_why_no_start_is_expected_is_told(codes: list[str], told: str) -> None:
     found = [{"code": code, "message": "m"} for code in codes]
-    assert startwords.unbounded(found) == told
+    assert explain_start.unbounded(found) == told
 
 
 @pytest.mark.parametrize(
     ("unblocks", "told"),
     [
-        (f"a node {reasons.WORK_AGAIN}; so", "nobody knows when its nodes take work again"),
+        (f"a node {pending_reasons.WORK_AGAIN}; so", "nobody knows when its nodes take work again"),
         (
-            f"8 GPUs come free on one node, or a node that is drained {reasons.WORK_AGAIN}",
-            f"{startwords.NO_ROOM}, or nodes that could hold it take no work",
+            f"8 GPUs come free on one node, or a node that is drained {pending_reasons.WORK_AGAIN}",
+            f"{explain_start.NO_ROOM}, or nodes that could hold it take no work",
         ),
     ],
 )
 def test_of_nodes_that_take_no_work_nobody_expects_room(unblocks: str, told: str) -> None:
     found = [{"code": "InsufficientResources", "message": "m", "unblocks": unblocks}]
-    assert startwords.unbounded(found) == told
+    assert explain_start.unbounded(found) == told
 
 
 @pytest.mark.parametrize("code", ["OverLimit", "OverBudget"])
 def test_what_can_not_start_under_a_limit_has_no_start_at_all(code: str) -> None:
-    never = {"code": code, "message": f"8 GPUs asked: {reasons.CAN_NOT_START} it"}
-    assert startwords.unbounded([never]) == "as things are it can't start at all"
+    never = {"code": code, "message": f"8 GPUs asked: {pending_reasons.CAN_NOT_START} it"}
+    assert explain_start.unbounded([never]) == "as things are it can't start at all"
     # where another pool is open to it, only what it waits for there is told
     other = {"code": "Reserved", "message": "so on the same nodes"}
-    assert startwords.unbounded([never, other]) == "as things are it can't start at all"
+    assert explain_start.unbounded([never, other]) == "as things are it can't start at all"
 
 
-NEAR = f"the work that it stays apart from ends, or {reasons.NEAR_STARTS}"
-STRICT = f"first goes first, and {reasons.NOBODY_PASSES} q, which is strict"
+NEAR = f"the work that it stays apart from ends, or {pending_reasons.NEAR_STARTS}"
+STRICT = f"first goes first, and {pending_reasons.NOBODY_PASSES} q, which is strict"
 
 
 @pytest.mark.parametrize(
@@ -240,31 +235,31 @@ STRICT = f"first goes first, and {reasons.NOBODY_PASSES} q, which is strict"
             *("Held", "it is held by its document: ada is suspended", "`muster release`, or so"),
             "it waits until it is released",
         ),
-        ("InsufficientResources", "m", NEAR, f"nobody knows when {reasons.NEAR_STARTS}"),
+        ("InsufficientResources", "m", NEAR, f"nobody knows when {pending_reasons.NEAR_STARTS}"),
         ("Behind", STRICT, "first starts, or so", "nobody knows when first starts"),
-        ("Behind", "it would fit, but others go first: a", "so", startwords.NO_ROOM),
+        ("Behind", "it would fit, but others go first: a", "so", explain_start.NO_ROOM),
     ],
 )
 def test_it_is_told_for_whom_it_waits(code: str, message: str, unblocks: str, told: str) -> None:
     found = [{"code": code, "message": message, "unblocks": unblocks}]
-    assert startwords.unbounded(found) == told
-    assert startwords.is_out_of_line(found) == (message == STRICT)
+    assert explain_start.unbounded(found) == told
+    assert explain_start.is_out_of_line(found) == (message == STRICT)
 
 
 def test_who_waits_for_one_that_has_a_time_limit_is_not_told_that_nobody_knows_when() -> None:
-    helps = f"the end of one of them (the time limit of a {reasons.TIME_IS_UP} noon)"
+    helps = f"the end of one of them (the time limit of a {pending_reasons.TIME_IS_UP} noon)"
     found = [{"code": "OverLimit", "message": "m", "unblocks": helps}]
-    assert startwords.unbounded(found) == "of what comes free then others may have it first"
+    assert explain_start.unbounded(found) == "of what comes free then others may have it first"
 
 
 def test_only_a_domain_that_is_larger_than_any_lets_nothing_start_at_all() -> None:
     busy = {"code": "NoTopologyDomain", "message": "at most 2 in one rack; not within one rack"}
-    assert startwords.unbounded([busy]) == startwords.NO_ROOM
-    none = {"code": "NoTopologyDomain", "message": f"asked; {reasons.NONE_LARGE_ENOUGH}"}
-    assert startwords.unbounded([none]) == "as things are it can't start at all"
+    assert explain_start.unbounded([busy]) == explain_start.NO_ROOM
+    none = {"code": "NoTopologyDomain", "message": f"asked; {pending_reasons.NONE_LARGE_ENOUGH}"}
+    assert explain_start.unbounded([none]) == "as things are it can't start at all"
     limit = {"code": "OverLimit", "message": "4 in use, 6 asked"}
-    assert joblist.telling([limit, none]) == none
-    assert joblist.telling([limit, busy]) == limit
+    assert job_list.telling([limit, none]) == none
+    assert job_list.telling([limit, busy]) == limit
 
 
 @pytest.mark.parametrize(
@@ -278,7 +273,7 @@ def test_only_a_domain_that_is_larger_than_any_lets_nothing_start_at_all() -> No
 def test_of_a_job_that_no_waiting_starts_that_is_told(codes: list[str], told: str) -> None:
     reasons = [{"code": code, "message": "so"} for code in codes]
     row = {"reasons": reasons, "state": "Pending"}
-    assert joblist.why(row) == (f"{told}: so" if told else "")
+    assert job_list.why(row) == (f"{told}: so" if told else "")
 
 
 LATE = "its deadline can't be met by its time limit: it would have had to start by then"
@@ -289,10 +284,10 @@ def test_what_is_said_of_a_job_that_waits_is_told_beside_its_reason(
 ) -> None:
     reason = {"code": "OverLimit", "message": "so"}
     row: dict[str, object] = {"reasons": [reason], "state": "Pending", "message": LATE}
-    assert joblist.why(row) == f"OverLimit: so; {LATE}"
-    rows = [["a", "Pending", joblist.why(row)]]
-    assert joblist._move_down(rows, [row], 20) == {0: f"so; {LATE}"}
+    assert job_list.why(row) == f"OverLimit: so; {LATE}"
+    rows = [["a", "Pending", job_list.why(row)]]
+    assert job_list._move_down(rows, [row], 20) == {0: f"so; {LATE}"}
     assert rows[0][-1] == "OverLimit"
     row |= {"name": "a", "place": None, "estimatedStart": None, "attempts": []}
-    explaining._explain_job({"job": row, "reasons": [reason], "queue": None}, 0.0)
+    explain._explain_job({"job": row, "reasons": [reason], "queue": None}, 0.0)
     assert LATE in capsys.readouterr().out.splitlines()

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from reconciler.cli import context
-from reconciler.cli.cluster import serve as serving
-from reconciler.demo import environment as stage
+from reconciler.cli.cluster import serve
+from reconciler.demo import environment
 from tests.unit.desired.repositories import git
 
 
@@ -28,7 +28,7 @@ def test_branch_and_person_are_those_of_the_place(
     git(mine, "config", "user.email", "ada@example.org")
     monkeypatch.chdir(mine)
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    assert serving._branch_of(str(mine)) == "work"
+    assert serve._branch_of(str(mine)) == "work"
     assert context.identity() == "ada@example.org"
 
 
@@ -38,7 +38,7 @@ def test_the_demo_commits_in_its_own_clone(
     before = git(other, "rev-parse", "HEAD")
     with monkeypatch.context() as hook:
         hook.setenv("GIT_DIR", str(other / ".git"))
-        made = stage.Stage(tmp_path / "demo", lambda: False)
+        made = environment.Stage(tmp_path / "demo", lambda: False)
         made.prepare()
     assert git(other, "rev-parse", "HEAD") == before
     assert git(made.clone, "log", "--format=%an") == "Demo"

@@ -11,11 +11,8 @@ from typing import Any
 
 import pytest
 
-from reconciler.cli import main
-from reconciler.cli import retries as patience
-from reconciler.cli import stream_position as resuming
-from reconciler.operations.client import api_client as clients
-from reconciler.operations.client import endpoints
+from reconciler.cli import main, retries, stream_position
+from reconciler.operations.client import api_client, endpoints
 
 Handler = http.server.BaseHTTPRequestHandler
 #: Answers to one path, in turn; the last one stays.
@@ -65,7 +62,7 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Script, str]]:
         def log_message(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(patience, "AGAIN_S", 0.01)
+    monkeypatch.setattr(retries, "AGAIN_S", 0.01)
     monkeypatch.delenv("MUSTER_TOKEN_FILE", raising=False)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Scripted) as server:
         server.daemon_threads = True
@@ -163,7 +160,7 @@ def test_a_controller_that_stays_away_is_no_failed_job(
 ) -> None:
     script, url = controller
     script |= {"/v1/jobs/a": [told(job("Running")), cut]}
-    monkeypatch.setattr(patience, "AWAY_S_MAX", 0.0)
+    monkeypatch.setattr(retries, "AWAY_S_MAX", 0.0)
     assert run("wait", "a", "--server", url) == 125
     assert "a goes on without this command: muster wait a" in capsys.readouterr().err
     script["/v1/jobs/a"] = [cut]
@@ -201,8 +198,8 @@ def test_what_is_followed_goes_on_where_it_broke_off(
         ],
         "/v1/jobs/a/logs": [first, again],
     }
-    with clients.Client(endpoints.Endpoint(url)) as api:
-        pieces = patience.Patient(api).follow("a", {"stream": "stdout", "follow": "true"})
+    with api_client.Client(endpoints.Endpoint(url)) as api:
+        pieces = retries.Patient(api).follow("a", {"stream": "stdout", "follow": "true"})
         assert b"".join(pieces) == shown
 
 
@@ -251,8 +248,8 @@ def test_all_that_is_followed_is_taken_up_again(
         "/v1/jobs/a": [*asked, told(job("Running", *range(1, tries + 1))), over],
         "/v1/jobs/a/logs": [text(*streams[0], whole=False), text(*streams[1])],
     }
-    with clients.Client(endpoints.Endpoint(url)) as api:
-        pieces = patience.Patient(api).follow("a", {"stream": "stdout", "follow": "true"} | query)
+    with api_client.Client(endpoints.Endpoint(url)) as api:
+        pieces = retries.Patient(api).follow("a", {"stream": "stdout", "follow": "true"} | query)
         assert b"".join(pieces) == shown
 
 
@@ -270,7 +267,7 @@ def test_all_that_is_followed_is_taken_up_again(
 def test_what_a_task_writes_is_no_word_of_the_controller(
     query: dict[str, str], streams: list[bytes], shown: bytes
 ) -> None:
-    stream = resuming.Shown(headings="attempt" not in query)
+    stream = stream_position.Shown(headings="attempt" not in query)
     found = b""
     for one in streams:
         stream.begin(1)

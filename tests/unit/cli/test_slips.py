@@ -9,12 +9,12 @@ import pytest
 import typer
 
 from reconciler.cli import main, terminal
-from reconciler.cli.changes import submit_options as submitwords
-from reconciler.cli.cluster import report as reporting
+from reconciler.cli.changes import submit_options
+from reconciler.cli.cluster import report
 from reconciler.model.state import records
-from reconciler.operations.changes import job_document as authoring
+from reconciler.operations.changes import job_document
 from reconciler.operations.client import endpoints
-from reconciler.operations.plan import cluster_snapshot as snapshots
+from reconciler.operations.plan import cluster_snapshot
 
 
 def _run(*words: str) -> int:
@@ -126,7 +126,7 @@ def test_a_problem_of_what_was_added_is_at_the_line_before() -> None:
         "submission:0: error: x": "j.yaml: error: x",
         "elsewhere:3:3: error: x": "elsewhere:3:3: error: x",
     }.items():
-        assert authoring.placed(found, asked, sent, "j.yaml") == expected
+        assert job_document.placed(found, asked, sent, "j.yaml") == expected
 
 
 def test_a_wrong_price_is_told_by_its_key(
@@ -139,7 +139,7 @@ def test_a_wrong_price_is_told_by_its_key(
     }.items():
         (tmp_path / "p.yaml").write_text(text)
         with pytest.raises(typer.Exit) as ended:
-            reporting._prices(tmp_path / "p.yaml")
+            report._prices(tmp_path / "p.yaml")
         assert ended.value.exit_code == terminal.ERROR
         assert told in capsys.readouterr().err
 
@@ -211,7 +211,7 @@ def test_what_waits_on_standard_input_is_seen(
         opened = Path("in").open()  # noqa: SIM115 - closed below
     with opened:
         monkeypatch.setattr("sys.stdin", opened)
-        assert submitwords.has_input() is expected
+        assert submit_options.has_input() is expected
 
 
 def test_a_file_that_is_not_there_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,12 +248,12 @@ def test_input_that_comes_late_is_told(
     reads, writes = os.pipe()
     with os.fdopen(reads) as opened:
         monkeypatch.setattr("sys.stdin", opened)
-        with submitwords.telling_of_input():
+        with submit_options.telling_of_input():
             assert capsys.readouterr().err == ""
             os.write(writes, b"late")
-        assert capsys.readouterr().err == f"{submitwords.NOT_READ}\n"
-        with submitwords.telling_of_input():
-            assert capsys.readouterr().err == f"{submitwords.NOT_READ}\n"
+        assert capsys.readouterr().err == f"{submit_options.NOT_READ}\n"
+        with submit_options.telling_of_input():
+            assert capsys.readouterr().err == f"{submit_options.NOT_READ}\n"
         assert capsys.readouterr().err == ""
     os.close(writes)
 
@@ -295,8 +295,8 @@ def test_a_plan_where_no_clone_is_says_so_in_a_line(
 ) -> None:
     """Also where a controller tells what is in force."""
     file = tmp_path / "cluster.snapshot"
-    live = snapshots.Live("0", 0.0, "a" * 40, "a" * 40, records.Observed())
-    file.write_bytes(snapshots.pack(live))
+    live = cluster_snapshot.Live("0", 0.0, "a" * 40, "a" * 40, records.Observed())
+    file.write_bytes(cluster_snapshot.pack(live))
     monkeypatch.chdir(tmp_path)
     assert _run("plan", *(("--against", str(file)) if is_known else ())) == terminal.ERROR
     told = " ".join(capsys.readouterr().err.split())

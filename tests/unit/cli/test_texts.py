@@ -7,17 +7,12 @@ import pytest
 import typer
 
 from reconciler.cli import main, terminal
-from reconciler.cli.cluster import drift as drifting
-from reconciler.cli.cluster import inspect_commands as looking
-from reconciler.cli.jobs import explain as explaining
-from reconciler.cli.jobs import job_list as joblist
-from reconciler.cli.jobs import show as onejob
-from reconciler.cli.jobs import wait as waiting
-from reconciler.cli.repository import history as recording
-from reconciler.operations.audit import audit_entries as auditing
-from reconciler.operations.audit import audit_log as auditlog
-from reconciler.operations.views import cluster_status as standings
-from reconciler.server.api import audit as audits
+from reconciler.cli.cluster import drift, inspect_commands
+from reconciler.cli.jobs import explain, job_list, show, wait
+from reconciler.cli.repository import history
+from reconciler.operations.audit import audit_entries, audit_log
+from reconciler.operations.views import cluster_status
+from reconciler.server.api import audit
 
 
 def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,7 +30,7 @@ def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> N
         "estimatedStart": None,
         "attempts": [],
     }
-    explaining._explain_job({"job": job, "reasons": [reason], "queue": None}, 0.0)
+    explain._explain_job({"job": job, "reasons": [reason], "queue": None}, 0.0)
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "word" in line] == [
         f"OverLimit: {long}",
@@ -49,7 +44,7 @@ def test_reasons_are_lines_however_long(capsys: pytest.CaptureFixture[str]) -> N
     [("0123456789abcdef" * 2 + "01234567", "0123456789ab"), ("gpu001", "gpu001"), ("x" * 40,) * 2],
 )
 def test_commits_are_short_in_tables(subject: str, expected: str) -> None:
-    assert standings.short_subject(subject) == expected
+    assert cluster_status.short_subject(subject) == expected
 
 
 AMOUNTS = {"cpu": 4.0, "memory": 3 * 2**30, "gpu": 6.0}
@@ -637,7 +632,7 @@ NodePool that has it.
 @pytest.mark.usefixtures("in_utc")
 def test_what_is_explained(case: str, capsys: pytest.CaptureFixture[str]) -> None:
     item, expected = EXPLAINED[case]
-    explaining._explain_job(item, 3600.0)
+    explain._explain_job(item, 3600.0)
     assert capsys.readouterr().out == expected
 
 
@@ -663,7 +658,7 @@ JOBS = [
 
 
 def test_lists_tell_waiting_from_running(capsys: pytest.CaptureFixture[str]) -> None:
-    joblist.show(JOBS, 3600.0, wide=False)
+    job_list.show(JOBS, 3600.0, wide=False)
     assert capsys.readouterr().out.splitlines() == [
         "NAME  QUEUE  STATE      WAITED     RAN  WHY",
         "a     q      Pending     1h00m       -  Behind",
@@ -677,14 +672,14 @@ def test_lists_tell_waiting_from_running(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_wide_lists_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
     array = _listed("e", "Running", array=True, elements={"Succeeded": 3, "Running": 1})
-    joblist.show([*JOBS, array], 3600.0, wide=True)
+    job_list.show([*JOBS, array], 3600.0, wide=True)
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].rstrip().endswith("Behind: " + ("long " * 20).rstrip())
     assert "3/4" in lines[-1]
 
 
 def test_an_empty_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    joblist.show([], 0.0, wide=False)
+    job_list.show([], 0.0, wide=False)
     assert capsys.readouterr() == ("", "no jobs\n")
 
 
@@ -693,12 +688,12 @@ def test_an_empty_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     [("Pending", "Pending"), ("pending", "Pending"), ("timedout", "TimedOut")],
 )
 def test_states_however_they_are_capitalised(written: str, expected: str) -> None:
-    assert joblist._state(written) == expected
+    assert job_list._state(written) == expected
 
 
 def test_a_state_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as left:
-        joblist._state("pendng")
+        job_list._state("pendng")
     assert left.value.exit_code == terminal.USAGE
     assert "did you mean Pending?" in capsys.readouterr().err
 
@@ -715,16 +710,16 @@ def test_a_state_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_what_no_waiting_ends(codes: list[str], expected: str) -> None:
     job = {"reasons": [{"code": code, "message": "m"} for code in codes]}
-    assert waiting._hopeless(job) == expected
+    assert wait._hopeless(job) == expected
 
 
 @pytest.mark.parametrize("command", ["history", "audit"])
 def test_more_entries_than_a_controller_tells_at_once_are_wrong_usage(command: str) -> None:
     """So that nobody takes it for one that fails: no controller is asked."""
-    assert recording.ENTRIES_MAX == audits.ENTRIES_MAX
+    assert history.ENTRIES_MAX == audit.ENTRIES_MAX
     with pytest.raises(main.UsageError, match="not in the range"):
         main.application(command).main(
-            [command, "-n", str(audits.ENTRIES_MAX + 1)], prog_name="muster", standalone_mode=False
+            [command, "-n", str(audit.ENTRIES_MAX + 1)], prog_name="muster", standalone_mode=False
         )
 
 
@@ -749,12 +744,12 @@ def _item(name: str, **fields: object) -> dict[str, object]:
 def test_a_list_of_jobs_keeps_room_for_why_they_wait(capsys: pytest.CaptureFixture[str]) -> None:
     reason = {"code": "InsufficientResources", "message": "8 GPUs asked; 5 nodes: 3 drained"}
     items = [_item("pretraining-of-the-large-model", reasons=[reason]), _item("short")]
-    joblist.show(items, 0.0, wide=False)
+    job_list.show(items, 0.0, wide=False)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].split()[-1] == "InsufficientResources"
     assert lines[1].startswith("pretraining-of-t")
-    joblist.show([_item("short", queue="q", reasons=[reason])], 0.0, wide=False)
+    job_list.show([_item("short", queue="q", reasons=[reason])], 0.0, wide=False)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "short  q      Pending       -    -  InsufficientResources",
         "    8 GPUs asked; 5 nodes: 3 drained",
@@ -770,7 +765,7 @@ def test_names_give_way_to_codes(capsys: pytest.CaptureFixture[str]) -> None:
         _item("pretraining-of-the-large-model", reasons=LACKS),
         _item("sweep-over-all", reasons=LACKS, array=True, elements=CANCELLED),
     ]
-    joblist.show(items, 0.0, wide=False)
+    job_list.show(items, 0.0, wide=False)
     heading, first, _, second, *_ = (
         line for line in capsys.readouterr().out.splitlines() if not line.startswith("     ")
     )
@@ -789,7 +784,7 @@ def test_codes_without_room_stand_below_whole(capsys: pytest.CaptureFixture[str]
         _item("sweep-over-all", reasons=LACKS, array=True, elements=CANCELLED),
         _item("last-of-all", reasons=behind),
     ]
-    joblist.show(items, 0.0, wide=False)
+    job_list.show(items, 0.0, wide=False)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     rows = [line for line in lines if not line.startswith("    ")]
@@ -805,10 +800,10 @@ def test_a_job_whose_message_is_its_reason_tells_it_once(
 ) -> None:
     why = "jobs/a.yaml:3:1: error: there is no such field"
     item = _item("a", reasons=[{"code": "Invalid", "message": why}], message=why, attempts=[])
-    assert joblist.why(item) == f"Invalid: {why}"
+    assert job_list.why(item) == f"Invalid: {why}"
     more = {"place": None, "estimatedStart": None}
     explained = {"job": item | more, "reasons": item["reasons"], "queue": None}
-    explaining._explain_job(explained, 0.0)
+    explain._explain_job(explained, 0.0)
     assert capsys.readouterr().out.count(why) == 1
 
 
@@ -817,14 +812,14 @@ def test_jobs_in_a_row_that_wait_alike_tell_it_once(capsys: pytest.CaptureFixtur
     other = {"code": "Behind", "message": "others go first"}
     items = [_item("a", reasons=[reason]), _item("b", reasons=[reason])]
     items += [_item("c", reasons=[other]), _item("d", reasons=[reason])]
-    joblist.show(items, 0.0, wide=False)
+    job_list.show(items, 0.0, wide=False)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["a", "8", "many", "b", "c", "d", "8", "many"]
     assert lines[1].endswith("  InsufficientResources")
     assert lines[4].endswith("  as above"), "there is no room for more at 80 columns"
     assert not lines[6].endswith("above"), "between them one waits for something else"
     short = [_item(name, queue="q", reasons=[reason]) for name in "abc"]
-    joblist.show(short, 0.0, wide=False)
+    job_list.show(short, 0.0, wide=False)
     lines = capsys.readouterr().out.splitlines()
     told = [line.partition("-    -  ")[2] for line in lines[1:] if not line.startswith(" ")]
     assert told == ["InsufficientResources", *["InsufficientResources, as above"] * 2]
@@ -869,8 +864,8 @@ def test_times_in_what_people_read_are_as_in_tables(capsys: pytest.CaptureFixtur
     reason = {"code": "Reserved", "message": f"kept until {at}", "unblocks": f"{at}", "funnel": []}
     item = {"state": "Pending", "reasons": [reason], "message": ""}
     shown = terminal.clock(at)
-    assert joblist.why(item) == f"Reserved: kept until {shown}"
-    drift = {
+    assert job_list.why(item) == f"Reserved: kept until {shown}"
+    listed = {
         "kind": "node-silent",
         "subject": "n1",
         "severity": "warning",
@@ -882,7 +877,7 @@ def test_times_in_what_people_read_are_as_in_tables(capsys: pytest.CaptureFixtur
         "remedy": f"next at {at}",
         "givenUp": True,
     }
-    drifting._table([drift], wide=True)
+    drift._table([listed], wide=True)
     told = capsys.readouterr()
     assert f"silent since {shown}" in told.out
     assert f"next at {shown}" in told.out
@@ -900,7 +895,7 @@ def test_what_a_difference_is_about_stays_whole_in_80_columns(
         "givenUp": False,
     }
     kinds = ("job-cancelled-by-override", "repository-unreadable")
-    drifting._table(
+    drift._table(
         [{"kind": kind, "subject": "virtual-0/gpu0", "message": message} | common for kind in kinds]
         + [{"kind": "node-silent", "subject": "n1", "message": "short"} | common],
         wide=False,
@@ -939,7 +934,7 @@ def test_amounts_by_pool_stand_below_their_queue(*, wide: bool) -> None:
     ]
     counts = {"running": 3, "pending": 1, "weight": 2.0, "priority": 0, "parent": None}
     items = [QUEUE | counts | {"pools": pools}, QUEUE | counts | {"name": "speech"}]
-    rows = looking.queue_rows(items, ["allocated", "limit"], wide=wide)
+    rows = inspect_commands.queue_rows(items, ["allocated", "limit"], wide=wide)
     blank = [""] * (4 if wide else 2)
     end = [*(["2", "0"] if wide else []), "3", "1"]
     expected = [
@@ -959,7 +954,7 @@ def test_a_queue_counts_the_jobs_of_those_below_it() -> None:
         for name, parent, running, pending in tree
     ]
     alone = {"name": "default", "parent": "gone", "running": 1, "pending": 0}
-    counted = looking.with_children([*items, alone])
+    counted = inspect_commands.with_children([*items, alone])
     assert [(one["name"], one["running"], one["pending"]) for one in counted] == [
         ("vision", 5, 6),
         ("research", 5, 6),
@@ -988,7 +983,7 @@ LENDS = {"lendingLimit": {"cpu": None, "memory": None, "gpu": 2.0}}
 def test_what_queues_lend_is_shown_where_one_says_it(
     items: list[dict[str, object]], expected: list[str], *, wide: bool
 ) -> None:
-    kinds, names = looking.queue_columns(items, wide=wide)
+    kinds, names = inspect_commands.queue_columns(items, wide=wide)
     assert kinds == expected
     assert ("LENDS" in names) is ("lendingLimit" in expected)
     assert len(names) == len(kinds) - 1
@@ -998,14 +993,16 @@ def test_reasons_of_what_is_held_stand_each_on_a_line_of_its_own(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     reasons = ["3 GPUs leave service; at most 2 may", "queue a is removed"]
-    looking._held("held: " + "; ".join(reasons) + "; `muster approve X` approves this", reasons)
+    inspect_commands._held(
+        "held: " + "; ".join(reasons) + "; `muster approve X` approves this", reasons
+    )
     assert capsys.readouterr().out.splitlines() == [
         "       held, for 2 reasons:",
         "       - 3 GPUs leave service; at most 2 may",
         "       - queue a is removed",
         "       `muster approve X` approves this",
     ]
-    looking._held("held: queue a is removed", reasons[1:])
+    inspect_commands._held("held: queue a is removed", reasons[1:])
     assert capsys.readouterr().out == "       held: queue a is removed\n"
 
 
@@ -1022,7 +1019,7 @@ def test_a_job_says_that_there_are_more_evictions_than_it_lists(
 ) -> None:
     item = _job(run=1, queue="", array=False) | {"submitted": None, "started": None, "ended": None}
     evicted = [{"at": "1970-01-01T00:00:05Z", "message": f"element {one}"} for one in range(count)]
-    onejob.facts(item, evicted)
+    show.facts(item, evicted)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Evicted")]
     assert lines[:-3] == told
     assert [line.rpartition(" ")[2] for line in lines[-3:]] == [
@@ -1045,9 +1042,9 @@ def test_a_job_says_that_there_are_more_evictions_than_it_lists(
 def test_a_log_that_begins_elsewhere_than_was_said_is_told(
     begins: int, words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = auditlog.Log(tmp_path / auditlog.FILE)
+    log = audit_log.Log(tmp_path / audit_log.FILE)
     for revision in "abcde":
-        log.append(auditing.Entry(at=1.0, revision=revision, result="Synced"))
+        log.append(audit_entries.Entry(at=1.0, revision=revision, result="Synced"))
     kept = log.path.read_bytes().splitlines(keepends=True)[begins - 1 :]
     log.path.write_bytes(b"".join(kept))
     command = main.application("audit")
@@ -1062,21 +1059,21 @@ def test_of_elastic_gangs_it_is_told_how_many_tasks_run(
 ) -> None:
     gang = _listed("gang", "Running", tasks={"running": 3, "min": 2, "max": 6})
     ended = _listed("over", "Succeeded", tasks={"running": 0, "min": 2, "max": 6})
-    joblist.show([gang, ended, _listed("e", "Running", tasks=None)], 3600.0, wide=wide)
+    job_list.show([gang, ended, _listed("e", "Running", tasks=None)], 3600.0, wide=wide)
     heading, first, second, third = capsys.readouterr().out.splitlines()
     place = heading.index("TASKS") + len("TASKS")
     told = [line[:place].split("  ")[-1].strip() for line in (first, second, third)]
     assert told == ["3 of 2-6", "-", "-"]
     assert max(map(len, (heading, first, second, third))) <= 80
-    joblist.show(JOBS, 3600.0, wide=wide)
+    job_list.show(JOBS, 3600.0, wide=wide)
     assert "TASKS" not in capsys.readouterr().out
 
 
 def test_an_elastic_gang_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     gang = _listed("gang", "Running", tasks={"running": 1, "min": 2, "max": 6})
-    assert joblist.tasks_told(gang) == "1 task runs, 2 are enough and 6 the most"
+    assert job_list.tasks_told(gang) == "1 task runs, 2 are enough and 6 the most"
     gang |= {"place": None, "estimatedStart": None, "attempts": []}
-    explaining._explain_job({"job": gang, "reasons": [], "queue": None}, 0.0)
+    explain._explain_job({"job": gang, "reasons": [], "queue": None}, 0.0)
     assert "1 task runs, 2 are enough and 6 the most." in capsys.readouterr().out.splitlines()
-    onejob.facts({**gang, "run": 0, "reasons": []}, [])
+    show.facts({**gang, "run": 0, "reasons": []}, [])
     assert "Tasks     1 task runs, 2 are enough and 6 the most" in capsys.readouterr().out

@@ -7,42 +7,42 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.controller import full_disk as fulldisk
+from reconciler.controller import full_disk
 from reconciler.store import database, errors
 
 
 @pytest.mark.parametrize(
     ("free", "looks"),
     [
-        pytest.param([fulldisk.ROOM_BYTES], 0, id="room at once"),
-        pytest.param([0, fulldisk.ROOM_BYTES - 1, fulldisk.ROOM_BYTES], 2, id="after a while"),
+        pytest.param([full_disk.ROOM_BYTES], 0, id="room at once"),
+        pytest.param([0, full_disk.ROOM_BYTES - 1, full_disk.ROOM_BYTES], 2, id="after a while"),
     ],
 )
 def test_it_waits_until_there_is_room(tmp_path: Path, free: list[int], looks: int) -> None:
     left, slept = iter(free), list[float]()
-    told = fulldisk.wait(tmp_path, lambda _folder: next(left), slept.append)
+    told = full_disk.wait(tmp_path, lambda _folder: next(left), slept.append)
     assert told == f"{tmp_path} has room again"
-    assert slept == [fulldisk.LOOK_S] * looks
+    assert slept == [full_disk.LOOK_S] * looks
 
 
 def test_it_waits_for_nothing_that_nobody_can_tell(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     slept: list[float] = []
-    told = fulldisk.wait(gone, fulldisk.free, slept.append)
+    told = full_disk.wait(gone, full_disk.free, slept.append)
     assert told == f"whether {gone} has room can't be told: {os.strerror(errno.ENOENT)}"
     assert slept == []
-    assert not fulldisk.is_full(gone, fulldisk.free)
+    assert not full_disk.is_full(gone, full_disk.free)
 
 
-@pytest.mark.parametrize(("free", "full"), [(0, True), (fulldisk.ROOM_BYTES, False)])
+@pytest.mark.parametrize(("free", "full"), [(0, True), (full_disk.ROOM_BYTES, False)])
 def test_a_disk_is_full_that_has_less_than_it_takes(
     tmp_path: Path, free: int, *, full: bool
 ) -> None:
-    assert fulldisk.is_full(tmp_path, lambda _folder: free) is full
+    assert full_disk.is_full(tmp_path, lambda _folder: free) is full
 
 
 def test_what_is_free_is_what_may_be_written() -> None:
-    assert fulldisk.free(Path("/proc")) == 0, "nobody writes there"
+    assert full_disk.free(Path("/proc")) == 0, "nobody writes there"
 
 
 def test_a_full_database_is_told_apart_from_one_that_is_damaged(tmp_path: Path) -> None:

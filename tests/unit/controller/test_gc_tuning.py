@@ -3,13 +3,13 @@
 import subprocess
 import sys
 
-from reconciler.controller import gc_tuning as collecting
+from reconciler.controller import gc_tuning
 
 PROGRAM = """
 import gc
-from reconciler.controller import gc_tuning as collecting
+from reconciler.controller import gc_tuning
 held = [[] for _ in range(1000)]
-collecting.settle()
+gc_tuning.settle()
 print(gc.get_threshold(), gc.get_freeze_count() >= 1000)
 """
 
@@ -18,5 +18,5 @@ def test_what_is_there_is_left_out_and_looks_are_fewer() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
-    wanted = (collecting.COLLECT_EVERY, collecting.OLDER_EVERY, collecting.OLDEST_EVERY)
+    wanted = (gc_tuning.COLLECT_EVERY, gc_tuning.OLDER_EVERY, gc_tuning.OLDEST_EVERY)
     assert done.stdout.strip() == f"{wanted} True"

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from reconciler import metrics
-from reconciler.controller import git_watcher as following
-from reconciler.controller import loop_inbox as inboxes
-from reconciler.controller.quarantine import isolate_failures as containing
+from reconciler.controller import git_watcher, loop_inbox
+from reconciler.controller.quarantine import isolate_failures
 from reconciler.desired.apply import loader
 from reconciler.desired.git import source, watch
 from reconciler.model import desired
@@ -28,7 +27,7 @@ class _Defective(loader.Loader):
         return super().load(fetch=fetch)
 
 
-def _next(inbox: inboxes.Inbox) -> desired.Desired:
+def _next(inbox: loop_inbox.Inbox) -> desired.Desired:
     for _ in range(100):
         assert select.select([inbox.descriptor], [], [], 30)[0], "nothing came"
         inbox.drain()
@@ -44,23 +43,23 @@ def test_a_defect_of_a_look_is_shown_and_the_next_look_is_made(
     repository = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", "-b", "main", str(repository)], check=True)
     read = source.Source(str(repository), branch="main", sub_path="", state=tmp_path)
-    inbox = inboxes.Inbox()
+    inbox = loop_inbox.Inbox()
     polling = watch.Polling(random=lambda: 0.5, clock=time.monotonic, interval_s=3600)
-    reading = following.RepositoryThread(read, _Defective(read), inbox, polling, allow_root=False)
+    reading = git_watcher.RepositoryThread(read, _Defective(read), inbox, polling, allow_root=False)
     reading.start()
     try:
         failed = _next(inbox)
         assert failed.status.sync == "Unknown"
-        assert failed.status.message.startswith(containing.MARK)
+        assert failed.status.message.startswith(isolate_failures.MARK)
         assert "RuntimeError in " in failed.status.message
         assert "secret" not in failed.status.message
         (look,) = inbox.take_looks()
         counters = metrics.Counters(0.0)
         counters.look(look)
         assert counters.defects["repository"] == 1
-        assert any(containing.MARK in one for one in caplog.messages)
+        assert any(isolate_failures.MARK in one for one in caplog.messages)
         reading.changed()
-        assert containing.MARK not in _next(inbox).status.message
+        assert isolate_failures.MARK not in _next(inbox).status.message
     finally:
         reading.stop()
         reading.join(30)
@@ -73,7 +72,7 @@ def test_warnings_without_end_are_not_kept_and_all_errors_are(count: int) -> Non
     warnings = [desired.Problem("w", "warning", f"{number}.yaml", "hm") for number in range(count)]
     mixed = tuple(sorted([*errors, *warnings], key=lambda one: one.path))
     value = desired.Desired(status=desired.SyncStatus(problems=mixed))
-    kept = following.bounded(value, most=3).status.problems
+    kept = git_watcher.bounded(value, most=3).status.problems
     assert [one for one in kept if one.severity == "error"] == [
         one for one in mixed if one.severity == "error"
     ]

@@ -5,7 +5,7 @@ import sys
 import threading
 from pathlib import Path
 
-from reconciler.controller import process as daemon
+from reconciler.controller import process
 
 
 def test_a_server_that_could_not_be_started_is_started_when_it_can_be(tmp_path: Path) -> None:
@@ -13,7 +13,7 @@ def test_a_server_that_could_not_be_started_is_started_when_it_can_be(tmp_path: 
     os.mkfifo(started)
     folder = tmp_path / "later"
     script = f"open({str(started)!r}, 'w').write('x'); import time; time.sleep(60)"
-    keeping = daemon.ServerProcess([sys.executable, "-c", script], folder / "server.log")
+    keeping = process.ServerProcess([sys.executable, "-c", script], folder / "server.log")
     keeping.start()
     try:
         making = threading.Timer(0.3, folder.mkdir)

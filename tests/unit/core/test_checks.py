@@ -4,14 +4,14 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.observed import health_checks as checks
+from reconciler.model.observed import health_checks
 from reconciler.model.policy.drift_kinds import HEALING_VERBS, IDLE_VERBS
 from reconciler.model.state.states import NodeState
 from tests.unit.core import test_drift
 from tests.unit.core.world import job
 
 REBOOT = desired.Healing("run-command", ("/opt/repair",), 60.0)
-ECC = checks.Result("gpu-ecc", "failed", "GPU 0 has uncorrectable ECC errors", (0,))
+ECC = health_checks.Result("gpu-ecc", "failed", "GPU 0 has uncorrectable ECC errors", (0,))
 
 
 class Site(test_drift.Site):
@@ -25,7 +25,7 @@ class Site(test_drift.Site):
         }
         self.change_pool(**said)
 
-    def finds(self, name: str, *results: checks.Result) -> None:
+    def finds(self, name: str, *results: health_checks.Result) -> None:
         """A node's checks find this from now on."""
         node = self.node(name)
         node.inventory = msgspec.structs.replace(node.inventory, checks=results)
@@ -69,7 +69,7 @@ def test_an_agent_that_has_checked_nothing_yet_makes_no_node_well() -> None:
 
 def test_a_degraded_node_works_on_and_is_told_of() -> None:
     site = Site()
-    site.finds("n0", checks.Result("gpu-pcie", "degraded", "8 of 16 lanes"))
+    site.finds("n0", health_checks.Result("gpu-pcie", "degraded", "8 of 16 lanes"))
     site.round()
     assert site.state("n0") is NodeState.READY
     assert site.found() == [("node-check-degraded", "n0/gpu-pcie")]
@@ -136,7 +136,7 @@ def test_nothing_starts_on_a_node_before_its_remedy_has_ended(verb: str) -> None
     """A check may be well again long before a script has ended, or a machine has gone down."""
     site = Site(desired.Healing(verb, ("/opt/repair",), 600.0))
     for name in site.pool.nodes[1:]:
-        site.finds(name, checks.Result("mounts", "failed", "/data is not mounted"))
+        site.finds(name, health_checks.Result("mounts", "failed", "/data is not mounted"))
     site.node("n0").deaf = True
     site.finds("n0", ECC)
     for _ in range(3):
@@ -258,7 +258,7 @@ def test_what_is_no_black_hole(why: str) -> None:
 def test_what_a_node_says_of_checks_and_remedies_can_be_printed_and_is_bounded() -> None:
     loud = "\x1b]0;owned\x07\nline two\u202e" + "x" * 5000
     site = Site()
-    site.finds("n0", checks.Result("gpu-ecc", "failed", loud, (0,)))
+    site.finds("n0", health_checks.Result("gpu-ecc", "failed", loud, (0,)))
     site.node("n0").says = loud
     for _ in range(4):
         site.round()

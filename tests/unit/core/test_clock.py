@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from reconciler.core import observed_state as core_memory
+from reconciler.core import observed_state
 from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 from tests.unit.core.world import World, job
@@ -15,7 +15,7 @@ def set_clock(world: World, by_s: float, *, restarted: bool) -> None:
     if restarted:
         loaded = world.memory.observed((), {})
         generation = world.memory.desired_generation
-        world.memory = core_memory.Memory(loaded, leader_since=world.now)
+        world.memory = observed_state.Memory(loaded, leader_since=world.now)
         world.memory.desired_generation = generation
     else:
         world.memory.leader_since = world.now

@@ -6,16 +6,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from reconciler.core import cycle_cache as recalls
-from reconciler.core import cycle_context as desk
-from reconciler.core.snapshot import snapshot_builder as snapshots
+from reconciler.core import cycle_cache, cycle_context
+from reconciler.core.snapshot import snapshot_builder
 from reconciler.model import desired
 from reconciler.model.state import records
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import snapshots
 from tests.unit.core import test_storm
 
 
-def alike(kept: columns.Snapshot, anew: columns.Snapshot) -> None:
+def alike(kept: snapshots.Snapshot, anew: snapshots.Snapshot) -> None:
     for table in ("nodes", "queues"):
         left, right = getattr(kept, table), getattr(anew, table)
         for field in dataclasses.fields(left):
@@ -35,12 +34,12 @@ def alike(kept: columns.Snapshot, anew: columns.Snapshot) -> None:
 def test_columns_kept_by_changes_are_those_built_anew(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, compared = snapshots.build, 0
+    original, compared = snapshot_builder.build, 0
 
-    def build(work: desk.Work, at: float) -> snapshots.Situation:
+    def build(work: cycle_context.Work, at: float) -> snapshot_builder.Situation:
         nonlocal compared
         twin = copy.copy(work)
-        twin.recall = recalls.Recall.of(work.observed)
+        twin.recall = cycle_cache.Recall.of(work.observed)
         anew = original(twin, at)
         made = original(work, at)
         alike(made.snapshot, anew.snapshot)
@@ -49,20 +48,20 @@ def test_columns_kept_by_changes_are_those_built_anew(
         compared += 1
         return made
 
-    monkeypatch.setattr(snapshots, "build", build)
+    monkeypatch.setattr(snapshot_builder, "build", build)
     test_storm._tell(seed)
     assert compared > 20
 
 
 def test_what_is_recalled_of_other_records_is_refused() -> None:
     observed = records.Observed(attempts={})
-    recall = recalls.Recall.of(records.Observed(attempts={}))
+    recall = cycle_cache.Recall.of(records.Observed(attempts={}))
     with pytest.raises(ValueError, match="other records"):
-        desk.Work(desired.Desired(), observed, 0.0, recall)
+        cycle_context.Work(desired.Desired(), observed, 0.0, recall)
 
 
 def test_names_stay_in_order_as_they_come_and_go() -> None:
-    names = recalls.Names(["b", "d"])
+    names = cycle_cache.Names(["b", "d"])
     for name, there in (("a", True), ("d", False), ("c", True), ("c", True), ("x", False)):
         names.put(name, there=there)
     assert names.ordered == ["a", "b", "c"]
@@ -71,8 +70,8 @@ def test_names_stay_in_order_as_they_come_and_go() -> None:
 
 
 def test_moments_that_hold_no_longer_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recalls, "MOMENTS_SPARE", 5)
-    moments = recalls.Moments()
+    monkeypatch.setattr(cycle_cache, "MOMENTS_SPARE", 5)
+    moments = cycle_cache.Moments()
     for moment in range(100):
         moments.put("a", 100.0 - moment)
     moments.put("b", 7.0)

@@ -8,16 +8,13 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from reconciler.core import observed_state as memory
-from reconciler.core import rate_limits as limits
-from reconciler.core.drift import detection as drifts
-from reconciler.core.drift import remediation as remedies
+from reconciler.core import observed_state, rate_limits
+from reconciler.core.drift import detection, remediation
 from reconciler.model import desired
 from reconciler.model.documents.drift_spec import DriftKind
-from reconciler.model.observed import devices
-from reconciler.model.observed import health_checks as checks
+from reconciler.model.observed import devices, health_checks
 from reconciler.model.policy.drift_kinds import KINDS, Drift
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
 from reconciler.model.values.resources import Resources
@@ -50,7 +47,7 @@ class Node(world.VirtualNode):
     def take(self, payload: bytes, acknowledged: tuple[str, ...], now: float) -> None:
         if self.deaf:
             return
-        wanted = msgspec.msgpack.decode(payload, type=wire.AssignmentSet)
+        wanted = msgspec.msgpack.decode(payload, type=agent_messages.AssignmentSet)
         kept = {name: self.attempts[name] for name in self.stubborn if name in self.attempts}
         super().take(payload, acknowledged, now)
         self.attempts.update(kept)
@@ -101,7 +98,7 @@ class Site(World):
             gpu_model="H200",
             gpu_driver="550",
             labels={"room": "b2"},
-            checks=checks.Plan(),
+            checks=health_checks.Plan(),
             black_hole=desired.BlackHole(owners=3),
             flapping=AT_ONCE,
         )
@@ -228,22 +225,24 @@ def failed(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
 
 
 def check_failed(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
-    name, check = _any(site, chance), chance.choice(list(checks.BUILT_IN))
-    result = checks.Result(check, "failed", "it is broken")
+    name, check = _any(site, chance), chance.choice(list(health_checks.BUILT_IN))
+    result = health_checks.Result(check, "failed", "it is broken")
     return "node-check-failed", f"{name}/{check}", _inventory(site, name, checks=(result,))
 
 
 def check_degraded(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
-    name, check = _any(site, chance), chance.choice(list(checks.BUILT_IN))
-    result = checks.Result(check, "degraded", "it is not well")
+    name, check = _any(site, chance), chance.choice(list(health_checks.BUILT_IN))
+    result = health_checks.Result(check, "degraded", "it is not well")
     return "node-check-degraded", f"{name}/{check}", _inventory(site, name, checks=(result,))
 
 
 def flapping(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
-    name, check = _any(site, chance), chance.choice(list(checks.BUILT_IN))
+    name, check = _any(site, chance), chance.choice(list(health_checks.BUILT_IN))
     site.change_pool(flapping=desired.Flapping(failures=2))
     for _ in range(2):
-        well = _inventory(site, name, checks=(checks.Result(check, "failed", "it is broken"),))
+        well = _inventory(
+            site, name, checks=(health_checks.Result(check, "failed", "it is broken"),)
+        )
         site.round()
         well()
         site.round()
@@ -567,7 +566,7 @@ def test_remediation_backs_off_gives_up_and_says_so() -> None:
     assert row.given_up
     assert row.remedy == "given up after 3 tries: it does not end"
     assert len(site.events("RemediationGivenUp")) == 1
-    site.now += limits.REMEMBER_S
+    site.now += rate_limits.REMEMBER_S
     site.round()
     site.round()
     assert not site.one("gpu-process-foreign").given_up, "another day, another try"
@@ -599,7 +598,7 @@ def test_an_order_of_which_nothing_is_heard_is_lost_and_counts() -> None:
     site.round()
     site.round()
     assert site.memory.remedies[0].open
-    site.now += remedies.LOST_AFTER_S
+    site.now += remediation.LOST_AFTER_S
     site.round()
     assert site.memory.remedies[0].state == "lost"
     assert site.one("gpu-process-foreign").tries == 1
@@ -659,8 +658,8 @@ def test_a_killed_task_of_which_nothing_is_wanted_any_more_is_listed_for_a_while
     decided = site.cycle()
     assert sorted(site.found()) == both
     assert decided.wake_at is not None
-    assert decided.wake_at <= site.now + drifts.KILLED_TOLD_S, "nothing else would come"
-    site.now += drifts.KILLED_TOLD_S
+    assert decided.wake_at <= site.now + detection.KILLED_TOLD_S, "nothing else would come"
+    site.now += detection.KILLED_TOLD_S
     site.round()
     assert site.found() == both[1:], "of this one the next try is wanted"
 
@@ -673,7 +672,7 @@ def test_a_killed_element_that_is_over_does_not_last_as_long_as_its_array() -> N
     site.nodes[first.node].end(first.id, site.now, signal=9)
     site.round()
     assert site.found() == [("task-killed", "a[0]/main-0")]
-    site.now += drifts.KILLED_TOLD_S
+    site.now += detection.KILLED_TOLD_S
     site.round()
     assert (site.state("a"), site.found()) == (JobState.RUNNING, [])
 
@@ -722,7 +721,7 @@ def test_what_is_seen_is_remembered_over_a_restart() -> None:
     loaded = records.Observed(
         nodes=dict(site.memory.nodes), drift=site.memory.drift, remedies=site.memory.remedies
     )
-    site.memory = memory.Memory(loaded, leader_since=site.now)
+    site.memory = observed_state.Memory(loaded, leader_since=site.now)
     site.round()
     after = site.one("gpu-process-foreign")
     assert (after.first_seen, after.tries) == (before.first_seen, before.tries)
@@ -735,11 +734,11 @@ POLICIES = [(kind, action) for kind, known in KINDS.items() for action in known.
 def test_a_policy_of_the_cluster_and_of_a_pool_is_what_is_done(kind: str, action: str) -> None:
     site = Site()
     site.say(kind, action)
-    assert limits.action_of(site.structure, kind, "pool") == action
+    assert rate_limits.action_of(site.structure, kind, "pool") == action
     other = next(iter(a for a in KINDS[kind].actions if a != action), action)
     site.change_pool(drift={kind: other})
-    assert limits.action_of(site.structure, kind, "pool") == other
-    assert limits.action_of(site.structure, kind, "") == action
+    assert rate_limits.action_of(site.structure, kind, "pool") == other
+    assert rate_limits.action_of(site.structure, kind, "") == action
 
 
 def test_the_states_of_nodes_go_by_what_keeps_work_away() -> None:

@@ -3,12 +3,11 @@
 import msgspec
 import pytest
 
-from reconciler.core import garbage_collection as leaving
-from reconciler.core import observed_state as memories
+from reconciler.core import garbage_collection, observed_state
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import JobState
-from reconciler.model.values import run_set as runs
+from reconciler.model.values import run_set
 from tests.unit.core.world import World, job
 
 DAY_S = 86_400.0
@@ -47,7 +46,7 @@ def _wait(world: World, seconds: float) -> None:
         ("stands", 100 * DAY_S, True),
         ("refused", 100 * DAY_S, True),
         ("gone", DAY_S - 60, True),
-        ("gone", DAY_S + leaving.EVERY_S, False),
+        ("gone", DAY_S + garbage_collection.EVERY_S, False),
     ],
 )
 def test_a_finished_job_is_listed_while_its_document_stands_and_for_a_time_after(
@@ -83,7 +82,7 @@ def test_too_many_leave_before_their_time_the_oldest_first() -> None:
     names = ("e", "d", "c", "b", "a")
     world = _finished(*names)
     world.commit(remove=names)
-    _wait(world, 2 * leaving.EVERY_S)
+    _wait(world, 2 * garbage_collection.EVERY_S)
     assert set(world.memory.jobs) == {"c", "b", "a"}
 
 
@@ -94,7 +93,7 @@ def test_a_job_stays_while_one_waits_for_its_end() -> None:
     _wait(world, 3 * DAY_S)
     assert "a" in world.memory.jobs
     world.commit(remove=("b",))
-    _wait(world, 2 * leaving.EVERY_S)
+    _wait(world, 2 * garbage_collection.EVERY_S)
     assert "a" not in world.memory.jobs
 
 
@@ -105,12 +104,12 @@ def test_nothing_leaves_while_the_repository_can_not_be_read() -> None:
     _wait(world, 3 * DAY_S)
     assert "a" in world.memory.jobs
     world.sync = "Synced"
-    _wait(world, 2 * leaving.EVERY_S)
+    _wait(world, 2 * garbage_collection.EVERY_S)
     assert "a" not in world.memory.jobs
 
 
 def test_many_leave_batch_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leaving, "BATCH", 2)
+    monkeypatch.setattr(garbage_collection, "BATCH", 2)
     names = tuple(f"j{number}" for number in range(5))
     world = _finished(*names)
     roomy = msgspec.structs.replace(SETTINGS, retain_finished_jobs_max=100)
@@ -133,7 +132,7 @@ def test_looks_are_rare() -> None:
         world.now += 60
         world.end(f"j{number}")
         looks.add(world.memory.look_at)
-    assert len(looks) <= 2 * 40 * 60 / leaving.EVERY_S
+    assert len(looks) <= 2 * 40 * 60 / garbage_collection.EVERY_S
     world.commit(remove=tuple(world.jobs))
     _wait(world, 3 * DAY_S)
     assert not world.memory.jobs
@@ -152,7 +151,7 @@ def test_a_gone_node_leaves_when_nobody_declares_it(*, declared: bool) -> None:
     world.nodes["n1"].silent = True
     _wait(world, 100)
     assert world.memory.nodes["n1"].state == "Gone"
-    _wait(world, DAY_S + 2 * leaving.EVERY_S)
+    _wait(world, DAY_S + 2 * garbage_collection.EVERY_S)
     assert ("n1" in world.memory.nodes) is declared
     (reason, *_) = world.memory.reasons[world.memory.jobs["wide"].reason_key]
     assert ("in no pool" in str(reason.funnel)) is False, "reasons no longer speak of it"
@@ -163,8 +162,8 @@ def test_a_gone_node_leaves_when_nobody_declares_it(*, declared: bool) -> None:
 
 
 def test_keys_of_runs_are_held_in_eight_bytes_each() -> None:
-    memory = memories.Memory(records.Observed(), 0.0)
-    keys = [f"job-{number}.1.{number:016x}" for number in range(3 * runs.RECENT_MAX)]
+    memory = observed_state.Memory(records.Observed(), 0.0)
+    keys = [f"job-{number}.1.{number:016x}" for number in range(3 * run_set.RECENT_MAX)]
     for start in range(0, len(keys), 100):
         memory.past_runs.update(keys[start : start + 100])
         memory._pack_runs()
@@ -172,7 +171,7 @@ def test_keys_of_runs_are_held_in_eight_bytes_each() -> None:
     assert len(memory.past_runs) == len(keys)
     assert all(key in memory.past_runs for key in keys)
     assert not any(f"{key}0" in memory.past_runs for key in keys)
-    assert len(memory.past_runs.packed) >= 8 * (len(keys) - runs.RECENT_MAX - 100)
+    assert len(memory.past_runs.packed) >= 8 * (len(keys) - run_set.RECENT_MAX - 100)
     packed = msgspec.msgpack.encode(memory.observed((), {}))
     again = msgspec.msgpack.decode(packed, type=records.Observed)
     assert again.past_runs == memory.past_runs

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core import recurrence as occurrences
+from reconciler.core import recurrence
 from reconciler.desired.apply import validate
 from reconciler.model import desired
 from reconciler.model.values import quantities
-from reconciler.operations.views import job_views as views
+from reconciler.operations.views import job_views
 from tests.unit.core.world import VirtualNode, World
 from tests.unit.desired.repositories import documents, job, queue
 
@@ -62,7 +62,7 @@ def test_many_jobs_at_the_most_leave_others_alone(form: str, queue_name: str) ->
     assert world.state("small").value == "Running"
     assert {world.state(f"huge-{number}").value for number in range(9)} == {"Pending"}
     for result in world.outcomes:
-        views.cycle_views(result)
+        job_views.cycle_views(result)
 
 
 def test_nodes_at_the_most_are_filled_by_jobs_at_the_most() -> None:
@@ -103,7 +103,7 @@ def test_the_longest_times_stop_nothing() -> None:
         world.advance(3600)
     assert "Running" in {world.state(name).value for name in names}
     for result in world.outcomes:
-        views.cycle_views(result)
+        job_views.cycle_views(result)
     world.end(next(name for name in names if world.state(name).value == "Running"), exit_code=1)
     world.commit(remove=tuple(names))
     world.settle()
@@ -114,7 +114,7 @@ def test_a_schedule_may_last_for_ever(duration_s: int) -> None:
     daily = ((0,), (6,), None, None, None)
     now = 1_800_000_000.0
     one = desired.Reservation("r", ("n0",), 0.0, 0.0, daily, duration_s)
-    for found in (occurrences.of_reservation(one, now), occurrences.spans(daily, duration_s, now)):
+    for found in (recurrence.of_reservation(one, now), recurrence.spans(daily, duration_s, now)):
         assert found[0][0] <= now < found[0][1]
     reservation = (
         "apiVersion: muster/v1\nkind: Reservation\nmetadata: {name: r}\nspec: {hosts: n1, "

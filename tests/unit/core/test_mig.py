@@ -12,7 +12,7 @@ from reconciler.model.observed import devices
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, JobState, NodeState
 from reconciler.model.values.resources import Resources
-from reconciler.simulation.engine import simulated_nodes as machines
+from reconciler.simulation.engine import simulated_nodes
 from tests.unit.core import world
 
 GIB = 2**30
@@ -178,10 +178,10 @@ def test_forecasts_take_layouts_of_idle_devices_for_made() -> None:
     inventory = records.Inventory(
         capacity=Resources(8000, 64 * GIB, 1000), gpus=(whole(0), cut(1, THREES))
     )
-    told = machines.as_cut(inventory, {1: ONES})
+    told = simulated_nodes.as_cut(inventory, {1: ONES})
     assert told.capacity.gpu_milli == 2000
     assert not list(mismatches.layouts(told, pool(d1=ONES)))
-    assert not list(mismatches.layouts(machines.as_cut(inventory, {}), pool()))
+    assert not list(mismatches.layouts(simulated_nodes.as_cut(inventory, {}), pool()))
 
 
 def runs(**has: Any) -> records.AttemptRecord:
@@ -212,7 +212,9 @@ def test_forecasts_leave_devices_as_they_are_that_can_not_be_cut_now(
 ) -> None:
     gpus = (cut(0, THREES), cut(1, THREES, **has))
     inventory = records.Inventory(capacity=Resources(8000, 64 * GIB, 0), gpus=gpus, **found)
-    told = machines.as_cut(inventory, {0: ONES, 1: ONES}, (runs(**attempt),) if attempt else ())
+    told = simulated_nodes.as_cut(
+        inventory, {0: ONES, 1: ONES}, (runs(**attempt),) if attempt else ()
+    )
     (left,) = mismatches.layouts(told, pool(d0=ONES, d1=ONES))
     assert left.subject == "gpu1"
     assert told.capacity.gpu_milli == 1000
@@ -220,9 +222,9 @@ def test_forecasts_leave_devices_as_they_are_that_can_not_be_cut_now(
 
 def test_a_device_is_cut_once_what_runs_on_it_has_ended() -> None:
     inventory = records.Inventory(capacity=Resources(8000, 64 * GIB, 1000), gpus=(whole(0),))
-    node = machines.VirtualNode("n0", Resources(), inventory=inventory)
+    node = simulated_nodes.VirtualNode("n0", Resources(), inventory=inventory)
     node.follow((desired.MigLayout(0, ONES),))
-    node.start(runs(devices=(0,)), machines.Fate(runs_s=60.0), 0.0)
+    node.start(runs(devices=(0,)), simulated_nodes.Fate(runs_s=60.0), 0.0)
     first = node.report(1.0, complete=False).inventory
     assert first is not None
     assert not first.gpus[0].simulated

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from reconciler.core import observed_state as core_memory
-from reconciler.core import overrides
+from reconciler.core import observed_state, overrides
 from reconciler.model import desired
 from reconciler.model.state import records, states
 from tests.unit.core.world import World, job
@@ -42,7 +41,7 @@ def drifts(world: World) -> list[tuple[str, str]]:
 def succeed_leader(world: World) -> None:
     """Another controller goes on from what the store holds."""
     held = msgspec.structs.replace(world.memory.observed((), {}), desired_generation=-1)
-    world.memory = core_memory.Memory(held, world.now)
+    world.memory = observed_state.Memory(held, world.now)
 
 
 @pytest.fixture

@@ -12,13 +12,12 @@ from msgspec import inspect
 
 from reconciler.model import desired
 from reconciler.model.observed import devices
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 from reconciler.model.values.resources import Resources
-from reconciler.operations.views import job_views as views
-from reconciler.server import agent_sync as sync
-from reconciler.server import errors as failures
+from reconciler.operations.views import job_views
+from reconciler.server import agent_sync, errors
 from tests.unit.core.world import World, job
 
 NUMBERS = [0, 1, -1, -3, 3, 1000, 1024, 2**31, 2**53, 2**63 - 1, 2**63, 2**64 - 1, -(2**63)]
@@ -69,7 +68,7 @@ def gpu_world() -> World:
     return world
 
 
-def hear(world: World, node: str, said: wire.SyncRequest) -> None:
+def hear(world: World, node: str, said: agent_messages.SyncRequest) -> None:
     """A report comes in as the loop takes it over from the server."""
     world.nodes[node].sequence += 1
     known = world.nodes[node]
@@ -89,7 +88,7 @@ def hear(world: World, node: str, said: wire.SyncRequest) -> None:
     )
 
 
-REQUEST = anything_of(inspect.type_info(wire.SyncRequest))
+REQUEST = anything_of(inspect.type_info(agent_messages.SyncRequest))
 GPUS = st.lists(anything_of(inspect.type_info(records.Gpu)), min_size=1, max_size=4)
 
 
@@ -98,21 +97,21 @@ GPUS = st.lists(anything_of(inspect.type_info(records.Gpu)), min_size=1, max_siz
 def test_no_report_stops_the_cycle_or_the_pages(
     said: dict[str, Any], gpus: list[Any], parsed: bool
 ) -> None:
-    said |= {"node": "n0", "protocol": wire.PROTOCOL_VERSION}
+    said |= {"node": "n0", "protocol": agent_messages.PROTOCOL_VERSION}
     said["inventory"] = (said.get("inventory") or {}) | {"gpus": gpus}
     body = msgspec.msgpack.encode(said)
     try:
-        request = sync.parse("n0", body)
-    except failures.Failure:
+        request = agent_sync.parse("n0", body)
+    except errors.Failure:
         return  # of another type than the field, such as a number beyond 64 bits
     world = gpu_world()
     if not parsed:  # as an earlier controller has journalled it
-        request = msgspec.msgpack.decode(body, type=wire.SyncRequest)
+        request = msgspec.msgpack.decode(body, type=agent_messages.SyncRequest)
     hear(world, "n0", request)
     world.cycle()
     world.advance(1)
     for node in world.memory.nodes.values():
-        msgspec.json.encode(views.node_view(node, (), request.gpu_usage or ()))
+        msgspec.json.encode(job_views.node_view(node, (), request.gpu_usage or ()))
     assert world.memory.nodes["n1"].state is NodeState.READY
 
 
@@ -126,7 +125,7 @@ def test_a_device_that_no_node_can_have_withholds_none(index: int, cut: bool) ->
     world = World(nodes=1, gpu=2)
     odd = gpu(index, mig_enabled=cut, state=devices.OK if cut else devices.LOST)
     has = records.Inventory(capacity=Resources(4000, 64 * 2**30, 2000), gpus=(gpu(0), gpu(1), odd))
-    hear(world, "n0", wire.SyncRequest("n0", "", "", inventory=has))
+    hear(world, "n0", agent_messages.SyncRequest("n0", "", "", inventory=has))
     world.commit(job("both", gpu=2))
     world.cycle()
     assert world.state("both").value == "Starting"
@@ -151,7 +150,7 @@ def test_a_device_that_was_taken_for_one_before_stops_nothing(index: int) -> Non
 def test_a_device_that_is_told_twice_counts_once_and_less_than_nothing_is_nothing() -> None:
     world = World(nodes=1, gpu=2)
     has = records.Inventory(capacity=Resources(-5, -5, 2000), gpus=(gpu(0), gpu(0, state="lost")))
-    hear(world, "n0", wire.SyncRequest("n0", "", "", inventory=has))
+    hear(world, "n0", agent_messages.SyncRequest("n0", "", "", inventory=has))
     world.cycle()
     node = world.memory.nodes["n0"]
     assert node.inventory.capacity == Resources(0, 0, 2000)
@@ -163,7 +162,7 @@ def test_a_device_that_is_told_twice_counts_once_and_less_than_nothing_is_nothin
 def test_use_is_of_no_time_that_is_to_come(at: float) -> None:
     world = World(nodes=1)
     used = records.NodeUsage(at=at, cpu_percent=math.nan, load_1m=math.inf, cache_bytes=-1)
-    hear(world, "n0", wire.SyncRequest("n0", "", "", usage=used))
+    hear(world, "n0", agent_messages.SyncRequest("n0", "", "", usage=used))
     world.cycle()
     kept = world.memory.nodes["n0"].usage
     assert 0 <= kept.at <= world.now
@@ -178,8 +177,8 @@ def test_what_is_shown_of_use_was_measured_by_now() -> None:
         devices.GpuUsage(1, "b", 5.0, utilization_ratio=3.0),
         devices.GpuUsage(-1, "c", 5.0),
     )
-    said = wire.SyncRequest("n0", "", "", usage=used, gpu_usage=gpus)
-    read = sync.parse("n0", msgspec.msgpack.encode(said))
+    said = agent_messages.SyncRequest("n0", "", "", usage=used, gpu_usage=gpus)
+    read = agent_sync.parse("n0", msgspec.msgpack.encode(said))
     assert read.usage is not None
     assert read.usage.at < 1e10
     assert read.usage.memory_used_bytes == 0

@@ -3,14 +3,14 @@
 import msgspec
 
 from reconciler.model import desired
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from tests.unit.core import world
 
 
-def told(of: world.World) -> wire.AssignmentSet:
+def told(of: world.World) -> agent_messages.AssignmentSet:
     update = of.engine.update("n0", of.structure, of.memory)
     assert update.payload is not None
-    return msgspec.msgpack.decode(update.payload, type=wire.AssignmentSet)
+    return msgspec.msgpack.decode(update.payload, type=agent_messages.AssignmentSet)
 
 
 def test_the_pool_is_told_and_its_change_is_news() -> None:
@@ -45,13 +45,13 @@ class Before(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def test_agents_and_controllers_of_before_and_after_understand_each_other() -> None:
-    new = wire.AssignmentSet(
-        assignments=(wire.Assignment("a", "t", "b", saves_every_s=5),), pool="p"
+    new = agent_messages.AssignmentSet(
+        assignments=(agent_messages.Assignment("a", "t", "b", saves_every_s=5),), pool="p"
     )
     old = msgspec.msgpack.decode(msgspec.msgpack.encode(new), type=Before)
     assert [one["attempt"] for one in old.assignments] == ["a"]
     again = msgspec.msgpack.decode(
         msgspec.msgpack.encode(Before(({"attempt": "a", "template": "t", "boot_id": "b"},))),
-        type=wire.AssignmentSet,
+        type=agent_messages.AssignmentSet,
     )
     assert (again.pool, again.assignments[0].saves_every_s) == ("", None)

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from tests.unit.core.world import World, job
 
 
@@ -40,7 +40,7 @@ def test_a_node_is_told_the_lease_by_which_its_work_is_given_up() -> None:
     world.cycle()
     update = world.engine.update(first.node, world.structure, world.memory)
     assert update.payload is not None
-    told = msgspec.msgpack.decode(update.payload, type=wire.AssignmentSet)
+    told = msgspec.msgpack.decode(update.payload, type=agent_messages.AssignmentSet)
     (assignment,) = told.assignments
     template = told.templates[assignment.template]
     assert (template.lease_s, template.grace_s) == (10, 5)

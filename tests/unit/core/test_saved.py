@@ -2,11 +2,11 @@
 
 import msgspec
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.snapshot import snapshot_builder as snapshots
+from reconciler.core import cycle_context
+from reconciler.core.snapshot import snapshot_builder
 from reconciler.model import desired
-from reconciler.model.observed import task_reports as taskwords
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.observed import task_reports
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from tests.unit.core import world
 
@@ -15,7 +15,7 @@ def tell(cluster: world.World, path: str, at: float) -> None:
     """The node says of its only task what it has saved."""
     (node,) = cluster.nodes.values()
     for name, told in node.attempts.items():
-        saved = taskwords.Saved(path, at)
+        saved = task_reports.Saved(path, at)
         node.attempts[name] = msgspec.structs.replace(told, checkpoint=saved)
     cluster.settle()
 
@@ -24,7 +24,9 @@ def since(cluster: world.World) -> float:
     """From when work would be lost, as the scheduler sees it."""
     wanted = desired.Desired(structure=cluster.structure, jobs=dict(cluster.jobs))
     observed = cluster.memory.observed((), {}, (), ())
-    situation = snapshots.build(desk.Work(wanted, observed, cluster.now), cluster.now)
+    situation = snapshot_builder.build(
+        cycle_context.Work(wanted, observed, cluster.now), cluster.now
+    )
     (holding,) = situation.snapshot.holdings
     return holding.since
 
@@ -32,7 +34,7 @@ def since(cluster: world.World) -> float:
 def told_to_the_next(cluster: world.World) -> str:
     update = cluster.engine.update("n0", cluster.structure, cluster.memory)
     assert update.payload is not None
-    (one,) = msgspec.msgpack.decode(update.payload, type=wire.AssignmentSet).assignments
+    (one,) = msgspec.msgpack.decode(update.payload, type=agent_messages.AssignmentSet).assignments
     return one.saved
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from reconciler.core import schedule_reuse as standing
+from reconciler.core import schedule_reuse
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.values.resources import Resources
@@ -63,7 +63,7 @@ def _clock_back(world: World) -> None:
 
 
 def _sample(world: World) -> None:
-    world.now += standing.SAMPLE_S
+    world.now += schedule_reuse.SAMPLE_S
     world.hear()
 
 
@@ -114,6 +114,6 @@ def test_nothing_is_made_anew_where_nothing_waits() -> None:
     world.commit(job("a"))
     world.settle(20)
     for _ in range(5):
-        world.now += standing.SAMPLE_S
+        world.now += schedule_reuse.SAMPLE_S
         world.hear()
         assert world.cycle().queues is None

@@ -13,11 +13,10 @@ from typing import Literal
 import msgspec
 import pytest
 
-from reconciler.core import observed_state as core_memory
-from reconciler.core import reconcile
-from reconciler.engines import agents as agents_engine
+from reconciler.core import observed_state, reconcile
+from reconciler.engines import agents
 from reconciler.model import desired
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
 from reconciler.model.values.resources import Resources
@@ -74,7 +73,9 @@ class Node:
         self.agent += 1
         self.tasks.clear()
 
-    def take(self, assignments: wire.AssignmentSet, acknowledged: list[str], now: float) -> None:
+    def take(
+        self, assignments: agent_messages.AssignmentSet, acknowledged: list[str], now: float
+    ) -> None:
         """What an agent does with an answer."""
         self.renewed_at = now
         listed = {assignment.attempt for assignment in assignments.assignments}
@@ -86,7 +87,12 @@ class Node:
         for name in self.tasks.keys() - listed:
             self._stop(name, EndReason.CANCELLED, now)
 
-    def _toward(self, assignment: wire.Assignment, template: wire.TaskTemplate, now: float) -> None:
+    def _toward(
+        self,
+        assignment: agent_messages.Assignment,
+        template: agent_messages.TaskTemplate,
+        now: float,
+    ) -> None:
         name, order = assignment.attempt, assignment.stop
         if name in self.tasks:
             if order is not None:
@@ -180,9 +186,9 @@ class Story:
         self.generation = 1
         self.sync: Literal["Synced", "Unknown"] = "Synced"
         self.number = 0
-        self.memory = core_memory.Memory(records.Observed(), leader_since=self.now)
+        self.memory = observed_state.Memory(records.Observed(), leader_since=self.now)
         self.epoch = 1
-        self.engine = agents_engine.AgentsEngine(self.epoch)
+        self.engine = agents.AgentsEngine(self.epoch)
         self.nodes = {name: Node(name, self.random) for name in names}
         self.payloads: dict[str, bytes] = {}
         self.acknowledged: dict[str, list[str]] = {name: [] for name in names}
@@ -398,12 +404,12 @@ class Story:
     def change_leader(self) -> None:
         """Another controller goes on from what the store holds."""
         held = self.memory.observed((), {})
-        self.memory = core_memory.Memory(
+        self.memory = observed_state.Memory(
             msgspec.structs.replace(held, promised={}, standing=None, desired_generation=-1),
             self.now,
         )
         self.epoch += 1
-        self.engine = agents_engine.AgentsEngine(self.epoch)
+        self.engine = agents.AgentsEngine(self.epoch)
         for name in self.memory.nodes:
             update = self.engine.update(name, self.structure, self.memory)
             assert update.payload is not None
@@ -440,7 +446,11 @@ class Story:
             return
         self.memory.answered[node.name] = self.now
         acknowledged, self.acknowledged[node.name] = self.acknowledged[node.name], []
-        node.take(msgspec.msgpack.decode(payload, type=wire.AssignmentSet), acknowledged, self.now)
+        node.take(
+            msgspec.msgpack.decode(payload, type=agent_messages.AssignmentSet),
+            acknowledged,
+            self.now,
+        )
 
     def decide(self) -> outcome.Outcome:
         """One cycle, absorbed, sent, checked."""

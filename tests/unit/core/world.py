@@ -8,12 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from reconciler.core import observed_state as core_memory
-from reconciler.core import reconcile
-from reconciler.engines import agents as agents_engine
+from reconciler.core import observed_state, reconcile
+from reconciler.engines import agents
 from reconciler.model import desired
-from reconciler.model.observed import health_checks as checks
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.observed import health_checks
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values.resources import Resources
@@ -55,13 +54,13 @@ class VirtualNode:
         self.sequence = 0
         self.attempts: dict[str, records.AttemptReport] = {}
         self.silent = False
-        self.checks: tuple[checks.Result, ...] = ()
+        self.checks: tuple[health_checks.Result, ...] = ()
 
     def take(self, payload: bytes, acknowledged: tuple[str, ...], now: float) -> None:
         """Make tasks match a set, at once: starts run, stops end with SIGTERM."""
         for attempt_id in acknowledged:
             self.attempts.pop(attempt_id, None)
-        wanted = msgspec.msgpack.decode(payload, type=wire.AssignmentSet)
+        wanted = msgspec.msgpack.decode(payload, type=agent_messages.AssignmentSet)
         listed = {a.attempt for a in wanted.assignments}
         for assignment in wanted.assignments:
             known = self.attempts.get(assignment.attempt)
@@ -142,8 +141,8 @@ class World:
         self.refused: dict[str, str] = {}
         self.sync: Literal["Synced", "Unknown"] = "Synced"
         self.status: desired.SyncStatus | None = None
-        self.memory = core_memory.Memory(records.Observed(), leader_since=self.now)
-        self.engine = agents_engine.AgentsEngine(epoch=1)
+        self.memory = observed_state.Memory(records.Observed(), leader_since=self.now)
+        self.engine = agents.AgentsEngine(epoch=1)
         self.nodes = {name: VirtualNode(name, self.pool) for name in names}
         self.outcomes: list[outcome.Outcome] = []
         self.hear()

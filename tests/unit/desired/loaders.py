@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from reconciler.core.safety import sync_limits as safety
-from reconciler.desired.apply import last_good as incumbents
-from reconciler.desired.apply import loader
+from reconciler.core.safety import sync_limits
+from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source
 from reconciler.model.state import records
 from tests.unit.desired.repositories import Repository
@@ -22,7 +21,7 @@ class Loaders:
 
     def make(
         self,
-        known: incumbents.Incumbents | None = None,
+        known: last_good.Incumbents | None = None,
         clock: Callable[[], float] | None = None,
         *,
         accept_revision: str | None = None,
@@ -31,9 +30,9 @@ class Loaders:
         chosen = clock or self._clock
         one = loader.Loader(
             source.Source(str(self._repository.path)),
-            known or incumbents.Incumbents(),
+            known or last_good.Incumbents(),
             accept_revision=accept_revision,
-            gate=safety.Safety(records.Observed, chosen),
+            gate=sync_limits.Safety(records.Observed, chosen),
             clock=chosen,
         )
         self._made.append(one)
@@ -49,5 +48,5 @@ def restarted(
     make: Make, before: loader.Loader, *, accept_revision: str | None = None
 ) -> loader.Loader:
     """A loader that has read what one before it has left."""
-    known = incumbents.decode(incumbents.encode(before.incumbents()))
+    known = last_good.decode(last_good.encode(before.incumbents()))
     return make(known, accept_revision=accept_revision)

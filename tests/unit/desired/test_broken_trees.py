@@ -2,9 +2,7 @@
 
 import pytest
 
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import source
-from reconciler.desired.git import tree_diff as trees
+from reconciler.desired.git import git_commands, source, tree_diff
 from tests.unit.desired import signing
 from tests.unit.desired.authorize import test_provenance
 from tests.unit.desired.authorize.test_provenance import Keys, base, rules
@@ -99,11 +97,11 @@ def test_what_no_git_writes_is_not_read(repository: Repository, what: str) -> No
     of, told = broken(repository, what, good)
     bad = commit(repository, of, good)
     one = source.Source(str(repository.path))
-    with pytest.raises(trees.BrokenTreeError, match=f"the topmost folder {told}"):
-        trees.differing(one.objects, good, bad)
-    with pytest.raises(trees.BrokenTreeError, match=f"the tree {of} {told}"):
-        trees.check(one.folder, one.objects, [of])
-    with pytest.raises(gitobjects.GitError):
+    with pytest.raises(tree_diff.BrokenTreeError, match=f"the topmost folder {told}"):
+        tree_diff.differing(one.objects, good, bad)
+    with pytest.raises(tree_diff.BrokenTreeError, match=f"the tree {of} {told}"):
+        tree_diff.check(one.folder, one.objects, [of])
+    with pytest.raises(git_commands.GitError):
         one.files(bad)
     one.close()
 
@@ -114,9 +112,9 @@ def test_a_folder_that_is_read_alone_is_looked_at_too(repository: Repository) ->
     twice = tree(repository, [*entries(repository, folder[2])] * 2)
     bad = commit(repository, tree(repository, [("40000", b"sub", twice)]), good)
     one = source.Source(str(repository.path), sub_path="sub")
-    with pytest.raises(trees.BrokenTreeError, match="the folder sub names two things alike"):
+    with pytest.raises(tree_diff.BrokenTreeError, match="the folder sub names two things alike"):
         one.changes(good, bad)
-    with pytest.raises(trees.BrokenTreeError, match="names two things alike"):
+    with pytest.raises(tree_diff.BrokenTreeError, match="names two things alike"):
         one.files(bad)
     one.close()
 
@@ -131,7 +129,7 @@ def test_many_new_files_are_looked_at_as_one_is(repository: Repository) -> None:
     bad = commit(repository, odd, good)
     one = source.Source(str(repository.path))
     assert len(one.changes(good, fine).files) == 100
-    with pytest.raises(trees.BrokenTreeError, match="names two things alike"):
+    with pytest.raises(tree_diff.BrokenTreeError, match="names two things alike"):
         one.changes(good, bad)
     one.close()
 
@@ -145,10 +143,10 @@ def test_where_git_is_asked_its_answer_is_looked_at(
     of, _ = broken(repository, "a file twice", deep[2])
     bad = commit(repository, tree(repository, [("40000", b"deep", of)]), good)
     fine = repository.commit({"deep/jobs/b.yaml": job("b")}, parent=good)
-    monkeypatch.setattr(trees, "TREES_MAX", 0)
+    monkeypatch.setattr(tree_diff, "TREES_MAX", 0)
     one = source.Source(str(repository.path))
     assert [path for path, _, _ in one.differences(good, fine)] == ["deep/jobs/b.yaml"]
-    with pytest.raises(trees.BrokenTreeError, match="names two things alike"):
+    with pytest.raises(tree_diff.BrokenTreeError, match="names two things alike"):
         one.changes(good, bad)
     one.close()
 
@@ -158,11 +156,13 @@ def test_a_tree_too_large_to_be_handed_out_is_looked_at(
 ) -> None:
     good = repository.commit({"jobs/a.yaml": job("a"), "q.yaml": queue("q")})
     of, _ = broken(repository, "a file twice", good)
-    monkeypatch.setattr(gitobjects, "OBJECT_BYTES_MAX", 40)
+    monkeypatch.setattr(git_commands, "OBJECT_BYTES_MAX", 40)
     one = source.Source(str(repository.path))
-    with pytest.raises(trees.BrokenTreeError, match="names two things alike"):
-        trees.check(one.folder, one.objects, [of])
-    trees.check(one.folder, one.objects, [git(repository.path, "rev-parse", f"{good}^{{tree}}")])
+    with pytest.raises(tree_diff.BrokenTreeError, match="names two things alike"):
+        tree_diff.check(one.folder, one.objects, [of])
+    tree_diff.check(
+        one.folder, one.objects, [git(repository.path, "rev-parse", f"{good}^{{tree}}")]
+    )
     one.close()
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from reconciler.desired.apply import applied, validate
-from reconciler.desired.apply import last_good as incumbents
+from reconciler.desired.apply import applied, last_good, validate
 from tests.unit.desired.apply.test_applied import changes, read
 
 STRUCTURE = """\
@@ -99,7 +98,7 @@ def _fields(kept: str) -> list[str]:
 
 
 def test_what_is_told_follows_whom_it_is_kept_for() -> None:
-    state = applied.Applied(incumbents.Incumbents(), read)
+    state = applied.Applied(last_good.Incumbents(), read)
     text = JOB % "queue: leaf, owner: c@x.org, reservation: kept"
     for users, told in (("a@x.org", True), ("c@x.org", False), ("b@x.org", True)):
         kept = f"{STRUCTURE}{KEPT}  users: [{users}]\n"

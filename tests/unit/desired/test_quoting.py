@@ -3,7 +3,7 @@
 import pytest
 
 from reconciler.desired.apply import validate
-from reconciler.model.rules import redaction as quoting
+from reconciler.model.rules import redaction
 from tests.unit.desired.repositories import job
 
 HEAD = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: a}\n"
@@ -25,7 +25,7 @@ HEAD = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: a}\n"
     ],
 )
 def test_what_jobs_run_is_not_quoted(label: str, field: str, *, shown: bool) -> None:
-    assert quoting.may_quote(label, field) is shown
+    assert redaction.may_quote(label, field) is shown
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_why_a_job_is_refused_tells_nobody_what_it_runs(spec: str, expected: str
     assert ("48121" in wanted.refused["a"]) is ("found" in expected)
     (problem,) = (one for one in wanted.status.problems if one.object == "Job/a")
     assert "48121" in problem.text()
-    assert ("48121" in quoting.unquoted(problem).text()) is ("found" in expected)
+    assert ("48121" in redaction.unquoted(problem).text()) is ("found" in expected)
 
 
 def test_a_file_that_nobody_can_read_is_not_quoted() -> None:
     wanted = validate.check({"a.yaml": (job("a") + "  script: !s3cret x\n").encode()})
     (problem,) = (one for one in wanted.status.problems if one.severity == "error")
     assert "s3cret" in problem.text()
-    told = quoting.unquoted(problem)
+    told = redaction.unquoted(problem)
     assert "s3cret" not in told.text()
     assert (told.rule, told.place) == (problem.rule, problem.place)

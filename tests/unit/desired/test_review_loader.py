@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.desired.apply import last_good as incumbents
-from reconciler.desired.apply import loader
+from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source
 from tests.unit.desired.repositories import Repository, git, job, queue
 
@@ -19,9 +18,9 @@ def make(repository: Repository, tmp_path: Path) -> Iterator[Make]:
     made: list[loader.Loader] = []
 
     def _make(before: loader.Loader | None = None, now: float = 5.0) -> loader.Loader:
-        known = incumbents.Incumbents()
+        known = last_good.Incumbents()
         if before is not None:
-            known = incumbents.decode(incumbents.encode(before.incumbents()))
+            known = last_good.decode(last_good.encode(before.incumbents()))
         place = source.Source(f"file://{repository.path}", state=tmp_path / "state")
         one = loader.Loader(place, known, clock=lambda: now)
         made.append(one)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from reconciler.desired.checks import cross_references as checks
-from reconciler.desired.documents import schema_errors as explain
+from reconciler.desired.checks import cross_references
+from reconciler.desired.documents import schema_errors
 from reconciler.model import desired
 from tests.unit.core.world import job
 
@@ -25,9 +25,9 @@ def test_names_in_a_mapping_are_told_in_words(
     kind: str, spec: dict[str, object], found: str, expected: str
 ) -> None:
     whole = {"apiVersion": "muster/v1", "kind": kind, "metadata": {"name": "j"}, "spec": spec}
-    (fault,) = explain.faults(kind, whole, "refused")
+    (fault,) = schema_errors.faults(kind, whole, "refused")
     assert (fault.rule, fault.message) == ("wrong-key", "a name in it does not fit")
-    assert (fault.found, fault.expected) == (explain.shown(found), expected)
+    assert (fault.found, fault.expected) == (schema_errors.shown(found), expected)
 
 
 @pytest.mark.parametrize(
@@ -39,5 +39,5 @@ def test_names_in_a_mapping_are_told_in_words(
 )
 def test_who_waits_for_a_job_is_told_until_what(told: str, *, refused: bool) -> None:
     waits = job("b", depends_on=(desired.Dependency("a", "afterOk"),))
-    (fault,) = checks.dependencies(waits, lambda name: None, lambda name: refused)
+    (fault,) = cross_references.dependencies(waits, lambda name: None, lambda name: refused)
     assert fault.message == told

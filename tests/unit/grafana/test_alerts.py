@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from reconciler import metrics, package_data
-from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.policy import drift_kinds
 from reconciler.model.values import quantities
 
 ROOT = package_data.checkout()
@@ -141,13 +141,13 @@ def test_drift_of_every_kind_has_an_alert_of_its_class() -> None:
         if (found := drifting.search(rule["expr"]))
     }
     (left,) = re.findall(r'kind!~"([^"]+)"', (ALERTS / "drift.yaml").read_text())
-    for kind, meant in drift.KINDS.items():
+    for kind, meant in drift_kinds.KINDS.items():
         alerts = [name for name, (kinds, _) in told.items() if re.fullmatch(kinds, kind)]
         assert len(alerts) == 1, (kind, alerts)
         assert told[alerts[0]][1] == meant.severity, kind
         assert re.fullmatch(left, kind), kind
     classes = {kinds for kinds, _ in told.values()}
-    assert all(any(re.fullmatch(one, kind) for kind in drift.KINDS) for one in classes)
+    assert all(any(re.fullmatch(one, kind) for kind in drift_kinds.KINDS) for one in classes)
 
 
 def test_what_is_recorded_goes_by_series_that_are_there_and_is_tested() -> None:

@@ -14,18 +14,13 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 
 from reconciler import metrics
 from reconciler.core import reconcile
-from reconciler.metrics import cluster_totals as sums
-from reconciler.metrics import counters as counting
-from reconciler.metrics import exposition as pages
-from reconciler.metrics import openmetrics
+from reconciler.metrics import cluster_totals, exposition, openmetrics
+from reconciler.metrics.counters import OWNERS_MAX, PHASES, Phases
 from reconciler.model import desired
-from reconciler.model.metrics import metric_table as table
-from reconciler.model.observed import task_reports as taskwords
-from reconciler.model.observed import task_usage as taskuse
-from reconciler.model.policy import drift_kinds as drift
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import outcome, records
-from reconciler.model.state import scheduler_state as recollection
+from reconciler.model.metrics import metric_table
+from reconciler.model.observed import task_reports, task_usage
+from reconciler.model.policy import drift_kinds
+from reconciler.model.state import instance_records, outcome, records, scheduler_state
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values import resources
@@ -93,20 +88,20 @@ def _observed(
         nodes={"n1": samples.node(), "n2": samples.node("n2")},
         reasons={"r": (samples.reason(),)},
         drift=(
-            drift.Drift("node-missing", "n3", "x", "warning", "report", 1.0),
-            drift.Drift(
+            drift_kinds.Drift("node-missing", "n3", "x", "warning", "report", 1.0),
+            drift_kinds.Drift(
                 "node-check-failed", "n1/mounts", "x", "critical", "remediate", 1.0, given_up=True
             ),
         ),
-        remedies=(drift.Remedy("r1", "reboot", "c", "cpu", 1.0, node="n1"),),
+        remedies=(drift_kinds.Remedy("r1", "reboot", "c", "cpu", 1.0, node="n1"),),
         provisions={
-            "cpu": provisioning.Provision(
+            "cpu": instance_records.Provision(
                 "cpu",
                 desired.Provisioning(0, 4),
-                instances={"n1": provisioning.Instance("n1", InstanceState.UP, "n1.1", 1.0)},
+                instances={"n1": instance_records.Instance("n1", InstanceState.UP, "n1.1", 1.0)},
             )
         },
-        recollection=recollection.Recollection(spent={"q": {0: 3600.0, -900: 9.0}}),
+        recollection=scheduler_state.Recollection(spent={"q": {0: 3600.0, -900: 9.0}}),
     )
 
 
@@ -178,13 +173,13 @@ def node_page() -> str:
     train = samples.job("train")
     attempt = msgspec.structs.replace(
         samples.attempt(train, state=AttemptState.RUNNING),
-        saved=taskwords.Saved("step-7", 90.0, 7.0, 100),
+        saved=task_reports.Saved("step-7", 90.0, 7.0, 100),
         saves_every_s=600,
     )
-    told = (taskwords.Metric("loss", 0.5, 91.0, 7.0), taskwords.Metric("bad", math.nan, 91.0))
-    words = {attempt.id: taskwords.TaskMetrics(attempt.id, told, lines=3, bad_lines=1)}
-    on_gpus = (taskuse.GpuUse(0, 2, 5000),)
-    use = taskuse.TaskUse(attempt.id, 91.0, 3, 7.5, 1000, 2000, 30, 40, on_gpus)
+    told = (task_reports.Metric("loss", 0.5, 91.0, 7.0), task_reports.Metric("bad", math.nan, 91.0))
+    words = {attempt.id: task_reports.TaskMetrics(attempt.id, told, lines=3, bad_lines=1)}
+    on_gpus = (task_usage.GpuUse(0, 2, 5000),)
+    use = task_usage.TaskUse(attempt.id, 91.0, 3, 7.5, 1000, 2000, 30, 40, on_gpus)
     return metrics.render_node(
         gpusamples.node(), [attempt], [gpusamples.usage()], words, {attempt.id: use}
     ).decode()
@@ -368,7 +363,7 @@ def test_as_openmetrics_it_is_the_same_page_with_a_job_in_each_bucket_of_waiting
 
 
 def test_a_name_too_long_for_an_exemplar_is_left_out() -> None:
-    page = pages.Text("cluster")
+    page = exposition.Text("cluster")
     waits = metrics.Histogram((1.0,))
     waits.observe(0.5, job="x" * 120, at=1.0)
     waits.observe(2.0, job="x" * 121, at=1.0)
@@ -421,7 +416,7 @@ def test_sums_follow_what_changes() -> None:
 
 def test_each_phase_of_a_cycle_is_measured_by_the_clock_that_is_given() -> None:
     moments = itertools.count(0.0, 1.0)
-    phases = counting.Phases(lambda: next(moments))
+    phases = Phases(lambda: next(moments))
     world = World(nodes=1)
     told: list[str] = []
 
@@ -441,7 +436,7 @@ def test_each_phase_of_a_cycle_is_measured_by_the_clock_that_is_given() -> None:
     assert cycle() == names
     assert [phases.seconds[name] for name in names] == [1.0] * len(names)
     assert cycle() == names[:5], "no schedule is made, and none is measured"
-    assert counting.PHASES[: len(names)] == tuple(names)
+    assert PHASES[: len(names)] == tuple(names)
     assert sum(phases.seconds.values()) == len(names) + 5
 
 
@@ -506,7 +501,7 @@ def test_no_series_grows_with_what_users_do() -> None:
         assert len(sets) <= most(metrics.TABLE[name], has), name
     charged = values(page, "muster_gpu_allocated_seconds_total")
     assert sum(charged.values()) == owners * 100
-    assert charged["(other)", "(other)"] == (owners - counting.OWNERS_MAX) * 100
+    assert charged["(other)", "(other)"] == (owners - OWNERS_MAX) * 100
 
 
 def test_no_client_makes_series_of_the_server() -> None:
@@ -525,11 +520,11 @@ def test_a_page_of_a_node_tells_of_a_bounded_number_of_tasks() -> None:
     job = samples.job("train", elements=1500)
     alive = [samples.attempt(job, element) for element in range(1500)]
     told = parse(metrics.render_node(samples.node(), alive).decode())["muster_task_info"]
-    assert len(told.samples) == table.TASKS_MAX
+    assert len(told.samples) == metric_table.TASKS_MAX
 
 
 def test_the_oldest_that_waits_is_known_whatever_leaves() -> None:
-    waiting = sums.Oldest()
+    waiting = cluster_totals.Oldest()
     for number in range(200):
         waiting.add(f"j{number}", 1000.0 + number)
     for number in range(199):
@@ -542,8 +537,10 @@ def test_the_oldest_that_waits_is_known_whatever_leaves() -> None:
     assert waiting.first() is None
 
 
-def _remedy(number: int, state: drift.RemedyState, verb: str = "reboot") -> drift.Remedy:
-    return drift.Remedy(f"r{number}", verb, "cause", "pool", 1.0, node="n", state=state)
+def _remedy(
+    number: int, state: drift_kinds.RemedyState, verb: str = "reboot"
+) -> drift_kinds.Remedy:
+    return drift_kinds.Remedy(f"r{number}", verb, "cause", "pool", 1.0, node="n", state=state)
 
 
 def test_tries_are_counted_once_when_they_end() -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from reconciler import metrics
-from reconciler.metrics import starvation as starving
+from reconciler.metrics import starvation
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
@@ -53,8 +53,8 @@ QUEUES = (
 def test_work_that_would_fit_in_the_rest_counts(
     queue: str, code: ReasonCode, elements: int, each: int, lacks: dict[str, int]
 ) -> None:
-    asked = {(queue, "r", ""): starving.Asked(elements, [0, 0, elements * each * GPU])}
-    found = starving.amounts(QUEUES, asked, {"r": (Reason(code, "x"),)})
+    asked = {(queue, "r", ""): starvation.Asked(elements, [0, 0, elements * each * GPU])}
+    found = starvation.amounts(QUEUES, asked, {"r": (Reason(code, "x"),)})
     assert {name: lack[2] // GPU for name, lack in found.items() if any(lack)} == lacks
 
 
@@ -84,8 +84,8 @@ def test_what_a_queue_is_guaranteed_in_a_pool_is_for_work_that_has_to_go_there(
     )
     # in the cluster it has all that it is guaranteed
     research = msgspec.structs.replace(usage("research", None, 6, 9), pools=pools)
-    asked = {("research", "r", pool): starving.Asked(elements, [0, 0, elements * each * GPU])}
-    found = starving.in_pools((research,), asked, {"r": (Reason(code, "x"),)})
+    asked = {("research", "r", pool): starvation.Asked(elements, [0, 0, elements * each * GPU])}
+    found = starvation.in_pools((research,), asked, {"r": (Reason(code, "x"),)})
     assert set(found) == {("research", "h200"), ("research", "a100")}
     assert {key: lack // GPU for key, lack in found.items() if lack} == lacks
 

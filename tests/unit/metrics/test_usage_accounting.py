@@ -6,17 +6,15 @@ import msgspec
 import pytest
 
 from reconciler import metrics, store
-from reconciler.metrics import usage_accounting as metering
+from reconciler.metrics import usage_accounting
 from reconciler.model.observed import devices
-from reconciler.model.state import outcome, records
-from reconciler.model.state import usage_rollups as rollups
+from reconciler.model.state import outcome, records, usage_rollups
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values.resources import Resources
-from reconciler.operations.reports import render as reportviews
-from reconciler.operations.reports import usage_reports as reports
-from reconciler.operations.views import job_views as views
-from reconciler.store import rollups as summing
+from reconciler.operations.reports import render, usage_reports
+from reconciler.operations.views import job_views
+from reconciler.store import rollups
 from tests.unit import gpusamples
 from tests.unit.store import samples
 
@@ -58,8 +56,8 @@ def observed(*attempts: records.AttemptRecord) -> records.Observed:
     )
 
 
-def metered(*attempts: records.AttemptRecord) -> rollups.Rollup:
-    meter = metering.Meter(metrics.Counters())
+def metered(*attempts: records.AttemptRecord) -> usage_rollups.Rollup:
+    meter = usage_accounting.Meter(metrics.Counters())
     meter.cycle(samples.cycle(now=4 * HOUR, attempts=attempts), observed())
     return meter.take()
 
@@ -76,7 +74,7 @@ def test_an_attempt_is_charged_to_the_hours_in_which_it_ran() -> None:
     assert who == ("default", "ada@example.org", "cpu", "NVIDIA H200")
 
 
-def fail(meter: metering.Meter, decided: outcome.Outcome, known: records.Observed) -> None:
+def fail(meter: usage_accounting.Meter, decided: outcome.Outcome, known: records.Observed) -> None:
     with meter.trying():
         meter.cycle(decided, known)
         meter.take()
@@ -86,7 +84,7 @@ def fail(meter: metering.Meter, decided: outcome.Outcome, known: records.Observe
 def test_what_was_metered_for_a_commit_that_failed_is_metered_again() -> None:
     meters = []
     for fails in (False, True):
-        meter = metering.Meter(metrics.Counters())
+        meter = usage_accounting.Meter(metrics.Counters())
         running = attempt(state=AttemptState.RUNNING, ended_at=None, concluded=False)
         meter.cycle(samples.cycle(now=1.5 * HOUR, attempts=(running,), queues=(QUEUE,)), observed())
         for at in (2.0 * HOUR, 2.0 * HOUR + 60):
@@ -104,20 +102,20 @@ def test_what_was_metered_for_a_commit_that_failed_is_metered_again() -> None:
 
 
 def test_it_is_charged_once_when_it_is_concluded() -> None:
-    meter = metering.Meter(metrics.Counters())
+    meter = usage_accounting.Meter(metrics.Counters())
     ended = attempt(concluded=False)
     meter.cycle(samples.cycle(now=4 * HOUR, attempts=(ended,)), observed())
     assert meter.take().usage == {}
     meter.cycle(samples.cycle(now=5 * HOUR, attempts=(attempt(),)), observed(ended))
     assert sum(used.gpu_s for used in meter.take().usage.values()) == 3.5 * HOUR
-    assert meter.take() == rollups.Rollup()
+    assert meter.take() == usage_rollups.Rollup()
 
 
 @pytest.mark.parametrize("pool_now", ["", "other"])
 def test_what_ran_is_charged_to_the_pool_in_which_it_was_placed(pool_now: str) -> None:
     moved = msgspec.structs.replace(gpusamples.node(), pool=pool_now)
     known = msgspec.structs.replace(observed(), nodes={"n1": moved})
-    meter = metering.Meter(metrics.Counters())
+    meter = usage_accounting.Meter(metrics.Counters())
     meter.cycle(samples.cycle(now=4 * HOUR, attempts=(attempt(pool="h200"),)), known)
     assert {key.pool for key in meter.take().usage} == {"h200"}
 
@@ -139,7 +137,7 @@ def test_instances_are_charged_to_the_model_that_is_cut(
     inventory = msgspec.structs.replace(bare.inventory, gpus=gpus)
     node = msgspec.structs.replace(bare, inventory=inventory)
     known = msgspec.structs.replace(observed(), nodes={"n1": node})
-    meter = metering.Meter(metrics.Counters())
+    meter = usage_accounting.Meter(metrics.Counters())
     part = attempt(devices=(), mig_profile="1g.10gb", instances=(0,))
     meter.cycle(samples.cycle(now=4 * HOUR, attempts=(part,)), known)
     assert {key.model for key in meter.take().usage} == {charged}
@@ -153,7 +151,7 @@ def test_what_did_not_end_well_is_told_apart() -> None:
 
 
 def test_how_busy_its_gpus_were_is_measured_where_it_is_told() -> None:
-    meter = metering.Meter(metrics.Counters())
+    meter = usage_accounting.Meter(metrics.Counters())
     running = attempt(state=AttemptState.RUNNING, ended_at=None, concluded=False)
     for at, ratio in ((0.0, 0.0), (60.0, 1.0), (120.0, 0.5), (9000.0, 1.0)):
         meter.reported("n1", {0: ratio, 1: 0.0}, at, [running])
@@ -165,14 +163,14 @@ def test_how_busy_its_gpus_were_is_measured_where_it_is_told() -> None:
 
 
 def test_shares_are_integrated_between_cycles_and_hours() -> None:
-    meter = metering.Meter(metrics.Counters())
+    meter = usage_accounting.Meter(metrics.Counters())
     meter.cycle(samples.cycle(now=0.5 * HOUR, queues=(QUEUE,)), observed())
     meter.cycle(samples.cycle(now=1.25 * HOUR), observed())
     shares = meter.take().shares
     assert {key.hour: share.allocated_gpu_s for key, share in shares.items()} == {
         0: 2 * HOUR, 1: HOUR,
     }  # fmt: skip
-    first = shares[rollups.ShareKey(0, "research")]
+    first = shares[usage_rollups.ShareKey(0, "research")]
     assert (first.guaranteed_gpu_s, first.fair_gpu_s) == (4 * HOUR, 3 * HOUR)
     assert first.starved_gpu_s == 0  # nothing waits
 
@@ -197,7 +195,7 @@ def test_who_waits_for_room_below_a_guarantee_starves_and_nobody_else(
     code: ReasonCode, hours: float
 ) -> None:
     counters = metrics.Counters()
-    meter = metering.Meter(counters)
+    meter = usage_accounting.Meter(counters)
     memory = records.Observed(jobs={"wait": WAITS}, reasons={"r": (Reason(code, "x"),)})
     for now in (0.5, 0.75):
         decided = samples.cycle(now=now * HOUR, queues=(QUEUE,))
@@ -209,14 +207,14 @@ def test_who_waits_for_room_below_a_guarantee_starves_and_nobody_else(
     counters.cycle(decided, decide_s=0, commit_s=0)
     meter.cycle(samples.cycle(now=2 * HOUR), records.Observed(jobs={"wait": ended}))
     shares = meter.take().shares
-    assert shares[rollups.ShareKey(0, "research")].starved_gpu_s == hours * HOUR
-    assert shares[rollups.ShareKey(1, "research")].starved_gpu_s == 0
+    assert shares[usage_rollups.ShareKey(0, "research")].starved_gpu_s == hours * HOUR
+    assert shares[usage_rollups.ShareKey(1, "research")].starved_gpu_s == 0
 
 
 def test_who_starves_is_looked_at_now_and_then() -> None:
     """Cycles that follow each other closely go by the last look, a later one by its own."""
     counters = metrics.Counters()
-    meter = metering.Meter(counters)
+    meter = usage_accounting.Meter(counters)
     memory = records.Observed(
         jobs={"wait": WAITS}, reasons={"r": (Reason(ReasonCode.BEHIND, "x"),)}
     )
@@ -232,7 +230,7 @@ def test_who_starves_is_looked_at_now_and_then() -> None:
 
 def test_shares_in_pools_are_integrated_where_there_are_any() -> None:
     """A pool in which a queue has nothing and is promised nothing leaves no row."""
-    meter = metering.Meter(metrics.Counters())
+    meter = usage_accounting.Meter(metrics.Counters())
     due = outcome.PoolUsage(
         "h200", (0, 0, 1000), (None, None, 4000), fair_share=(None, None, 3000),
         demand=(0, 0, 2000), named=True,
@@ -240,9 +238,9 @@ def test_shares_in_pools_are_integrated_where_there_are_any() -> None:
     queue = msgspec.structs.replace(QUEUE, pools=(due, outcome.PoolUsage("cpu", (8000, 0, 0))))
     meter.cycle(samples.cycle(now=0.5 * HOUR, queues=(queue,)), observed())
     meter.cycle(samples.cycle(now=1.5 * HOUR), observed())
-    part = rollups.PoolShare(2 * HOUR, 1.5 * HOUR, 0.5 * HOUR, HOUR)
+    part = usage_rollups.PoolShare(2 * HOUR, 1.5 * HOUR, 0.5 * HOUR, HOUR)
     assert meter.take().pool_shares == {
-        rollups.PoolShareKey(hour, "research", "h200"): part for hour in (0, 1)
+        usage_rollups.PoolShareKey(hour, "research", "h200"): part for hour in (0, 1)
     }
 
 
@@ -255,26 +253,26 @@ def test_a_gang_waits_where_its_first_task_runs() -> None:
     last = msgspec.structs.replace(
         first, id="train.1.01234567.0.main.1.1", index=1, node="n2", devices=(), started_at=500.0
     )
-    meter = metering.Meter(metrics.Counters())
+    meter = usage_accounting.Meter(metrics.Counters())
     meter.cycle(samples.cycle(jobs=(gang,), attempts=(last,)), observed(first))
     ((key, _),) = meter.take().waits.items()
     assert (key.pool, key.model) == ("cpu", "NVIDIA H200")
 
 
 def test_a_job_waits_once_until_its_first_start() -> None:
-    meter = metering.Meter(metrics.Counters())
+    meter = usage_accounting.Meter(metrics.Counters())
     started = msgspec.structs.replace(TRAIN, started_at=400.0)
     meter.cycle(samples.cycle(jobs=(started,)), observed())
     before = records.Observed(jobs={"train": started})
     meter.cycle(samples.cycle(jobs=(started,)), before)
     ((key, wait),) = meter.take().waits.items()
     assert (wait.jobs, wait.wait_s) == (1, 300.0)
-    assert rollups.wait_of(key.bucket) == pytest.approx(300, rel=0.05)
+    assert usage_rollups.wait_of(key.bucket) == pytest.approx(300, rel=0.05)
 
 
 @pytest.mark.parametrize("wait_s", [1.5, 10.0, 59.0, 3600.0, 1e6])
 def test_a_bucket_tells_a_wait_to_within_five_percent(wait_s: float) -> None:
-    assert rollups.wait_of(rollups.bucket_of(wait_s)) == pytest.approx(wait_s, rel=0.05)
+    assert usage_rollups.wait_of(usage_rollups.bucket_of(wait_s)) == pytest.approx(wait_s, rel=0.05)
 
 
 @pytest.fixture
@@ -283,7 +281,7 @@ def opened(tmp_path: Path) -> store.Store:
 
 
 def put(
-    opened: store.Store, epoch: int, cycle: int, rollup: rollups.Rollup, **parts: object
+    opened: store.Store, epoch: int, cycle: int, rollup: usage_rollups.Rollup, **parts: object
 ) -> None:
     opened.commit(
         epoch, cycle, samples.cycle(now=9 * HOUR, **parts), journal=b"", snapshot=None,
@@ -302,13 +300,13 @@ def test_sums_are_added_up_in_the_store_and_what_runs_is_charged_up_to_now(
     )  # fmt: skip
     put(opened, epoch, 1, rollup, jobs=(TRAIN,), nodes=(gpusamples.node(),))
     put(opened, epoch, 2, rollup, attempts=(alive,))
-    whole = reports.Asked(0.0, 10 * HOUR, ("user",), 9 * HOUR)
-    made = reports.make("usage", opened, whole)
+    whole = usage_reports.Asked(0.0, 10 * HOUR, ("user",), 9 * HOUR)
+    made = usage_reports.make("usage", opened, whole)
     (row,) = made.rows
     assert row[:2] == ("ada@example.org", 2)
     assert row[3] == pytest.approx(2 * 3.5 + 2)
-    part = reports.Asked(2 * HOUR, 3 * HOUR, ("queue", "model"), 9 * HOUR)
-    (row,) = reports.make("usage", opened, part).rows
+    part = usage_reports.Asked(2 * HOUR, 3 * HOUR, ("queue", "model"), 9 * HOUR)
+    (row,) = usage_reports.make("usage", opened, part).rows
     assert row[0:2] == ("default", "NVIDIA H200")
     assert row[4] == pytest.approx(2 * 2)
     opened.close()
@@ -320,34 +318,34 @@ def months(opened: store.Store) -> None:
     usage, waits, shares = {}, {}, {}
     for hour in range(90 * 24):
         for queue in range(8):
-            shares[rollups.ShareKey(hour, f"team{queue}")] = rollups.Share(
+            shares[usage_rollups.ShareKey(hour, f"team{queue}")] = usage_rollups.Share(
                 16 * HOUR, 18 * HOUR, (8 + 2 * queue) * HOUR, 20 * HOUR, HOUR
             )
             for user in range(5):
-                key = rollups.UsageKey(
+                key = usage_rollups.UsageKey(
                     hour, f"team{queue}", f"user{queue}{user}@example.org", "h200", "NVIDIA H200"
                 )
-                usage[key] = rollups.Usage(
+                usage[key] = usage_rollups.Usage(
                     3, 4 * HOUR, 2 * HOUR, 0.2 * HOUR, 1.5 * HOUR, (0.3 + user / 10) * HOUR,
                     16 * HOUR, 4 * HOUR,
                 )  # fmt: skip
     for day in range(90):
         for queue in range(8):
             for wait_s in (5.0, 60.0, 600.0, 7200.0):
-                bucket = rollups.bucket_of(wait_s * (queue + 1))
-                key_of_wait = rollups.WaitKey(
+                bucket = usage_rollups.bucket_of(wait_s * (queue + 1))
+                key_of_wait = usage_rollups.WaitKey(
                     day, f"team{queue}", "user@example.org", "h200", "NVIDIA H200", bucket
                 )
-                waits[key_of_wait] = rollups.Wait(25, 25 * wait_s * (queue + 1))
-    put(opened, epoch, 1, rollups.Rollup(usage, waits, shares))
+                waits[key_of_wait] = usage_rollups.Wait(25, 25 * wait_s * (queue + 1))
+    put(opened, epoch, 1, usage_rollups.Rollup(usage, waits, shares))
 
 
 def test_reports_over_months(opened: store.Store) -> None:
     months(opened)
     span = 90 * 86_400.0
 
-    def made(what: reports.What, *by: reports.By) -> reports.Report:
-        return reports.make(what, opened, reports.Asked(0.0, span, by, span))
+    def made(what: usage_reports.What, *by: usage_reports.By) -> usage_reports.Report:
+        return usage_reports.make(what, opened, usage_reports.Asked(0.0, span, by, span))
 
     used = made("usage", "queue", "user")
     assert len(used.rows) == 40
@@ -364,26 +362,26 @@ def test_reports_over_months(opened: store.Store) -> None:
     assert fair["team5"][5] == pytest.approx(1.0)
     for what in ("usage", "waiting", "efficiency", "fairness"):
         report = made(what, "queue")
-        assert reportviews.png(report).startswith(b"\x89PNG")
-        page = reportviews.page(report)
+        assert render.png(report).startswith(b"\x89PNG")
+        page = render.page(report)
         assert "<svg" in page
         # what is measured, and in what; of bars what they are
         assert [one for one in SAID[what] if one not in page] == []
-        assert reportviews.as_csv(report).count("\n") == 9
-    with pytest.raises(reports.ReportError, match="ends after it begins"):
-        reports.make("usage", opened, reports.Asked(span, 0.0, (), span))
+        assert render.as_csv(report).count("\n") == 9
+    with pytest.raises(usage_reports.ReportError, match="ends after it begins"):
+        usage_reports.make("usage", opened, usage_reports.Asked(span, 0.0, (), span))
     opened.close()
 
 
 def test_waiting_is_told_apart_by_all_that_usage_is(opened: store.Store) -> None:
     months(opened)
     span = 90 * 86_400.0
-    asked = reports.Asked(0.0, span, ("pool", "model", "user", "queue"), span)
-    rows = {row[3]: row for row in reports.make("waiting", opened, asked).rows}
+    asked = usage_reports.Asked(0.0, span, ("pool", "model", "user", "queue"), span)
+    rows = {row[3]: row for row in usage_reports.make("waiting", opened, asked).rows}
     assert rows["team0"][:3] == ("h200", "NVIDIA H200", "user@example.org")
     by_queue = {
         row[0]: row
-        for row in reports.make(
+        for row in usage_reports.make(
             "waiting", opened, msgspec.structs.replace(asked, by=("queue",))
         ).rows
     }
@@ -399,31 +397,37 @@ def shared(opened: store.Store) -> None:
     above = outcome.QueueUsage("all", None, (0, 0, 0), (None, None, None), (None, None, None))
     queues = (above, *(msgspec.structs.replace(above, name=one, parent="all") for one in "ab"))
     usage = {
-        rollups.UsageKey(1, queue, user, pool, "NVIDIA H200"): rollups.Usage(gpu_s=hours * HOUR)
+        usage_rollups.UsageKey(1, queue, user, pool, "NVIDIA H200"):
+            usage_rollups.Usage(gpu_s=hours * HOUR)
         for queue, user, pool, hours in (
             ("a", "ada", "h200", 6.0), ("a", "ada", "h100", 2.0), ("b", "bob", "h200", 2.0),
         )
     }  # fmt: skip
     waits = {
-        rollups.WaitKey(0, queue, user, "h200", "NVIDIA H200", rollups.bucket_of(wait_s)):
-            rollups.Wait(2, 2 * wait_s)
+        usage_rollups.WaitKey(
+            0, queue, user, "h200", "NVIDIA H200", usage_rollups.bucket_of(wait_s)
+        ): usage_rollups.Wait(2, 2 * wait_s)
         for queue, user, wait_s in (("a", "ada", 10.0), ("b", "bob", 7200.0))
     }  # fmt: skip
-    shares = {rollups.ShareKey(1, "a"): rollups.Share(4 * HOUR, 5 * HOUR, 10 * HOUR, 9 * HOUR)}
+    shares = {
+        usage_rollups.ShareKey(1, "a"): usage_rollups.Share(4 * HOUR, 5 * HOUR, 10 * HOUR, 9 * HOUR)
+    }
     pools = {
-        rollups.PoolShareKey(1, "a", "h200"): rollups.PoolShare(
+        usage_rollups.PoolShareKey(1, "a", "h200"): usage_rollups.PoolShare(
             4 * HOUR, 5 * HOUR, 10 * HOUR, 9 * HOUR
         )
     }
-    rollup = rollups.Rollup(usage, waits, shares, pools)
+    rollup = usage_rollups.Rollup(usage, waits, shares, pools)
     opened.commit(
         epoch, 1, samples.cycle(now=9 * HOUR), journal=b"", snapshot=None, incumbents=None,
-        views=views.cycle_views(samples.cycle(queues=queues)), rollup=rollup,
+        views=job_views.cycle_views(samples.cycle(queues=queues)), rollup=rollup,
     )  # fmt: skip
 
 
 #: By what fairness is asked for; the columns behind, and the rows, rounded to a tenth.
-FAIR: tuple[tuple[tuple[reports.By, ...], str, list[tuple[reports.Value, ...]]], ...] = (
+FAIR: tuple[
+    tuple[tuple[usage_reports.By, ...], str, list[tuple[usage_reports.Value, ...]]], ...
+] = (
     (
         ("queue",),
         "guaranteed fair wanted counted of-fair starved allocated",
@@ -467,20 +471,20 @@ FAIR: tuple[tuple[tuple[reports.By, ...], str, list[tuple[reports.Value, ...]]],
 @pytest.mark.parametrize(("by", "columns", "rows"), FAIR)
 def test_fairness_tells_promises_of_queues_and_parts_of_others(
     opened: store.Store,
-    by: tuple[reports.By, ...],
+    by: tuple[usage_reports.By, ...],
     columns: str,
-    rows: list[tuple[reports.Value, ...]],
+    rows: list[tuple[usage_reports.Value, ...]],
 ) -> None:
     shared(opened)
-    made = reports.make("fairness", opened, reports.Asked(0.0, 86_400.0, by, 0.0))
+    made = usage_reports.make("fairness", opened, usage_reports.Asked(0.0, 86_400.0, by, 0.0))
     assert [column.name for column in made.columns] == [*by, *columns.split()]
     rounded = [
         tuple(round(value, 1) if isinstance(value, float) else value for value in row)
         for row in made.rows
     ]
     assert rounded == rows
-    assert reportviews.as_csv(made).count("\n") == len(rows) + 1
-    page = reportviews.page(made)
+    assert render.as_csv(made).count("\n") == len(rows) + 1
+    page = render.page(made)
     assert ("guaranteed" in page) == ("guaranteed" in columns)
     opened.close()
 
@@ -493,11 +497,17 @@ def test_fairness_and_usage_tell_the_same_of_what_was_allocated(opened: store.St
         assigned_at=8 * HOUR, ended_at=None, concluded=False,
     )  # fmt: skip
     put(
-        opened, 1, 2, rollups.Rollup(), jobs=(TRAIN,), nodes=(gpusamples.node(),), attempts=(alive,)
+        opened,
+        1,
+        2,
+        usage_rollups.Rollup(),
+        jobs=(TRAIN,),
+        nodes=(gpusamples.node(),),
+        attempts=(alive,),
     )
-    asked = reports.Asked(0.0, 86_400.0, ("queue",), 9 * HOUR)
-    used = {row[0]: row[3] for row in reports.make("usage", opened, asked).rows}
-    fair = {row[0]: row[-1] for row in reports.make("fairness", opened, asked).rows}
+    asked = usage_reports.Asked(0.0, 86_400.0, ("queue",), 9 * HOUR)
+    used = {row[0]: row[3] for row in usage_reports.make("usage", opened, asked).rows}
+    fair = {row[0]: row[-1] for row in usage_reports.make("fairness", opened, asked).rows}
     assert used == {"a": 8.0, "b": 2.0, "default": 2.0}
     assert {queue: fair[queue] for queue in used} == used
     opened.close()
@@ -505,13 +515,13 @@ def test_fairness_and_usage_tell_the_same_of_what_was_allocated(opened: store.St
 
 def test_a_cost_is_made_by_model_and_summed_up(opened: store.Store) -> None:
     months(opened)
-    asked = reports.Asked(0.0, 86_400.0, ("queue", "model"), 0.0)
-    prices = reports.Prices("EUR", {"NVIDIA H200": 2.5}, cpu_hour=0.01)
-    paid = reports.priced(reports.make("usage", opened, asked), prices, ("queue",))
+    asked = usage_reports.Asked(0.0, 86_400.0, ("queue", "model"), 0.0)
+    prices = usage_reports.Prices("EUR", {"NVIDIA H200": 2.5}, cpu_hour=0.01)
+    paid = usage_reports.priced(usage_reports.make("usage", opened, asked), prices, ("queue",))
     assert [column.name for column in paid.columns][-2:] == ["cpu", "cost"]
     assert paid.rows[0][-1] == pytest.approx(24 * 5 * (2 * 2.5 + 16 * 0.01))
-    with pytest.raises(reports.ReportError, match="usage by model"):
-        reports.priced(paid, prices, ("queue",))
+    with pytest.raises(usage_reports.ReportError, match="usage by model"):
+        usage_reports.priced(paid, prices, ("queue",))
     opened.close()
 
 
@@ -520,5 +530,5 @@ def test_old_sums_go(opened: store.Store) -> None:
     put(opened, epoch, 1, metered(attempt()))
     late = 900 * 86_400.0
     opened.prune(epoch, late, events_before=0.0, journal_before=0.0, history_before=0.0)
-    assert summing.usage(opened, 0.0, late, ()) == {}
+    assert rollups.usage(opened, 0.0, late, ()) == {}
     opened.close()

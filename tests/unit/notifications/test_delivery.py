@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from reconciler.model import desired
-from reconciler.notifications import credentials as secrets
-from reconciler.notifications import delivery, messages
+from reconciler.notifications import credentials, delivery, messages
 
 REVISION = "a" * 40
 WAIT_S = 60.0
@@ -404,10 +403,10 @@ def _two_lines(folder: Path) -> None:
 def test_a_secret_that_others_may_get_at_is_not_used(
     folder: Path, spoil: Callable[[Path], None]
 ) -> None:
-    assert secrets.read(folder, "key") == "s3cret"
+    assert credentials.read(folder, "key") == "s3cret"
     spoil(folder)
-    with pytest.raises(secrets.SecretError) as refused:
-        secrets.read(folder, "key")
+    with pytest.raises(credentials.SecretError) as refused:
+        credentials.read(folder, "key")
     assert "s3cret" not in str(refused.value)
 
 
@@ -450,28 +449,28 @@ def test_a_secret_is_bound_to_hosts(
         (folder / "key.hosts").write_text(bound)
         (folder / "key.hosts").chmod(0o600)
     if not why:
-        secrets.require_host(folder, "key", kind, host)
+        credentials.require_host(folder, "key", kind, host)
         return
-    with pytest.raises(secrets.SecretError, match=why):
-        secrets.require_host(folder, "key", kind, host)
+    with pytest.raises(credentials.SecretError, match=why):
+        credentials.require_host(folder, "key", kind, host)
 
 
 def test_what_binds_a_secret_has_to_be_as_safe_as_the_secret(folder: Path) -> None:
     bound = folder / "key.hosts"
     bound.symlink_to(folder / "nowhere")
-    with pytest.raises(secrets.SecretError, match=r"key\.hosts"):
-        secrets.require_host(folder, "key", "webhook", "chat.example.org")
+    with pytest.raises(credentials.SecretError, match=r"key\.hosts"):
+        credentials.require_host(folder, "key", "webhook", "chat.example.org")
     bound.unlink()
     bound.write_text("evil.example.org\n")
     bound.chmod(0o666)
-    with pytest.raises(secrets.SecretError, match="others may get at it"):
-        secrets.require_host(folder, "key", "webhook", "evil.example.org")
+    with pytest.raises(credentials.SecretError, match="others may get at it"):
+        credentials.require_host(folder, "key", "webhook", "evil.example.org")
 
 
 @pytest.mark.parametrize("name", ["../key", "/etc/passwd", "", ".hidden", "a/b"])
 def test_a_name_leads_nowhere_else(folder: Path, name: str) -> None:
-    with pytest.raises(secrets.SecretError, match="is no name of a secret"):
-        secrets.read(folder, name)
+    with pytest.raises(credentials.SecretError, match="is no name of a secret"):
+        credentials.read(folder, name)
 
 
 def test_who_can_not_be_told_is_known_until_he_is_told_or_leaves(

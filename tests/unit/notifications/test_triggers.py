@@ -7,16 +7,17 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.policy import drift_kinds
 from reconciler.model.state import events, outcome, records
 from reconciler.model.state.states import JobState, NodeState
-from reconciler.notifications import delivery, messages
-from reconciler.notifications import triggers as happenings
+from reconciler.notifications import delivery, messages, triggers
 from tests.unit.store import samples
 
 NODE = samples.node()
 TRAIN = samples.job("train", state=JobState.RUNNING)
-HEAT = drift.Drift("gpu-hot", "n1/0", "it is hot", "warning", "report", 1.0, pool="cpu", node="n1")
+HEAT = drift_kinds.Drift(
+    "gpu-hot", "n1/0", "it is hot", "warning", "report", 1.0, pool="cpu", node="n1"
+)
 KNOWN = records.Observed(jobs={"train": TRAIN}, nodes={NODE.name: NODE})
 
 
@@ -25,7 +26,7 @@ def event(kind: str, job: str = "train", message: str = "") -> events.Event:
 
 
 def news(known: records.Observed = KNOWN, **parts: Any) -> list[messages.Notice]:
-    return happenings.of_cycle(samples.cycle(**parts), known, "r" * 40)
+    return triggers.of_cycle(samples.cycle(**parts), known, "r" * 40)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def tell(notifier: delivery.Notifier, channels: tuple[desired.Channel, ...], **p
     settings = desired.Settings(notifications=channels)
     wanted = desired.Desired(structure=desired.Structure(settings=settings))
     decided: outcome.Outcome = samples.cycle(**parts)
-    happenings.tell(notifier, decided, KNOWN, wanted)
+    triggers.tell(notifier, decided, KNOWN, wanted)
     return notifier.waiting()
 
 

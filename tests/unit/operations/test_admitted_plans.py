@@ -5,11 +5,8 @@ from pathlib import Path
 import pytest
 
 from reconciler.model.state import states
-from reconciler.operations.plan import cluster_snapshot as snapshots
-from reconciler.operations.plan import plan_types as planviews
-from reconciler.operations.plan import planner as planning
-from reconciler.operations.plan import revisions
-from reconciler.simulation.engine import simulated_cluster as clusters
+from reconciler.operations.plan import cluster_snapshot, plan_types, planner, revisions
+from reconciler.simulation.engine import simulated_cluster
 from tests.unit.desired.repositories import Repository, documents, job, queue
 from tests.unit.operations.plan.test_planner import text
 from tests.unit.operations.test_review_plans import POOL, plan_against
@@ -37,21 +34,21 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "state.git")
 
 
-def running(repository: Repository, later: dict[str, str | None]) -> snapshots.Live:
+def running(repository: Repository, later: dict[str, str | None]) -> cluster_snapshot.Live:
     """A controller that runs what was written first, and has a revision since in force."""
     first = repository.commit(START)
     state = revisions.compare(repository.path, "", first, first).base
     now = 1_800_000_000.0
-    cluster = clusters.Cluster(state.structure, now=now, jobs=state.jobs)
+    cluster = simulated_cluster.Cluster(state.structure, now=now, jobs=state.jobs)
     cluster.run(now + 60)
     observed = cluster.memory.observed((), {})
     assert {one.state for one in observed.jobs.values()} == {states.JobState.RUNNING}
     newest = repository.commit(later)
     kept = first if "kind: [" in (later.get("c.yaml") or "") else newest
-    return snapshots.Live("0", cluster.now, newest, kept, observed)
+    return cluster_snapshot.Live("0", cluster.now, newest, kept, observed)
 
 
-def told(plan: planviews.Plan) -> list[tuple[str, str]]:
+def told(plan: plan_types.Plan) -> list[tuple[str, str]]:
     return [(one.operation, one.name) for one in plan.changes]
 
 
@@ -84,9 +81,9 @@ def test_the_forecast_without_the_change_has_what_runs(repository: Repository) -
     live = running(repository, LATER["a policy"])
     new = job("n", queue="q").replace("spec:", "spec:\n  timeLimit: 1h")
     head = repository.commit({"jobs/n.yaml": new})
-    snapshot = snapshots.unpack(snapshots.pack(live), "here")
+    snapshot = cluster_snapshot.unpack(cluster_snapshot.pack(live), "here")
     found = revisions.compare(
-        repository.path, "", live.revision or "", head, live=planning.in_force(snapshot)
+        repository.path, "", live.revision or "", head, live=planner.in_force(snapshot)
     )
     assert found.base.jobs.keys() == {"a", "b"}
     assert found.head.jobs.keys() == {"a", "b", "n"}
@@ -98,12 +95,12 @@ def test_without_a_controller_the_removal_is_told_and_what_is_not_known(
     live = running(repository, LATER["a policy"])
     head = repository.commit({"jobs/a.yaml": None})
     found = revisions.compare(repository.path, "", live.revision or "", head)
-    plan = planning.plan(found, None, live.at)
+    plan = planner.plan(found, None, live.at)
     assert (plan.verdict, told(plan)) == ("changes", [("remove", "a")])
     shown = " ".join(text(plan).split())
     assert "- Job/a its document is refused as it stands a run of it that was admitted" in shown
     back = revisions.compare(repository.path, "", live.revision or "", f"{live.revision}~1")
-    added = [one for one in planning.plan(back, None, live.at).changes if one.operation == "add"]
+    added = [one for one in planner.plan(back, None, live.at).changes if one.operation == "add"]
     assert [one.name for one in added] == ["a", "b"]
     assert all("was refused as it stood" in one.note for one in added)
 

@@ -9,7 +9,7 @@ from reconciler.desired.apply import validate
 from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 from reconciler.model.values.resources import Resources
-from reconciler.operations import discovery as adopting
+from reconciler.operations import discovery
 from reconciler.operations.discovery import Found
 
 GI = 2**30
@@ -23,11 +23,11 @@ def test_alike_nodes_are_one_pool_with_its_names_folded() -> None:
     nodes = [h200(f"gpu{n:03}", 2000 * GI - n * 2**20) for n in range(1, 17)]
     nodes += [Found(f"login{n}", 16, 64 * GI) for n in (1, 2)]
     nodes.append(Found("odd", 16, 128 * GI))
-    made = adopting.pools(nodes)
+    made = discovery.pools(nodes)
     assert [(pool.name, len(pool.nodes)) for pool in made] == [
         ("h200-8", 16), ("cpu-16", 2), ("cpu-16-2", 1),
     ]  # fmt: skip
-    assert adopting.text(made[:2]) == """\
+    assert discovery.text(made[:2]) == """\
 apiVersion: muster/v1
 kind: NodePool
 metadata:
@@ -56,7 +56,7 @@ spec:
     cpu: 16
     memory: 64Gi
 """  # fmt: skip
-    assert "mode:" not in adopting.text(made, observe=False)
+    assert "mode:" not in discovery.text(made, observe=False)
 
 
 def test_only_what_no_pool_declares_is_written_unless_all_is_asked_for() -> None:
@@ -69,14 +69,14 @@ def test_only_what_no_pool_declares_is_written_unless_all_is_asked_for() -> None
 
     items = [item("a", ""), item("b", "p"), item("untold", "", 0)]
     items.append(item("left", "", state=NodeState.GONE))
-    assert [node.name for node in adopting.seen(items, declared=False)] == ["a"]
-    assert [node.name for node in adopting.seen(items, declared=True)] == ["a", "b"]
+    assert [node.name for node in discovery.seen(items, declared=False)] == ["a"]
+    assert [node.name for node in discovery.seen(items, declared=True)] == ["a", "b"]
 
 
 def test_a_new_pool_has_a_name_that_none_has() -> None:
     """Two pools of one name refuse the structure of the revision that adopts the nodes."""
     nodes = [Found("a", 16, 64 * GI), Found("b", 16, 128 * GI)]
-    made = adopting.pools(nodes, taken=["cpu-16", "other"])
+    made = discovery.pools(nodes, taken=["cpu-16", "other"])
     assert [pool.name for pool in made] == ["cpu-16-2", "cpu-16-3"]
 
 
@@ -98,7 +98,7 @@ def test_what_is_written_is_accepted_and_true_of_every_node(seed: int) -> None:
                 {"room": chance.choice(["a", "b"])},
             )
         )
-    text = adopting.text(adopting.pools(nodes))
+    text = discovery.text(discovery.pools(nodes))
     found = validate.check({"pools.yaml": text.encode()})
     assert [problem.text() for problem in found.status.problems] == []
     pools = {node: pool for pool in found.structure.pools.values() for node in pool.nodes}

@@ -4,7 +4,7 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.model.state.states import JobState
-from reconciler.operations import job_pruning as pruning
+from reconciler.operations import job_pruning
 from tests.unit.store import samples
 
 DAY = 86_400.0
@@ -12,9 +12,9 @@ DAY = 86_400.0
 
 def item(
     name: str, state: str, day: int | None, *after: str, removed: bool = False
-) -> pruning.Seen:
+) -> job_pruning.Seen:
     ended = None if day is None else f"1970-01-{day:02}T00:00:00Z"
-    return pruning.of_item({
+    return job_pruning.of_item({
         "name": name, "state": state, "ended": ended, "removed": removed, "dependsOn": list(after)
     })  # fmt: skip
 
@@ -27,7 +27,7 @@ def test_only_what_ended_long_ago_leaves() -> None:
         item("running", "Running", None),
         item("gone", "Succeeded", 2, removed=True),
     ]
-    assert pruning.choose(items, 5 * DAY) == pruning.Chosen(["failed", "old"], {})
+    assert job_pruning.choose(items, 5 * DAY) == job_pruning.Chosen(["failed", "old"], {})
 
 
 def test_what_others_depend_on_stays() -> None:
@@ -38,7 +38,7 @@ def test_what_others_depend_on_stays() -> None:
         item("alone", "Succeeded", 2),
         item("after-alone", "Succeeded", 3, "alone"),
     ]
-    chosen = pruning.choose(items, 5 * DAY)
+    chosen = job_pruning.choose(items, 5 * DAY)
     assert chosen.names == ["after-alone", "alone"]
     assert chosen.kept == {"first": "second", "second": "third"}
 
@@ -49,7 +49,7 @@ def test_what_has_left_the_repository_asks_for_nothing_there() -> None:
         item("after", "Cancelled", 9, "sweep", removed=True),
         item("later", "Pending", None, "sweep", removed=True),
     ]
-    assert pruning.choose(items, 5 * DAY) == pruning.Chosen(["sweep"], {})
+    assert job_pruning.choose(items, 5 * DAY) == job_pruning.Chosen(["sweep"], {})
 
 
 def test_records_of_the_store_are_seen_as_the_api_shows_them() -> None:
@@ -57,8 +57,8 @@ def test_records_of_the_store_are_seen_as_the_api_shows_them() -> None:
     done = msgspec.structs.replace(samples.job("done", state=JobState.SUCCEEDED), ended_at=DAY)
     spec = msgspec.structs.replace(done.spec, depends_on=(desired.Dependency("alive"),))
     done = msgspec.structs.replace(done, spec=spec)
-    assert pruning.of_record(alive) == pruning.Seen("alive", None, False, ())
-    assert pruning.of_record(done) == item("done", "Succeeded", 2, "alive")
+    assert job_pruning.of_record(alive) == job_pruning.Seen("alive", None, False, ())
+    assert job_pruning.of_record(done) == item("done", "Succeeded", 2, "alive")
 
 
 def test_names_that_are_not_there_and_circles_end() -> None:
@@ -67,4 +67,4 @@ def test_names_that_are_not_there_and_circles_end() -> None:
         item("b", "Cancelled", 2, "a"),
         item("c", "Pending", None, "a"),
     ]
-    assert pruning.choose(items, 5 * DAY) == pruning.Chosen([], {"a": "c", "b": "a"})
+    assert job_pruning.choose(items, 5 * DAY) == job_pruning.Chosen([], {"a": "c", "b": "a"})

@@ -7,7 +7,7 @@ import pytest
 from reconciler.cli import main
 from reconciler.desired.apply import validate
 from reconciler.model.documents import kinds
-from reconciler.operations import permission_check as permissions
+from reconciler.operations import permission_check
 
 ACCESS = """\
 apiVersion: muster/v1
@@ -70,7 +70,7 @@ YES, NO = True, False
 def test_each_verb(verb: str, subject: str, *, ada: bool, bob: bool, eve: bool) -> None:
     structure = validate.check({"a.yaml": ACCESS.encode()}).structure
     for who, expected in ((ADA, ada), (BOB, bob), (EVE, eve), (NOBODY, NO)):
-        found = permissions.can(structure, who, verb, subject)
+        found = permission_check.can(structure, who, verb, subject)
         assert found.allowed is expected, (who, found.why)
         if expected:
             assert found.why.startswith(f"the role {'everything' if who == ADA else 'some'} ")
@@ -87,7 +87,7 @@ def test_each_kind(kind: str) -> None:
     structure = validate.check({"a.yaml": text.encode()}).structure
     for other in sorted(kinds.STRUCTURAL_KINDS):
         for who, expected in ((ADA, YES), (BOB, other == kind), (EVE, NO)):
-            assert permissions.can(structure, who, "change", f"{other}/x").allowed is expected
+            assert permission_check.can(structure, who, "change", f"{other}/x").allowed is expected
 
 
 @pytest.mark.parametrize(

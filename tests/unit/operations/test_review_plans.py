@@ -8,13 +8,15 @@ import pytest
 
 from reconciler.model import desired
 from reconciler.model.state import records
-from reconciler.operations.plan import cluster_snapshot as snapshots
-from reconciler.operations.plan import plan_text as plantext
-from reconciler.operations.plan import plan_types as planviews
-from reconciler.operations.plan import planner as planning
-from reconciler.operations.plan import pull_request_comment as plancomment
-from reconciler.operations.plan import revisions
-from reconciler.simulation.engine import simulated_cluster as clusters
+from reconciler.operations.plan import (
+    cluster_snapshot,
+    plan_text,
+    plan_types,
+    planner,
+    pull_request_comment,
+    revisions,
+)
+from reconciler.simulation.engine import simulated_cluster
 from tests.unit.desired.repositories import Repository, documents, job, queue
 from tests.unit.operations.plan.test_planner import BASE, HEAD, NEW, comparison, live, text
 
@@ -38,15 +40,15 @@ WAIVER = "[{object: Job/a, reason: old, expires: 2030-01-%sT00:00:00Z}]"
 
 def plan_of(
     repository: Repository, one: dict[str, str | None], other: dict[str, str | None]
-) -> planviews.Plan:
+) -> plan_types.Plan:
     """The plan of a second commit, without a controller."""
     base = repository.commit(one)
     head = repository.commit(other)
     found = revisions.compare(repository.path, "", base, head)
-    return planning.plan(found, None, 1_800_000_000.0)
+    return planner.plan(found, None, 1_800_000_000.0)
 
 
-def first_lines(plan: planviews.Plan) -> str:
+def first_lines(plan: plan_types.Plan) -> str:
     return " ".join(text(plan).split("\n\n")[1].split())
 
 
@@ -69,16 +71,16 @@ def test_a_merge_that_will_be_held_says_so_first_with_what_approves_it(
     )
     assert f"muster approve {held.digest}" in told
     assert f"Muster-Approve: {held.digest}" in told
-    assert max(map(len, text(plan).splitlines())) <= plantext.WIDTH
-    shown = plancomment.render(plan)
+    assert max(map(len, text(plan).splitlines())) <= plan_text.WIDTH
+    shown = pull_request_comment.render(plan)
     assert shown.index("Held after the merge") < shown.index(held.command) < shown.index("**Impact")
 
 
 def test_a_comment_is_never_too_long_however_much_is_held(repository: Repository) -> None:
     plan = plan_of(repository, FOUR, {"c.yaml": documents(POOL % 2, queue("q"))})
     plan = msgspec.structs.replace(plan, waiting=plan.held * 900)
-    shown = plancomment.render(plan)
-    assert len(shown) <= plancomment.CHARACTERS_MAX
+    shown = pull_request_comment.render(plan)
+    assert len(shown) <= pull_request_comment.CHARACTERS_MAX
     assert shown.startswith("<!-- muster-plan:main -->\n")
     assert shown.count("```") % 2 == 0
     assert shown.index("Held after the merge") < shown.index("HELD after the merge: the structure")
@@ -96,7 +98,7 @@ def test_what_goes_on_behind_a_cut_says_which_object_it_is_about(repository: Rep
     changes = [msgspec.structs.replace(change, name=f"j{number}") for number in range(20)]
     plan = msgspec.structs.replace(plan, changes=changes)
     for limit in range(30_000, 30_800, 40):
-        shown = plancomment.render(plan, limit=limit)
+        shown = pull_request_comment.render(plan, limit=limit)
         assert len(shown) <= limit
         _, _, behind = shown.partition("cut here")
         _, _, diff = behind.partition("```diff\n")
@@ -118,7 +120,7 @@ def test_what_is_approved_by_the_commit_is_not_held(repository: Repository) -> N
     head = repository.commit({"c.yaml": POOL % 2}, message=f"Halve\n\nMuster-Approve: {digest}")
     found = revisions.compare(repository.path, "", base, head)
     assert found.approvals == (digest,)
-    assert planning.plan(found, None, 1_800_000_000.0).verdict == "changes"
+    assert planner.plan(found, None, 1_800_000_000.0).verdict == "changes"
 
 
 def test_a_policy_that_applies_is_not_refused_for_what_stands_already(
@@ -165,7 +167,7 @@ def test_a_structure_that_was_broken_before_refuses_what_changes_it(
     base = repository.commit({"d.yaml": queue("r", parent="nowhere")})
     head = repository.commit(change)
     found = revisions.compare(repository.path, "", base, head, before=[f"{base}~1"])
-    plan = planning.plan(found, None, 1_800_000_000.0)
+    plan = planner.plan(found, None, 1_800_000_000.0)
     assert (plan.verdict, plan.structure_refused) == (verdict, verdict == "refused")
     if change == {"q.yaml": documents(queue("q", weight=3))}:
         assert "Refused: none of its structure applies" in text(plan)
@@ -205,7 +207,7 @@ def test_running_work_above_a_lowered_limit_is_told(*, in_pool: bool) -> None:
     }
     structure = msgspec.structs.replace(BASE.structure, queues=queues)
     head = msgspec.structs.replace(BASE, structure=structure)
-    plan = planning.plan(comparison(BASE, head), snapshot, snapshot.live.at, forecast=False)
+    plan = planner.plan(comparison(BASE, head), snapshot, snapshot.live.at, forecast=False)
     (above,) = plan.impact.above
     assert (above.queue, above.resource, above.limit) == ("default", "gpu", "1")
     assert int(above.used) > 1
@@ -228,7 +230,7 @@ def test_what_a_lowered_limit_has_leave_is_told_by_name() -> None:
     }
     structure = msgspec.structs.replace(BASE.structure, queues=queues, settings=settings)
     head = msgspec.structs.replace(BASE, structure=structure)
-    plan = planning.plan(comparison(BASE, head), snapshot, snapshot.live.at, forecast=False)
+    plan = planner.plan(comparison(BASE, head), snapshot, snapshot.live.at, forecast=False)
     assert plan.impact.above[0].remedied
     assert {one.how for one in plan.impact.jobs} == {"evicted"}
     assert len(plan.impact.jobs) == plan.impact.above[0].jobs == plan.impact.jobs_ended
@@ -238,8 +240,8 @@ def test_what_a_lowered_limit_has_leave_is_told_by_name() -> None:
 
 
 def test_without_a_new_limit_nothing_is_above_it() -> None:
-    snapshot: snapshots.Snapshot = live()
-    plan = planning.plan(comparison(BASE, HEAD, (), (NEW,)), snapshot, snapshot.live.at)
+    snapshot: cluster_snapshot.Snapshot = live()
+    plan = planner.plan(comparison(BASE, HEAD, (), (NEW,)), snapshot, snapshot.live.at)
     assert plan.impact.above == []
     assert plan.forecast is not None
     assert "low" in {one.job for one in plan.forecast.evictions}
@@ -250,26 +252,28 @@ def test_a_plan_of_a_clone_that_is_none_says_where(tmp_path: Path) -> None:
         revisions.compare(tmp_path, "", "main", "main")
 
 
-def plan_from_in_force(repository: Repository, kept: str, newest: str, head: str) -> planviews.Plan:
+def plan_from_in_force(
+    repository: Repository, kept: str, newest: str, head: str
+) -> plan_types.Plan:
     """The plan against a controller that runs the structure of one revision, jobs of another."""
     now = 1_800_000_000.0
-    live_ = snapshots.Live("0", now, newest, kept, records.Observed())
+    live_ = cluster_snapshot.Live("0", now, newest, kept, records.Observed())
     return plan_against(repository, live_, newest, head)
 
 
 def plan_against(
-    repository: Repository, live_: snapshots.Live, base: str, head: str
-) -> planviews.Plan:
+    repository: Repository, live_: cluster_snapshot.Live, base: str, head: str
+) -> plan_types.Plan:
     """The plan of a revision beside another, as the command and the server make it."""
-    snapshot = snapshots.unpack(snapshots.pack(live_), "here")
+    snapshot = cluster_snapshot.unpack(cluster_snapshot.pack(live_), "here")
     found = revisions.compare(
         repository.path,
         "",
         base,
         head,
-        live=planning.in_force(snapshot),
+        live=planner.in_force(snapshot),
     )
-    return planning.plan(found, snapshot, live_.at)
+    return planner.plan(found, snapshot, live_.at)
 
 
 def test_a_head_that_is_held_is_compared_with_what_is_in_force(repository: Repository) -> None:
@@ -284,7 +288,7 @@ def test_a_head_that_is_held_is_compared_with_what_is_in_force(repository: Repos
     assert (
         f"where the structure of {kept[:12]} and the jobs of {held[:12]} are in force HELD" in told
     )
-    assert f"the structure of {kept[:12]} and the jobs of" in plancomment.render(plan)
+    assert f"the structure of {kept[:12]} and the jobs of" in pull_request_comment.render(plan)
 
 
 @pytest.mark.parametrize("parted", [False, True])
@@ -339,7 +343,7 @@ def test_what_was_held_before_is_told_and_is_none_of_the_change(
     assert "Held before, and not by this change: the structure: 16 of 32 GPUs" in told
     assert f"it waits for muster approve {digest}" in told
     assert "HELD" not in told
-    assert f"it waits for muster approve {digest}" in plancomment.render(plan)
+    assert f"it waits for muster approve {digest}" in pull_request_comment.render(plan)
     rules = {one.rule for one in plan.findings if one.is_new}
     assert rules == ({"unknown-queue"} if verdict == "refused" else set())
 
@@ -384,7 +388,7 @@ def test_a_base_that_somebody_names_and_that_is_held_misses_no_hold(
     held = repository.commit({"c.yaml": POOL % 2})
     base = repository.commit({"README.md": "words"}) if ahead else held
     head = repository.commit({"r.yaml": queue("r")})
-    live_ = snapshots.Live("0", 1_800_000_000.0, held, kept, records.Observed())
+    live_ = cluster_snapshot.Live("0", 1_800_000_000.0, held, kept, records.Observed())
     plan = plan_against(repository, live_, base, head)
     assert (plan.verdict, plan.base) == ("held", kept)
     assert plan.impact.gpus_before == 32
@@ -400,16 +404,18 @@ RUNS: dict[str, str | None] = {
 }
 
 
-def with_held_removal(repository: Repository) -> tuple[snapshots.Live, str]:
+def with_held_removal(repository: Repository) -> tuple[cluster_snapshot.Live, str]:
     """A controller that lets a job run on whose document has left, and the newest revision."""
     kept = repository.commit(RUNS)
     state = revisions.compare(repository.path, "", kept, kept).base
     now = 1_800_000_000.0
-    cluster = clusters.Cluster(state.structure, now=now, jobs=state.jobs)
+    cluster = simulated_cluster.Cluster(state.structure, now=now, jobs=state.jobs)
     cluster.run(now + 60)
     newest = repository.commit({"jobs/a.yaml": None})
     observed = cluster.memory.observed((), {})
-    return snapshots.Live("0", cluster.now, newest, newest, observed, held={"a": "x"}), newest
+    return cluster_snapshot.Live(
+        "0", cluster.now, newest, newest, observed, held={"a": "x"}
+    ), newest
 
 
 def test_a_job_whose_removal_is_held_is_in_force(repository: Repository) -> None:
@@ -460,7 +466,7 @@ def test_limits_of_safety_have_the_names_of_the_document(
 
 @pytest.mark.parametrize(("count", "told"), [(1, "1 GPU"), (2, "2 GPUs"), (0.5, "0.5 GPUs")])
 def test_gpus_are_counted_as_people_do(count: float, told: str) -> None:
-    assert plantext.gpus(count) == told
+    assert plan_text.gpus(count) == told
 
 
 def test_several_reasons_stand_each_on_a_line_of_its_own(repository: Repository) -> None:
@@ -486,6 +492,6 @@ def test_times_of_what_is_held_are_as_their_reader_writes_them(repository: Repos
     held = msgspec.structs.replace(plan.held[0], message=f"the next time is {at}", until=at)
     plan = msgspec.structs.replace(plan, held=[held])
     assert f"looked at again at {at}" in text(plan)
-    told = "\n".join(one.text for one in plantext.lines(plan, lambda t: t.replace(at, "06:00:00")))
+    told = "\n".join(one.text for one in plan_text.lines(plan, lambda t: t.replace(at, "06:00:00")))
     assert "the next time is 06:00:00" in told
     assert "looked at again at 06:00:00" in told

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.operations.validate import folder_check as folders
+from reconciler.operations.validate import folder_check
 from tests.unit.desired.repositories import documents, git, job, queue
 from tests.unit.operations.test_admitted_plans import POLICY
 
@@ -33,7 +33,7 @@ def commit(folder: Path, message: str) -> str:
 
 
 def severities(folder: Path, since: str | None, *, staged: bool) -> list[tuple[str, str]]:
-    found, _ = folders.check_folder(folder / "below", staged=staged, since=since)
+    found, _ = folder_check.check_folder(folder / "below", staged=staged, since=since)
     return sorted((one.object, one.severity) for one in found.status.problems)
 
 
@@ -48,7 +48,7 @@ def test_errors_of_before_in_what_is_left_as_it_is_are_warnings(
     (clone / "below/q.yaml").write_text(queue("q"))
     git(clone, "add", "--all")
     assert severities(clone, since, staged=staged) == WARNED
-    found, _ = folders.check_folder(clone / "below", staged=staged, since=since)
+    found, _ = folder_check.check_folder(clone / "below", staged=staged, since=since)
     assert all(one.message.endswith("; as before") for one in found.status.problems)
     # a document beside them in their file, and their place in it, change nothing of them
     (clone / "below/jobs/old.yaml").write_text(documents(job("n", timeLimit="1h"), OLD))
@@ -67,7 +67,7 @@ def test_errors_of_before_in_what_is_left_as_it_is_are_warnings(
 
 def test_a_new_policy_warns_of_jobs_that_it_does_not_write(clone: Path) -> None:
     assert severities(clone, "HEAD~1", staged=False) == WARNED
-    found, _ = folders.check_folder(clone / "below", since="HEAD~1")
+    found, _ = folder_check.check_folder(clone / "below", since="HEAD~1")
     assert "would be refused if it were written now" in found.status.problems[0].message
 
 
@@ -85,7 +85,7 @@ def test_a_branch_is_compared_with_where_it_has_parted(clone: Path) -> None:
     (clone / "below/jobs/new.yaml").write_text(job("c", queue="nowhere"))
     commit(clone, "proposal")
     assert severities(clone, "main", staged=False) == [("Job/c", "error")]
-    with pytest.raises(folders.RevisionError, match="no revision nowhere"):
+    with pytest.raises(folder_check.RevisionError, match="no revision nowhere"):
         severities(clone, "nowhere", staged=False)
 
 

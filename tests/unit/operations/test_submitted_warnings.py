@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from reconciler.desired.checks import submission_checks as submitted
+from reconciler.desired.checks import submission_checks
 from reconciler.model import desired
 from reconciler.model.values import times
-from reconciler.operations.changes import remote_changes as submission
+from reconciler.operations.changes import remote_changes
 from tests.unit.core.world import World
 
 TEXT = """\
@@ -23,7 +23,7 @@ def test_what_no_pool_could_ever_hold_is_told() -> None:
     structure = World(nodes=1, gpu=2).structure
     assert isinstance(structure, desired.Structure)
     text = "---\n".join((TEXT % ("small", 2), TEXT % ("large", 9)))
-    small, large = submission.read(text, "ann", submitted.Judge(structure))
+    small, large = remote_changes.read(text, "ann", submission_checks.Judge(structure))
     assert small.warnings == ()
     (told,) = large.warnings
     assert told.startswith("no pool could ever hold a task of group main: pool: 9 gpu asked")
@@ -57,7 +57,7 @@ def test_what_no_limit_lets_start_is_told(groups: str, told: str) -> None:
             "leaf": desired.Queue("leaf", parent="top"),
         },
     )
-    (gang,) = submission.read(GANG % groups, "ann", submitted.Judge(structure))
+    (gang,) = remote_changes.read(GANG % groups, "ann", submission_checks.Judge(structure))
     assert len(gang.warnings) == bool(told)
     assert told in "".join(gang.warnings)
 
@@ -73,33 +73,35 @@ spec: {command: [nvidia-smi], dependsOn: [{job: %s}]}
 def test_what_depends_on_a_job_that_nobody_knows_is_told() -> None:
     structure = World(nodes=1, gpu=2).structure
     text = "---\n".join(AFTER % pair for pair in (("a", "there"), ("b", "a"), ("c", "ther")))
-    judge = submitted.Judge(structure)
+    judge = submission_checks.Judge(structure)
     asked: list[Sequence[str]] = []
 
     def known(names: Sequence[str]) -> list[str]:
         asked.append(names)
         return [name for name in names if name == "there"]
 
-    found = submission.read(text, "ann", judge, known=known)
+    found = remote_changes.read(text, "ann", judge, known=known)
     assert [one.warnings for one in found] == [
         (),
         (),
         ("the job ther is not known yet: this one waits until it is",),
     ]
     assert asked == [["there", "ther"]]
-    assert not any(one.warnings for one in submission.read(text, "ann", judge)), "nobody can tell"
+    assert not any(one.warnings for one in remote_changes.read(text, "ann", judge)), (
+        "nobody can tell"
+    )
     # a text of thousands of names makes no thousands of warnings
     text = "---\n".join(AFTER % (f"job-{number}", f"no-{number}") for number in range(50))
     text += "---\n" + AFTER % ("again", "no-1")
-    found = submission.read(text, "ann", judge, known=known)
+    found = remote_changes.read(text, "ann", judge, known=known)
     assert sum(len(one.warnings) for one in found) == len(asked[-1]) == 20
 
 
 @pytest.mark.parametrize(("now", "warned"), [(1_801_000_000.0, False), (1_802_000_000.0, True)])
 def test_a_deadline_that_is_over_is_told(now: float, *, warned: bool) -> None:
     text = TEXT.replace("spec: {", "spec: {deadline: 2027-01-31T06:00:00Z, ") % ("late", 1)
-    judge = submitted.Judge(World(nodes=1, gpu=2).structure)
-    (found,) = submission.read(text, "ann", judge, now)
+    judge = submission_checks.Judge(World(nodes=1, gpu=2).structure)
+    (found,) = remote_changes.read(text, "ann", judge, now)
     told = ("its deadline is over already: it is TimedOut at once",)
     assert found.warnings == (told if warned else ())
 
@@ -109,9 +111,9 @@ def test_a_deadline_that_is_over_is_told(now: float, *, warned: bool) -> None:
 )
 def test_a_deadline_that_a_time_limit_can_not_meet_is_told(limit: str, *, warned: bool) -> None:
     text = TEXT.replace("spec: {", f"spec: {{deadline: 2027-01-31T06:00:00Z, {limit}")
-    judge = submitted.Judge(World(nodes=1, gpu=2).structure)
+    judge = submission_checks.Judge(World(nodes=1, gpu=2).structure)
     now = times.parse_time("2027-01-31T05:00:00Z")
-    (found,) = submission.read(text % ("late", 1), "ann", judge, now)
+    (found,) = remote_changes.read(text % ("late", 1), "ann", judge, now)
     told = (
         "its deadline can't be met by its time limit: it would have had to start by "
         "2027-01-31T04:00:00.000Z at the latest"

@@ -2,19 +2,20 @@
 
 import msgspec
 
-from reconciler.model.observed import task_usage as taskuse
+from reconciler.model.observed import task_usage
 from reconciler.model.state.states import AttemptState
-from reconciler.operations.views import attempt_views as attemptviews
-from reconciler.operations.views import view_types as viewtypes
+from reconciler.operations.views import attempt_views, view_types
 from tests.unit.store import samples
 
-SAMPLED = taskuse.TaskUse("x", 91.0, 3, 7.5, 1000, 2000, 30, None, (taskuse.GpuUse(1, 2, 500),))
+SAMPLED = task_usage.TaskUse(
+    "x", 91.0, 3, 7.5, 1000, 2000, 30, None, (task_usage.GpuUse(1, 2, 500),)
+)
 
 
 def test_a_try_that_runs_shows_what_was_sampled() -> None:
     runs = samples.attempt(samples.job("j"), state=AttemptState.RUNNING)
-    assert attemptviews.attempt_view(runs, array=False).use is None
-    assert attemptviews.attempt_view(runs, array=False, use=SAMPLED).use == viewtypes.UseView(
+    assert attempt_views.attempt_view(runs, array=False).use is None
+    assert attempt_views.attempt_view(runs, array=False, use=SAMPLED).use == view_types.UseView(
         at="1970-01-01T00:01:31.000Z",
         processes=3,
         cpu_s=7.5,
@@ -22,7 +23,7 @@ def test_a_try_that_runs_shows_what_was_sampled() -> None:
         memory_max=2000,
         read=30,
         written=None,
-        gpus=[viewtypes.GpuUseView(1, 2, 500)],
+        gpus=[view_types.GpuUseView(1, 2, 500)],
     )
 
 
@@ -32,7 +33,7 @@ def test_a_try_that_has_ended_shows_what_it_used_in_all() -> None:
         runs, state=AttemptState.ENDED, started_at=1.0, cpu_s=9.0, max_memory_bytes=4000,
         read_bytes=5, written_bytes=6,
     )  # fmt: skip
-    shown = attemptviews.attempt_view(ended, array=False, use=SAMPLED).use
-    assert shown == viewtypes.UseView(None, None, 9.0, None, 4000, 5, 6, [])
+    shown = attempt_views.attempt_view(ended, array=False, use=SAMPLED).use
+    assert shown == view_types.UseView(None, None, 9.0, None, 4000, 5, 6, [])
     never = msgspec.structs.replace(ended, started_at=None)
-    assert attemptviews.attempt_view(never, array=False, use=SAMPLED).use is None
+    assert attempt_views.attempt_view(never, array=False, use=SAMPLED).use is None

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.model.state import instance_records as provisioning
+from reconciler.model.state import instance_records
 from reconciler.model.values.resources import Resources
 from reconciler.provisioning import runner, scripts
 
 WAIT_S = 60.0
-ORDER = provisioning.Order(
+ORDER = instance_records.Order(
     verb="create",
     pool="c",
     script="cloud",
@@ -64,7 +64,7 @@ def test_a_script_is_told_everything_and_its_answer_is_taken(
         folder, 'cat > told.json; echo "$#:$1" > args; ls > there; echo \'{"id": "i-1"}\''
     )
     result = scripts.run(path, ORDER)
-    assert result == provisioning.Result("create", "c", "c-0.1", 1, id="i-1")
+    assert result == instance_records.Result("create", "c", "c-0.1", 1, id="i-1")
     assert (folder / "args").read_text() == "1:create\n"
     # nor a file while it runs, which who is killed meanwhile would leave there
     there = (folder / "there").read_text().split()
@@ -88,8 +88,8 @@ def test_a_list_is_taken(folder: Path) -> None:
     listed = {"instances": [{"id": "i-1", "node": "c-0", "request": "c-0.1"}, {"id": "i-2"}]}
     path = script(folder, f"echo '{json.dumps(listed)}'")
     assert scripts.run(path, LIST).instances == (
-        provisioning.Listed("i-1", "c-0", "c-0.1"),
-        provisioning.Listed("i-2"),
+        instance_records.Listed("i-1", "c-0", "c-0.1"),
+        instance_records.Listed("i-2"),
     )
 
 
@@ -110,7 +110,7 @@ def test_a_list_is_taken(folder: Path) -> None:
     ],
 )
 def test_what_is_no_answer_is_told(
-    folder: Path, order: provisioning.Order, body: str, told: str
+    folder: Path, order: instance_records.Order, body: str, told: str
 ) -> None:
     with pytest.raises(scripts.ScriptError) as found:
         scripts.run(script(folder, body), order)
@@ -205,10 +205,10 @@ def test_without_a_folder_the_operator_is_told_what_to_do() -> None:
 
 class Results:
     def __init__(self) -> None:
-        self.found: list[provisioning.Result] = []
+        self.found: list[instance_records.Result] = []
         self.lock = threading.Lock()
 
-    def __call__(self, result: provisioning.Result) -> None:
+    def __call__(self, result: instance_records.Result) -> None:
         with self.lock:
             self.found.append(result)
 
@@ -315,7 +315,7 @@ def test_no_script_begins_whose_controller_is_killed_before_it_is_noted(
 
 def test_what_can_not_be_noted_does_not_begin(folder: Path, tmp_path: Path) -> None:
     path = script(folder, f"touch {tmp_path}/begun")
-    results: list[provisioning.Result] = []
+    results: list[instance_records.Result] = []
     one = runner.Runner(path.parent, tmp_path / "state", results.append)
     (tmp_path / "state").rmdir()
     (tmp_path / "state").write_text("no folder")

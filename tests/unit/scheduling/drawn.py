@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from reconciler.model import desired
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.inputs.snapshots import Policy, Snapshot
 from tests.unit.scheduling.situations import Situation, amounts, gpus_in
@@ -189,12 +189,12 @@ def _waiting(
 
 def at_rest_soon(given: Snapshot) -> Decisions:
     """What a cycle decides that asks after each idle turn whether all that are left are idle."""
-    return scheduler.Cycle(scheduler.prepared(given), rest_after=1).run()
+    return scheduling_cycle.Cycle(scheduling_cycle.prepared(given), rest_after=1).run()
 
 
 def one_by_one(given: Snapshot) -> Decisions:
     """What a cycle decides in which every line has its turn."""
-    return scheduler.Cycle(scheduler.prepared(given), one_by_one=True).run()
+    return scheduling_cycle.Cycle(scheduling_cycle.prepared(given), one_by_one=True).run()
 
 
 def protect(s: Situation, seed: int) -> None:
@@ -214,7 +214,7 @@ def differing(seed: int, steps: int = 3, *, protected: bool = False) -> tuple[in
         protect(s, seed)
     for step in range(steps):
         given = s.snapshot()
-        fast, slow = scheduler.schedule(given), one_by_one(given)
+        fast, slow = scheduling_cycle.schedule(given), one_by_one(given)
         found = [
             field.name
             for way in (fast, at_rest_soon(given))

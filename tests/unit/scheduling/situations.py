@@ -12,11 +12,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.core.snapshot import queue_columns as queuecolumns
+from reconciler.core.snapshot import queue_columns
 from reconciler.model import desired
 from reconciler.model.state.pending_reasons import FunnelStep, Reason
 from reconciler.model.state.scheduler_state import Turn
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.inputs.snapshots import (
     ENDLESS,
@@ -436,7 +436,7 @@ class Situation:
         }
         pools = sorted({node.pool for node in self.nodes})
         pool_of = np.array([pools.index(node.pool) for node in self.nodes], dtype=np.int64)
-        return queuecolumns.by_pool(tree, self.caps, pools, pool_of)
+        return queue_columns.by_pool(tree, self.caps, pools, pool_of)
 
     def _claims(self, job: Job) -> list[Claim]:
         found = []
@@ -615,7 +615,7 @@ class Situation:
 
     def decide(self) -> Decisions:
         """What the scheduler makes of it."""
-        return scheduler.schedule(self.snapshot())
+        return scheduling_cycle.schedule(self.snapshot())
 
     def apply(self, decisions: Decisions) -> Situation:
         """Start what was placed and tell victims to leave."""

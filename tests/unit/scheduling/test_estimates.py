@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Estimate
 from tests.unit.scheduling.situations import Situation
 
@@ -84,7 +84,7 @@ def usual(**runs_s: float) -> Callable[[str, float], float]:
 def told(s: Situation, **runs_s: float) -> dict[str, Estimate]:
     """Estimates where jobs run as long as is said."""
     given = dataclasses.replace(s.snapshot(), usual_s=usual(**runs_s))
-    return scheduler.schedule(given).estimates
+    return scheduling_cycle.schedule(given).estimates
 
 
 def test_run_times_tell_when_what_is_behind_starts() -> None:

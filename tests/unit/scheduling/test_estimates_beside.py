@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Estimate
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation
@@ -153,7 +153,7 @@ def test_a_guarantee_takes_room_back_when_minimum_run_times_are_over() -> None:
     s.job("w", gpu=2, time_limit_s=300, submitted_at=990.0)
     snapshot = s.snapshot()
     protected = [dataclasses.replace(h, protected_until=1700.0) for h in snapshot.holdings]
-    decisions = scheduler.schedule(dataclasses.replace(snapshot, holdings=tuple(protected)))
+    decisions = scheduling_cycle.schedule(dataclasses.replace(snapshot, holdings=tuple(protected)))
     assert not decisions.evictions
     assert decisions.estimates["w"] == Estimate(1700.0, takes_back=True)
     assert decisions.wake_at == 1700.0, "it is looked at again then"
@@ -188,7 +188,7 @@ def test_a_window_is_kept_clear_by_limits_however_short_work_is_as_a_rule() -> N
     for job in ("first", "second"):
         s.job(job, gpu=8, time_limit_s=3600)
     snapshot = dataclasses.replace(s.snapshot(), usual_s=lambda _, ran_s: 60.0 + ran_s)
-    found = scheduler.schedule(snapshot).estimates
+    found = scheduling_cycle.schedule(snapshot).estimates
     assert [found[job].at for job in ("first", "second")] == [4000.0, 4060.0]
 
 

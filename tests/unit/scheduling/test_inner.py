@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.nodes import device_choice as devices
+from reconciler.scheduling.nodes import device_choice
 from tests.unit.scheduling.situations import (
     Situation,
     amounts,
@@ -49,8 +49,8 @@ def test_devices_of_one_domain(
     fits: int,
     given: tuple[int, ...] | None,
 ) -> None:
-    assert devices.count_within(free, asked, layout) == fits
-    found = devices.give_within(free, asked, layout)
+    assert device_choice.count_within(free, asked, layout) == fits
+    found = device_choice.give_within(free, asked, layout)
     assert (found and found[0]) == given
     if found:
         assert [left for at, left in enumerate(found[1]) if at in found[0]] == [FULL] * asked

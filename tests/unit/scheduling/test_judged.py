@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from reconciler.model.state.pending_reasons import Reason, ReasonCode, never_starts
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, Claim, Line, Snapshot
 from tests.unit.scheduling import drawn, situations
@@ -38,8 +38,8 @@ def check(s: Situation) -> int:
     """Both ways say of the same jobs that they can't start; how many that are."""
     snapshot = s.snapshot()
     tried, other = (
-        scheduler.schedule(snapshot),
-        told_of_judged(scheduler.schedule(judged(snapshot))),
+        scheduling_cycle.schedule(snapshot),
+        told_of_judged(scheduling_cycle.schedule(judged(snapshot))),
     )
     begun = {placement.job for placement in tried.placements}
     may = {one.job for line in snapshot.lines for one in line.claims if one.startable}
@@ -80,13 +80,13 @@ def test_a_limit_in_each_of_several_pools_is() -> None:
     s.queue("main", flavors=(gpus_in("a", 0, limit=1), gpus_in("b", 0, limit=1)))
     s.job("never", gpu=2)
     assert check(s) == 1
-    decisions = scheduler.schedule(judged(s.snapshot()))
+    decisions = scheduling_cycle.schedule(judged(s.snapshot()))
     assert told_of_judged(decisions)["never"] == situations.reasons_of(s, s.decide(), "never")
 
 
 def test_nothing_starts_or_leaves_for_what_is_judged() -> None:
     s = Situation().node("n", gpu=8).queue("main", limit=4).job("fits", gpu=2).job("never", gpu=5)
-    decisions = scheduler.schedule(judged(s.snapshot()))
+    decisions = scheduling_cycle.schedule(judged(s.snapshot()))
     assert (decisions.placements, decisions.evictions, decisions.estimates) == ((), (), {})
     found = told_of_judged(decisions)
     assert found["fits"] == (TAKEN,)

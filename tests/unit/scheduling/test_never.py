@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from reconciler.model.state.pending_reasons import Reason
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.inputs import pending_groups as lines
+from reconciler.scheduling.inputs import pending_groups
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, Snapshot
-from reconciler.scheduling.quota import lending_limits as lendable
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.quota import lending_limits, quota_ledger
 from tests.unit.scheduling import drawn, situations
 from tests.unit.scheduling.situations import Situation, code, gpus_in, started
 
@@ -183,7 +182,7 @@ def test_a_gang_larger_than_every_rack_is_told_nothing_that_would_pass(*, busy: 
     s = four_nodes()
     if busy:
         s.job("runs", gpu=8, on=("n0",), time_limit_s=60)
-    decisions = scheduler.schedule(in_racks(s.job("gang", gpu=8, tasks=3), "gang"))
+    decisions = scheduling_cycle.schedule(in_racks(s.job("gang", gpu=8, tasks=3), "gang"))
     (reason,) = situations.reasons_of(s, decisions, "gang")
     assert reason.code == "NoTopologyDomain"
     assert "none is large enough" in reason.message
@@ -193,10 +192,10 @@ def test_a_gang_larger_than_every_rack_is_told_nothing_that_would_pass(*, busy: 
 def test_nothing_is_kept_under_a_limit_for_what_no_rack_holds() -> None:
     s = four_nodes(limit=24).job("runs", gpu=8, on=("n0",), time_limit_s=60)
     s.job("gang", gpu=8, tasks=3).job("small", gpu=8, time_limit_s=600)
-    assert started(scheduler.schedule(in_racks(s, "gang"))) == ["small"]
+    assert started(scheduling_cycle.schedule(in_racks(s, "gang"))) == ["small"]
     s = four_nodes(limit=16).job("runs", gpu=8, on=("n0",), time_limit_s=60)
     s.job("gang", gpu=8, tasks=2).job("small", gpu=8, time_limit_s=600)
-    assert started(scheduler.schedule(in_racks(s, "gang"))) == []
+    assert started(scheduling_cycle.schedule(in_racks(s, "gang"))) == []
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -207,9 +206,9 @@ def test_the_most_that_a_queue_may_have_is_what_an_idle_cluster_lets_it_start(se
     for node in s.nodes:
         node.accepts = True
     s.jobs, s.held, s.caps = {}, [], []
-    situation = scheduler.prepared(s.snapshot())
-    ledger = ledgers.Ledger(situation, lines.columns_of(situation.lines))
-    most = lendable.Lendable(situation, ledger)
+    situation = scheduling_cycle.prepared(s.snapshot())
+    ledger = quota_ledger.Ledger(situation, pending_groups.columns_of(situation.lines))
+    most = lending_limits.Lendable(situation, ledger)
     for row in range(len(s.queue_list)):
         for resource in ledger.resources:
             bound = most.of(row, resource)
@@ -287,7 +286,7 @@ def test_what_memory_of_gpus_comes_to_is_known_once_it_has_one(share_bytes: int)
     snapshot = s.snapshot()
     (shape,) = snapshot.shapes
     group = dataclasses.replace(shape.groups[0], share_bytes=share_bytes)
-    ledger = ledgers.Ledger(snapshot, lines.columns_of(snapshot.lines))
-    bound = lendable.Lendable(snapshot, ledger)
+    ledger = quota_ledger.Ledger(snapshot, pending_groups.columns_of(snapshot.lines))
+    bound = lending_limits.Lendable(snapshot, ledger)
     shape = dataclasses.replace(shape, groups=(group,))
-    assert bound.beyond(0, shape, shape.least) == (None if share_bytes else ledgers.GPU)
+    assert bound.beyond(0, shape, shape.least) == (None if share_bytes else quota_ledger.GPU)

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.model import desired
-from reconciler.scheduling.inputs import pending_groups as lines
-from reconciler.scheduling.inputs import snapshots as snapshot
-from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.inputs import pending_groups, snapshots
+from reconciler.scheduling.queues import job_order
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation
 
@@ -37,8 +36,8 @@ def cluster(waited_s: float, *, overdue: float = 4.0) -> Situation:
         (2400.0, 4.0, "short"),
         (2400.0, 0.0, "long"),
         # Neither has waited for so long that age alone decides.
-        (order.WAIT_MAX_S - 2, 4.0, "short"),
-        (order.WAIT_MAX_S, 4.0, "long"),
+        (job_order.WAIT_MAX_S - 2, 4.0, "short"),
+        (job_order.WAIT_MAX_S, 4.0, "long"),
     ],
 )
 def test_short_work_that_waited_long_goes_first(
@@ -64,20 +63,20 @@ def test_steady_short_work_holds_nothing_back_for_longer_than_the_bound(
     s.now = DAY
     s.job("long", gpu=1, time_limit_s=limit_s, submitted_at=s.now)
     # All of the short work came later, and has waited for many times its length.
-    for number, ago_s in enumerate((3 * HOUR, 2 * DAY, order.WAIT_MAX_S - 1)):
-        submitted_at = s.now + order.WAIT_MAX_S - ago_s
+    for number, ago_s in enumerate((3 * HOUR, 2 * DAY, job_order.WAIT_MAX_S - 1)):
+        submitted_at = s.now + job_order.WAIT_MAX_S - ago_s
         s.job(f"s{number}", gpu=1, time_limit_s=600, submitted_at=submitted_at)
-    s.now += order.WAIT_MAX_S
+    s.now += job_order.WAIT_MAX_S
     assert situations.started(s.decide()) == ["long"]
 
 
 @pytest.mark.parametrize(
     ("waited_s", "priority", "after_s", "leaves"),
     [
-        (order.WAIT_MAX_S, 90, 1.0, False),
-        (order.WAIT_MAX_S, 90, -1.0, True),  # it came first
-        (order.WAIT_MAX_S, 95, 1.0, True),
-        (order.WAIT_MAX_S - 1, 90, 1.0, True),
+        (job_order.WAIT_MAX_S, 90, 1.0, False),
+        (job_order.WAIT_MAX_S, 90, -1.0, True),  # it came first
+        (job_order.WAIT_MAX_S, 95, 1.0, True),
+        (job_order.WAIT_MAX_S - 1, 90, 1.0, True),
     ],
 )
 def test_nobody_behind_who_waited_beyond_the_bound_evicts_what_filled_in_until_it_starts(
@@ -119,7 +118,7 @@ def test_priority_goes_before_what_is_overdue() -> None:
 
 
 def test_work_without_a_limit_counts_as_endless() -> None:
-    s = cluster(order.WAIT_MAX_S - 2)
+    s = cluster(job_order.WAIT_MAX_S - 2)
     s.jobs["short"].time_limit_s = math.inf
     assert situations.started(s.decide()) == ["long"]
 
@@ -143,7 +142,7 @@ claims = st.lists(
 
 def test_tests_measure_waits_as_the_documents_do() -> None:
     assert Situation().policy.overdue == desired.Scheduling().overdue_after
-    assert snapshot.Policy().overdue == desired.Scheduling().overdue_after
+    assert snapshots.Policy().overdue == desired.Scheduling().overdue_after
 
 
 @given(claims)
@@ -160,8 +159,8 @@ def test_columns_tell_the_same_as_claims(drawn: list[tuple[float, float, int]]) 
             priority=priority,
         )
     found = s.snapshot()
-    wanted = [order.pressing_of(found, line, line.claims[0]) for line in found.lines]
-    told = order.pressing(found, lines.columns_of(found.lines))
+    wanted = [job_order.pressing_of(found, line, line.claims[0]) for line in found.lines]
+    told = job_order.pressing(found, pending_groups.columns_of(found.lines))
     np.testing.assert_array_equal(told, np.array(wanted))
 
 
@@ -186,10 +185,10 @@ def lent(
         (2399.0, 600.0, 0, False),
         (2400.0, 600.0, 0, True),
         (0.0, math.inf, 0, False),  # who states no limit waits longest, not shortest
-        (order.WAIT_MAX_S - 1, math.inf, 0, False),
-        (order.WAIT_MAX_S, math.inf, 0, True),
-        (order.WAIT_MAX_S - 1, 7 * DAY, 0, False),
-        (order.WAIT_MAX_S, 7 * DAY, 0, True),
+        (job_order.WAIT_MAX_S - 1, math.inf, 0, False),
+        (job_order.WAIT_MAX_S, math.inf, 0, True),
+        (job_order.WAIT_MAX_S - 1, 7 * DAY, 0, False),
+        (job_order.WAIT_MAX_S, 7 * DAY, 0, True),
         (0.0, 600.0, 1, True),  # a guarantee is due at once
         (0.0, math.inf, 1, True),
     ],
@@ -201,7 +200,7 @@ def test_surplus_is_taken_back_by_force_only_once_a_claim_is_overdue(
     found = s.decide()
     assert bool(found.evictions) == evicts
     if not evicts:
-        assert found.wake_at == s.now - waited_s + min(4 * limit_s, order.WAIT_MAX_S)
+        assert found.wake_at == s.now - waited_s + min(4 * limit_s, job_order.WAIT_MAX_S)
         s.now = found.wake_at
         assert s.decide().evictions
 

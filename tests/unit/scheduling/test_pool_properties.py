@@ -8,15 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.model import desired
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import pending_groups as lines
+from reconciler.scheduling.inputs import flavors, pending_groups
 from reconciler.scheduling.inputs.snapshots import WHOLE, Snapshot
-from reconciler.scheduling.quota import quota_ledger as ledgers
-from reconciler.scheduling.quota import unsatisfiable as unfit
-from tests.unit.scheduling import drawn, situations
-from tests.unit.scheduling import test_properties as properties
+from reconciler.scheduling.quota import quota_ledger, unsatisfiable
+from tests.unit.scheduling import drawn, situations, test_properties
 from tests.unit.scheduling.situations import Situation, gpus_in
 
 
@@ -156,29 +153,29 @@ def _owed(s: Situation, queue: str, pool: str) -> int:
     return sum(_owed(s, one.name, pool) for one in s.queue_list if one.parent == queue)
 
 
-@properties.EXAMPLES
+@test_properties.EXAMPLES
 @given(clusters())
 def test_every_decision_keeps_to_the_amounts_of_its_pool(s: Situation) -> None:
     snapshot = s.snapshot()
-    decisions = scheduler.schedule(snapshot)
-    properties.check_capacity(snapshot, decisions)
-    properties.check_limits(snapshot, decisions)
-    properties.check_evictions(snapshot, decisions)
-    properties.check_reasons(snapshot, decisions)
+    decisions = scheduling_cycle.schedule(snapshot)
+    test_properties.check_capacity(snapshot, decisions)
+    test_properties.check_limits(snapshot, decisions)
+    test_properties.check_evictions(snapshot, decisions)
+    test_properties.check_reasons(snapshot, decisions)
     check(s, decisions)
 
 
-@properties.EXAMPLES
+@test_properties.EXAMPLES
 @given(clusters())
 def test_an_element_starts_within_one_pool_of_those_with_amounts(s: Situation) -> None:
     snapshot = s.snapshot()
     named = set(snapshot.pools.names) if snapshot.pools is not None else set()
-    for placement in scheduler.schedule(snapshot).placements:
+    for placement in scheduling_cycle.schedule(snapshot).placements:
         pools = {s.nodes[task.node].pool for task in placement.tasks}
         assert placement.action == "grow" or len(pools) == 1 or not pools & named
 
 
-@properties.EXAMPLES
+@test_properties.EXAMPLES
 @given(clusters())
 def test_what_is_guaranteed_in_a_pool_is_taken_from_nobody_there(s: Situation) -> None:
     decisions = s.decide()
@@ -201,17 +198,17 @@ def snapshot_names(s: Situation) -> set[str]:
     return set(pools.names) if pools is not None else set()
 
 
-@properties.EXAMPLES
+@test_properties.EXAMPLES
 @given(clusters())
 def test_turns_that_are_told_in_advance_would_have_come_to_the_same(s: Situation) -> None:
     for _ in range(3):
         situation = s.snapshot()
-        decisions = scheduler.schedule(situation)
+        decisions = scheduling_cycle.schedule(situation)
         assert decisions == drawn.one_by_one(situation) == drawn.at_rest_soon(situation)
         s.apply(decisions)
 
 
-@properties.EXAMPLES
+@test_properties.EXAMPLES
 @given(clusters(), st.randoms(use_true_random=False))
 def test_the_order_of_what_comes_in_does_not_matter(s: Situation, rng: random.Random) -> None:
     one = s.snapshot()
@@ -219,13 +216,13 @@ def test_the_order_of_what_comes_in_does_not_matter(s: Situation, rng: random.Ra
     rng.shuffle(shuffled)
     rng.shuffle(holdings)
     other = dataclasses.replace(one, lines=tuple(shuffled), holdings=tuple(holdings))
-    first, second = scheduler.schedule(one), scheduler.schedule(other)
+    first, second = scheduling_cycle.schedule(one), scheduling_cycle.schedule(other)
     assert first.placements == second.placements
     assert first.evictions == second.evictions
     assert first.promised == second.promised
 
 
-@properties.EXAMPLES
+@test_properties.EXAMPLES
 @given(clusters())
 def test_work_comes_to_rest(s: Situation) -> None:
     for _ in range(12):
@@ -236,7 +233,7 @@ def test_work_comes_to_rest(s: Situation) -> None:
     raise AssertionError("evictions went on and on")
 
 
-@properties.EXAMPLES
+@test_properties.EXAMPLES
 @given(clusters())
 def test_who_was_evicted_for_starts_once_they_have_left(s: Situation) -> None:
     decisions = s.decide()
@@ -295,13 +292,15 @@ def _that_count(snapshot: Snapshot) -> Snapshot:
     That is no demand where it is so, and what a pool alone could hold is another question.
     """
     assert snapshot.pools is not None
-    pooled = bypool.within(snapshot)
+    pooled = flavors.within(snapshot)
     views = [_alone(snapshot, pooled, number) for number in range(len(snapshot.pools.names))]
     never = {
         line.claims[0].job
         for view in (pooled, *views)
         for line, unfit_here in zip(
-            view.lines, unfit.lines(view, lines.columns_of(view.lines)), strict=True
+            view.lines,
+            unsatisfiable.lines(view, pending_groups.columns_of(view.lines)),
+            strict=True,
         )
         if unfit_here
     }
@@ -309,7 +308,7 @@ def _that_count(snapshot: Snapshot) -> Snapshot:
     return dataclasses.replace(snapshot, lines=kept, line_columns=None)
 
 
-@properties.EXAMPLES
+@test_properties.EXAMPLES
 @given(clusters())
 def test_a_share_in_a_pool_is_that_of_a_cluster_which_is_this_pool(s: Situation) -> None:
     """The columns of one pool, taken for those of a cluster without pools."""
@@ -318,12 +317,12 @@ def test_a_share_in_a_pool_is_that_of_a_cluster_which_is_this_pool(s: Situation)
         return
     snapshot = _that_count(snapshot)
     assert snapshot.pools is not None
-    pooled = bypool.within(snapshot)
-    ledger = ledgers.Ledger(pooled, lines.columns_of(pooled.lines))
+    pooled = flavors.within(snapshot)
+    ledger = quota_ledger.Ledger(pooled, pending_groups.columns_of(pooled.lines))
     for number in range(len(snapshot.pools.names)):
         here = slice(3 * (number + 1), 3 * (number + 2))
         alone = _alone(snapshot, pooled, number)
-        reference = ledgers.Ledger(alone, lines.columns_of(alone.lines))
+        reference = quota_ledger.Ledger(alone, pending_groups.columns_of(alone.lines))
         for queue in range(len(s.queue_list)):
             assert ledger.demand[queue][here] == reference.demand[queue]
             # what is a whole number of GPUs in all may be shares in one pool, and the other way

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, evicted, started
 
@@ -290,7 +290,7 @@ def test_a_search_that_fails_for_shares_says_nothing_of_whole_devices() -> None:
     shapes = list(snapshot.shapes)
     two = dataclasses.replace(shapes[1].groups[0], devices=2, amounts=(1000, 2**30, 1000))
     shapes[1] = dataclasses.replace(shapes[1], groups=(two,))
-    decisions = scheduler.schedule(dataclasses.replace(snapshot, shapes=tuple(shapes)))
+    decisions = scheduling_cycle.schedule(dataclasses.replace(snapshot, shapes=tuple(shapes)))
     assert evicted(decisions) == [("low", "whole")]
 
 

@@ -11,10 +11,10 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.inputs.snapshots import UNLIMITED, WHOLE, Claim, Holding, Line, Snapshot
-from reconciler.scheduling.nodes import requirements as asks
+from reconciler.scheduling.nodes import requirements
 from tests.unit.scheduling import drawn, situations
 from tests.unit.scheduling.situations import Situation, amounts
 
@@ -120,7 +120,7 @@ def check_capacity(situation: Snapshot, decisions: Decisions) -> None:
             assert shapes[placement.job].eligible[task.node]
             assert situation.nodes.accepts[task.node]
             assert len(set(task.devices)) == group.devices
-            if asks.needs_inner(group) and not group.inner_preferred:
+            if requirements.needs_inner(group) and not group.inner_preferred:
                 row = situation.nodes.inner[group.inner][task.node]
                 domains = {int(row[device]) for device in task.devices}
                 assert len(domains) == 1
@@ -197,7 +197,7 @@ def check_reasons(situation: Snapshot, decisions: Decisions) -> None:
 @given(clusters())
 def test_every_decision_is_lawful(s: Situation) -> None:
     situation = s.snapshot()
-    decisions = scheduler.schedule(situation)
+    decisions = scheduling_cycle.schedule(situation)
     check_capacity(situation, decisions)
     check_limits(situation, decisions)
     check_evictions(situation, decisions)
@@ -212,7 +212,7 @@ def test_the_order_of_claims_and_holdings_does_not_matter(s: Situation, rng: ran
     rng.shuffle(lines)
     rng.shuffle(holdings)
     other = dataclasses.replace(one, lines=tuple(lines), holdings=tuple(holdings))
-    first, second = scheduler.schedule(one), scheduler.schedule(other)
+    first, second = scheduling_cycle.schedule(one), scheduling_cycle.schedule(other)
     assert first.placements == second.placements
     assert first.evictions == second.evictions
     assert first.promised == second.promised
@@ -225,7 +225,7 @@ def test_the_order_of_claims_and_holdings_does_not_matter(s: Situation, rng: ran
 def test_turns_that_are_told_in_advance_would_have_come_to_the_same(s: Situation) -> None:
     for _ in range(3):
         situation = s.snapshot()
-        decisions = scheduler.schedule(situation)
+        decisions = scheduling_cycle.schedule(situation)
         assert decisions == drawn.one_by_one(situation) == drawn.at_rest_soon(situation)
         s.apply(decisions)
 
@@ -273,7 +273,7 @@ def test_who_was_evicted_for_starts_once_they_have_left(s: Situation) -> None:
 @given(clusters())
 def test_no_victim_could_be_spared(s: Situation) -> None:
     before = s.snapshot()
-    decisions = scheduler.schedule(before)
+    decisions = scheduling_cycle.schedule(before)
     for eviction in decisions.evictions:
         others = [e for e in decisions.evictions if e is not eviction]
         if any(e.for_job != eviction.for_job for e in others) or decisions.placements:
@@ -294,7 +294,7 @@ def test_no_victim_could_be_spared(s: Situation) -> None:
         if any(len(c.elements) > 1 for line in lines for c in line.claims):
             continue
         trial = _without(before, holdings, lines)
-        assert eviction.for_job not in situations.started(scheduler.schedule(trial))
+        assert eviction.for_job not in situations.started(scheduling_cycle.schedule(trial))
 
 
 def _without(before: Snapshot, holdings: tuple[Holding, ...], lines: tuple[Line, ...]) -> Snapshot:
@@ -363,7 +363,7 @@ def test_one_task_within_a_guarantee_starts_or_evicts_where_evictions_could_make
     s: Situation,
 ) -> None:
     situation = s.snapshot()
-    decisions = scheduler.schedule(situation)
+    decisions = scheduling_cycle.schedule(situation)
     if decisions.placements or decisions.evictions:
         return
     for job, (line, claim) in claims_of(situation).items():
@@ -404,7 +404,7 @@ def _guarantee_denied(situation: Snapshot, line: Line, claim: Claim) -> bool:
             ):
                 continue
             rest = tuple(h for h in situation.holdings if h not in victims)
-            if scheduler.schedule(_without(situation, rest, lines)).placements:
+            if scheduling_cycle.schedule(_without(situation, rest, lines)).placements:
                 return True
     return False
 

@@ -6,7 +6,7 @@ import pytest
 
 from reconciler.model.state.pending_reasons import FunnelStep
 from reconciler.scheduling.inputs.snapshots import WHOLE, GroupShape
-from reconciler.scheduling.reasons import reason_text as wording
+from reconciler.scheduling.reasons import reason_text
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import GIB, Situation, amounts, code, message
 
@@ -141,8 +141,8 @@ def test_what_is_told_to_be_lacking_is_what_was_asked_for(
 ) -> None:
     """Not what it is charged: nobody is helped by 0.428 GPUs who asked for three instances."""
     situation = dataclasses.replace(Situation().node("n").snapshot(), profiles=("1g.10gb",))
-    assert wording.task_text(situation, group) == text
-    assert wording.together(situation, group) == together
+    assert reason_text.task_text(situation, group) == text
+    assert reason_text.together(situation, group) == together
 
 
 def test_a_share_waits_for_one_gpu_and_not_for_as_much_on_several() -> None:
@@ -155,7 +155,7 @@ def test_a_share_waits_for_one_gpu_and_not_for_as_much_on_several() -> None:
 def test_shares_of_several_gpus_wait_for_each() -> None:
     s = Situation()
     group = GroupShape("main", 1, (0, 0, 1000), devices=2, share=500)
-    assert wording.freed_text(s.snapshot(), group) == "0.5 of each of 2 GPUs"
+    assert reason_text.freed_text(s.snapshot(), group) == "0.5 of each of 2 GPUs"
 
 
 def test_what_others_keep_nodes_from_is_not_called_fragmented() -> None:

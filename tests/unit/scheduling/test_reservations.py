@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions, Estimate
 from reconciler.scheduling.inputs.snapshots import Kept, Policy, Window
 from tests.unit.scheduling import situations
@@ -16,7 +16,7 @@ ONLY_BACKFILL = Policy(reclaim=False, preempt=False, consolidate=False)
 
 def decide(s: Situation, policy: Policy = ONLY_BACKFILL) -> Decisions:
     """What the scheduler makes of it where nobody is evicted."""
-    return scheduler.schedule(dataclasses.replace(s.snapshot(), policy=policy))
+    return scheduling_cycle.schedule(dataclasses.replace(s.snapshot(), policy=policy))
 
 
 def two_busy_nodes() -> Situation:
@@ -242,7 +242,7 @@ def test_nodes_on_which_a_gang_stays_in_part_are_not_promised_whole() -> None:
         for shape in snapshot.shapes
     )
     nodes = dataclasses.replace(snapshot.nodes, occupied=snapshot.nodes.occupied // 2)
-    decisions = scheduler.schedule(dataclasses.replace(snapshot, shapes=shapes, nodes=nodes))
+    decisions = scheduling_cycle.schedule(dataclasses.replace(snapshot, shapes=shapes, nodes=nodes))
     assert "whole" not in decisions.promised
 
 
@@ -254,7 +254,7 @@ def test_nothing_is_moved_to_where_a_window_begins_too_soon() -> None:
     s.job("whole", gpu=4, time_limit_s=100)
     assert evicted(s.decide()) == [("a", "whole")]
     window = Window("service", 500.0, 600.0, np.array([False, True, False]), maintenance=True)
-    decisions = scheduler.schedule(dataclasses.replace(s.snapshot(), windows=(window,)))
+    decisions = scheduling_cycle.schedule(dataclasses.replace(s.snapshot(), windows=(window,)))
     assert evicted(decisions) == []
 
 

@@ -8,17 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reconciler.scheduling.backfill import reservation_calendar as backfill
-from reconciler.scheduling.cycle import scheduling_cycle as schedule
-from reconciler.scheduling.inputs import pending_groups as lines
+from reconciler.scheduling.backfill import reservation_calendar
+from reconciler.scheduling.cycle import scheduling_cycle
+from reconciler.scheduling.inputs import pending_groups
 from reconciler.scheduling.inputs.snapshots import Claim, Line, Snapshot
-from reconciler.scheduling.nodes import best_fit as tightest
-from reconciler.scheduling.nodes import node_classes as states
-from reconciler.scheduling.nodes import scoring as rankings
-from reconciler.scheduling.placement import diagnosis as funnels
+from reconciler.scheduling.nodes import best_fit, node_classes, scoring
+from reconciler.scheduling.placement import diagnosis
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.queues import arrival_batches as backlog
-from reconciler.scheduling.reasons import reason_explainer as explain
+from reconciler.scheduling.queues import arrival_batches
+from reconciler.scheduling.reasons import reason_explainer
 from tests.unit.scheduling import drawn
 from tests.unit.scheduling.rooms import Node, group, mix, shape, snapshot
 from tests.unit.scheduling.situations import Situation
@@ -76,7 +74,7 @@ def test_funnels_that_share_steps_say_what_each_says_alone(
     for room in (Room(situation), Room.empty(situation)):
         fill(room, data)
         for index in range(len(situation.shapes)):
-            assert room.funnel(index) == funnels.funnel(room._planner, index)
+            assert room.funnel(index) == diagnosis.funnel(room._planner, index)
 
 
 @EXAMPLES
@@ -117,12 +115,12 @@ def test_the_tightest_fit_is_the_one_of_least_cost(
     looks: int, rough: bool, situation: Snapshot, data: st.DataObject
 ) -> None:
     wanted = data.draw(st.lists(st.integers(0, len(situation.shapes) - 1), min_size=1, max_size=12))
-    exact = 0 if rough else states.EXACT_NODES_MAX
+    exact = 0 if rough else node_classes.EXACT_NODES_MAX
     found = []
     for short in (True, False):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(states, "EXACT_NODES_MAX", exact)
-            patch.setattr(tightest, "LOOKS_MAX", looks)
+            patch.setattr(node_classes, "EXACT_NODES_MAX", exact)
+            patch.setattr(best_fit, "LOOKS_MAX", looks)
             room = Room(situation)
             taken = []
             for index in wanted:
@@ -143,7 +141,7 @@ def test_nodes_that_hold_no_task_at_all_are_of_no_state() -> None:
     room = Room(situation)
     assert room.plan(0) is not None
     assert [state >= 0 for state in room._index.of_node] == [False, True, False]
-    assert rankings.Least.of(situation).devices == 2
+    assert scoring.Least.of(situation).devices == 2
 
 
 def line(queue: int, claims: list[tuple[int, float]], priority: int = 50) -> Line:
@@ -168,7 +166,7 @@ def test_claims_of_one_moment_are_found(
     made = [line(queue, claims) for (queue, _), claims in members.items()]
     base = snapshot([Node()], [shape(group(1), nodes=1)])
     situation = dataclasses.replace(base, lines=tuple(made))
-    found = backlog._moments(situation, lines.columns_of(situation.lines))
+    found = arrival_batches._moments(situation, pending_groups.columns_of(situation.lines))
     assert [set(together) for together in found] == _slowly(situation)
 
 
@@ -189,7 +187,7 @@ def _slowly(situation: Snapshot) -> list[set[tuple[int, int]]]:
     return found
 
 
-def _coming_anew(calendar: backfill.Calendar, duration_s: float) -> Room:
+def _coming_anew(calendar: reservation_calendar.Calendar, duration_s: float) -> Room:
     """As ``Calendar.coming_for``, made for each who asks."""
     reach = calendar._reach(duration_s)
     room = calendar.later.copy() if reach else calendar.later
@@ -201,11 +199,11 @@ def _coming_anew(calendar: backfill.Calendar, duration_s: float) -> Room:
 def test_room_that_is_coming_is_the_same_as_made_for_each_who_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kept = backfill.Calendar.coming_for
+    kept = reservation_calendar.Calendar.coming_for
     known: list[Room] = []
     shared = 0
 
-    def counted(calendar: backfill.Calendar, duration_s: float) -> Room:
+    def counted(calendar: reservation_calendar.Calendar, duration_s: float) -> Room:
         nonlocal shared
         room = kept(calendar, duration_s)
         if room is not calendar.later:
@@ -215,11 +213,11 @@ def test_room_that_is_coming_is_the_same_as_made_for_each_who_asks(
 
     for seed in range(120):
         situation = drawn.situation(seed)[0].snapshot()
-        monkeypatch.setattr(backfill.Calendar, "coming_for", counted)
-        found = schedule.schedule(situation)
+        monkeypatch.setattr(reservation_calendar.Calendar, "coming_for", counted)
+        found = scheduling_cycle.schedule(situation)
         known.clear()
-        monkeypatch.setattr(backfill.Calendar, "coming_for", _coming_anew)
-        assert schedule.schedule(situation) == found, seed
+        monkeypatch.setattr(reservation_calendar.Calendar, "coming_for", _coming_anew)
+        assert scheduling_cycle.schedule(situation) == found, seed
     assert shared, "it is about something"
 
 
@@ -244,14 +242,14 @@ def test_lines_may_be_restored_one_after_the_other() -> None:
     s = Situation().node("n", gpu=4).queue("main")
     for gpu in (1, 2, 3):
         s.job(f"w{gpu}", gpu=gpu)
-    cycle = schedule.Cycle(s.snapshot())
+    cycle = scheduling_cycle.Cycle(s.snapshot())
     (queue,) = cycle.queues
 
     def tried() -> list[str]:
         found = []
         while (progress := queue.head()) is not None:
             found.append(progress.claim.job)
-            cycle.blocked.put(progress.line, explain.Cause("room"))
+            cycle.blocked.put(progress.line, reason_explainer.Cause("room"))
         return found
 
     assert tried() == ["w1", "w2", "w3"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from litestar.types import Message, Receive, Scope, Send
 
-from reconciler.server import shutdown as stopping
+from reconciler.server import shutdown
 
 
 def _cancelled(headers: list[tuple[bytes, bytes]]) -> list[Message]:
@@ -29,7 +29,7 @@ def _cancelled(headers: list[tuple[bytes, bytes]]) -> list[Message]:
     async def serve() -> None:
         state = types.SimpleNamespace(services=types.SimpleNamespace(stopping=asyncio.Event()))
         scope: Any = {"type": "http", "litestar_app": types.SimpleNamespace(state=state)}
-        told: Any = stopping.told(app)
+        told: Any = shutdown.told(app)
         task = asyncio.create_task(told(scope, None, send))
         await begun.wait()
         state.services.stopping.set()

@@ -10,9 +10,8 @@ import msgspec
 import pytest
 
 from reconciler.core.nodes.health import LEASE_MARGIN_S
-from reconciler.model.protocol import loop_messages as link
-from reconciler.server import agent_sync as sync
-from reconciler.server import loop_link as link_client
+from reconciler.model.protocol import loop_messages
+from reconciler.server import agent_sync, loop_link
 from reconciler.server.nodes import sessions
 
 
@@ -34,7 +33,7 @@ class World:
         self.poll_s = silence_s / 3
         self.now = 0.0
         self.session = sessions.Session("n1")
-        self.session.update(link.NodeUpdate("n1", 1, 1, lease_s=lease_s))
+        self.session.update(loop_messages.NodeUpdate("n1", 1, 1, lease_s=lease_s))
         self.lease_ends_at = lease_s
         self.frames: list[Frame] = []
         self.known_at = 0.0
@@ -52,7 +51,7 @@ class World:
     def send(self, held_back: int = 0) -> None:
         """A request comes in, and the server asks the loop where that is due."""
         self.sent.append(self.now)
-        sure = self.session.is_sure(self.now, self.poll_s, sync.ASK_PART)
+        sure = self.session.is_sure(self.now, self.poll_s, agent_sync.ASK_PART)
         if not sure and not self.session.asking:
             question = self.session.ask(self.now)
             self.frames.append(Frame(self.now, self.now, question, held_back))
@@ -65,7 +64,7 @@ class World:
         if not self.session.is_sure(self.now, self.poll_s):
             return
         if not self.sent:
-            late_s = link_client.ANSWERED_EVERY_S if late else 0.0
+            late_s = loop_link.ANSWERED_EVERY_S if late else 0.0
             self.frames.append(Frame(self.now, self.now + late_s, 0, held_back))
             if not held_back:
                 self.session.known(self.now)
@@ -95,7 +94,7 @@ class World:
         """The cycle is over, and the server hears what was decided."""
         if self.deciding is not None:
             confirms, self.deciding = self.deciding, None
-            told = link.NodeUpdate("n1", 1, 1, confirms=confirms, lease_s=self.lease_s)
+            told = loop_messages.NodeUpdate("n1", 1, 1, confirms=confirms, lease_s=self.lease_s)
             self.session.update(told)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.server import shutdown as stopping
+from reconciler.server import shutdown
 
 
 async def answered(method: str, path: str) -> tuple[dict[bytes, bytes], Any]:
@@ -30,7 +30,7 @@ async def answered(method: str, path: str) -> tuple[dict[bytes, bytes], Any]:
         "litestar_app": SimpleNamespace(state=SimpleNamespace(services=services)),
     }
     receive: Any = None
-    await stopping.told(app)(scope, receive, send)
+    await shutdown.told(app)(scope, receive, send)
     assert sent[0]["status"] == 503
     return dict(sent[0]["headers"]), json.loads(sent[1]["body"])["error"]["message"]
 
@@ -50,4 +50,4 @@ async def answered(method: str, path: str) -> tuple[dict[bytes, bytes], Any]:
 def test_only_who_may_come_again_is_told_to(method: str, path: str, is_safe: bool) -> None:
     headers, message = asyncio.run(answered(method, path))
     assert (b"retry-after" in headers) == is_safe
-    assert message == (stopping.AGAIN if is_safe else stopping.BEGUN)
+    assert message == (shutdown.AGAIN if is_safe else shutdown.BEGUN)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, NodeState
-from reconciler.server.logs import log_routes as logs
-from reconciler.server.nodes import log_relay as relay
+from reconciler.server.logs import log_routes
+from reconciler.server.nodes import log_relay
 from tests.unit.store import samples
 
 JOB = samples.job("sweep", elements=4)
@@ -23,11 +23,13 @@ class Relay:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def read(self, attempt: Any, *_: Any, **__: Any) -> AsyncIterator[wire.LogChunk]:
+    async def read(
+        self, attempt: Any, *_: Any, **__: Any
+    ) -> AsyncIterator[agent_messages.LogChunk]:
         self.asked.append(attempt.node)
         if attempt.node == "n1":
-            raise relay.Silent
-        yield wire.LogChunk(b"a line\n", end=True)
+            raise log_relay.Silent
+        yield agent_messages.LogChunk(b"a line\n", end=True)
 
 
 def test_a_node_that_sends_nothing_is_waited_for_once() -> None:
@@ -39,13 +41,13 @@ def test_a_node_that_sends_nothing_is_waited_for_once() -> None:
     reader = types.SimpleNamespace(attempts=lambda *_, **__: tries, node=samples.node)
     asked = Relay()
     service: Any = types.SimpleNamespace(reader=reader, relay=asked, stopping=asyncio.Event())
-    wanted = logs.Wanted(
+    wanted = log_routes.Wanted(
         "sweep", 1, 0, "main", 0, None, "stdout", follow=False, every=True, any_element=True,
         any_task=True, array=True,
     )  # fmt: skip
 
     async def shown() -> list[str]:
-        parts = [part async for part in logs.text(service, wanted, None)]
+        parts = [part async for part in log_routes.text(service, wanted, None)]
         return b"".join(parts).decode().splitlines()
 
     lines = [line for line in asyncio.run(shown()) if "try 1" not in line]
@@ -73,10 +75,10 @@ def test_a_node_that_is_known_to_be_away_is_not_waited_for(
     reader = types.SimpleNamespace(attempts=lambda *_, **__: [one], node=lambda _: node)
     asked = Relay()
     service: Any = types.SimpleNamespace(reader=reader, relay=asked, stopping=asyncio.Event())
-    wanted = logs.Wanted("sweep", 1, 0, "main", 0, 1, "stdout", follow=False)
+    wanted = log_routes.Wanted("sweep", 1, 0, "main", 0, 1, "stdout", follow=False)
 
     async def shown() -> list[str]:
-        parts = [part async for part in logs.text(service, wanted, None)]
+        parts = [part async for part in log_routes.text(service, wanted, None)]
         return b"".join(parts).decode().splitlines()
 
     assert asyncio.run(shown()) == [said]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from reconciler.cli import main, terminal
 from reconciler.model import desired
-from reconciler.simulation.scenarios import builder as situations
+from reconciler.simulation.scenarios import builder
 
 TRACE = """\
 timestamp,duration,num_gpus,gpu_time,cluster
@@ -573,7 +573,7 @@ def test_settings_are_written_as_in_a_cluster_document() -> None:
         "overdueAfter": 3,
     }
     missing: dict[str, None] = {}
-    found = situations.settings_of(policy, missing).scheduling
+    found = builder.settings_of(policy, missing).scheduling
     assert found == desired.Scheduling(
         backfill="conservative",
         usage_half_life_s=86_400,

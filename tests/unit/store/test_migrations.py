@@ -9,11 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from reconciler import store
-from reconciler.model.state import usage_rollups as rollups
-from reconciler.operations.history import cycle_replay as replaying
-from reconciler.store import codec, migrations, schema
-from reconciler.store import journal_entries as journals
-from reconciler.store import rollups as summing
+from reconciler.model.state import usage_rollups
+from reconciler.operations.history import cycle_replay
+from reconciler.store import codec, journal_entries, migrations, rollups, schema
 from tests.unit.store import samples
 
 _FOLDER = pathlib.Path(__file__).parent
@@ -91,17 +89,17 @@ def test_cycles_of_the_version_before_say_that_they_cannot_be_replayed(
 ) -> None:
     _version_1(tmp_path / "old.db")
     with contextlib.closing(store.Store.open(f"sqlite:///{tmp_path / 'old.db'}")) as opened:
-        entry = journals.entry(opened, 2)
+        entry = journal_entries.entry(opened, 2)
         assert entry is not None
         assert not entry.replayable
         before = "cycle 2, of 1970-01-01T00:01:42.000Z, is from before this could be replayed"
         for cycle, at in ((2, None), (None, 150.0)):
-            with pytest.raises(replaying.ReplayError, match=before) as refused:
-                replaying.replay(opened, cycle=cycle, at=at)
+            with pytest.raises(cycle_replay.ReplayError, match=before) as refused:
+                cycle_replay.replay(opened, cycle=cycle, at=at)
             assert "it holds nothing that can be replayed" in str(refused.value)
-        with pytest.raises(replaying.ReplayError, match="is before everything that the journal"):
-            replaying.replay(opened, at=50.0)
-        assert list(replaying.replay_all(opened)) == []
+        with pytest.raises(cycle_replay.ReplayError, match="is before everything that the journal"):
+            cycle_replay.replay(opened, at=50.0)
+        assert list(cycle_replay.replay_all(opened)) == []
 
 
 def test_waits_of_a_version_that_knew_no_places_stay(tmp_path: pathlib.Path) -> None:
@@ -116,10 +114,10 @@ def test_waits_of_a_version_that_knew_no_places_stay(tmp_path: pathlib.Path) -> 
         connection.execute(sa.text("INSERT INTO wait_days VALUES (1, 'a', 'ada', 0, 3, 2.5)"))
     engine.dispose()
     with contextlib.closing(store.Store.open(url)) as opened:
-        known = {0: rollups.Wait(3, 2.5)}
+        known = {0: usage_rollups.Wait(3, 2.5)}
         for by, group in (
             (("queue", "user"), ("a", "ada")),
             (("pool", "model"), ("(unknown)",) * 2),
         ):
-            assert summing.waits(opened, 0.0, 5 * 86_400.0, by) == {group: known}
-        assert summing.pool_shares(opened, 0.0, 5 * 86_400.0) == {}
+            assert rollups.waits(opened, 0.0, 5 * 86_400.0, by) == {group: known}
+        assert rollups.pool_shares(opened, 0.0, 5 * 86_400.0) == {}

@@ -14,13 +14,12 @@ import pytest
 import sqlalchemy as sa
 
 from reconciler import store
-from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.policy import drift_kinds
 from reconciler.model.state import outcome, records
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.state.states import AttemptState, JobState
-from reconciler.model.values import run_set as runs
-from reconciler.store import journal_entries as journals
-from reconciler.store import store_reader as reader
+from reconciler.model.values import run_set
+from reconciler.store import journal_entries, store_reader
 from tests.unit.store import samples
 
 #: Nothing is too old.
@@ -91,7 +90,7 @@ def test_what_was_committed_is_loaded_after_a_restart(opened: store.Store) -> No
     alive = samples.attempt(train, 1, state=AttemptState.RUNNING)
     waiting = samples.attempt(train, 2, state=AttemptState.ENDED, exit_code=3)
     ended = samples.attempt(train, 3, state=AttemptState.ENDED, concluded=True)
-    missing = drift.Drift("node-missing", "n2", "never seen", "warning", "report", 90.0)
+    missing = drift_kinds.Drift("node-missing", "n2", "never seen", "warning", "report", 90.0)
     decided = samples.cycle(
         jobs=(train,),
         attempts=(alive, waiting, ended),
@@ -106,7 +105,7 @@ def test_what_was_committed_is_loaded_after_a_restart(opened: store.Store) -> No
     assert found == records.Observed(
         jobs={"train": train},
         active=frozenset({"train"}),
-        past_runs=runs.RunSet.of({train.key}),
+        past_runs=run_set.RunSet.of({train.key}),
         attempts={alive.id: alive, waiting.id: waiting},
         nodes={"n1": samples.node()},
         reasons={"default/shape": (samples.reason(),)},
@@ -177,7 +176,7 @@ def test_only_the_newest_run_of_a_name_is_loaded(opened: store.Store) -> None:
     assert opened.job("nobody") is None
     found = reopened(opened)
     assert found.jobs == {"train": new}
-    assert found.past_runs == runs.RunSet.of({old.key, new.key})
+    assert found.past_runs == run_set.RunSet.of({old.key, new.key})
 
 
 def test_states_of_many_jobs_are_those_of_their_newest_runs(opened: store.Store) -> None:
@@ -186,7 +185,7 @@ def test_states_of_many_jobs_are_those_of_their_newest_runs(opened: store.Store)
     new = samples.job(run=2, order=2, state=JobState.PENDING)
     many = [
         samples.job(name=f"m{number}", order=number + 3, state=JobState.RUNNING)
-        for number in range(2 * reader.KEYS_MAX)
+        for number in range(2 * store_reader.KEYS_MAX)
     ]
     commit(opened, epoch, 1, samples.cycle(jobs=(old,), new_runs=(old.key,)))
     commit(opened, epoch, 2, samples.cycle(jobs=(new, *many), new_runs=(new.key,)))
@@ -282,7 +281,7 @@ def test_jobs_are_filtered_and_paged(opened: store.Store) -> None:
     assert names(name_prefix="job%") == []
     assert names(labels={"team": "t1"}, limit=2) == [9, 7]
     assert names(labels={"team": "t"}) == []
-    assert names(limit=3, after=reader.cursor(jobs[8])) == [7, 6, 5]
+    assert names(limit=3, after=store_reader.cursor(jobs[8])) == [7, 6, 5]
     assert opened.places(["job_0", "job_4", "job_9"]) == {"job_0": 1, "job_4": 3}
     assert opened.job_state_counts()["a", "Running"] == 2
     with pytest.raises(ValueError, match="no place in a list"):
@@ -370,8 +369,8 @@ def test_events_come_in_order_and_on_from_a_number(opened: store.Store) -> None:
 
 def test_drift_is_replaced_as_a_whole(opened: store.Store) -> None:
     epoch = opened.lead("one", 50.0)
-    one = drift.Drift("node-missing", "n1", "never seen", "warning", "report", 90.0)
-    two = drift.Drift("node-missing", "n2", "never seen", "warning", "report", 90.0)
+    one = drift_kinds.Drift("node-missing", "n1", "never seen", "warning", "report", 90.0)
+    two = drift_kinds.Drift("node-missing", "n2", "never seen", "warning", "report", 90.0)
     commit(opened, epoch, 1, samples.cycle(drift=(one, two)))
     assert opened.drift() == [one, two]
     commit(opened, epoch, 2, samples.cycle(drift=(two,)))
@@ -385,15 +384,15 @@ def test_views_journal_and_snapshots_are_kept(opened: store.Store) -> None:
     assert opened.view("q") == b"2"
     assert opened.view("none") is None
     assert opened.incumbents() == b"i"
-    found = [journals.entry(opened, cycle) for cycle in (1, 2, 3)]
+    found = [journal_entries.entry(opened, cycle) for cycle in (1, 2, 3)]
     assert [one.body if one else None for one in found] == [b"one", b"two", None]
     assert found[1] is not None
     assert found[1].replayable
-    place = journals.snapshot_place(opened, found[1])
+    place = journal_entries.snapshot_place(opened, found[1])
     assert place == (epoch, 1)
-    assert journals.snapshot(opened, place) == b"whole"
-    assert journals.snapshot(opened, journals.Place(epoch, 2)) is None
-    assert journals.oldest(opened) == found[0]
+    assert journal_entries.snapshot(opened, place) == b"whole"
+    assert journal_entries.snapshot(opened, journal_entries.Place(epoch, 2)) is None
+    assert journal_entries.oldest(opened) == found[0]
 
 
 def test_overrides_are_loaded(opened: store.Store) -> None:
@@ -435,18 +434,18 @@ def test_what_is_too_old_goes_in_bounded_batches(
 
     # stretches begin with cycles 1, 4, 7 and 10
     def kept() -> list[int]:
-        return [one.cycle for one in journals.entries(opened, epoch, 0, None)]
+        return [one.cycle for one in journal_entries.entries(opened, epoch, 0, None)]
 
     assert prune(journal_before=4.0) == 3 + 1
     assert kept() == list(range(4, 11))
-    assert journals.snapshots(opened) == [(epoch, 4), (epoch, 7), (epoch, 10)]
+    assert journal_entries.snapshots(opened) == [(epoch, 4), (epoch, 7), (epoch, 10)]
     assert prune(journal_bytes_max=703) == 0, "seven entries and three snapshots of a byte"
     assert prune(journal_bytes_max=702) == 3 + 1
     assert kept() == [7, 8, 9, 10]
     assert prune(journal_bytes_max=0, journal_before=99.0) == 3 + 1
     assert prune(journal_bytes_max=0, journal_before=99.0) == 0, "the newest stretch goes on"
     assert kept() == [10]
-    assert journals.oldest(opened) == journals.entry(opened, 10)
+    assert journal_entries.oldest(opened) == journal_entries.entry(opened, 10)
 
 
 def test_journal_entries_are_found_by_time(
@@ -457,15 +456,15 @@ def test_journal_entries_are_found_by_time(
     for number in range(1, 6):
         commit(opened, epoch, number, samples.cycle(now=60.0 + number // 2))
 
-    def cycle_of(found: journals.Entry | None) -> int | None:
+    def cycle_of(found: journal_entries.Entry | None) -> int | None:
         return None if found is None else found.cycle
 
     moments = (59.0, 60.0, 60.5, 61.0, 62.0, 70.0)
-    through = [cycle_of(journals.entry_through(opened, at)) for at in moments]
-    across = [cycle_of(journals.entry_across(opened, at)) for at in moments]
+    through = [cycle_of(journal_entries.entry_through(opened, at)) for at in moments]
+    across = [cycle_of(journal_entries.entry_across(opened, at)) for at in moments]
     assert through == [None, 1, 1, 3, 5, 5]
     assert across == [1, 2, 2, 4, None, None]
-    assert [one.cycle for one in journals.entries(opened, epoch, 2, 4)] == [2, 3, 4]
+    assert [one.cycle for one in journal_entries.entries(opened, epoch, 2, 4)] == [2, 3, 4]
 
 
 def test_entries_without_a_snapshot_go_by_age_too(
@@ -478,7 +477,7 @@ def test_entries_without_a_snapshot_go_by_age_too(
         commit(opened, epoch, number, samples.cycle(now=float(number)), snapshot=snapshot)
     limits = _KEPT | {"journal_before": 4.0}
     assert [opened.prune(epoch, 100.0, **limits) for _ in range(3)] == [2, 1, 0]
-    assert [one.cycle for one in journals.entries(opened, epoch, 0, None)] == [4, 5, 6]
+    assert [one.cycle for one in journal_entries.entries(opened, epoch, 0, None)] == [4, 5, 6]
 
 
 def test_a_newer_store_is_refused(opened: store.Store, url: str) -> None:
@@ -554,7 +553,7 @@ def test_what_holds_something_is_read_as_of_one_commit(opened: store.Store, url:
     begun = {of.name: samples.attempt(of, state=AttemptState.RUNNING) for of in (first, second)}
     before = samples.cycle(jobs=(first,), attempts=(begun["first"],), new_runs=(first.key,))
     commit(opened, epoch, 1, before)
-    reading = reader.Reader.open(url)
+    reading = store_reader.Reader.open(url)
     commits: list[int] = []
 
     def commit_another(

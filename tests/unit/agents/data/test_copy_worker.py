@@ -6,33 +6,33 @@ from pathlib import Path
 
 import pytest
 
-from agents.data import copy_worker as stagehand
-from agents.host import file_tree as trees
+from agents.data import copy_worker
+from agents.host import file_tree
 
 
 def test_what_grows_while_it_is_copied_is_not_written_on(tmp_path: Path) -> None:
     path = tmp_path / "file"
     chunks = iter([b"x" * 600, b"x" * 400, b"x" * 2**20, b"x" * 2**20])
-    with pytest.raises(stagehand.StageError, match="was changed while it was copied"):
-        stagehand._write(str(path), chunks, 1000, hashing=False, progress=stagehand.Progress())
+    with pytest.raises(copy_worker.StageError, match="was changed while it was copied"):
+        copy_worker._write(str(path), chunks, 1000, hashing=False, progress=copy_worker.Progress())
     assert path.stat().st_size == 1000
     assert next(chunks)  # the rest was not asked for
 
 
 def test_no_path_leads_up(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    handle = os.open(tmp_path / "a", stagehand.FOLDER)
+    handle = os.open(tmp_path / "a", copy_worker.FOLDER)
     try:
-        with pytest.raises(stagehand.StageError, match="leads elsewhere"):
-            stagehand.descend(handle, "../a")
+        with pytest.raises(copy_worker.StageError, match="leads elsewhere"):
+            copy_worker.descend(handle, "../a")
     finally:
         os.close(handle)
 
 
 def test_what_grows_is_sent_no_further_than_shows_it(tmp_path: Path) -> None:
-    stream = stagehand.AtMost(io.BytesIO(b"x" * 100), 10)
-    with pytest.raises(stagehand.StageError, match="was changed"):
-        stagehand.Folder(str(tmp_path)).write("file", stream, 10)
+    stream = copy_worker.AtMost(io.BytesIO(b"x" * 100), 10)
+    with pytest.raises(copy_worker.StageError, match="was changed"):
+        copy_worker.Folder(str(tmp_path)).write("file", stream, 10)
     assert stream.read(100) == b""
     assert not list(tmp_path.iterdir())
 
@@ -51,12 +51,14 @@ def nested(top: Path, depth: int) -> Path:
     return top
 
 
-@pytest.mark.parametrize("depth", [stagehand.DEPTH_MAX + 1, 3_000])
+@pytest.mark.parametrize("depth", [copy_worker.DEPTH_MAX + 1, 3_000])
 def test_what_is_too_deep_is_refused_and_says_what_to_do(tmp_path: Path, depth: int) -> None:
-    source = stagehand.Folder(str(nested(tmp_path / "deep", depth)))
-    with pytest.raises(stagehand.StageError, match="more than 64 folders below each other: put it"):
+    source = copy_worker.Folder(str(nested(tmp_path / "deep", depth)))
+    with pytest.raises(
+        copy_worker.StageError, match="more than 64 folders below each other: put it"
+    ):
         source.list("", 10)
-    assert trees.delete(str(tmp_path / "deep"))
+    assert file_tree.delete(str(tmp_path / "deep"))
 
 
 class Said(io.StringIO):
@@ -69,7 +71,7 @@ class Said(io.StringIO):
 def test_what_is_as_deep_as_it_may_be_is_copied_and_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = nested(tmp_path / "deep", stagehand.DEPTH_MAX)
+    folder = nested(tmp_path / "deep", copy_worker.DEPTH_MAX)
     cache = tmp_path / "cache"
     cache.mkdir()
     item = {
@@ -77,34 +79,34 @@ def test_what_is_as_deep_as_it_may_be_is_copied_and_counted(
         "store": {"folder": str(folder)},
     }  # fmt: skip
     monkeypatch.setattr("sys.stdin", Said())
-    found = stagehand.fetch({"items": [item], "cache": str(cache)}, stagehand.Progress())
+    found = copy_worker.fetch({"items": [item], "cache": str(cache)}, copy_worker.Progress())
     key, data = found["in"]
-    assert (cache / key / data / ("d/" * stagehand.DEPTH_MAX) / "file").exists()
-    assert trees.measure(str(cache / key)).size_bytes is not None
+    assert (cache / key / data / ("d/" * copy_worker.DEPTH_MAX) / "file").exists()
+    assert file_tree.measure(str(cache / key)).size_bytes is not None
 
 
 def test_a_bucket_that_is_too_deep_is_refused_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Deep:
-        def list(self, _path: str, _most: int) -> tuple[bool, stagehand.Listing]:
-            return False, [("d/" * (stagehand.DEPTH_MAX + 1) + "file", 0, "tag")]
+        def list(self, _path: str, _most: int) -> tuple[bool, copy_worker.Listing]:
+            return False, [("d/" * (copy_worker.DEPTH_MAX + 1) + "file", 0, "tag")]
 
-    monkeypatch.setattr(stagehand, "store_of", lambda _: Deep())
+    monkeypatch.setattr(copy_worker, "store_of", lambda _: Deep())
     item = {"name": "in", "path": "sets", "sha256": ""}
-    with pytest.raises(stagehand.StageError, match="sets has more than 64 folders"):
-        stagehand.fetch({"items": [item], "cache": str(tmp_path)}, stagehand.Progress())
+    with pytest.raises(copy_worker.StageError, match="sets has more than 64 folders"):
+        copy_worker.fetch({"items": [item], "cache": str(tmp_path)}, copy_worker.Progress())
 
 
 def test_what_an_earlier_copy_has_left_goes_however_deep(tmp_path: Path) -> None:
     entry = tmp_path / "key"
     nested(entry, 3_000)
-    nested(tmp_path / f"key{stagehand.PART}", 3_000)
-    source = stagehand.Folder(str(nested(tmp_path / "from", 0)))
+    nested(tmp_path / f"key{copy_worker.PART}", 3_000)
+    source = copy_worker.Folder(str(nested(tmp_path / "from", 0)))
     item = {"path": "", "sha256": "", "checksums": ""}
     listing = source.list("", 10)[1]
-    stagehand.copy_in(
-        source, item, listing, str(entry), single=False, progress=stagehand.Progress()
+    copy_worker.copy_in(
+        source, item, listing, str(entry), single=False, progress=copy_worker.Progress()
     )  # fmt: skip
-    assert stagehand.is_whole(str(entry))
+    assert copy_worker.is_whole(str(entry))
     assert sorted(path.name for path in entry.iterdir()) == ["data", "manifest.json"]

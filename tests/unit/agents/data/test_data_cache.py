@@ -10,10 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents.data import copy_worker as stagehand
-from agents.data import data_cache as datacache
+from agents.data import copy_worker, data_cache
 from agents.data.data_cache import Cache, Note
-from agents.host import file_tree as trees
+from agents.host import file_tree
 from reconciler.model.state.states import EndReason
 
 UID, GID = os.geteuid(), os.getegid()
@@ -123,7 +122,7 @@ def test_a_copy_can_not_make_room_by_what_it_says(tmp_path: Path) -> None:
     assert "no room" in cache.claim("a.1", (UID, "k1"), 25 * KIB, there=False)
 
 
-@pytest.mark.parametrize("name", ["deep", f"deep{stagehand.PART}", f"deep{stagehand.GONE}"])
+@pytest.mark.parametrize("name", ["deep", f"deep{copy_worker.PART}", f"deep{copy_worker.GONE}"])
 def test_what_a_user_has_nested_stops_no_agent(tmp_path: Path, name: str) -> None:
     cache = Cache(tmp_path, 2**20)
     add(cache, "a.1", "k0")
@@ -139,11 +138,11 @@ def test_a_start_waits_for_no_count_of_names(
     cache = Cache(tmp_path, 2**20)
     for key in ("k0", "k1", "k2"):
         fill(cache, key)
-    monkeypatch.setattr(datacache, "NAMES_MAX", 5)  # of an entry: the folder and its file
+    monkeypatch.setattr(data_cache, "NAMES_MAX", 5)  # of an entry: the folder and its file
     again = found_again(tmp_path)
     assert again.size_bytes == 16 * KIB
     wait_for(lambda: entries(tmp_path) == {"k0", "k1"})
-    monkeypatch.setattr(datacache, "ENTRIES_MAX", 1)
+    monkeypatch.setattr(data_cache, "ENTRIES_MAX", 1)
     assert found_again(tmp_path).size_bytes == 8 * KIB
     wait_for(lambda: entries(tmp_path) == {"k0"})
 
@@ -153,26 +152,26 @@ def test_trees_are_deleted_in_bounds_and_without_their_links(tmp_path: Path) -> 
     outside.mkdir()
     (outside / "precious").touch()
     top = tmp_path / "top"
-    nest(top, 2 * trees.DEPTH_MAX + 1)
+    nest(top, 2 * file_tree.DEPTH_MAX + 1)
     nest(top, 3, "e")
     (top / "link").symlink_to(outside)
     (top / "d" / "link").symlink_to(outside)
     for number in range(10):
         (top / "e" / f"file{number}").touch()
-    assert trees.measure(str(top)).size_bytes is None
-    assert not trees.delete(str(top), names_max=5)
+    assert file_tree.measure(str(top)).size_bytes is None
+    assert not file_tree.delete(str(top), names_max=5)
     assert top.exists()
-    assert trees.delete(str(top))
+    assert file_tree.delete(str(top))
     assert not top.exists()
-    assert trees.delete(str(top))
+    assert file_tree.delete(str(top))
     assert (outside / "precious").exists()
 
 
 def test_another_agent_finds_what_is_whole_and_removes_the_rest(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 2**20)
     add(cache, "a.1", "k0")
-    fill(cache, f"k1{stagehand.PART}")
-    fill(cache, f"k2{stagehand.GONE}")
+    fill(cache, f"k1{copy_worker.PART}")
+    fill(cache, f"k2{copy_worker.GONE}")
     kept = Note(pins=((UID, "k0"),), outs={"plan": {}}, done=True, problem="x")
     cache.put("a.2", kept)
     (tmp_path / "staging" / ".a.3").write_text("half")
@@ -207,7 +206,7 @@ def test_links_of_users_lead_nowhere(tmp_path: Path, kind: str) -> None:
 
 def test_the_default_limit_is_a_part_of_the_disk(tmp_path: Path) -> None:
     space = os.statvfs(tmp_path)
-    expected = int(space.f_blocks * space.f_frsize * datacache.LIMIT_RATIO)
+    expected = int(space.f_blocks * space.f_frsize * data_cache.LIMIT_RATIO)
     assert Cache(tmp_path).limit_bytes == expected
 
 

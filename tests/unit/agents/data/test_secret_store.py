@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from agents.data import secret_store as vault
-from agents.tasks import launcher as carrying
+from agents.data import secret_store
+from agents.tasks import launcher
 
 
-def kept(folder: Path, text: str = "s3cret\n", mode: int = 0o600) -> vault.Vault:
+def kept(folder: Path, text: str = "s3cret\n", mode: int = 0o600) -> secret_store.Vault:
     (folder / "ada").mkdir()
     path = folder / "ada" / "token"
     path.write_text(text)
     path.chmod(mode)
-    return vault.Vault(folder)
+    return secret_store.Vault(folder)
 
 
-def fetch(source: vault.Vault) -> str:
+def fetch(source: secret_store.Vault) -> str:
     return source.fetch("ada", os.geteuid(), ["token"])["token"]
 
 
@@ -32,14 +32,14 @@ def test_a_file(tmp_path: Path) -> None:
     [
         ("x", 0o640, "mode 0640.*chmod 600"),
         ("x", 0o604, "mode 0604"),
-        ("x" * (vault.BYTES_MAX + 1), 0o600, "larger than"),
+        ("x" * (secret_store.BYTES_MAX + 1), 0o600, "larger than"),
         ("a\0b", 0o600, "not text"),
     ],
 )
 def test_a_file_that_is_not_kept_as_it_has_to_be(
     tmp_path: Path, text: str, mode: int, says: str
 ) -> None:
-    with pytest.raises(vault.SecretError, match=says) as caught:
+    with pytest.raises(secret_store.SecretError, match=says) as caught:
         fetch(kept(tmp_path, text, mode))
     assert "x" * 50 not in str(caught.value)
 
@@ -48,7 +48,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     source = kept(tmp_path)
     (tmp_path / "ada/token").rename(tmp_path / "elsewhere")
     (tmp_path / "ada/token").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(vault.SecretError, match="symbolic links"):
+    with pytest.raises(secret_store.SecretError, match="symbolic links"):
         fetch(source)
 
 
@@ -56,14 +56,14 @@ def test_a_pipe_does_not_keep_anyone_waiting(tmp_path: Path) -> None:
     source = kept(tmp_path)
     (tmp_path / "ada/token").unlink()
     os.mkfifo(tmp_path / "ada/token", 0o600)
-    with pytest.raises(vault.SecretError, match="is not a file"):
+    with pytest.raises(secret_store.SecretError, match="is not a file"):
         fetch(source)
 
 
 def test_a_folder_that_others_write_to(tmp_path: Path) -> None:
     source = kept(tmp_path)
     (tmp_path / "ada").chmod(0o777)
-    with pytest.raises(vault.SecretError, match="chmod go-w"):
+    with pytest.raises(secret_store.SecretError, match="chmod go-w"):
         fetch(source)
 
 
@@ -71,7 +71,7 @@ def test_a_folder_that_others_write_to(tmp_path: Path) -> None:
 def test_a_file_of_somebody_else(tmp_path: Path) -> None:
     source = kept(tmp_path)
     os.chown(tmp_path / "ada/token", 12345, 12345)
-    with pytest.raises(vault.SecretError, match="belongs to user 12345"):
+    with pytest.raises(secret_store.SecretError, match="belongs to user 12345"):
         fetch(source)
     assert source.fetch("ada", 12345, ["token"]) == {"token": "s3cret"}
 
@@ -80,9 +80,9 @@ def test_a_command_is_asked_where_there_is_no_file(tmp_path: Path) -> None:
     program = tmp_path / "ask"
     program.write_text("#!/bin/sh\necho $1/$2\n[ $2 != none ]\n")
     program.chmod(0o755)
-    source = vault.Vault(tmp_path / "nowhere", (str(program),))
+    source = secret_store.Vault(tmp_path / "nowhere", (str(program),))
     assert source.fetch("ada", 0, ["key"]) == {"key": "ada/key"}
-    with pytest.raises(vault.SecretError, match="the command ended 1") as caught:
+    with pytest.raises(secret_store.SecretError, match="the command ended 1") as caught:
         source.fetch("ada", 0, ["none"])
     assert "ada/none" not in str(caught.value)
 
@@ -90,8 +90,8 @@ def test_a_command_is_asked_where_there_is_no_file(tmp_path: Path) -> None:
 def test_a_command_that_prints_without_end_is_ended(tmp_path: Path) -> None:
     started = tmp_path / "started"
     script = f"echo $$ > {started}; exec yes"
-    source = vault.Vault(None, ("sh", "-c", script))
-    with pytest.raises(vault.SecretError, match="'key' is larger than 65536 bytes"):
+    source = secret_store.Vault(None, ("sh", "-c", script))
+    with pytest.raises(secret_store.SecretError, match="'key' is larger than 65536 bytes"):
         source.fetch("ada", 0, ["key"])
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)
@@ -101,7 +101,7 @@ def test_a_command_that_leaves_a_program_behind_has_answered(tmp_path: Path) -> 
     """As one does that starts an agent of its own; what it has left goes."""
     left = tmp_path / "left"
     script = f"sleep 3600 & echo $! > {left}; echo s3cret"
-    source = vault.Vault(None, ("sh", "-c", script))
+    source = secret_store.Vault(None, ("sh", "-c", script))
     assert source.fetch("ada", 0, ["key"]) == {"key": "s3cret"}
     until = time.monotonic() + 60
     while Path(f"/proc/{left.read_text().strip()}/exe").exists():
@@ -112,15 +112,15 @@ def test_a_command_that_leaves_a_program_behind_has_answered(tmp_path: Path) -> 
 def test_a_command_that_takes_too_long_is_ended_with_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vault, "COMMAND_S", 1.0)
-    source = vault.Vault(None, ("sh", "-c", "sleep 3600 & sleep 3600"))
-    with pytest.raises(vault.SecretError, match="took over 1 s"):
+    monkeypatch.setattr(secret_store, "COMMAND_S", 1.0)
+    source = secret_store.Vault(None, ("sh", "-c", "sleep 3600 & sleep 3600"))
+    with pytest.raises(secret_store.SecretError, match="took over 1 s"):
         source.fetch("ada", 0, ["key"])
 
 
 def test_without_either() -> None:
-    with pytest.raises(vault.SecretError, match="neither --secrets nor --secret-command"):
-        fetch(vault.Vault())
+    with pytest.raises(secret_store.SecretError, match="neither --secrets nor --secret-command"):
+        fetch(secret_store.Vault())
 
 
 def test_values_go_to_the_variables_that_were_asked_for(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_values_go_to_the_variables_that_were_asked_for(tmp_path: Path) -> None:
     asked = ("TOKEN", "APPTAINERENV_TOKEN", "SINGULARITYENV_TOKEN")
     order = {"env": {**dict.fromkeys(asked, ""), **mine}}
     wanted = {"user": "ada", "uid": os.geteuid(), "names": [("token", "TOKEN")]}
-    carrying.add_secrets(order, wanted, source)
+    launcher.add_secrets(order, wanted, source)
     assert order["secrets"] == {"token": "s3cret"}
     assert order["env"] == {**dict.fromkeys(asked, "s3cret"), **mine}
 
@@ -137,7 +137,7 @@ def test_values_go_to_the_variables_that_were_asked_for(tmp_path: Path) -> None:
 def test_a_secret_without_a_variable_is_a_file_only(tmp_path: Path) -> None:
     order = {"env": {"APPTAINERENV_": "", "X": "y"}}
     wanted = {"user": "ada", "uid": os.geteuid(), "names": [("token", "")]}
-    carrying.add_secrets(order, wanted, kept(tmp_path))
+    launcher.add_secrets(order, wanted, kept(tmp_path))
     assert order["env"] == {"APPTAINERENV_": "", "X": "y"}
 
 
@@ -154,7 +154,7 @@ def test_folders_that_can_not_be_read_are_told(closed: str, said: str) -> None:
         (secrets if closed == "root" else secrets / "root").chmod(0o700)
         os.seteuid(65534)
         try:
-            found = list(vault.problems(secrets))
+            found = list(secret_store.problems(secrets))
         finally:
             os.seteuid(0)
     assert len(found) == 1

@@ -12,13 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.data import copy_worker as stagehand
-from agents.data import data_cache as datacache
-from agents.data import secret_store as vault
-from agents.data import staging
-from agents.data import worker_process as dialogue
+from agents.data import copy_worker, data_cache, secret_store, staging, worker_process
 from agents.host import processes
-from reconciler.model.observed import storage as plans
+from reconciler.model.observed import storage
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -53,17 +49,17 @@ class Bed:
         self.target = root / "target"
         self.target.mkdir()
         (root / "pids").touch()
-        self.cache = datacache.Cache(root, 2**20)
-        self.stager = staging.Stager(str(root), self.cache, vault.Vault(None, ()))
+        self.cache = data_cache.Cache(root, 2**20)
+        self.stager = staging.Stager(str(root), self.cache, secret_store.Vault(None, ()))
         self.told: list[AttemptReport] = []
 
     def prepare(self, name: str = "a.1", lease_s: float | None = None) -> None:
         work = self.root / "attempts" / name / "work"
         work.mkdir(parents=True)
         (work / "out").write_text("of the first")
-        out = plans.Out("out", plans.Store("v", str(self.target)), "x", "always")
+        out = storage.Out("out", storage.Store("v", str(self.target)), "x", "always")
         wanted = staging.Wanted(
-            plans.Plan(outs=(out,)), None, "me", os.geteuid(), os.getegid(), {}, lease_s, 3600.0
+            storage.Plan(outs=(out,)), None, "me", os.geteuid(), os.getegid(), {}, lease_s, 3600.0
         )
         self.stager.prepare(name, wanted)
 
@@ -93,7 +89,7 @@ def real(tmp_path: Path) -> Bed:
 def bed(real: Bed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
     hand = real.root / "hand.py"
     hand.write_text(HAND.format(here=str(real.root)))
-    monkeypatch.setattr(stagehand, "__file__", str(hand))
+    monkeypatch.setattr(copy_worker, "__file__", str(hand))
     yield real
     real.open()
 
@@ -154,8 +150,10 @@ def test_what_takes_longer_is_the_end_that_was_ordered(bed: Bed, grace_s: float 
     assert (end.end_reason, end.exit_code) == (EndReason.PREEMPTED, 0)
     assert "could not be copied out" in end.message
     # another agent tells the same
-    again = datacache.Cache(bed.root, 2**20)
-    (told,) = staging.Stager(str(bed.root), again, vault.Vault(None, ())).hold([ENDED], print)
+    again = data_cache.Cache(bed.root, 2**20)
+    (told,) = staging.Stager(str(bed.root), again, secret_store.Vault(None, ())).hold(
+        [ENDED], print
+    )
     assert told == end
 
 
@@ -181,7 +179,7 @@ class Unkillable(subprocess.Popen[bytes]):
 def test_copies_that_can_not_be_killed_keep_no_turn(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dialogue, "LAST_S", 0.1)
+    monkeypatch.setattr(worker_process, "LAST_S", 0.1)
     names = [f"a.{number}" for number in range(1, staging.TOGETHER_MAX + 2)]
     for name in names:
         bed.prepare(name)
@@ -226,15 +224,15 @@ def test_who_waits_for_a_turn_is_woken_by_its_stop(bed: Bed) -> None:
 
 def test_a_child_that_sends_no_end_of_a_line_is_not_read_for_ever(tmp_path: Path) -> None:
     talk = ["head", "-c", "1000000", "/dev/zero"]
-    child = dialogue.Child(talk, lambda: False, 1000)
+    child = worker_process.Child(talk, lambda: False, 1000)
     try:
         with pytest.raises(ValueError, match="more than 1000 bytes"):
             child.hear()
     finally:
         assert child.end()
-    deaf = dialogue.Child(["sleep", str(LONG_S)], iter([False, True]).__next__, 1000)
+    deaf = worker_process.Child(["sleep", str(LONG_S)], iter([False, True]).__next__, 1000)
     try:
-        with pytest.raises(dialogue.OverError):
+        with pytest.raises(worker_process.OverError):
             deaf.say(json.dumps("x" * 2**20).encode())
     finally:
         assert deaf.end()

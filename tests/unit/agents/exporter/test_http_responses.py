@@ -2,19 +2,23 @@
 
 import pytest
 
-from agents.exporter import http_responses as scrapes
+from agents.exporter import http_responses
 
 TOKEN = b"secret"
 BEARER = "Authorization: Bearer secret"
-PAGE, PACKED, LIFE = scrapes.Asked(True), scrapes.Asked(True, True), scrapes.Asked(False)
+PAGE, PACKED, LIFE = (
+    http_responses.Asked(True),
+    http_responses.Asked(True, True),
+    http_responses.Asked(False),
+)
 
 
 def head(line: str, *headers: str) -> bytes:
-    return "\r\n".join([line, *headers]).encode("latin-1") + scrapes.END_OF_HEAD
+    return "\r\n".join([line, *headers]).encode("latin-1") + http_responses.END_OF_HEAD
 
 
-def kind(found: scrapes.Asked | scrapes.Refusal) -> scrapes.Asked | int:
-    return found.status if isinstance(found, scrapes.Refusal) else found
+def kind(found: http_responses.Asked | http_responses.Refusal) -> http_responses.Asked | int:
+    return found.status if isinstance(found, http_responses.Refusal) else found
 
 
 @pytest.mark.parametrize(
@@ -49,8 +53,10 @@ def kind(found: scrapes.Asked | scrapes.Refusal) -> scrapes.Asked | int:
         ("GET /metrics HTTP/1.1", ["Authorization: Bearer x", BEARER], 400),
     ],
 )
-def test_with_a_token(request_line: str, headers: list[str], expected: scrapes.Asked | int) -> None:
-    assert kind(scrapes.read(head(request_line, *headers), TOKEN)) == expected
+def test_with_a_token(
+    request_line: str, headers: list[str], expected: http_responses.Asked | int
+) -> None:
+    assert kind(http_responses.read(head(request_line, *headers), TOKEN)) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,15 +71,15 @@ def test_with_a_token(request_line: str, headers: list[str], expected: scrapes.A
     ],
 )
 def test_without_a_token_no_web_page_reads_it(
-    headers: list[str], expected: scrapes.Asked | int
+    headers: list[str], expected: http_responses.Asked | int
 ) -> None:
-    assert kind(scrapes.read(head("GET /metrics HTTP/1.1", *headers), b"")) == expected
+    assert kind(http_responses.read(head("GET /metrics HTTP/1.1", *headers), b"")) == expected
 
 
 def test_refusals_say_why_and_what_would_do() -> None:
-    refused = scrapes.refuse(scrapes.Refusal(401, "send a token")).decode()
+    refused = http_responses.refuse(http_responses.Refusal(401, "send a token")).decode()
     start, _, body = refused.partition("\r\n\r\n")
     assert start.splitlines()[0] == "HTTP/1.1 401 Unauthorized"
     assert 'WWW-Authenticate: Bearer realm="muster"' in start
     assert body == "send a token\n"
-    assert "Allow: GET" in scrapes.refuse(scrapes.Refusal(405, "no")).decode()
+    assert "Allow: GET" in http_responses.refuse(http_responses.Refusal(405, "no")).decode()

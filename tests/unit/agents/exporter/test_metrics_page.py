@@ -6,18 +6,17 @@ import msgspec
 import pytest
 
 from agents import reports
-from agents.exporter import metrics_page as nodepage
+from agents.exporter import metrics_page
 from reconciler.model.metrics import node_series
-from reconciler.model.observed import task_reports as taskwords
-from reconciler.model.observed import task_usage as taskuse
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.observed import task_reports, task_usage
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values import resources
 from tests.unit import gpusamples
 from tests.unit.store import samples
 
-SAVED = taskwords.Saved("step-1", 90.0)
+SAVED = task_reports.Saved("step-1", 90.0)
 
 
 def attempts() -> tuple[records.AttemptRecord, ...]:
@@ -44,14 +43,14 @@ def attempts() -> tuple[records.AttemptRecord, ...]:
 
 def given(attempt: records.AttemptRecord) -> reports.Given:
     """The same, as the node was told of it and as it reports it."""
-    template = wire.TaskTemplate(
+    template = agent_messages.TaskTemplate(
         attempt.job,
         attempt.run,
         attempt.group,
         cpu_milli=attempt.resources.cpu_milli,
         memory_bytes=attempt.resources.memory_bytes,
     )
-    assignment = wire.Assignment(
+    assignment = agent_messages.Assignment(
         attempt.id,
         "t",
         attempt.boot_id,
@@ -80,9 +79,11 @@ def now() -> reports.Now:
         attempts=tuple(map(given, attempts())),
         gpu_usage=(gpusamples.usage(),),
         words={
-            first.id: taskwords.TaskMetrics(first.id, (taskwords.Metric("loss", 0.5, 99.0),), 1)
+            first.id: task_reports.TaskMetrics(
+                first.id, (task_reports.Metric("loss", 0.5, 99.0),), 1
+            )
         },
-        uses={first.id: taskuse.TaskUse(first.id, 99.0, processes=2, cpu_s=1.5)},
+        uses={first.id: task_usage.TaskUse(first.id, 99.0, processes=2, cpu_s=1.5)},
     )
 
 
@@ -91,7 +92,7 @@ def test_it_says_what_the_page_of_the_controller_says() -> None:
     theirs = node_series.render(
         gpusamples.node(), attempts(), values.gpu_usage, values.words, values.uses
     ).decode()
-    own = nodepage.render(values).decode()
+    own = metrics_page.render(values).decode()
     assert "muster_task_unsaved_since_timestamp_seconds" in own
     assert own.splitlines() == [
         line for line in theirs.splitlines() if "muster_node_state" not in line
@@ -105,7 +106,7 @@ class Scene:
         self.time = 1000.0
         self.values: reports.Now | None = now()
         self.made = 0
-        self.page = nodepage.Page(self.take, threading.Event(), lambda: self.time)
+        self.page = metrics_page.Page(self.take, threading.Event(), lambda: self.time)
         self.ready = 0
         self.page.on_ready = self.count
 
@@ -129,13 +130,13 @@ def test_who_asks_gets_what_is_there_already() -> None:
     assert scene.page.make_if_wanted()
     found = scene.page.ask()
     assert found is not None
-    assert found.page == nodepage.render(now())
+    assert found.page == metrics_page.render(now())
     assert scene.page.ask() is found
     assert (scene.made, scene.ready) == (1, 1)
 
 
 @pytest.mark.parametrize(
-    ("later_s", "kept"), [(nodepage.WANTED_S, True), (nodepage.WANTED_S + 1, False)]
+    ("later_s", "kept"), [(metrics_page.WANTED_S, True), (metrics_page.WANTED_S + 1, False)]
 )
 def test_it_is_kept_up_to_date_for_a_while(later_s: float, *, kept: bool) -> None:
     scene = Scene()
@@ -148,7 +149,7 @@ def test_what_has_grown_old_is_not_handed_out() -> None:
     scene = Scene()
     scene.page.ask()
     scene.page.make_if_wanted()
-    scene.time += nodepage.FRESH_S
+    scene.time += metrics_page.FRESH_S
     assert scene.page.ask() is not None
     scene.time += 1
     assert scene.page.ask() is None
@@ -159,4 +160,4 @@ def test_before_a_controller_has_spoken_it_is_said_why_there_is_none() -> None:
     scene.values = None
     scene.page.ask()
     scene.page.make_if_wanted()
-    assert scene.page.ask() == nodepage.Ready(problem=nodepage.NOT_YET)
+    assert scene.page.ask() == metrics_page.Ready(problem=metrics_page.NOT_YET)

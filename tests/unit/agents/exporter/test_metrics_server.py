@@ -14,11 +14,8 @@ import psutil
 import pytest
 
 from agents import settings
-from agents.exporter import http_responses as scrapes
-from agents.exporter import listeners as ports
-from agents.exporter import metrics_page as nodepage
-from agents.exporter import metrics_server as metricsport
-from agents.host import operator_log as voice
+from agents.exporter import http_responses, listeners, metrics_page, metrics_server
+from agents.host import operator_log
 from agents.tasks.start_orders import UnfitError
 from tests.unit.agents.exporter.test_metrics_page import now
 
@@ -32,11 +29,11 @@ class Bench:
         self.leaving = threading.Event()
         self.may_make = threading.Event()
         self.may_make.set()
-        self.page = nodepage.Page(now, self.leaving)
+        self.page = metrics_page.Page(now, self.leaving)
         listen = settings.Listen("127.0.0.1", 0, token_file)
         self.notices: list[str] = []
-        tells = voice.Voice("n1")
-        door = metricsport.Door(listen, self.page, self.leaving, tells, self.notices.append)
+        tells = operator_log.Voice("n1")
+        door = metrics_server.Door(listen, self.page, self.leaving, tells, self.notices.append)
         assert door.port is not None
         self.port = door.port
         self.threads = [
@@ -64,7 +61,7 @@ class Bench:
 
     def ask(self, line: str = "GET /metrics HTTP/1.1", *headers: str) -> tuple[int, bytes]:
         """Status and body of the answer to a request."""
-        head = "\r\n".join([line, *headers]).encode() + scrapes.END_OF_HEAD
+        head = "\r\n".join([line, *headers]).encode() + http_responses.END_OF_HEAD
         return answer(self.call(head))
 
     def close(self) -> None:
@@ -81,14 +78,14 @@ def answer(caller: socket.socket) -> tuple[int, bytes]:
     data = b""
     while more := caller.recv(65536):
         data += more
-    head, _, body = data.partition(scrapes.END_OF_HEAD)
+    head, _, body = data.partition(http_responses.END_OF_HEAD)
     return int(head.split(b" ")[1]), body
 
 
 @pytest.fixture(autouse=True)
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ports that look at the time often."""
-    monkeypatch.setattr(metricsport, "_LOOK_S", 0.02)
+    monkeypatch.setattr(metrics_server, "_LOOK_S", 0.02)
 
 
 @pytest.fixture
@@ -108,7 +105,7 @@ def token_file(tmp_path: Path) -> Path:
 
 def test_the_page_plain_and_packed(bench: Bench) -> None:
     status, page = bench.ask()
-    assert (status, page) == (200, nodepage.render(now()))
+    assert (status, page) == (200, metrics_page.render(now()))
     status, packed = bench.ask("GET /metrics HTTP/1.1", "Accept-Encoding: gzip")
     assert (status, gzip.decompress(packed)) == (200, page)
     assert bench.ask("GET /healthz HTTP/1.1") == (200, b"ok\n")
@@ -133,14 +130,16 @@ def test_a_request_that_comes_in_pieces_is_one(bench: Bench) -> None:
 
 
 def test_headers_without_end_are_refused(bench: Bench) -> None:
-    caller = bench.call(b"GET /metrics HTTP/1.1\r\nX: " + b"a" * (scrapes.HEAD_BYTES_MAX + 10))
+    caller = bench.call(
+        b"GET /metrics HTTP/1.1\r\nX: " + b"a" * (http_responses.HEAD_BYTES_MAX + 10)
+    )
     assert answer(caller)[0] == 431
 
 
 def test_callers_that_say_nothing_are_told_so_and_let_go(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metricsport, "ASK_S", 0.1)
+    monkeypatch.setattr(metrics_server, "ASK_S", 0.1)
     silent = [bench.call(b"") for _ in range(3)]
     assert {answer(caller)[0] for caller in silent} == {408}
 
@@ -149,23 +148,25 @@ def test_who_is_silent_longest_makes_room_for_who_asks(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody's time to ask is over in this test: without room being made, nobody is answered."""
-    monkeypatch.setattr(metricsport, "ASK_S", 3600.0)
-    monkeypatch.setattr(metricsport, "SPARE_S", 0.01)
-    monkeypatch.setattr(metricsport, "CONNECTIONS_MAX", 4)
-    silent = [bench.call(b"G") for _ in range(3 * metricsport.CONNECTIONS_MAX)]
+    monkeypatch.setattr(metrics_server, "ASK_S", 3600.0)
+    monkeypatch.setattr(metrics_server, "SPARE_S", 0.01)
+    monkeypatch.setattr(metrics_server, "CONNECTIONS_MAX", 4)
+    silent = [bench.call(b"G") for _ in range(3 * metrics_server.CONNECTIONS_MAX)]
     assert bench.ask()[0] == 200
-    for caller in silent[: 2 * metricsport.CONNECTIONS_MAX + 1]:  # in the order in which they came
+    for caller in silent[
+        : 2 * metrics_server.CONNECTIONS_MAX + 1
+    ]:  # in the order in which they came
         assert answer(caller)[0] == 408
-    assert len(bench.port._callers) <= metricsport.CONNECTIONS_MAX
+    assert len(bench.port._callers) <= metrics_server.CONNECTIONS_MAX
 
 
 def test_no_more_callers_are_held_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metricsport, "ASK_S", 3600.0)
+    monkeypatch.setattr(metrics_server, "ASK_S", 3600.0)
     leaving = threading.Event()
-    page = nodepage.Page(now, leaving)
-    monkeypatch.setattr(metricsport, "SPARE_S", 3600.0)
-    port = metricsport.Port(ports.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving)
-    monkeypatch.setattr(metricsport, "CONNECTIONS_MAX", 2)  # the kernel's queue is longer
+    page = metrics_page.Page(now, leaving)
+    monkeypatch.setattr(metrics_server, "SPARE_S", 3600.0)
+    port = metrics_server.Port(listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving)
+    monkeypatch.setattr(metrics_server, "CONNECTIONS_MAX", 2)  # the kernel's queue is longer
     host, _, number = port.address.rpartition(":")
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
         stack.callback(port.close)
@@ -187,11 +188,11 @@ def test_no_more_callers_are_held_than_there_is_room_for(monkeypatch: pytest.Mon
 
 
 def test_who_is_let_go_of_may_ask_at_that_very_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metricsport, "CONNECTIONS_MAX", 2)
-    monkeypatch.setattr(metricsport, "SPARE_S", 0.0)
+    monkeypatch.setattr(metrics_server, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(metrics_server, "SPARE_S", 0.0)
     leaving = threading.Event()
-    page = nodepage.Page(now, leaving)
-    port = metricsport.Port(ports.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving)
+    page = metrics_page.Page(now, leaving)
+    port = metrics_server.Port(listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving)
     host, _, number = port.address.rpartition(":")
 
     def come() -> socket.socket:
@@ -222,20 +223,20 @@ def test_who_is_let_go_of_may_ask_at_that_very_moment(monkeypatch: pytest.Monkey
 def test_a_page_that_is_not_made_is_not_waited_for_long(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metricsport, "MAKE_S", 0.2)
+    monkeypatch.setattr(metrics_server, "MAKE_S", 0.2)
     bench.may_make.clear()
     status, why = bench.ask()
     assert (status, why) == (503, b"the page was not made in 0 s\n")
     bench.may_make.set()
-    monkeypatch.setattr(metricsport, "MAKE_S", PATIENCE_S)
+    monkeypatch.setattr(metrics_server, "MAKE_S", PATIENCE_S)
     assert bench.ask()[0] == 200
 
 
 def test_who_does_not_take_its_answer_is_let_go(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metricsport, "TAKE_S", 0.2)
-    monkeypatch.setattr(nodepage, "render", lambda _: b"x" * 2**25)
+    monkeypatch.setattr(metrics_server, "TAKE_S", 0.2)
+    monkeypatch.setattr(metrics_page, "render", lambda _: b"x" * 2**25)
     caller = bench.call(b"GET /metrics HTTP/1.1\r\n\r\n")
     ends_at = time.monotonic() + PATIENCE_S
     while bench.port._callers or not bench.page._ready.page:
@@ -248,9 +249,9 @@ def test_who_does_not_take_its_answer_is_let_go(
 
 
 def test_a_port_that_is_taken_is_told_with_who_has_it() -> None:
-    with listening() as (_, port), pytest.raises(ports.TakenError) as told:
-        ports.bind(settings.Listen("127.0.0.1", port))
-    own = ports._told_of(psutil.Process())
+    with listening() as (_, port), pytest.raises(listeners.TakenError) as told:
+        listeners.bind(settings.Listen("127.0.0.1", port))
+    own = listeners._told_of(psutil.Process())
     text, brief = str(told.value), told.value.brief
     assert text.startswith(f"--metrics-listen 127.0.0.1:{port}: Address already in use: ")
     assert f"process {os.getpid()} of {own.user} has it ({own.command}); end what" in text
@@ -271,8 +272,8 @@ def listening(host: str = "127.0.0.1") -> Iterator[tuple[socket.socket, int]]:
 
 def test_who_listens_at_another_address_does_not_have_the_port() -> None:
     with listening("127.0.0.2") as (_, port):
-        assert ports.holder_of("127.0.0.1", port) is None
-        found = ports.holder_of("0.0.0.0", port)
+        assert listeners.holder_of("127.0.0.1", port) is None
+        found = listeners.holder_of("0.0.0.0", port)
     assert found is not None
     assert found.pid == os.getpid()
 
@@ -280,12 +281,12 @@ def test_who_listens_at_another_address_does_not_have_the_port() -> None:
 def test_a_taken_port_is_served_from_when_it_is_free(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(metricsport, "AGAIN_S", 0.0)
+    monkeypatch.setattr(metrics_server, "AGAIN_S", 0.0)
     leaving, notices = threading.Event(), list[str]()
-    page = nodepage.Page(now, leaving)
+    page = metrics_page.Page(now, leaving)
     with listening() as (taken, port):
         listen = settings.Listen("127.0.0.1", port)
-        door = metricsport.Door(listen, page, leaving, voice.Voice("n1"), notices.append)
+        door = metrics_server.Door(listen, page, leaving, operator_log.Voice("n1"), notices.append)
         for _ in range(3):
             door.turn()
         assert set(notices) == {notices[0]}
@@ -319,10 +320,10 @@ def test_a_taken_port_is_tried_ever_less_often(monkeypatch: pytest.MonkeyPatch) 
         return False
 
     monkeypatch.setattr(leaving, "wait", wait)
-    page = nodepage.Page(now, leaving)
+    page = metrics_page.Page(now, leaving)
     with listening() as (_, port):
         listen = settings.Listen("127.0.0.1", port)
-        door = metricsport.Door(listen, page, leaving, voice.Voice("n1"), lambda _: None)
+        door = metrics_server.Door(listen, page, leaving, operator_log.Voice("n1"), lambda _: None)
         for _ in range(9):
             door.turn()
     assert waited == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
@@ -333,17 +334,17 @@ def test_a_name_server_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatc
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
     monkeypatch.setattr(socket, "getaddrinfo", away)
-    with pytest.raises(ports.TakenError, match="gpu9 is no address of this machine: Temporary"):
-        ports.bind(settings.Listen("gpu9", 9105, Path("/t")))
+    with pytest.raises(listeners.TakenError, match="gpu9 is no address of this machine: Temporary"):
+        listeners.bind(settings.Listen("gpu9", 9105, Path("/t")))
 
 
 def test_what_a_holder_calls_itself_can_t_move_a_terminal() -> None:
-    assert ports._printable("a\x1b[2Jb\n") == "a?[2Jb?"
+    assert listeners._printable("a\x1b[2Jb\n") == "a?[2Jb?"
 
 
 def test_an_address_of_another_machine_is_refused(token_file: Path) -> None:
-    with pytest.raises(ports.PortError, match="Cannot assign requested address"):
-        ports.bind(settings.Listen("203.0.113.7", 0, token_file))
+    with pytest.raises(listeners.PortError, match="Cannot assign requested address"):
+        listeners.bind(settings.Listen("203.0.113.7", 0, token_file))
 
 
 def test_a_name_that_leads_nowhere_is_refused(
@@ -353,8 +354,8 @@ def test_a_name_that_leads_nowhere_is_refused(
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(ports.PortError, match="gpu9 is no address of this machine: Name or"):
-        ports.bind(settings.Listen("gpu9", 9105, token_file))
+    with pytest.raises(listeners.PortError, match="gpu9 is no address of this machine: Name or"):
+        listeners.bind(settings.Listen("gpu9", 9105, token_file))
 
 
 def test_a_name_of_loopback_that_leads_elsewhere_is_refused(
@@ -362,8 +363,8 @@ def test_a_name_of_loopback_that_leads_elsewhere_is_refused(
 ) -> None:
     found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("203.0.113.7", 9105))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-    with pytest.raises(ports.PortError, match=r"localhost is 203\.0\.113\.7"):
-        ports.bind(settings.Listen("localhost", 9105))
+    with pytest.raises(listeners.PortError, match=r"localhost is 203\.0\.113\.7"):
+        listeners.bind(settings.Listen("localhost", 9105))
 
 
 def test_a_token_that_others_can_read_is_refused(token_file: Path) -> None:
@@ -371,18 +372,24 @@ def test_a_token_that_others_can_read_is_refused(token_file: Path) -> None:
     listen = settings.Listen("127.0.0.1", 0, token_file)
     leaving = threading.Event()
     with pytest.raises(UnfitError, match="chmod 600"):
-        metricsport.Door(
-            listen, nodepage.Page(now, leaving), leaving, voice.Voice("n1"), lambda _: None
+        metrics_server.Door(
+            listen,
+            metrics_page.Page(now, leaving),
+            leaving,
+            operator_log.Voice("n1"),
+            lambda _: None,
         )
 
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "0.0.0.0"])
 def test_options_that_are_wrong_are_not_tried_again(host: str) -> None:
     leaving = threading.Event()
-    page = nodepage.Page(now, leaving)
-    with pytest.raises(ports.PortError) as told:
-        metricsport.Door(settings.Listen(host, 0), page, leaving, voice.Voice("n1"), lambda _: None)
-    assert not isinstance(told.value, ports.TakenError)
+    page = metrics_page.Page(now, leaving)
+    with pytest.raises(listeners.PortError) as told:
+        metrics_server.Door(
+            settings.Listen(host, 0), page, leaving, operator_log.Voice("n1"), lambda _: None
+        )
+    assert not isinstance(told.value, listeners.TakenError)
 
 
 FIXED = ["--server", "http://127.0.0.1:1", "--name", "n1", "--root", "/nowhere"]

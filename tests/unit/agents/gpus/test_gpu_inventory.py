@@ -4,8 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.gpus import gpu_inventory as gpus
-from agents.gpus import samples
+from agents.gpus import gpu_inventory, samples
 from reconciler.model.observed import devices
 from reconciler.model.state import records
 
@@ -30,22 +29,22 @@ def test_numbers_are_never_given_twice_or_anew(history: list[samples.Sample]) ->
     known: tuple[records.Gpu, ...] = ()
     numbers: dict[str, int] = {}
     for sample in history:
-        known = gpus.merge(known, sample, lambda _address: None)
+        known = gpu_inventory.merge(known, sample, lambda _address: None)
         assert len({gpu.index for gpu in known}) == len(known)
         assert {gpu.uuid: gpu.index for gpu in known}.items() >= numbers.items()
         numbers = {gpu.uuid: gpu.index for gpu in known}
         well = {d.uuid for d in sample.devices if d.state == devices.OK}
         for gpu in known:
             assert gpu.usable == (sample.driver == devices.OK and gpu.uuid in well)
-        assert gpus.capacity_milli(known) == 1000 * sum(gpu.usable for gpu in known)
+        assert gpu_inventory.capacity_milli(known) == 1000 * sum(gpu.usable for gpu in known)
 
 
 @given(st.lists(SAMPLES, max_size=4))
 def test_the_same_sample_twice_changes_nothing(history: list[samples.Sample]) -> None:
     known: tuple[records.Gpu, ...] = ()
     for sample in history:
-        known = gpus.merge(known, sample, lambda _address: None)
-        assert gpus.merge(known, sample, lambda _address: None) == known
+        known = gpu_inventory.merge(known, sample, lambda _address: None)
+        assert gpu_inventory.merge(known, sample, lambda _address: None) == known
 
 
 def test_simulated_devices_and_older_agents_read_as_before() -> None:
@@ -57,6 +56,6 @@ def test_simulated_devices_and_older_agents_read_as_before() -> None:
 
 def test_kinds_of_xids_are_bounded() -> None:
     events = [samples.EventReading("a", number, float(number)) for number in range(100)]
-    counted = gpus.count_events({}, events)["a"]
-    assert len(counted) == gpus.XIDS_MAX
+    counted = gpu_inventory.count_events({}, events)["a"]
+    assert len(counted) == gpu_inventory.XIDS_MAX
     assert counted[0] == devices.Xid(99, 1, 99.0)

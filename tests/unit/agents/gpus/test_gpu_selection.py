@@ -3,9 +3,7 @@
 import msgspec
 import pytest
 
-from agents.gpus import gpu_inventory as gpus
-from agents.gpus import gpu_selection as shares
-from agents.gpus import samples
+from agents.gpus import gpu_inventory, gpu_selection, samples
 from reconciler.model.observed import devices
 from reconciler.model.state import records
 
@@ -42,7 +40,9 @@ def look(
 ) -> tuple[records.Gpu, ...]:
     """The node's devices after a sample."""
     given = frozenset(uuids)
-    return gpus.merge(known, shares.chosen(seen, given, known), lambda _address: None)
+    return gpu_inventory.merge(
+        known, gpu_selection.chosen(seen, given, known), lambda _address: None
+    )
 
 
 ROWS: list[tuple[tuple[str, ...], list[tuple[int, str, list[str]]]]] = [
@@ -66,19 +66,19 @@ def test_a_node_has_what_it_was_given_and_counts_it_from_0(
 
 
 def test_without_a_choice_everything_stays_as_the_driver_says() -> None:
-    assert shares.chosen(MACHINE, None) is MACHINE
+    assert gpu_selection.chosen(MACHINE, None) is MACHINE
 
 
 def test_usage_and_processes_of_other_instances_are_none_of_the_nodes() -> None:
     nobodys = samples.ProcessReading(50)
     device = reading(1, 1, 2)
     device = msgspec.structs.replace(device, processes=(*device.processes, nobodys))
-    (seen,) = shares.chosen(sample(device), frozenset({"MIG-2"})).devices
+    (seen,) = gpu_selection.chosen(sample(device), frozenset({"MIG-2"})).devices
     assert seen.instances == (devices.MigUsage("MIG-2", 2),)
     # one of which nobody knows where it is may be a task's of the node, and is no stranger to it
     assert [one.pid for one in seen.processes] == [102, 50]
     known = look(sample(device), "MIG-2")
-    strangers, owned = gpus.attribute(
+    strangers, owned = gpu_inventory.attribute(
         sample(seen), known, {}, {}, {}, shared_cgroup="", clocks=(0, 0)
     )
     assert ([pid for _, pid in strangers], owned) == ([102], {})
@@ -109,17 +109,17 @@ def test_a_device_named_whole_and_in_part_is_offered_in_no_way() -> None:
 
 def test_what_is_not_there_is_told_with_what_is() -> None:
     given = frozenset({"GPU-0", "GPU-9", "MIG-1", "MIG-9"})
-    assert list(shares.lacking(given, MACHINE.devices)) == [
+    assert list(gpu_selection.lacking(given, MACHINE.devices)) == [
         "--gpus GPU-9: there is no such GPU here, of GPU-0, GPU-1, GPU-2",
         "--gpus MIG-9: there is no such MIG instance here, of MIG-1, MIG-2, MIG-3, MIG-7",
     ]
-    assert list(shares.lacking(given, ()))[-1].endswith("here, of none")
-    assert not list(shares.lacking(None, MACHINE.devices))
+    assert list(gpu_selection.lacking(given, ()))[-1].endswith("here, of none")
+    assert not list(gpu_selection.lacking(None, MACHINE.devices))
 
 
 def test_of_what_an_earlier_agent_knew_only_what_is_given_now_stays() -> None:
     before = look(MACHINE, "GPU-0", "GPU-1")
-    (kept,) = shares.only(before, frozenset({"MIG-3"}))
+    (kept,) = gpu_selection.only(before, frozenset({"MIG-3"}))
     assert (kept.uuid, kept.mig) == ("GPU-1", (part(3),))
-    assert shares.only(before, None) == before
-    assert shares.only(before, frozenset({"GPU-0"})) == before[:1]
+    assert gpu_selection.only(before, None) == before
+    assert gpu_selection.only(before, frozenset({"GPU-0"})) == before[:1]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.gpus import mig_layout as miglayout
+from agents.gpus import mig_layout
 from agents.gpus.mig_layout import Instance, Place, Profile
 from tests.nvml import standin
 
@@ -34,7 +34,7 @@ def at(id_: int, profile: str, start: int, **more: bool) -> Instance:
     return Instance(id_, profile, Place(start, size), **more)
 
 
-def made(steps: miglayout.Steps) -> list[tuple[str, int]]:
+def made(steps: mig_layout.Steps) -> list[tuple[str, int]]:
     return sorted((profile.name, where.start) for profile, where in steps.create)
 
 
@@ -63,14 +63,14 @@ def test_the_least_is_changed(
     destroyed: list[int],
     created: list[tuple[str, int]],
 ) -> None:
-    steps = miglayout.plan(wanted, there, H200)
+    steps = mig_layout.plan(wanted, there, H200)
     assert [one.id for one in steps.destroy] == destroyed
     assert made(steps) == created
 
 
 def test_an_instance_without_compute_gets_it() -> None:
     empty = at(1, "1g.18gb", 0, whole=False, empty=True)
-    steps = miglayout.plan([("1g.18gb", 1)], [empty], H200)
+    steps = mig_layout.plan([("1g.18gb", 1)], [empty], H200)
     assert (steps.destroy, steps.complete, steps.create) == ((), (empty,), ())
 
 
@@ -87,19 +87,19 @@ def test_an_instance_without_compute_gets_it() -> None:
 def test_what_can_not_be_is_said(
     wanted: list[tuple[str, int]], there: list[Instance], blocked: bool, says: str
 ) -> None:
-    with pytest.raises(miglayout.LayoutError, match=re.escape(says)) as caught:
-        miglayout.plan(wanted, there, H200)
+    with pytest.raises(mig_layout.LayoutError, match=re.escape(says)) as caught:
+        mig_layout.plan(wanted, there, H200)
     assert caught.value.blocked == blocked
 
 
 def planned(
-    wanted: miglayout.Wanted, there: list[Instance]
-) -> tuple[miglayout.Steps, miglayout.LayoutError | None]:
+    wanted: mig_layout.Wanted, there: list[Instance]
+) -> tuple[mig_layout.Steps, mig_layout.LayoutError | None]:
     """The steps, or why there are none."""
     try:
-        return miglayout.plan(wanted, there, H200), None
-    except miglayout.LayoutError as problem:
-        return miglayout.Steps(), problem
+        return mig_layout.plan(wanted, there, H200), None
+    except mig_layout.LayoutError as problem:
+        return mig_layout.Steps(), problem
 
 
 LAYOUTS = st.lists(st.sampled_from(sorted(H200)), max_size=7)
@@ -109,7 +109,7 @@ LAYOUTS = st.lists(st.sampled_from(sorted(H200)), max_size=7)
 def test_steps_lead_to_the_layout_and_nothing_overlaps(
     before: list[str], after: list[str], mine: bool, skip: int
 ) -> None:
-    first = miglayout.place(before, H200, ()) or ()
+    first = mig_layout.place(before, H200, ()) or ()
     there = [
         Instance(number, profile.name, where, mine=mine)
         for number, (profile, where) in enumerate(first[skip:])
@@ -118,7 +118,7 @@ def test_steps_lead_to_the_layout_and_nothing_overlaps(
     steps, problem = planned(wanted, there)
     if problem is not None:
         # either there is no room at all, or what others made would have to go
-        assert problem.blocked or miglayout.place(after, H200, ()) is None
+        assert problem.blocked or mig_layout.place(after, H200, ()) is None
         assert not (problem.blocked and mine)
         return
     assert mine or not steps.destroy

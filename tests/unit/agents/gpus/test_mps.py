@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agents.gpus import mps
-from agents.tasks import start_orders as tasks
+from agents.tasks import start_orders
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import Gpu
 
@@ -160,10 +160,10 @@ GPUS = (
 def test_a_task_is_told_its_share(
     tmp_path: Path, devices: tuple[int, ...], share: int, on: bool, wanted: bool
 ) -> None:
-    place = tasks.Place("n", str(tmp_path), str(tmp_path), GPUS)
+    place = start_orders.Place("n", str(tmp_path), str(tmp_path), GPUS)
     template = TaskTemplate("j", 1, "g", command=("true",), mps=on)
     assignment = Assignment("a.1", "t", "b", devices=devices, share_milli=share)
-    order = tasks.order_for(assignment, template, place)
+    order = start_orders.order_for(assignment, template, place)
     assert order["mps"] == (ONE if wanted else None)
     told = {name: value for name, value in order["env"].items() if name.startswith("CUDA_MPS")}
     folder = f"{tmp_path}/mps/0-{os.geteuid()}"

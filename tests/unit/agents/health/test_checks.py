@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from agents.health import checks
-from agents.health import site_checks as sitechecks
+from agents.health import checks, site_checks
 from reconciler.model.documents.health_spec import CheckName
 from reconciler.model.observed import devices
 from reconciler.model.observed.health_checks import BUILT_IN, Command, Plan, Result, worst
@@ -136,21 +135,21 @@ def test_the_worst_counts_and_the_devices_are_named() -> None:
     ],
 )
 def test_an_executable(script: str, verdict: str, message: str) -> None:
-    found = sitechecks.Site().run(Command("c", ("sh", "-c", script), 60.0))
+    found = site_checks.Site().run(Command("c", ("sh", "-c", script), 60.0))
     assert (found.verdict, found.message) == (verdict, message)
 
 
 def test_what_an_executable_prints_is_told_on_one_line_and_printable() -> None:
     code = r"print('\x1b[31mred\x1b[0m\ttab' + 'x' * 3000); raise SystemExit(2)"
-    found = sitechecks.Site().run(Command("c", (sys.executable, "-I", "-c", code), 60.0))
+    found = site_checks.Site().run(Command("c", (sys.executable, "-I", "-c", code), 60.0))
     assert found.message.startswith(r"\x1b[31mred\x1b[0m\ttab")
     assert found.message.isprintable()
-    assert len(found.message) == sitechecks.MESSAGE_CHARACTERS_MAX
+    assert len(found.message) == site_checks.MESSAGE_CHARACTERS_MAX
 
 
 def test_an_executable_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
-    found = sitechecks.Site().run(Command("c", ("sh", "-c", script), 2.0))
+    found = site_checks.Site().run(Command("c", ("sh", "-c", script), 2.0))
     assert (found.verdict, found.message) == ("failed", "it has not ended after 2 s")
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 30
@@ -166,7 +165,7 @@ def test_an_executable_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -
 
 
 def test_one_that_is_not_there_has_failed() -> None:
-    found = sitechecks.Site().run(Command("c", ("/nowhere/check",), 1.0))
+    found = site_checks.Site().run(Command("c", ("/nowhere/check",), 1.0))
     assert found.message == "it can't be run: No such file or directory"
 
 
@@ -177,7 +176,7 @@ def test_one_that_can_not_be_ended_holds_one_child_only(
     begun, gone = tmp_path / "begun", tmp_path / "gone"
     script = f"echo $$ >> {begun}; while [ ! -e {gone} ]; do sleep 0.05; done"
     monkeypatch.setattr(os, "killpg", lambda *_: None)
-    site = sitechecks.Site()
+    site = site_checks.Site()
     check = Command("c", ("sh", "-c", script), 1.0)
     try:
         assert site.run(check).message == "it has not ended after 1 s"

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agents.health import checks
-from agents.health import volume_checks as volumes
+from agents.health import checks, volume_checks
 from reconciler.model.observed.storage import VolumeState, WantedVolume
 
-TABLE = volumes.table(
+TABLE = volume_checks.table(
     "/dev/vda / ext4 rw,relatime 0 0\n"
     "filer:/set /data/set nfs4 ro,hard 0 0\n"
     "old:/x /data/x nfs rw 0 0\n"
@@ -43,12 +42,12 @@ W = WantedVolume
     ],
 )
 def test_the_table_of_mounts_is_judged(wanted: WantedVolume, problem: str) -> None:
-    assert volumes.judge(wanted, TABLE) == problem
+    assert volume_checks.judge(wanted, TABLE) == problem
 
 
 def test_what_is_found_is_told_and_looked_at_again(tmp_path: Path) -> None:
     told: list[tuple[VolumeState, ...]] = []
-    watch = volumes.Volumes(checks.Mounts(), told.append)
+    watch = volume_checks.Volumes(checks.Mounts(), told.append)
     folder = tmp_path / "data"
     watch.follow((W("a", str(tmp_path)), W("b", str(folder)), W("c", str(tmp_path), "lustre")))
     watch.turn(0)
@@ -70,7 +69,7 @@ def test_what_is_found_is_told_and_looked_at_again(tmp_path: Path) -> None:
 
 
 def test_a_volume_that_is_dropped_meanwhile_keeps_nobody(tmp_path: Path) -> None:
-    watch = volumes.Volumes(checks.Mounts(), lambda _: None)
+    watch = volume_checks.Volumes(checks.Mounts(), lambda _: None)
     watch.follow((W("a", str(tmp_path / "missing")), W("b", str(tmp_path))))
 
     def needed() -> Iterator[str]:
@@ -96,7 +95,7 @@ def test_a_volume_that_hangs_keeps_no_start_that_needs_another(
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     monkeypatch.setattr(checks, "MOUNT_S", 600.0)
     told: list[tuple[VolumeState, ...]] = []
-    watch = volumes.Volumes(checks.Mounts(), told.append)
+    watch = volume_checks.Volumes(checks.Mounts(), told.append)
     watch.follow((W("a", str(hangs)), W("b", str(tmp_path))))
     turn = threading.Thread(target=watch.turn, args=(0,))
     turn.start()

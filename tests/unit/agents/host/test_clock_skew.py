@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from agents.host import clock_skew as clocks
+from agents.host import clock_skew
 
 AT = dt.datetime(2026, 2, 8, 8, 49, 37, tzinfo=dt.UTC).timestamp()
 DATE = "Sun, 08 Feb 2026 08:49:37 GMT"
@@ -27,7 +27,7 @@ BEHIND = "the clock is more than 10 s behind the controller's"
     ],
 )
 def test_dates(text: str, expected: float | None) -> None:
-    assert clocks.moment(text) == expected
+    assert clock_skew.moment(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ def test_dates(text: str, expected: float | None) -> None:
     ],
 )
 def test_one_answer(ahead_s: float, took_s: float, expected: str) -> None:
-    skew = clocks.Skew()
+    skew = clock_skew.Skew()
     skew.heard(DATE, AT + ahead_s, AT + ahead_s + took_s, took_s)
     assert skew.problem == expected
 
 
 def test_what_is_known_stays_until_an_answer_is_sure_of_the_contrary() -> None:
-    skew = clocks.Skew()
+    skew = clock_skew.Skew()
     skew.heard(DATE, AT + 60, AT + 60.1, 0.1)
     assert skew.problem == AHEAD
     skew.heard(DATE, AT - 20, AT + 20, 40.0)  # a long poll that may have been dated at any moment

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agents.host import host_info as hosts
+from agents.host import host_info
 from reconciler.model.observed.host_facts import Disk, Host, Link, Mount, NumaNode, RdmaPort
 
 CPUINFO = "\n\n".join(
@@ -62,7 +62,7 @@ def tree(root: Path, files: dict[str, str]) -> Path:
 
 
 def test_a_machine_with_everything(tmp_path: Path) -> None:
-    assert hosts.read(tree(tmp_path, FILES)) == Host(
+    assert host_info.read(tree(tmp_path, FILES)) == Host(
         os="Debian GNU/Linux 12 (bookworm)",
         kernel="6.1.0-28-amd64",
         cpu_model="Xeon 8480C",
@@ -95,12 +95,12 @@ def test_a_machine_with_everything(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_files_has_nothing_and_breaks_nothing(tmp_path: Path) -> None:
-    assert hosts.read(tmp_path) == Host()
+    assert host_info.read(tmp_path) == Host()
 
 
 def test_odd_files_are_left_out(tmp_path: Path) -> None:
     odd = dict.fromkeys(FILES, "\x00\xff :: nonsense\n- - -\n")
-    found = hosts.read(tree(tmp_path, odd))
+    found = host_info.read(tree(tmp_path, odd))
     assert (found.cpus, found.memory_bytes, found.disks, found.mounts) == (0, 0, (), ())
     assert [link.speed_bits_per_s for link in found.links] == [None, None]
 
@@ -108,27 +108,27 @@ def test_odd_files_are_left_out(tmp_path: Path) -> None:
 def test_what_is_told_is_bounded(tmp_path: Path) -> None:
     line = "21 1 8:2 / /m{} rw - ext4 /dev/sda2 rw\n"
     mounts = "".join(line.format(number) for number in range(1000))
-    found = hosts.read(tree(tmp_path, {"proc/self/mountinfo": mounts}))
-    assert len(found.mounts) == hosts.MOUNTS_MAX
+    found = host_info.read(tree(tmp_path, {"proc/self/mountinfo": mounts}))
+    assert len(found.mounts) == host_info.MOUNTS_MAX
 
 
 def test_the_numa_node_of_a_pci_device(tmp_path: Path) -> None:
     root = tree(tmp_path, FILES)
-    assert hosts.numa_of_pci("0000:3b:00.0", root) == 1
-    assert hosts.numa_of_pci("0000:3c:00.0", root) is None
-    assert hosts.numa_of_pci("0000:ff:00.0", root) is None
-    assert hosts.numa_of_pci("../../../../../etc", root) is None
+    assert host_info.numa_of_pci("0000:3b:00.0", root) == 1
+    assert host_info.numa_of_pci("0000:3c:00.0", root) is None
+    assert host_info.numa_of_pci("0000:ff:00.0", root) is None
+    assert host_info.numa_of_pci("../../../../../etc", root) is None
 
 
 def test_this_machine_can_be_read() -> None:
-    found = hosts.read()
+    found = host_info.read()
     assert found.cpus > 0
     assert found.memory_bytes > 0
     assert found.kernel
 
 
 def test_errors_of_memory_are_those_of_all_controllers(tmp_path: Path) -> None:
-    assert hosts.memory_errors(tmp_path) == (0, 0)
+    assert host_info.memory_errors(tmp_path) == (0, 0)
     files = {
         "sys/devices/system/edac/mc/mc0/ce_count": "17\n",
         "sys/devices/system/edac/mc/mc0/ue_count": "0\n",
@@ -136,4 +136,4 @@ def test_errors_of_memory_are_those_of_all_controllers(tmp_path: Path) -> None:
         "sys/devices/system/edac/mc/mc1/ue_count": "2\n",
         "sys/devices/system/edac/mc/mc2/ce_count": "odd\n",
     }
-    assert hosts.memory_errors(tree(tmp_path, files)) == (20, 2)
+    assert host_info.memory_errors(tree(tmp_path, files)) == (20, 2)

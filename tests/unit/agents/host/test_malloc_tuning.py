@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(
 
 HOLED = """\
 import ctypes
-from agents.host import malloc_tuning as memory
+from agents.host import malloc_tuning
 
 library = ctypes.CDLL(None)
 library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
@@ -27,16 +27,16 @@ for number, block in enumerate(blocks):
     if number % 1000:
         library.free(block)  # what stays keeps the heap from being cut at its end
 before = rss()
-memory.give_back()
+malloc_tuning.give_back()
 print(before - rss())
 """
 
 THREADS = """\
 import sys, threading
-from agents.host import malloc_tuning as memory
+from agents.host import malloc_tuning
 
 if sys.argv[1] == "restrained":
-    assert memory.restrain()
+    assert malloc_tuning.restrain()
 together = threading.Barrier(8)
 
 def work():

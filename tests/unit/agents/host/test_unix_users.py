@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agents.host import unix_users as accounts
+from agents.host import unix_users
 
 LONG_S = 60.0
 
@@ -43,8 +43,8 @@ class Bench:
     def __init__(self, limit_s: float = LONG_S) -> None:
         self.lock = threading.RLock()
         self.now = 1000.0
-        self.source = accounts.Accounts(lambda: self.now)
-        self.inquiries = accounts.Inquiries(self.lock, limit_s, self.source)
+        self.source = unix_users.Accounts(lambda: self.now)
+        self.inquiries = unix_users.Inquiries(self.lock, limit_s, self.source)
         self.told: dict[str, str] = {}
         self.news = threading.Condition(self.lock)
 
@@ -96,7 +96,7 @@ def test_nobody_waits_for_ever_and_no_other_asks_beside_one_that_hangs(
 def test_what_is_known_is_asked_for_anew_after_a_while(directory: Directory) -> None:
     directory.answers.set()
     bench = Bench()
-    for user, lasts_s in (("ada", accounts.FRESH_S), ("none", accounts.NONE_S)):
+    for user, lasts_s in (("ada", unix_users.FRESH_S), ("none", unix_users.NONE_S)):
         assert bench.wait(f"{user}.1", user)
         bench.until(lambda: f"{user}.1" in bench.told)  # noqa: B023 - it is asked at once
         bench.now += lasts_s - 1
@@ -109,7 +109,7 @@ def test_what_is_known_is_asked_for_anew_after_a_while(directory: Directory) -> 
 
 def test_what_goes_wrong_is_told(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     directory.answers.set()
-    monkeypatch.setattr(accounts, "GROUPS_MAX", 0)
+    monkeypatch.setattr(unix_users, "GROUPS_MAX", 0)
     bench = Bench()
     assert bench.wait("a.1")
     bench.until(lambda: "a.1" in bench.told)
@@ -117,8 +117,8 @@ def test_what_goes_wrong_is_told(directory: Directory, monkeypatch: pytest.Monke
 
 
 def test_no_more_names_are_kept_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "KEPT_MAX", 2)
-    source = accounts.Accounts()
+    monkeypatch.setattr(unix_users, "KEPT_MAX", 2)
+    source = unix_users.Accounts()
     for name in ("x-1", "x-2", "x-3"):
         assert source.of(name) is None
     assert [source.is_known(name) for name in ("x-1", "x-2", "x-3")] == [False, True, True]
@@ -129,8 +129,10 @@ def test_the_groups_of_the_users_of_this_machine() -> None:
     assert entries
     for entry in entries:
         expected = os.getgrouplist(entry.pw_name, entry.pw_gid)
-        assert sorted(accounts.groups_of(entry.pw_name, entry.pw_gid)) == sorted(expected)
-        found = accounts.Accounts().of(entry.pw_name)
+        assert sorted(unix_users.groups_of(entry.pw_name, entry.pw_gid)) == sorted(expected)
+        found = unix_users.Accounts().of(entry.pw_name)
         assert found is not None
         assert (found.uid, found.gid, found.home) == (entry.pw_uid, entry.pw_gid, entry.pw_dir)
-    assert grp.getgrgid(os.getegid()).gr_gid in accounts.groups_of(entries[0].pw_name, os.getegid())
+    assert grp.getgrgid(os.getegid()).gr_gid in unix_users.groups_of(
+        entries[0].pw_name, os.getegid()
+    )

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.isolation import attempt_cgroups as groups
-from agents.isolation import cgroups
-from agents.isolation import task_isolation as confinement
-from agents.supervisor import client as keeper
+from agents.isolation import attempt_cgroups, cgroups, task_isolation
+from agents.supervisor import client
 from tests.unit.agents.host.test_host_info import tree
 
 SCOPE = "/muster.slice/muster-1.scope"
@@ -36,9 +34,9 @@ def made(top: Path, files: dict[str, str], *, kill: str) -> cgroups.Tree:
     return cgroups.Tree("/root-of-node", own)
 
 
-def take(made: cgroups.Tree, limits: dict[str, object]) -> groups.Group:
+def take(made: cgroups.Tree, limits: dict[str, object]) -> attempt_cgroups.Group:
     """The groups of an attempt that bears its own name."""
-    return groups.Pool(made, 1024).take("a.1", limits, keep=False)
+    return attempt_cgroups.Pool(made, 1024).take("a.1", limits, keep=False)
 
 
 def said(folder: Path) -> dict[str, str]:
@@ -141,7 +139,10 @@ def test_a_mount_of_a_part_of_the_tree(tmp_path: Path) -> None:
     [(1, 1, 2), (500, 50, 512), (1000, 100, 1024), (10**9, 10_000, 262_144)],
 )
 def test_shares_of_cpu(milli: int, weight: int, shares: int) -> None:
-    assert (groups.cpu_weight(milli), groups.cpu_shares(milli)) == (weight, shares)
+    assert (attempt_cgroups.cpu_weight(milli), attempt_cgroups.cpu_shares(milli)) == (
+        weight,
+        shares,
+    )
 
 
 def test_systemd_is_asked_for_a_delegated_scope(
@@ -153,10 +154,10 @@ def test_systemd_is_asked_for_a_delegated_scope(
     name = f"{cgroups.token_of('/r')}-{os.getpid()}"
     rest = ["--scope", "--quiet", "--collect", f"--unit={name}", "--slice=muster.slice",
             "--property=Delegate=yes", "--"]  # fmt: skip
-    assert keeper.scope("auto", "/r", tmp_path, 0) == ["systemd-run", *rest]
-    assert keeper.scope("systemd", "/r", tmp_path, 1000) == ["systemd-run", "--user", *rest]
-    assert keeper.scope("cgroup", "/r", tmp_path, 0) == []
-    assert keeper.scope("auto", "/r", tmp_path / "elsewhere", 0) == []
+    assert client.scope("auto", "/r", tmp_path, 0) == ["systemd-run", *rest]
+    assert client.scope("systemd", "/r", tmp_path, 1000) == ["systemd-run", "--user", *rest]
+    assert client.scope("cgroup", "/r", tmp_path, 0) == []
+    assert client.scope("auto", "/r", tmp_path / "elsewhere", 0) == []
 
 
 HYBRID = ("memory", "cpu", "pids")
@@ -178,7 +179,7 @@ def hybrid(tmp_path: Path) -> cgroups.Tree:
     return made(tmp_path, files, kill="cgroup.kill")
 
 
-def kernel(group: groups.Group, **files: str) -> None:
+def kernel(group: attempt_cgroups.Group, **files: str) -> None:
     """What the kernel's files say after a task that did nothing special, or otherwise."""
     for hierarchy, file, text in (
         ("unified", "cgroup.events", "populated 0\nfrozen 0\n"),
@@ -199,9 +200,9 @@ PLAIN = {"memory_bytes": 2**28, "cpu_milli": 1000, "pids": 64}
 @pytest.fixture
 def files_appear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control files are there as soon as their group is, as the kernel has them."""
-    make = groups.Group.make
+    make = attempt_cgroups.Group.make
 
-    def with_files(group: groups.Group) -> None:
+    def with_files(group: attempt_cgroups.Group) -> None:
         make(group)
         for hierarchy, folder in group.folders.items():
             names = {
@@ -213,14 +214,14 @@ def files_appear(monkeypatch: pytest.MonkeyPatch) -> None:
                 (Path(folder) / name).touch()
         kernel(group)
 
-    monkeypatch.setattr(groups.Group, "make", with_files)
+    monkeypatch.setattr(attempt_cgroups.Group, "make", with_files)
 
 
 @pytest.mark.usefixtures("files_appear")
 def test_groups_that_were_left_as_they_were_found_are_another_attempts_next(
     hybrid: cgroups.Tree,
 ) -> None:
-    pool = groups.Pool(hybrid, 1024)
+    pool = attempt_cgroups.Pool(hybrid, 1024)
     first = pool.take("a.1", PLAIN, keep=True)
     assert sorted(first.folders) == ["cpu", "memory", "pids", "unified"]
     assert first.bound(PLAIN)
@@ -250,7 +251,7 @@ DOUBTS = {
 @pytest.mark.usefixtures("files_appear")
 @pytest.mark.parametrize("doubt", [*DOUBTS, "a kill", "a group in it"])
 def test_groups_in_doubt_are_nobodys_next(hybrid: cgroups.Tree, doubt: str) -> None:
-    pool = groups.Pool(hybrid, 1024)
+    pool = attempt_cgroups.Pool(hybrid, 1024)
     first = pool.take("a.1", PLAIN, keep=True)
     kernel(first, **DOUBTS.get(doubt, {}))
     if doubt == "a kill":
@@ -264,7 +265,7 @@ def test_groups_in_doubt_are_nobodys_next(hybrid: cgroups.Tree, doubt: str) -> N
 
 @pytest.mark.usefixtures("files_appear")
 def test_memory_that_was_given_back_is_no_doubt(hybrid: cgroups.Tree) -> None:
-    pool = groups.Pool(hybrid, 1024)
+    pool = attempt_cgroups.Pool(hybrid, 1024)
     first = pool.take("a.1", PLAIN, keep=True)
     kernel(first, memory_max_usage_in_bytes="900000000")
     pool.give_back(first, 10.0)
@@ -273,19 +274,19 @@ def test_memory_that_was_given_back_is_no_doubt(hybrid: cgroups.Tree) -> None:
 
 @pytest.mark.usefixtures("files_appear")
 def test_what_is_kept_has_limits_in_number_and_time(hybrid: cgroups.Tree) -> None:
-    pool = groups.Pool(hybrid, 4 * groups._OPEN_MAX)  # room for two
+    pool = attempt_cgroups.Pool(hybrid, 4 * attempt_cgroups._OPEN_MAX)  # room for two
     taken = [pool.take(f"a.{i}", PLAIN, keep=True) for i in range(3)]
     assert [group.kept for group in taken] == [True, True, False]
     assert taken[2].folders["cpu"].endswith("/a.2")
     assert not pool.take("c.1", PLAIN, keep=False).kept
     for group in taken[:2]:
         pool.give_back(group, 10.0)
-    assert pool.tidy(10.0 + groups.IDLE_S / 2) == 10.0 + groups.IDLE_S
+    assert pool.tidy(10.0 + attempt_cgroups.IDLE_S / 2) == 10.0 + attempt_cgroups.IDLE_S
     for group in taken[:2]:  # the kernel removes a group with its files
         for folder in map(Path, group.folders.values()):
             for file in folder.iterdir():
                 file.unlink()
-    assert pool.tidy(10.0 + groups.IDLE_S) is None
+    assert pool.tidy(10.0 + attempt_cgroups.IDLE_S) is None
     assert not [f for group in taken[:2] for f in group.folders.values() if Path(f).exists()]
     again = pool.take("a.4", PLAIN, keep=True)
     assert again.kept
@@ -313,7 +314,7 @@ def test_only_groups_that_their_task_could_not_change_are_kept(
     order: dict[str, object], euid: int, *, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: euid)
-    assert confinement.may_keep({"id": "a.1", **order}) is kept
+    assert task_isolation.may_keep({"id": "a.1", **order}) is kept
 
 
 @pytest.mark.usefixtures("files_appear")
@@ -321,7 +322,7 @@ def test_only_groups_that_their_task_could_not_change_are_kept(
 def test_what_cannot_be_read_is_not_taken_for_empty(
     hybrid: cgroups.Tree, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = groups.Pool(hybrid, 1024)
+    pool = attempt_cgroups.Pool(hybrid, 1024)
     limits = PLAIN if file == "pids.current" else {"cpu_milli": 1000}  # without a group for pids
     first = pool.take("a.1", limits, keep=True)
     kernel(first)
@@ -348,18 +349,18 @@ def test_what_cannot_be_read_is_not_taken_for_empty(
 def test_a_limit_that_could_not_be_set_once_is_not_missing_for_ever(
     hybrid: cgroups.Tree, why: int, *, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = groups.Pool(hybrid, 1024)
+    pool = attempt_cgroups.Pool(hybrid, 1024)
     first = pool.take("a.1", PLAIN, keep=True)
     kernel(first)
-    real = groups.Group._write
+    real = attempt_cgroups.Group._write
 
-    def write(group: groups.Group, path: str, text: str) -> None:
+    def write(group: attempt_cgroups.Group, path: str, text: str) -> None:
         if path.endswith("memsw.limit_in_bytes"):
             raise OSError(why, os.strerror(why))
         real(group, path, text)
 
     with monkeypatch.context() as patch:
-        patch.setattr(groups.Group, "_write", write)
+        patch.setattr(attempt_cgroups.Group, "_write", write)
         assert first.bound(PLAIN)
     assert first.bound(PLAIN)
     swap = Path(first.folders["memory"]) / "memory.memsw.limit_in_bytes"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agents.isolation import local_filesystems as nearby
+from agents.isolation import local_filesystems
 
 TABLE = r"""
 20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -27,12 +27,12 @@ no line of it
 
 
 def test_far_is_what_has_another_disk_or_a_server() -> None:
-    far = nearby.far_mounts(TABLE, ["/", "/usr/bin/sh", "/var/lib/muster/node"])
+    far = local_filesystems.far_mounts(TABLE, ["/", "/usr/bin/sh", "/var/lib/muster/node"])
     assert far == {"/proc", "/home", "/scratch", "/my data", "/auto"}
 
 
 def test_without_a_table_nothing_is_far() -> None:
-    assert nearby.far_mounts("", ["/", "/root"]) == set()
+    assert local_filesystems.far_mounts("", ["/", "/root"]) == set()
 
 
 @pytest.fixture
@@ -66,13 +66,13 @@ def place(tmp_path: Path) -> Path:
 )
 def test_who_follows_a_path(place: Path, path: str, *, astray: bool) -> None:
     far = frozenset({f"{place}/far"})
-    assert nearby.leads_astray(f"{place}/{path}", far) is astray
-    assert nearby.leads_astray(f"{place}/{path}", far, str(place)) is astray
+    assert local_filesystems.leads_astray(f"{place}/{path}", far) is astray
+    assert local_filesystems.leads_astray(f"{place}/{path}", far, str(place)) is astray
 
 
 def test_what_runs_a_program(tmp_path: Path) -> None:
     shell = os.path.realpath("/bin/sh")
-    linked = nearby.interpreter_of(shell)
+    linked = local_filesystems.interpreter_of(shell)
     assert linked
     assert Path(linked).exists()
     texts = {
@@ -85,10 +85,12 @@ def test_what_runs_a_program(tmp_path: Path) -> None:
     }
     for name, (text, told) in texts.items():
         (tmp_path / name).write_bytes(text)
-        assert nearby.interpreter_of(str(tmp_path / name)) == told, name
+        assert local_filesystems.interpreter_of(str(tmp_path / name)) == told, name
     os.mkfifo(tmp_path / "fifo")
-    assert nearby.interpreter_of(str(tmp_path / "fifo")) == "", "and nobody waits for a writer"
-    assert nearby.interpreter_of(str(tmp_path / "none")) == ""
+    assert local_filesystems.interpreter_of(str(tmp_path / "fifo")) == "", (
+        "and nobody waits for a writer"
+    )
+    assert local_filesystems.interpreter_of(str(tmp_path / "none")) == ""
 
 
 def order(cwd: Path, *argv: str, path: str = "/usr/bin:/bin") -> dict[str, Any]:
@@ -96,7 +98,7 @@ def order(cwd: Path, *argv: str, path: str = "/usr/bin:/bin") -> dict[str, Any]:
 
 
 def test_an_order_is_near_only_with_all_that_it_needs(place: Path) -> None:
-    made = nearby.Nearby(str(place), ["/bin/sh"])
+    made = local_filesystems.Nearby(str(place), ["/bin/sh"])
     made._far = frozenset({f"{place}/far"})  # as if it were mounted there
     script = place / "here/script"
     script.write_text(f"#!{place}/far/below/sh\n")
@@ -127,7 +129,7 @@ def test_an_order_is_near_only_with_all_that_it_needs(place: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount here")
 def test_what_is_mounted_later_is_seen(place: Path) -> None:
-    made = nearby.Nearby(str(place), ["/bin/sh"])
+    made = local_filesystems.Nearby(str(place), ["/bin/sh"])
     assert made.has(order(place / "here", "/bin/sh"))
     libc, kind = ctypes.CDLL(None), b"sysfs"
     assert libc.mount(b"x", os.fsencode(place / "here"), kind, 0, None) == 0

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from agents.isolation import network_namespaces as networks
+from agents.isolation import network_namespaces
 
 
-def cores(seat: networks.Seat) -> int:
+def cores(seat: network_namespaces.Seat) -> int:
     """How many cores what enters a seat may use."""
     words = list(seat.enter)
     return len(words[words.index("--cpu-list") + 1].split(","))
@@ -17,9 +17,9 @@ def test_a_node_that_comes_again_with_more_cores_gets_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[tuple[str, ...]] = []
-    monkeypatch.setattr(networks, "_ip", lambda *words: ran.append(words))
+    monkeypatch.setattr(network_namespaces, "_ip", lambda *words: ran.append(words))
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    network = networks.Network(tmp_path)
+    network = network_namespaces.Network(tmp_path)
     first, other = network.add("a", 1), network.add("b", 2)
     made = len(ran)
     assert network.add("a", 1) == first

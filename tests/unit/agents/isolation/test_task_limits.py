@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents.isolation import task_limits as views
+from agents.isolation import task_limits
 from reconciler.model.observed.devices import MigInstance
 from reconciler.model.protocol.agent_messages import Assignment
 from reconciler.model.state.records import Gpu, RankPlacement
@@ -20,44 +20,44 @@ DRIVER = {
 
 
 def test_only_what_can_be_enforced_is_asked_for() -> None:
-    some = views.Holding("cgroup-v1", ("memory", "pids"), pids_max=10)
-    found = views.limits_of(some, 1000, 2**20, "0-1", {"/dev/nvidia1": "c 195:1 rwm"})
+    some = task_limits.Holding("cgroup-v1", ("memory", "pids"), pids_max=10)
+    found = task_limits.limits_of(some, 1000, 2**20, "0-1", {"/dev/nvidia1": "c 195:1 rwm"})
     assert found == {"memory_bytes": 2**20, "pids": 10}
-    assert views.limits_of(views.Holding(), 1000, 2**20, "0-1", {}) == {}
-    every = views.Holding("cgroup-v1", ("memory", "cpu", "cpuset", "devices", "pids"))
-    assert views.limits_of(every, 500, 0, "3", {"/dev/nvidia1": "c 195:1 rwm"}) == {
+    assert task_limits.limits_of(task_limits.Holding(), 1000, 2**20, "0-1", {}) == {}
+    every = task_limits.Holding("cgroup-v1", ("memory", "cpu", "cpuset", "devices", "pids"))
+    assert task_limits.limits_of(every, 500, 0, "3", {"/dev/nvidia1": "c 195:1 rwm"}) == {
         "cpu_milli": 500, "cpus": "3", "deny_devices": ["c 195:1 rwm"],
     }  # fmt: skip
 
 
 def test_gpus_of_others_are_denied_by_the_drivers_own_numbers(tmp_path: Path) -> None:
     proc = tree(tmp_path, DRIVER)
-    assert views.denied_gpus(GPUS, (1,), system=proc) == {
+    assert task_limits.denied_gpus(GPUS, (1,), system=proc) == {
         "/dev/nvidia7": "c 195:7 rwm", "/dev/nvidia5": "c 195:5 rwm",
     }  # fmt: skip
-    assert views.denied_gpus(GPUS, (0, 1, 2), system=proc) == {}
+    assert task_limits.denied_gpus(GPUS, (0, 1, 2), system=proc) == {}
     # of a gang with several tasks here each reaches the devices of the others
     alone = Assignment("j.1.0.0.main.0.1", "t", "boot", devices=(1,))
     rank = RankPlacement(local_devices=(0, 1))
     beside = Assignment("j.1.0.0.main.0.1", "t", "boot", devices=(1,), rank=rank)
-    assert "/dev/nvidia7" in views.denied_gpus(GPUS, alone.reachable, system=proc)
-    assert "/dev/nvidia7" not in views.denied_gpus(GPUS, beside.reachable, system=proc)
-    assert views.denied_gpus(GPUS, (), system=tmp_path / "nowhere") == {}
-    assert views.minor_of("../../etc", proc) is None
+    assert "/dev/nvidia7" in task_limits.denied_gpus(GPUS, alone.reachable, system=proc)
+    assert "/dev/nvidia7" not in task_limits.denied_gpus(GPUS, beside.reachable, system=proc)
+    assert task_limits.denied_gpus(GPUS, (), system=tmp_path / "nowhere") == {}
+    assert task_limits.minor_of("../../etc", proc) is None
 
 
 def test_gpus_that_the_node_does_not_offer_are_denied_too(tmp_path: Path) -> None:
     """Several agents may share a machine, each by its own ``--gpus``."""
     proc = tree(tmp_path, DRIVER)
     every = {"/dev/nvidia7", "/dev/nvidia6", "/dev/nvidia5"}
-    assert set(views.denied_gpus(GPUS[:1], (0,), system=proc)) == every - {"/dev/nvidia7"}
-    assert set(views.denied_gpus(GPUS[:1], (), system=proc)) == every
-    assert set(views.denied_gpus((), (), system=proc)) == every, "a node without any"
+    assert set(task_limits.denied_gpus(GPUS[:1], (0,), system=proc)) == every - {"/dev/nvidia7"}
+    assert set(task_limits.denied_gpus(GPUS[:1], (), system=proc)) == every
+    assert set(task_limits.denied_gpus((), (), system=proc)) == every, "a node without any"
     virtual = (Gpu(0, "GPU-sim-0", "simulated", simulated=True),)
-    assert set(views.denied_gpus(virtual, (0,), system=proc)) == every
+    assert set(task_limits.denied_gpus(virtual, (0,), system=proc)) == every
     split = msgspec.structs.replace(GPUS[0], mig=PARTS)
     proc = tree(tmp_path / "split", DRIVER | CAPABILITIES)
-    found = set(views.denied_gpus((split,), (), PARTS[1:2], proc))
+    found = set(task_limits.denied_gpus((split,), (), PARTS[1:2], proc))
     assert {"/dev/nvidia6", "/dev/nvidia5"} < found
     assert "/dev/nvidia7" not in found
 
@@ -66,8 +66,8 @@ def test_no_gpu_is_taken_for_a_strangers_that_may_be_the_tasks_own(tmp_path: Pat
     """A driver that tells no PCI address of a device leaves it open which one it is."""
     proc = tree(tmp_path, DRIVER)
     nameless = msgspec.structs.replace(GPUS[0], pci_address="")
-    assert views.denied_gpus((nameless,), (0,), system=proc) == {}
-    found = views.denied_gpus((nameless, GPUS[1]), (0,), system=proc)
+    assert task_limits.denied_gpus((nameless,), (0,), system=proc) == {}
+    found = task_limits.denied_gpus((nameless, GPUS[1]), (0,), system=proc)
     assert set(found) == {"/dev/nvidia6"}
 
 
@@ -84,7 +84,7 @@ CAPABILITIES = {
 def test_other_instances_of_a_gpu_that_is_split_are_denied(tmp_path: Path) -> None:
     split = msgspec.structs.replace(GPUS[0], mig=PARTS)
     proc = tree(tmp_path, DRIVER | CAPABILITIES)
-    found = views.denied_gpus((split, *GPUS[1:]), (), PARTS[1:2], proc)
+    found = task_limits.denied_gpus((split, *GPUS[1:]), (), PARTS[1:2], proc)
     assert found == {
         **{f"/dev/nvidia-caps/nvidia-cap{n}": f"c 236:{n} rwm" for n in (30, 40, 32, 42)},
         "/dev/nvidia6": "c 195:6 rwm",
@@ -98,13 +98,13 @@ def test_other_instances_of_a_gpu_that_is_split_are_denied(tmp_path: Path) -> No
     more = {"driver/nvidia-caps/mig-minors": f"{MINORS}gpu7/gi8/ci1/access 51\n"}
     proc = tree(tmp_path / "listed", DRIVER | CAPABILITIES | listed | more)
     alone = msgspec.structs.replace(GPUS[0], mig=PARTS[1:2])
-    found = views.denied_gpus((alone,), (), PARTS[1:2], proc)
+    found = task_limits.denied_gpus((alone,), (), PARTS[1:2], proc)
     caps = {path.rpartition("cap")[2] for path in found if "caps" in path}
     assert caps == {"30", "40", "51", "32", "42"}
     # a task without an instance of it does not get at the device at all
-    assert "/dev/nvidia7" in views.denied_gpus((split,), (), (), proc)
+    assert "/dev/nvidia7" in task_limits.denied_gpus((split,), (), (), proc)
     bare = tree(tmp_path / "bare", DRIVER)
-    untold = views.denied_gpus((split, *GPUS[1:]), (1, 2), PARTS[1:2], bare)
+    untold = task_limits.denied_gpus((split, *GPUS[1:]), (1, 2), PARTS[1:2], bare)
     assert untold == {}, "a driver that tells no numbers"
 
 
@@ -120,8 +120,8 @@ def test_other_instances_of_a_gpu_that_is_split_are_denied(tmp_path: Path) -> No
 def test_folders_below_which_the_node_works_are_left_alone(
     needed: list[str], expected: list[str]
 ) -> None:
-    found = views.view_of(
-        views.Holding(views=True), "/a", needed, memory_bytes=5, denied=[], alone=True
+    found = task_limits.view_of(
+        task_limits.Holding(views=True), "/a", needed, memory_bytes=5, denied=[], alone=True
     )
     assert found == {
         "binds": [("/a/tmp", folder) for folder in expected], "shm_bytes": 5,
@@ -130,8 +130,8 @@ def test_folders_below_which_the_node_works_are_left_alone(
 
 
 def test_no_view_where_none_can_be_made() -> None:
-    held = views.Holding("cgroup-v1", ("memory",))
-    assert views.view_of(held, "/a", [], memory_bytes=5, denied=[], alone=True) == {}
+    held = task_limits.Holding("cgroup-v1", ("memory",))
+    assert task_limits.view_of(held, "/a", [], memory_bytes=5, denied=[], alone=True) == {}
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,6 @@ def test_no_view_where_none_can_be_made() -> None:
 def test_shared_memory_in_which_the_node_works_is_left_alone(
     needed: list[str], *, own: bool
 ) -> None:
-    holding = views.Holding(views=True)
-    found = views.view_of(holding, "/a", needed, memory_bytes=5, denied=[], alone=False)
+    holding = task_limits.Holding(views=True)
+    found = task_limits.view_of(holding, "/a", needed, memory_bytes=5, denied=[], alone=False)
     assert ("shm_bytes" in found) is own

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.job_data import checkpoints
-from agents.job_data import metrics as metricfiles
-from agents.tasks import start_orders as tasks
+from agents.job_data import checkpoints, metrics
+from agents.tasks import start_orders
 from reconciler.model.observed.task_reports import Rule, Saved
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import RankPlacement
@@ -214,16 +213,16 @@ def test_the_module_tells_and_the_next_attempt_is_told(tmp_path: Path) -> None:
     root, shared = tmp_path / "root", tmp_path / "shared"
     (root / "attempts" / "a.1").mkdir(parents=True)
     (root / "logs").mkdir()
-    metricfiles.install(root)
+    metrics.install(root)
     template = TaskTemplate("j", 1, "g", command=("true",), checkpoint_path="c", saves=Rule())
     shared.mkdir()
-    place = tasks.Place("n", str(root), str(shared))
-    first = tasks.order_for(Assignment("a.1", "t", "b"), template, place)
+    place = start_orders.Place("n", str(root), str(shared))
+    first = start_orders.order_for(Assignment("a.1", "t", "b"), template, place)
     assert "MUSTER_CHECKPOINT" not in first["env"]
     command = [sys.executable, "-c", SCRIPT]
     done = subprocess.run(command, env=first["env"], check=True, capture_output=True, text=True)
     assert done.stdout == "None\n"
-    listener = metricfiles.Listener(root)
+    listener = metrics.Listener(root)
     listener.look(["a.1"])
     words = listener._words["a.1"]
     assert words.newest["loss"].value == 0.5
@@ -231,11 +230,11 @@ def test_the_module_tells_and_the_next_attempt_is_told(tmp_path: Path) -> None:
     assert words.checkpoint is not None
     said = words.checkpoint.path
     assert (said, words.checkpoint.step) == ("ck-2", 2.0)
-    again = tasks.order_for(Assignment("a.2", "t", "b", saved=said), template, place)
+    again = start_orders.order_for(Assignment("a.2", "t", "b", saved=said), template, place)
     assert again["env"]["MUSTER_CHECKPOINT"] == f"{shared}/c/ck-2"
     assert again["env"]["MUSTER_CHECKPOINT_STEP"] == "2"
     # cut short since: it is passed over, and the earlier one taken where a pattern finds it
     (shared / "c" / "ck-2" / "w").write_text("x")
     by_name = TaskTemplate("j", 1, "g", command=("true",), checkpoint_path="c", saves=Rule("ck-?"))
-    last = tasks.order_for(Assignment("a.3", "t", "b", saved=said), by_name, place)
+    last = start_orders.order_for(Assignment("a.3", "t", "b", saved=said), by_name, place)
     assert last["env"]["MUSTER_CHECKPOINT"] == f"{shared}/c/ck-1"

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.job_data import metric_lines as metriclines
-from reconciler.model.observed import task_reports as taskwords
+from agents.job_data import metric_lines
+from reconciler.model.observed import task_reports
 
 NOW = 1_700_000_000.0
 
 
-def words(*lines: str) -> metriclines.Words:
-    made = metriclines.Words("a.1")
+def words(*lines: str) -> metric_lines.Words:
+    made = metric_lines.Words("a.1")
     for line in lines:
         made.take(line.encode(), NOW)
     return made
@@ -50,7 +50,7 @@ def test_a_line_says(line: str, series: dict[str, tuple[float, float | None, flo
         ('{"\\u0000": 1}', 0, "can't be the name of a series"),
         ("loss much", 0, "line 1: loss: found 'much', expected a number"),
         ("x" * 200 + " 1", 0, "is longer than 100"),
-        ('{"a": 1}' + " " * metriclines.LINE_BYTES_MAX, 0, "longer than 16384 bytes"),
+        ('{"a": 1}' + " " * metric_lines.LINE_BYTES_MAX, 0, "longer than 16384 bytes"),
         ('{"checkpoint": "../etc/passwd"}', 0, "expected a path below MUSTER_CHECKPOINT_DIR"),
         ('{"checkpoint": 5}', 0, "expected a path below MUSTER_CHECKPOINT_DIR"),
     ],
@@ -63,7 +63,7 @@ def test_what_is_not_understood_is_counted_and_named(line: str, series: int, pro
 
 
 def test_series_are_bounded_and_the_known_go_on() -> None:
-    most = taskwords.SERIES_MAX
+    most = task_reports.SERIES_MAX
     made = words(*(f"m{number} 1" for number in range(most + 5)), "m0 2")
     told = made.told()
     assert len(told.metrics) == most
@@ -77,17 +77,17 @@ def test_a_line_with_several_faults_is_one_bad_line() -> None:
 
 def test_a_task_names_its_checkpoint() -> None:
     saved = words('{"checkpoint": "run/step-5", "step": 5, "time": 1600000000}').checkpoint
-    assert saved == taskwords.Saved("run/step-5", 1.6e9, 5.0)
+    assert saved == task_reports.Saved("run/step-5", 1.6e9, 5.0)
 
 
 @given(st.binary(max_size=300))
 def test_nothing_is_ever_raised(line: bytes) -> None:
-    made = metriclines.Words("a.1")
+    made = metric_lines.Words("a.1")
     made.take(line, NOW)
     made.take(b"{" + line, NOW)
     told = made.told()
     assert told.bad_lines <= told.lines <= 2
-    assert len(told.problem) <= taskwords.PROBLEM_CHARACTERS_MAX
+    assert len(told.problem) <= task_reports.PROBLEM_CHARACTERS_MAX
 
 
 @pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def test_no_series_has_the_name_of_a_column(name: str) -> None:
 
 
 def test_of_series_of_one_name_the_first_stays() -> None:
-    one, two = taskwords.Metric("a", 1.0, NOW), taskwords.Metric("a", 2.0, NOW)
-    bad = taskwords.Metric("b\n", 2.0, NOW)
-    told = taskwords.TaskMetrics("x", (one, two, bad), problem="\x1b[2J")
-    kept = taskwords.bounded(told)
+    one, two = task_reports.Metric("a", 1.0, NOW), task_reports.Metric("a", 2.0, NOW)
+    bad = task_reports.Metric("b\n", 2.0, NOW)
+    told = task_reports.TaskMetrics("x", (one, two, bad), problem="\x1b[2J")
+    kept = task_reports.bounded(told)
     assert kept.metrics == (one,)
     assert kept.problem == "\\x1b[2J"

@@ -7,14 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents import node_agent as shell
-from agents import preflight as check
-from agents import settings
-from agents.host import host_info as hosts
-from agents.link import controller_address as reached
+from agents import node_agent, preflight, settings
+from agents.host import host_info
+from agents.link import controller_address
 from agents.node import inventory
 from agents.settings import Settings
-from agents.tasks import nccl_interfaces as fabric
+from agents.tasks import nccl_interfaces
 from reconciler.model.observed.host_facts import Host, RdmaPort
 
 ROOT = Path("/nowhere")
@@ -65,20 +63,20 @@ def test_the_address_is_one_that_leads_here(
     monkeypatch: pytest.MonkeyPatch, named: str | None, routed: str | None, expected: str
 ) -> None:
     Machine(monkeypatch, named=named, routed=routed)
-    assert reached.address_of(asked()) == expected
+    assert controller_address.address_of(asked()) == expected
 
 
 def test_what_is_said_holds_and_virtual_nodes_are_on_this_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Machine(monkeypatch, named="192.0.2.9", routed=OWN)
-    assert reached.address_of(asked(address="10.0.0.5")) == "10.0.0.5"
-    assert reached.address_of(asked(virtual=True)) == "127.0.0.1"
-    assert reached.toward("no url at all") == ""
+    assert controller_address.address_of(asked(address="10.0.0.5")) == "10.0.0.5"
+    assert controller_address.address_of(asked(virtual=True)) == "127.0.0.1"
+    assert controller_address.toward("no url at all") == ""
 
 
 def test_the_way_to_a_controller_on_this_machine_is_no_address_for_others() -> None:
-    assert reached.toward("http://127.0.0.1:8470") == ""
+    assert controller_address.toward("http://127.0.0.1:8470") == ""
 
 
 def test_a_network_that_comes_up_after_the_agent_is_noticed(
@@ -90,7 +88,7 @@ def test_a_network_that_comes_up_after_the_agent_is_noticed(
     machine.routed = OWN
     now = inventory.address_now(before, asked())
     assert now == OWN
-    after = inventory.with_host(before, hosts.read(), now, asked())
+    after = inventory.with_host(before, host_info.read(), now, asked())
     assert after.address == OWN
     machine.routed = "192.0.2.8"  # another way to the controller is no other node
     assert inventory.address_now(after, asked()) == OWN
@@ -102,14 +100,14 @@ def test_ports_that_come_up_after_the_agent_are_those_of_the_next_gang(
     """A subnet manager may start long after the node: without this no gang would ever use RDMA."""
     port = RdmaPort("mlx5_0", 1, "INIT", "InfiniBand", 400 * 10**9)
     host = Host(rdma=(port,))
-    monkeypatch.setattr(hosts, "read", lambda: host)
-    agent = shell.Agent(Settings(server="http://127.0.0.1:1", name="n", root=tmp_path))
+    monkeypatch.setattr(host_info, "read", lambda: host)
+    agent = node_agent.Agent(Settings(server="http://127.0.0.1:1", name="n", root=tmp_path))
     agent.prepare()
     try:
         assert agent.carrier.place.fabric["NCCL_IB_DISABLE"] == "1"
         host = Host(rdma=(msgspec.structs.replace(port, state="ACTIVE"),))
         agent.look_at_host()
-        assert agent.carrier.place.fabric == fabric.of_node(agent.senses.inventory)
+        assert agent.carrier.place.fabric == nccl_interfaces.of_node(agent.senses.inventory)
         assert agent.carrier.place.fabric["NCCL_IB_HCA"] == "=mlx5_0:1"
         assert "NCCL_IB_DISABLE" not in agent.carrier.place.fabric
     finally:
@@ -132,7 +130,7 @@ def test_a_check_tells_by_which_address_a_node_is_reached(
     given = settings.parser(required=False).parse_args(
         ["--check", "--server", "http://192.0.2.1:8470", *words]
     )
-    (told,) = check.address(given)
+    (told,) = preflight.address(given)
     assert told.level == level
     assert found in told.found
     assert (told.do != "") is (level == "note")
@@ -142,4 +140,4 @@ def test_a_virtual_node_is_asked_for_no_address() -> None:
     given = settings.parser(required=False).parse_args(
         ["--check", "--virtual", "--server", "http://192.0.2.1:8470"]
     )
-    assert list(check.address(given)) == []
+    assert list(preflight.address(given)) == []

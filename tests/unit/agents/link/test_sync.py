@@ -2,7 +2,7 @@
 
 import pytest
 
-from agents.link import sync as talking
+from agents.link import sync
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState
 
@@ -21,4 +21,4 @@ from reconciler.model.state.states import AttemptState
 )
 def test_paths_are_told_from_the_nodes_folder_on(message: str, expected: str) -> None:
     report = records.AttemptReport("a.1", AttemptState.ENDED, message=message)
-    assert talking.relative(report, "/srv/n1").message == expected
+    assert sync.relative(report, "/srv/n1").message == expected

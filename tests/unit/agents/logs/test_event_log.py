@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from agents import settings, state
-from agents.host import operator_log as voice
-from agents.logs import event_log as chronicle
+from agents.host import operator_log
+from agents.logs import event_log
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -26,6 +26,6 @@ def test_a_task_that_starts_and_ends_in_the_same_reports_starts_once(
     reports: tuple[AttemptReport, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = settings.Settings(name="n1", root=tmp_path, server="http://127.0.0.1:1")
-    chronicle.Chronicle(options, voice.Voice("n1")).heard(reports, state.NodeState("boot"))
+    event_log.Chronicle(options, operator_log.Voice("n1")).heard(reports, state.NodeState("boot"))
     said = capsys.readouterr().err
     assert (said.count("task started"), said.count("task ended")) == (1, 1)

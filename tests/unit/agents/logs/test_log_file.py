@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from agents.logs import log_file as logparts
-from agents.logs import log_streamer as logs
-from agents.logs import timestamps as logtimes
-from reconciler.model.protocol import agent_messages as wire
+from agents.logs import log_file, log_streamer, timestamps
+from reconciler.model.protocol import agent_messages
 
 
 def rest(path: Path, offset: int = 0) -> tuple[bytes, int]:
     """All from an offset on, and where that ends."""
     found = b""
-    while (piece := logparts.read(path, offset)).data:
+    while (piece := log_file.read(path, offset)).data:
         found += piece.data
         offset = piece.offset + len(piece.data)
     return found, offset
@@ -32,21 +30,21 @@ def grow(path: Path, data: bytes) -> None:
 def test_what_was_cut_off_and_is_kept_comes_first(tmp_path: Path) -> None:
     path = tmp_path / "a.stdout"
     grow(path, b"0123456789")
-    logparts.turn_over(path, 8)
+    log_file.turn_over(path, 8)
     grow(path, b"x")
     assert rest(path) == (b"23456789x", 11)
-    assert logparts.read(path, 0).offset == 2
+    assert log_file.read(path, 0).offset == 2
     assert rest(path, 10) == (b"x", 11)
     grow(path, b"yz")
-    logparts.turn_over(path, 8)
+    log_file.turn_over(path, 8)
     assert rest(path) == (b"xyz", 13)
     assert rest(path, 11) == (b"yz", 13)  # who had read to there goes on there
 
 
 def test_what_is_not_there_is_told_from_what_says_nothing(tmp_path: Path) -> None:
-    assert logparts.read(tmp_path / "a.stdout", 5) == logparts.Piece(None, 5)
+    assert log_file.read(tmp_path / "a.stdout", 5) == log_file.Piece(None, 5)
     grow(tmp_path / "a.stdout", b"")
-    assert logparts.read(tmp_path / "a.stdout", 0) == logparts.Piece(b"", 0)
+    assert log_file.read(tmp_path / "a.stdout", 0) == log_file.Piece(b"", 0)
 
 
 def test_a_log_that_an_agent_without_notes_turned_over(tmp_path: Path) -> None:
@@ -75,11 +73,11 @@ def test_a_log_that_somebody_else_cut_begins_anew(tmp_path: Path) -> None:
 def test_while_it_is_turned_over_nothing_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.stdout"
     grow(path, b"0123456789")
-    logparts._note(path, 0, is_turning=True)
-    assert logparts.read(path, 3) == logparts.Piece(b"", 3, turning=True)
+    log_file._note(path, 0, is_turning=True)
+    assert log_file.read(path, 3) == log_file.Piece(b"", 3, turning=True)
     # an agent that died over it left a copy that can't be relied on
     grow(tmp_path / "a.stdout.1", b"0123")
-    long_ago = path.stat().st_mtime - 2 * logparts.TURNING_S_MAX
+    long_ago = path.stat().st_mtime - 2 * log_file.TURNING_S_MAX
     os.utime(tmp_path / "a.stdout.cut", (long_ago, long_ago))
     assert rest(path) == (b"0123456789", 10)
 
@@ -98,26 +96,26 @@ def room_for(file_bytes: int) -> Iterator[None]:
 def test_after_a_copy_that_fails_half_way_nothing_is_told_twice(tmp_path: Path) -> None:
     path, many = tmp_path / "a.stdout", 50_000
     grow(path, b"a" * many)
-    logparts.turn_over(path, many)
+    log_file.turn_over(path, many)
     grow(path, b"b" * many + b"c" * many)
     assert rest(path) == (b"a" * many + b"b" * many + b"c" * many, 3 * many)
     with room_for(many // 2), pytest.raises(OSError, match="too large"):
-        logparts.turn_over(path, 2 * many)
+        log_file.turn_over(path, 2 * many)
     assert rest(path) == (b"b" * many + b"c" * many, 3 * many)
     assert rest(path, 2 * many) == (b"c" * many, 3 * many)  # who had read to there goes on there
-    assert not logparts.copy_of(path).exists()  # which makes room for the next try
-    logparts.turn_over(path, many)
+    assert not log_file.copy_of(path).exists()  # which makes room for the next try
+    log_file.turn_over(path, many)
     assert rest(path) == (b"c" * many, 3 * many)
 
 
 def test_a_cut_whose_times_can_not_be_kept_is_noted(tmp_path: Path) -> None:
     path = tmp_path / "a.stdout"
-    looking = logtimes.Marks(tmp_path)
+    looking = timestamps.Marks(tmp_path)
     grow(path, b"0123456789")
     looking.look(["a"])
-    logtimes.times_of(logparts.copy_of(path)).mkdir()  # in its place
+    timestamps.times_of(log_file.copy_of(path)).mkdir()  # in its place
     with pytest.raises(OSError, match=r"\.times"):
-        logparts.turn_over(path, 4)
+        log_file.turn_over(path, 4)
     grow(path, b"x")
     assert rest(path) == (b"6789x", 11)
 
@@ -135,7 +133,7 @@ def test_readers_lose_nothing_that_is_kept(tmp_path: Path, seed: int) -> None:
         if path.stat().st_size > limit and chance.random() < 0.5:
             more, offset = rest(path, offset)
             seen += more
-            logparts.turn_over(path, limit)
+            log_file.turn_over(path, limit)
         if chance.random() < 0.3:
             more, offset = rest(path, offset)
             seen += more
@@ -148,20 +146,20 @@ def test_readers_lose_nothing_that_is_kept(tmp_path: Path, seed: int) -> None:
 
 def test_lines_keep_their_times_across_a_cut(tmp_path: Path) -> None:
     path = tmp_path / "a.stdout"
-    looking = logtimes.Marks(tmp_path)
+    looking = timestamps.Marks(tmp_path)
     for at, data in ((100.0, b"aaaa"), (200.0, b"bbbb"), (300.0, b"cccc")):
         grow(path, data)
         os.utime(path, (at, at))
         looking.look(["a"])
-    logparts.turn_over(path, 6)
+    log_file.turn_over(path, 6)
     os.utime(tmp_path / "a.stdout.1", (300.0, 300.0))
     grow(path, b"dd")
     os.utime(path, (400.0, 400.0))
     looking.look(["a"])
-    piece = logparts.read(path, 0, times=True)
+    piece = log_file.read(path, 0, times=True)
     assert (piece.data, piece.offset) == (b"bbccccdd", 6)
     assert piece.marks == tuple(
-        wire.LogMark(at, offset)
+        agent_messages.LogMark(at, offset)
         for at, offset in ((100.0, 6), (200.0, 8), (300.0, 12), (400.0, 14))
     )
 
@@ -169,12 +167,12 @@ def test_lines_keep_their_times_across_a_cut(tmp_path: Path) -> None:
 def test_what_stands_beside_a_log_goes_with_it(tmp_path: Path) -> None:
     for attempt in ("run", "old"):
         path = tmp_path / f"{attempt}.stdout"
-        looking = logtimes.Marks(tmp_path)
+        looking = timestamps.Marks(tmp_path)
         grow(path, b"0123456789")
         looking.look([attempt])
-        logs.rotate(tmp_path, [attempt], 8)
+        log_streamer.rotate(tmp_path, [attempt], 8)
         grow(path, b"x")
         looking.look([attempt])
-    logs.prune(tmp_path, {"run"}, 1000, -1.0)
+    log_streamer.prune(tmp_path, {"run"}, 1000, -1.0)
     beside = ("", ".1", ".1.times", ".cut", ".times")
     assert sorted(one.name for one in tmp_path.iterdir()) == [f"run.stdout{one}" for one in beside]

@@ -2,20 +2,20 @@
 
 from pathlib import Path
 
-from agents.node import agent_identity as lineage
-from reconciler.model.protocol import agent_messages as wire
+from agents.node import agent_identity
+from reconciler.model.protocol import agent_messages
 
 
 def test_each_knows_those_before_it_and_not_itself(tmp_path: Path) -> None:
-    names = [f"{number:016x}" for number in range(wire.FOLLOWS_MAX + 3)]
+    names = [f"{number:016x}" for number in range(agent_messages.FOLLOWS_MAX + 3)]
     for number, name in enumerate(names):
-        before = names[max(0, number - wire.FOLLOWS_MAX) : number]
-        assert lineage.succeed(tmp_path, name) == tuple(before)
+        before = names[max(0, number - agent_messages.FOLLOWS_MAX) : number]
+        assert agent_identity.succeed(tmp_path, name) == tuple(before)
 
 
 def test_a_broken_file_or_folder_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "incarnations").write_bytes(b"../../x\nab12\n")
-    assert lineage.succeed(tmp_path, "cd") == ("ab12",)
+    assert agent_identity.succeed(tmp_path, "cd") == ("ab12",)
     (tmp_path / "incarnations").write_bytes(b"\xff\x00")
-    assert lineage.succeed(tmp_path, "cd") == ()
-    assert lineage.succeed(tmp_path / "missing", "cd") == ()
+    assert agent_identity.succeed(tmp_path, "cd") == ()
+    assert agent_identity.succeed(tmp_path / "missing", "cd") == ()

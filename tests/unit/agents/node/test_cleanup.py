@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.logs import log_streamer as logs
-from agents.node import cleanup as tidying
+from agents.logs import log_streamer
+from agents.node import cleanup
 from agents.settings import Settings
 
 KIB = 2**10
@@ -22,7 +22,7 @@ class Scene:
         settings = Settings(
             "http://127.0.0.1:1", "n1", root, log_bytes_max=40 * KIB, logs_total_bytes_max=100 * KIB
         )
-        self.logs = tidying.Logs(self.folder, settings, lambda: self.now)
+        self.logs = cleanup.Logs(self.folder, settings, lambda: self.now)
         assert self.logs.turn([]), "at the start"
 
     def write(self, name: str, kib: int, age: float = 0.0) -> None:
@@ -74,13 +74,13 @@ def test_what_runs_takes_room_from_what_has_ended(scene: Scene) -> None:
 def test_the_folder_is_gone_through_no_more_often_than_it_may_cost(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prune = logs.prune
+    prune = log_streamer.prune
 
     def slow(folder: Path, keep: set[str], bytes_max: int, age_s_max: float) -> int:
         scene.now += 2.0
         return prune(folder, keep, bytes_max, age_s_max)
 
-    monkeypatch.setattr(logs, "prune", slow)
+    monkeypatch.setattr(log_streamer, "prune", slow)
     scene.logs.ended()
     assert scene.turn()
     found = []
@@ -91,17 +91,17 @@ def test_the_folder_is_gone_through_no_more_often_than_it_may_cost(
 
 
 def test_it_is_gone_through_now_and_then_for_what_is_too_old(scene: Scene) -> None:
-    assert not scene.turn(after=tidying.PRUNE_EVERY_S - 50)
+    assert not scene.turn(after=cleanup.PRUNE_EVERY_S - 50)
     assert scene.turn(after=51)
 
 
 def test_who_writes_fast_is_looked_at_again_soon(scene: Scene) -> None:
     scene.write("a", 100)
     scene.turn("a")
-    assert scene.logs.again_s == tidying.HURRIED_S
+    assert scene.logs.again_s == cleanup.HURRIED_S
     scene.write("a", 50)
     scene.turn("a")
-    assert scene.logs.again_s == tidying.ROTATE_EVERY_S
+    assert scene.logs.again_s == cleanup.ROTATE_EVERY_S
 
 
 def test_what_was_written_just_before_the_end_is_cut_too(scene: Scene) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import psutil
 import pytest
 
-from agents.host import host_info as hosts
+from agents.host import host_info
 from agents.node import inventory
 from agents.settings import Settings
 
@@ -22,7 +22,7 @@ def test_capacity_follows_the_machine_unless_it_is_given(cpu_milli: int, memory_
     )
     now = inventory.inventory_of(settings)
     fewer = msgspec.structs.replace(now.capacity, cpu_milli=1, memory_bytes=1, gpu_milli=2000)
-    host = msgspec.structs.replace(hosts.read(), kernel="another")
+    host = msgspec.structs.replace(host_info.read(), kernel="another")
     before = msgspec.structs.replace(now, capacity=fewer)
     found = inventory.with_host(before, host, now.address, settings)
     assert found.capacity.cpu_milli == (cpu_milli or 1000 * (psutil.cpu_count() or 1))
@@ -34,4 +34,4 @@ def test_capacity_follows_the_machine_unless_it_is_given(cpu_milli: int, memory_
 def test_of_a_virtual_node_nothing_is_the_machines() -> None:
     settings = Settings("http://127.0.0.1:1", "n1", ROOT, virtual=True)
     before = inventory.inventory_of(settings)
-    assert inventory.with_host(before, hosts.read(), "192.0.2.7", settings) is before
+    assert inventory.with_host(before, host_info.read(), "192.0.2.7", settings) is before

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from agents.isolation import cgroups
-from agents.node import usage_sampler as taskuse
-from reconciler.model.observed import task_usage as model
+from agents.node import usage_sampler
+from reconciler.model.observed import task_usage
 from reconciler.model.state.records import AttemptReport
 from reconciler.model.state.states import AttemptState
 from tests.unit.agents.host.test_host_info import tree
 
 TOKEN = "muster-0000abcd"
-PAGE = taskuse._PAGE_BYTES
+PAGE = usage_sampler._PAGE_BYTES
 MOUNTS = """\
 30 1 0:30 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
 31 1 0:31 /docker/box /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
@@ -39,7 +39,7 @@ def io_of(read: int, written: int) -> str:
 
 
 def test_all_processes_of_a_task_count_wherever_they_hide(tmp_path: Path) -> None:
-    one_s = round(1 / taskuse._TICK_S)
+    one_s = round(1 / usage_sampler._TICK_S)
     files = {
         **process(10, 1, 10, ticks=(one_s, one_s, one_s, 0), pages=10, io=io_of(100, 7)),
         **process(11, 10, 10, ticks=(one_s, 0, 0, 0), pages=5, io=io_of(1, 1)),
@@ -52,8 +52,8 @@ def test_all_processes_of_a_task_count_wherever_they_hide(tmp_path: Path) -> Non
         "proc/10/cgroup": f"4:memory:/agent\n0::/docker/box/{RUN}\n",
         f"sys/fs/cgroup/unified/{RUN}/cgroup.procs": "10\n11\n12\n13\n",
     }
-    uses = taskuse.Uses(TOKEN, str(tree(tmp_path, files)))
-    gpus = (model.GpuUse(0, 1, 5),)
+    uses = usage_sampler.Uses(TOKEN, str(tree(tmp_path, files)))
+    gpus = (task_usage.GpuUse(0, 1, 5),)
     uses.look({"a.1": 10, "b.1": 999}, {"a.1": gpus})
     told = {one.attempt: one for one in uses.news() or ()}
     assert uses.news() is None
@@ -70,14 +70,14 @@ def test_sums_do_not_fall_and_come_with_the_end(tmp_path: Path) -> None:
         "proc/self/mountinfo": "",
         "proc/10/cgroup": "0::/\n",
     }
-    uses = taskuse.Uses(TOKEN, str(tree(tmp_path, files)))
+    uses = usage_sampler.Uses(TOKEN, str(tree(tmp_path, files)))
     uses.look({"a.1": 10}, {})
     tree(tmp_path, process(10, 1, 10, pages=2, io=""))
     uses.look({"a.1": 10}, {})
     (found,) = uses.news() or ()
     assert (found.memory_bytes, found.memory_max_bytes) == (2 * PAGE, 10 * PAGE)
     assert (found.read_bytes, found.written_bytes) == (100, 7)
-    assert found.cpu_s == 500 * taskuse._TICK_S
+    assert found.cpu_s == 500 * usage_sampler._TICK_S
     ended = uses.with_use(AttemptReport("a.1", AttemptState.ENDED, cpu_s=0.5, written_bytes=9))
     assert (ended.cpu_s, ended.max_memory_bytes) == (found.cpu_s, 10 * PAGE)
     assert (ended.read_bytes, ended.written_bytes) == (100, 9)
@@ -105,7 +105,7 @@ def test_what_processes_share_is_counted_once_where_a_group_tells(
         "proc/10/cgroup": line,
         **{f"{folder}/{name}": text for name, text in (old if version == 1 else new).items()},
     }
-    uses = taskuse.Uses(TOKEN, str(tree(tmp_path, files)))
+    uses = usage_sampler.Uses(TOKEN, str(tree(tmp_path, files)))
     uses.look({"a.1": 10}, {})
     (found,) = uses.news() or ()
     assert (found.memory_bytes, found.memory_max_bytes, found.processes) == (700, 1000, 2)
@@ -116,12 +116,12 @@ def test_the_token_is_the_supervisors() -> None:
 
 
 def test_what_a_node_says_is_brought_within_reason() -> None:
-    gpus = (model.GpuUse(0, -1, -5), model.GpuUse(0, 3), model.GpuUse(10**9, 1))
-    told = model.TaskUse("a", math.nan, -3, math.nan, 2**70, -1, None, -2, gpus)
-    assert model.bounded(told, 50.0) == model.TaskUse(
-        "a", 0.0, 0, 0.0, model.AMOUNT_MAX, 0, None, 0, (model.GpuUse(0, 0, 0),)
+    gpus = (task_usage.GpuUse(0, -1, -5), task_usage.GpuUse(0, 3), task_usage.GpuUse(10**9, 1))
+    told = task_usage.TaskUse("a", math.nan, -3, math.nan, 2**70, -1, None, -2, gpus)
+    assert task_usage.bounded(told, 50.0) == task_usage.TaskUse(
+        "a", 0.0, 0, 0.0, task_usage.AMOUNT_MAX, 0, None, 0, (task_usage.GpuUse(0, 0, 0),)
     )
-    assert model.bounded(model.TaskUse("a", 99.0), 50.0).at == 50.0
+    assert task_usage.bounded(task_usage.TaskUse("a", 99.0), 50.0).at == 50.0
 
 
 def test_a_group_whose_name_is_no_text_costs_nobody_else_anything(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_group_whose_name_is_no_text_costs_nobody_else_anything(tmp_path: Path
     }
     top = tree(tmp_path, files)
     (top / "proc/10/cgroup").write_bytes(b"4:memory:/agent/\xff\n")
-    uses = taskuse.Uses(TOKEN, str(top))
+    uses = usage_sampler.Uses(TOKEN, str(top))
     uses.look({"a.1": 10, "b.1": 20}, {})
     told = {one.attempt: one.memory_bytes for one in uses.news() or ()}
     assert told == {"a.1": 10 * PAGE, "b.1": 3 * PAGE}

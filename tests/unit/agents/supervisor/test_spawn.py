@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from agents.host import processes
-from agents.supervisor import spawn as spawning
-from agents.supervisor import start_queue as starting
+from agents.supervisor import spawn, start_queue
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 UID = 12345
@@ -40,12 +39,12 @@ def owners(folder: Path) -> dict[str, int]:
 def test_a_directory_is_its_users_only_when_all_is_in_it(root: Path) -> None:
     given = order(user=True, secrets={"token": "s3cret"})
     folder = root / "attempts/a.1"
-    spawning.make_folder(str(root), given)
-    spawning.write_secrets(str(root), given)
+    spawn.make_folder(str(root), given)
+    spawn.write_secrets(str(root), given)
     assert set(owners(folder).values()) == {0}
     assert folder.stat().st_mode & 0o777 == 0o700
     assert owners(folder / "secrets") == {"token": UID, ".": 0}
-    spawning.hand_over(str(root), given)
+    spawn.hand_over(str(root), given)
     kept = owners(folder)
     assert kept.pop("secrets") == 0
     assert kept == dict.fromkeys((".", "work", "tmp", "script", "hosts"), UID)
@@ -54,91 +53,91 @@ def test_a_directory_is_its_users_only_when_all_is_in_it(root: Path) -> None:
 
 def test_secrets_are_not_written_through_a_link(root: Path) -> None:
     given = order(secrets={"token": "s3cret"})
-    spawning.make_folder(str(root), given)
+    spawn.make_folder(str(root), given)
     (root / "elsewhere").mkdir()
     (root / "attempts/a.1/secrets").rmdir()
     (root / "attempts/a.1/secrets").symlink_to(root / "elsewhere")
     with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
-        spawning.write_secrets(str(root), given)
+        spawn.write_secrets(str(root), given)
     assert not list((root / "elsewhere").iterdir())
 
 
 @needs_root
 def test_no_link_is_given_away(root: Path) -> None:
-    spawning.make_folder(str(root), order())
+    spawn.make_folder(str(root), order())
     (root / "precious").mkdir()
     (root / "attempts/a.1/tmp").rmdir()
     (root / "attempts/a.1/tmp").symlink_to(root / "precious")
-    spawning.hand_over(str(root), order(user=True))
+    spawn.hand_over(str(root), order(user=True))
     assert (root / "precious").stat().st_uid == 0
     (root / "attempts/a.1").rename(root / "away")
     (root / "attempts/a.1").symlink_to(root / "precious")
     with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
-        spawning.hand_over(str(root), order(user=True))
+        spawn.hand_over(str(root), order(user=True))
     assert (root / "precious").stat().st_uid == 0
 
 
 def test_a_secret_cannot_leave_its_folder(root: Path) -> None:
     given = order(secrets={"../work/x": "s3cret"})
-    spawning.make_folder(str(root), given)
-    with pytest.raises(spawning.SpawnError, match="can't be the name of a file"):
-        spawning.write_secrets(str(root), given)
+    spawn.make_folder(str(root), given)
+    with pytest.raises(spawn.SpawnError, match="can't be the name of a file"):
+        spawn.write_secrets(str(root), given)
     assert not list((root / "attempts/a.1/work").iterdir())
 
 
 def test_secrets_go_when_an_attempt_is_over(root: Path) -> None:
     given = order(secrets={"token": "s3cret"})
-    spawning.make_folder(str(root), given)
-    spawning.write_secrets(str(root), given)
-    spawning.remove_secrets(str(root), "a.1")
+    spawn.make_folder(str(root), given)
+    spawn.write_secrets(str(root), given)
+    spawn.remove_secrets(str(root), "a.1")
     assert not list((root / "attempts/a.1/secrets").iterdir())
-    spawning.remove_secrets(str(root), "none")
+    spawn.remove_secrets(str(root), "none")
 
 
 def test_nothing_is_removed_through_a_link(root: Path) -> None:
-    spawning.make_folder(str(root), order())
+    spawn.make_folder(str(root), order())
     precious = root / "precious"
     precious.mkdir()
     (precious / "id_rsa").write_text("x")
     (root / "attempts/a.1/secrets").symlink_to(precious)
-    spawning.remove_secrets(str(root), "a.1")
+    spawn.remove_secrets(str(root), "a.1")
     assert (precious / "id_rsa").exists()
     (root / "attempts/a.1").rename(root / "away")
     (root / "away/secrets").unlink()
     (root / "away/secrets").mkdir()
     (root / "away/secrets/id_rsa").write_text("x")
     (root / "attempts/a.1").symlink_to(root / "away")
-    spawning.remove_secrets(str(root), "a.1")
+    spawn.remove_secrets(str(root), "a.1")
     assert (root / "away/secrets/id_rsa").exists()
 
 
 @needs_root
 def test_a_folder_that_a_user_put_there_is_left_alone(root: Path) -> None:
-    spawning.make_folder(str(root), order())
+    spawn.make_folder(str(root), order())
     folder = root / "attempts/a.1/secrets"
     folder.mkdir()
     (folder / "own").write_text("x")
     os.chown(folder, UID, UID)
-    spawning.remove_secrets(str(root), "a.1")
+    spawn.remove_secrets(str(root), "a.1")
     assert (folder / "own").exists()
 
 
 def test_a_command_that_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:
     folders = ":".join(str(tmp_path / f"folder-{number}") for number in range(50))
-    with pytest.raises(spawning.SpawnError, match="'nosuch' was not found in PATH") as told:
-        spawning.find_program("nosuch", folders)
+    with pytest.raises(spawn.SpawnError, match="'nosuch' was not found in PATH") as told:
+        spawn.find_program("nosuch", folders)
     assert (told.value.exit_code, len(str(told.value)) < 80) == (127, True)
 
 
 #: Begins one task that can't go to its groups before somebody reads there, and then another.
 _TWO = """\
 import os, sys
-from agents.supervisor import spawn as spawning
+from agents.supervisor import spawn
 
 null = os.open(os.devnull, os.O_RDWR)
 order = {"argv": ["/bin/true"], "env": {}, "cwd": "/"}
-first = spawning.spawn_as(order, (null, null, null), [sys.argv[1]])
-second = spawning.spawn_as(order, (null, null, null), [])
+first = spawn.spawn_as(order, (null, null, null), [sys.argv[1]])
+second = spawn.spawn_as(order, (null, null, null), [])
 second.wait_for_program()
 assert os.waitpid(second.pid, 0) == (second.pid, 0)
 assert os.waitpid(first.pid, os.WNOHANG) == (0, 0)
@@ -164,7 +163,7 @@ ADA = {"name": "ada", "uid": UID, "gid": UID, "groups": []}
 #: its way to its group, or to its folder.
 _ONE = """\
 import json, os, signal, sys
-from agents.supervisor import spawn as spawning
+from agents.supervisor import spawn
 
 class Held:
     def __init__(self, path):
@@ -181,7 +180,7 @@ order = {
     "cwd": Held("/") if asked["held"] == "folder" else "/",
 }
 entries = [Held(os.devnull)] if asked["held"] == "group" else []
-child = spawning.spawn_as(order, (0, 1, 2), entries)
+child = spawn.spawn_as(order, (0, 1, 2), entries)
 os.write(1, b"%d\\n" % child.pid)
 signal.pause()
 """
@@ -232,12 +231,12 @@ def _end(task: int) -> None:
 #: Forks a child that has another parent than it is told, as if that had ended meanwhile.
 _LATE = """\
 import os
-from agents.supervisor import spawn as spawning
+from agents.supervisor import spawn
 
 pid = os.fork()
 if pid == 0:
     order = {"argv": ["/bin/sh", "-c", "echo ran"], "env": {}, "cwd": "/"}
-    spawning.become(order, (0, 1, 2), 2, [], os.getpid())
+    spawn.become(order, (0, 1, 2), 2, [], os.getpid())
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
@@ -255,12 +254,12 @@ def test_what_is_forked_when_the_supervisor_is_gone_does_not_begin() -> None:
         (["b.1"], ADA, False),
         (["b.1"], None, True),  # it may be started from within its groups
         (["b.1", "a.1"], ADA, True),  # the same one again
-        ([f"b.{number}" for number in range(starting.AT_ONCE - 1)], ADA, False),
-        ([f"b.{number}" for number in range(starting.AT_ONCE)], ADA, True),
+        ([f"b.{number}" for number in range(start_queue.AT_ONCE - 1)], ADA, False),
+        ([f"b.{number}" for number in range(start_queue.AT_ONCE)], ADA, True),
     ],
 )
 def test_who_waits_for_those_that_were_begun(
     begun: list[str], user: dict[str, Any] | None, *, waits: bool
 ) -> None:
-    there = [starting.Begun({}, {"id": name}, {}, spawning.Child(1)) for name in begun]
-    assert starting.must_wait(there, {"id": "a.1", "user": user}) is waits
+    there = [start_queue.Begun({}, {"id": name}, {}, spawn.Child(1)) for name in begun]
+    assert start_queue.must_wait(there, {"id": "a.1", "user": user}) is waits

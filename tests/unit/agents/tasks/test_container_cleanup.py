@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agents.tasks import container_cleanup as leftovers
+from agents.tasks import container_cleanup
 
 UNTIL_S = 60.0
 
@@ -52,16 +52,16 @@ class Scene:
         self.root, self.node, self.runtime = root, Node(), Runtime()
         self.leaving = threading.Event()
 
-    def live(self) -> leftovers.Leftovers:
+    def live(self) -> container_cleanup.Leftovers:
         """Another agent, the one before being dead."""
         self.leaving.set()
         self.leaving = threading.Event()
-        made = leftovers.Leftovers(self.root, self.node, self.leaving, self.runtime)
+        made = container_cleanup.Leftovers(self.root, self.node, self.leaving, self.runtime)
         threading.Thread(target=made.turn, daemon=True).start()
         return made
 
     def noted(self) -> set[str]:
-        folder = self.root / leftovers.FOLDER
+        folder = self.root / container_cleanup.FOLDER
         return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
@@ -88,7 +88,7 @@ def test_one_that_has_ended_is_removed_and_its_note_goes(scene: Scene) -> None:
     agent = scene.live()
     agent.note([order("a.1"), order("a.2"), {"op": "start", "id": "b.1", "cleanup": None}])
     assert scene.noted() == {"a.1", "a.2"}
-    assert (scene.root / leftovers.FOLDER).stat().st_mode & 0o777 == 0o700
+    assert (scene.root / container_cleanup.FOLDER).stat().st_mode & 0o777 == 0o700
     agent.ended("a.1")
     agent.ended("b.1")
     wait(lambda: scene.noted() == {"a.2"})
@@ -115,7 +115,7 @@ def test_what_only_the_supervisor_remembers_is_removed_as_well(scene: Scene) -> 
 def test_a_removal_that_fails_is_said_once_and_tried_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "AGAIN_S_MIN", 0.01)
+    monkeypatch.setattr(container_cleanup, "AGAIN_S_MIN", 0.01)
     scene.runtime.fails["a.1"] = 3
     agent = scene.live()
     agent.note([order("a.1")])
@@ -128,7 +128,7 @@ def test_a_removal_that_fails_is_said_once_and_tried_again(
 def test_a_container_that_cannot_be_noted_is_not_started(scene: Scene) -> None:
     """As on a full disk: it would be nobody's if all died then."""
     agent = scene.live()
-    (scene.root / leftovers.FOLDER).write_text("no folder")
+    (scene.root / container_cleanup.FOLDER).write_text("no folder")
     plain = {"op": "start", "id": "b.1"}
     refused, other = agent.note([order("a.1"), plain])
     assert (refused["op"], refused["id"], refused["reason"]) == ("refuse", "a.1", "StartFailed")
@@ -140,14 +140,14 @@ def test_a_container_that_cannot_be_noted_is_not_started(scene: Scene) -> None:
 def test_what_is_no_note_is_told_and_stays(scene: Scene, text: str) -> None:
     """It is all that anybody knows of a container that may be left."""
     scene.live().note([order("a.2")])
-    (scene.root / leftovers.FOLDER / "a.1").write_text(text)
-    assert set(leftovers.read(scene.root)) == {"a.2"}
+    (scene.root / container_cleanup.FOLDER / "a.1").write_text(text)
+    assert set(container_cleanup.read(scene.root)) == {"a.2"}
     scene.live()
     (said,) = scene.node.said
-    assert f"{scene.root / leftovers.FOLDER / 'a.1'} can't be read" in said
+    assert f"{scene.root / container_cleanup.FOLDER / 'a.1'} can't be read" in said
     assert "look for a.1 in its runtime's list" in said
     wait(lambda: scene.noted() == {"a.1"})
-    (told,) = leftovers.clear(scene.root, scene.runtime)
+    (told,) = container_cleanup.clear(scene.root, scene.runtime)
     assert told == said
     assert scene.noted() == {"a.1"}
 
@@ -163,7 +163,7 @@ def test_notes_are_on_the_disk_before_anything_starts(
     monkeypatch.setattr("os.fsync", fsync)
     agent = scene.live()
     agent.note([order("a.1"), {"op": "start", "id": "b.1"}, order("a.2")])
-    assert kept == [".a.1", ".a.2", leftovers.FOLDER]
+    assert kept == [".a.1", ".a.2", container_cleanup.FOLDER]
     agent.note([order("a.1")])  # it is noted already
     agent.note([{"op": "stop", "id": "a.1"}])
     assert kept.count(".a.1") == 1
@@ -172,7 +172,7 @@ def test_notes_are_on_the_disk_before_anything_starts(
 def test_whether_one_may_begin_is_asked_less_and_less_often(scene: Scene) -> None:
     scene.live().note([order("a.1")])
     scene.node.expected = {"a.1"}
-    agent = leftovers.Leftovers(scene.root, scene.node, scene.leaving, scene.runtime)
+    agent = container_cleanup.Leftovers(scene.root, scene.node, scene.leaving, scene.runtime)
     waits = [agent._wait_s() for _ in range(9)]
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
 
@@ -184,8 +184,8 @@ def test_a_node_that_ends_removes_all_and_keeps_the_notes_of_what_fails(
     scene.live().note([order("a.1"), order("a.2", user={"uid": 7, "gid": 7, "groups": []})])
     scene.runtime.fails["a.1"] = fails
     paused: list[float] = []
-    assert leftovers.clear(scene.root, scene.runtime, paused.append) == left
+    assert container_cleanup.clear(scene.root, scene.runtime, paused.append) == left
     assert scene.noted() == ({"a.1"} if left else set())
-    assert paused == [leftovers.LAST_PAUSE_S] * 2
-    assert leftovers.clear(scene.root, scene.runtime, paused.append) == []
+    assert paused == [container_cleanup.LAST_PAUSE_S] * 2
+    assert container_cleanup.clear(scene.root, scene.runtime, paused.append) == []
     assert sorted(scene.runtime.removed) == ["a.1", "a.2"]

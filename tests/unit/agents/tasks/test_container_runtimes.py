@@ -5,16 +5,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agents.isolation import task_limits as views
-from agents.tasks import container_runtimes as runtimes
-from agents.tasks import start_orders as tasks
+from agents.isolation import task_limits
+from agents.tasks import container_runtimes, start_orders
 from reconciler.model.observed.devices import MigInstance
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import Gpu
 from tests.unit.agents.host.test_host_info import tree
 from tests.unit.agents.isolation.test_task_limits import DRIVER, GPUS
 
-BOX = runtimes.Box(
+BOX = container_runtimes.Box(
     attempt="j.1.0.0.main.0.1",
     root="/var/lib/muster",
     image="docker.io/library/debian:12",
@@ -33,7 +32,7 @@ BOX = runtimes.Box(
 
 
 def test_podman() -> None:
-    made = runtimes.Podman(("podman", "--runtime", "runc")).run(BOX)
+    made = container_runtimes.Podman(("podman", "--runtime", "runc")).run(BOX)
     assert made == [
         "podman", "--runtime", "runc", "--cgroup-manager=cgroupfs", "run",
         f"--name={BOX.name}", "--pull=never", "--cgroup-parent=/muster-1/run/a",
@@ -46,11 +45,11 @@ def test_podman() -> None:
         "docker.io/library/debian:12", "python3", "-c", "print('a b')",
     ]  # fmt: skip
     assert "hidden" not in " ".join(made)
-    assert runtimes.Podman().environment(BOX)["TOKEN"] == "hidden"
+    assert container_runtimes.Podman().environment(BOX)["TOKEN"] == "hidden"
 
 
 def test_podman_without_root() -> None:
-    made = runtimes.Podman().run(msgspec.structs.replace(BOX, as_root=False, gpus=()))
+    made = container_runtimes.Podman().run(msgspec.structs.replace(BOX, as_root=False, gpus=()))
     assert "--cgroups=disabled" in made
     assert "--userns=keep-id" in made
     of_root = ("--memory", "--device", "--pids", "--cpuset")
@@ -58,7 +57,7 @@ def test_podman_without_root() -> None:
 
 
 def test_podman_where_there_are_no_groups() -> None:
-    made = runtimes.Podman().run(msgspec.structs.replace(BOX, cgroup=""))
+    made = container_runtimes.Podman().run(msgspec.structs.replace(BOX, cgroup=""))
     assert not [word for word in made if word.startswith("--cgroup")]
 
 
@@ -66,7 +65,7 @@ def test_podman_where_there_are_no_groups() -> None:
     ("program", "prefix"), [("apptainer", "APPTAINERENV_"), ("singularity", "SINGULARITYENV_")]
 )
 def test_apptainer(program: str, prefix: str) -> None:
-    runtime = runtimes.Apptainer((program,))
+    runtime = container_runtimes.Apptainer((program,))
     assert runtime.run(msgspec.structs.replace(BOX, image="/images/pt.sif")) == [
         program, "--quiet", "exec", "--contain", "--cleanenv", "--pwd=/work", "--nv",
         "--bind=/var/lib/muster/attempts/a:/var/lib/muster/attempts/a:rw", "--bind=/data:/data:ro",
@@ -79,7 +78,7 @@ def test_apptainer(program: str, prefix: str) -> None:
 
 
 def test_what_is_fetched() -> None:
-    podman, apptainer = runtimes.Podman(), runtimes.Apptainer()
+    podman, apptainer = container_runtimes.Podman(), container_runtimes.Apptainer()
     assert podman.present("a:1") == ["podman", "image", "exists", "a:1"]
     assert podman.pull("a:1") == ["podman", "pull", "--quiet", "a:1"]
     assert podman.remove("n") == ["podman", "rm", "--force", "--ignore", "--time=0", "n"]
@@ -93,11 +92,13 @@ def test_what_is_fetched() -> None:
 
 def test_the_one_that_is_installed(tmp_path: Path) -> None:
     path = str(tmp_path)
-    assert runtimes.find("podman", ("podman",), path) is None
-    assert runtimes.find("apptainer", ("podman",), path) is None
+    assert container_runtimes.find("podman", ("podman",), path) is None
+    assert container_runtimes.find("apptainer", ("podman",), path) is None
     for name in ("singularity", "apptainer", "podman"):
         (tmp_path / name).touch(0o755)
-        found = runtimes.find("podman" if name == "podman" else "apptainer", ("podman",), path)
+        found = container_runtimes.find(
+            "podman" if name == "podman" else "apptainer", ("podman",), path
+        )
         assert found is not None
         assert found.run(BOX)[0] == name
 
@@ -105,8 +106,12 @@ def test_the_one_that_is_installed(tmp_path: Path) -> None:
 def test_a_node_without_the_runtime_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     template = TaskTemplate("j", 1, "g", ("true",), runtime="apptainer", image="x", allow_root=True)
-    with pytest.raises(tasks.UnfitError, match="apptainer, which is not installed on node n1"):
-        tasks.order_for(Assignment("a.1", "t", "b"), template, tasks.Place("n1", "/r", "/s"))
+    with pytest.raises(
+        start_orders.UnfitError, match="apptainer, which is not installed on node n1"
+    ):
+        start_orders.order_for(
+            Assignment("a.1", "t", "b"), template, start_orders.Place("n1", "/r", "/s")
+        )
 
 
 @pytest.mark.parametrize("simulated", [True, False])
@@ -118,12 +123,12 @@ def test_no_runtime_is_asked_for_a_device_that_is_simulated(
     part = MigInstance("MIG-1", "1g.10gb", 1, 0)
     gpus = (Gpu(0, "GPU-1", "H200", simulated=simulated, mig=(part,)),)
     template = TaskTemplate("j", 1, "g", ("true",), runtime="apptainer", image="x", allow_root=True)
-    order = tasks.order_for(
+    order = start_orders.order_for(
         Assignment("a.1", "t", "b", mig_profile="1g.10gb", instances=(0,)), template,
-        tasks.Place("n1", "/r", "/s", gpus=gpus), tasks.Given(instances=(part,)),
+        start_orders.Place("n1", "/r", "/s", gpus=gpus), start_orders.Given(instances=(part,)),
     )  # fmt: skip
     assert ("--nv" in order["argv"]) is not simulated
-    prefix = runtimes.PREFIXES[0]
+    prefix = container_runtimes.PREFIXES[0]
     assert order["env"][f"{prefix}CUDA_VISIBLE_DEVICES"] == "MIG-1"
 
 
@@ -138,15 +143,15 @@ def test_the_runtime_is_the_nodes_wherever_its_job_looks_for_programs(
         "j", 1, "g", ("true",), runtime="podman", image="x", allow_root=True,
         environment={"PATH": str(tmp_path / "jobs"), "MY": "own"},
     )  # fmt: skip
-    place = tasks.Place("n1", "/r", "/s")
-    order = tasks.order_for(Assignment("a.1", "t", "b"), template, place)
+    place = start_orders.Place("n1", "/r", "/s")
+    order = start_orders.order_for(Assignment("a.1", "t", "b"), template, place)
     told = [order["env"], order["cleanup"]["env"], dict(order["image"].environment)]
     assert {one["PATH"] for one in told} == {str(tmp_path / "nodes")}
     assert order["env"]["MY"] == "own"
     assert "--env=PATH" not in order["argv"]
     (tmp_path / "nodes/podman").unlink()
-    with pytest.raises(tasks.UnfitError, match="podman, which is not installed"):
-        tasks.order_for(Assignment("a.1", "t", "b"), template, place)
+    with pytest.raises(start_orders.UnfitError, match="podman, which is not installed"):
+        start_orders.order_for(Assignment("a.1", "t", "b"), template, place)
 
 
 @pytest.mark.parametrize(("user", "denies"), [("nobody", True), ("root", False)])
@@ -157,16 +162,16 @@ def test_what_an_ordinary_user_runs_is_kept_from_others_gpus_by_its_groups(
     """``--nv`` shows all devices of the machine to a container, whoever they were given to."""
     (tmp_path / runtime).touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(tasks, "DEFAULT_PATH", str(tmp_path))
-    monkeypatch.setattr(views, "_PROC", tree(tmp_path / "proc", DRIVER))
+    monkeypatch.setattr(start_orders, "DEFAULT_PATH", str(tmp_path))
+    monkeypatch.setattr(task_limits, "_PROC", tree(tmp_path / "proc", DRIVER))
     template = TaskTemplate(
         "j", 1, "g", ("true",), runtime=runtime, image="x", user=user, allow_root=True,
         cpu_milli=1000,
     )  # fmt: skip
-    holding = views.Holding("cgroup-v1", ("cpu", "cpuset", "devices"), path="/muster-1/run")
-    place = tasks.Place("n1", "/r", "/s", gpus=GPUS, as_root=True, holding=holding)
-    order = tasks.order_for(
-        Assignment("a.1", "t", "b", devices=(1,)), template, place, tasks.Given(cpus="3")
+    holding = task_limits.Holding("cgroup-v1", ("cpu", "cpuset", "devices"), path="/muster-1/run")
+    place = start_orders.Place("n1", "/r", "/s", gpus=GPUS, as_root=True, holding=holding)
+    order = start_orders.order_for(
+        Assignment("a.1", "t", "b", devices=(1,)), template, place, start_orders.Given(cpus="3")
     )
     rules = ["c 195:7 rwm", "c 195:5 rwm"]
     limits = {"cpu_milli": 1000, "cpus": "3"} | ({"deny_devices": rules} if denies else {})

@@ -6,10 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from agents.tasks import frameworks
-from agents.tasks import nccl_interfaces as fabric
-from agents.tasks import start_orders as tasks
-from reconciler.core import apply_schedule as placing
+from agents.tasks import frameworks, nccl_interfaces, start_orders
+from reconciler.core import apply_schedule
 from reconciler.model.observed.host_facts import Host, RdmaPort
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import RankPlacement
@@ -29,8 +27,8 @@ GANG = frameworks.gang_of(ASSIGNMENT, TaskTemplate("j", 6, "main"), "gpu010")
 def environment(framework: str, **fields: Any) -> dict[str, str]:
     template = TaskTemplate("j", 6, "main", ("a.out",), framework=framework, cpu_milli=2500,
                             allow_root=True, **fields)  # fmt: skip
-    place = tasks.Place("gpu010", "/r", "/s", fabric={"NCCL_IB_DISABLE": "1"})
-    order = tasks.order_for(ASSIGNMENT, template, place)
+    place = start_orders.Place("gpu010", "/r", "/s", fabric={"NCCL_IB_DISABLE": "1"})
+    order = start_orders.order_for(ASSIGNMENT, template, place)
     return dict(order["env"])
 
 
@@ -120,7 +118,7 @@ def test_tensorflow_has_a_port_for_each_worker() -> None:
 
 def test_mpi_keeps_the_secret_out_of_command_lines() -> None:
     template = TaskTemplate("j", 6, "main", ("mpirun", "a.out"), framework="mpi", allow_root=True)
-    order = tasks.order_for(ASSIGNMENT, template, tasks.Place("gpu010", "/r", "/s"))
+    order = start_orders.order_for(ASSIGNMENT, template, start_orders.Place("gpu010", "/r", "/s"))
     assert order["argv"][-1] == "follow"
     assert order["env"]["MUSTER_GANG_LISTEN"] == "10.0.0.10:29501"
     assert "hidden" not in " ".join(order["argv"])
@@ -139,7 +137,7 @@ def test_virtual_nodes_of_one_address_are_one_host_for_mpi() -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 64])
 def test_tasks_of_one_address_have_ports_of_their_own(nodes: int) -> None:
-    ports = placing.RENDEZVOUS_PORTS
+    ports = apply_schedule.RENDEZVOUS_PORTS
     for address in ("", "127.0.0.1"):
         hosts = tuple((f"n{n}", address or f"10.0.0.{n}", 3) for n in range(nodes))
         gang = msgspec.structs.replace(GANG, hosts=hosts, port=ports.start)
@@ -189,9 +187,9 @@ def ports(*rates: int | None, state: str = "ACTIVE") -> Host:
     ],
 )  # fmt: skip
 def test_the_fabric(host: Host | None, interface: str, expected: dict[str, str]) -> None:
-    assert fabric.settings(host, interface) == expected
+    assert nccl_interfaces.settings(host, interface) == expected
 
 
 def test_the_interface_of_an_address() -> None:
-    assert fabric.interface_of("127.0.0.1") == "lo"
-    assert fabric.interface_of("203.0.113.77") == ""
+    assert nccl_interfaces.interface_of("127.0.0.1") == "lo"
+    assert nccl_interfaces.interface_of("203.0.113.77") == ""

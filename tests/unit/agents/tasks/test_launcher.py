@@ -10,13 +10,10 @@ import pytest
 
 from agents import state
 from agents.data import staging
-from agents.health import checks
-from agents.health import volume_checks as volumes
+from agents.health import checks, volume_checks
 from agents.host import trash
 from agents.settings import Settings
-from agents.tasks import gates
-from agents.tasks import launcher as carrying
-from agents.tasks import start_orders as tasks
+from agents.tasks import gates, launcher, start_orders
 from reconciler.model.observed.health_checks import Plan, Result
 from reconciler.model.observed.storage import In, Store
 from reconciler.model.observed.storage import Plan as Stage
@@ -36,8 +33,8 @@ class Starts:
         self.shared.mkdir()
         (root / "trash").mkdir()
         settings = Settings(name="n", root=root, server="http://127.0.0.1:1")
-        place = tasks.Place("n", str(root), str(self.shared))
-        self.carrier = carrying.Carrier(settings, place, trash.Trash(root / "trash"), self.lock)
+        place = start_orders.Place("n", str(root), str(self.shared))
+        self.carrier = launcher.Carrier(settings, place, trash.Trash(root / "trash"), self.lock)
         self.orders: list[dict[str, Any]] = []
         self.came = threading.Event()
 
@@ -80,7 +77,7 @@ def test_a_folder_that_hangs_ends_one_start(
     make = os.mkdir
     with monkeypatch.context() as patch:
         patch.setattr(os, "mkdir", lambda *a, **k: (answers.wait(LONG_S), make(*a, **k)))
-        patch.setattr(carrying, "LOOK_S", 0.05)
+        patch.setattr(launcher, "LOOK_S", 0.05)
         assert starts.begin("a.1", checkpoint_path="c") == []
         assert starts.came.wait(LONG_S)
     answers.set()
@@ -127,7 +124,7 @@ def test_a_task_at_the_gate_is_not_told_as_one_that_has_its_image(starts: Starts
 
 
 def test_a_defect_in_what_a_start_needs_is_its_end(starts: Starts) -> None:
-    class Broken(volumes.Volumes):
+    class Broken(volume_checks.Volumes):
         def problem(self, names: Iterable[str]) -> str:
             raise KeyError("v")
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from agents.tasks import mpi_launcher as launching
+from agents.tasks import mpi_launcher
 
 DEADLINE_S = 90.0
 SECRET = "what nobody is told"
-COMMAND = [sys.executable, "-I", "-S", launching.__file__]
+COMMAND = [sys.executable, "-I", "-S", mpi_launcher.__file__]
 
 
 class Follower:
@@ -40,9 +40,9 @@ class Follower:
             timeout=DEADLINE_S, check=False,
         )  # fmt: skip
 
-    def dial(self) -> launching.Line:
+    def dial(self) -> mpi_launcher.Line:
         """A connection to it, when it is there."""
-        return launching.dial("127.0.0.1", self.port, time.monotonic() + DEADLINE_S)
+        return mpi_launcher.dial("127.0.0.1", self.port, time.monotonic() + DEADLINE_S)
 
 
 @pytest.fixture
@@ -70,21 +70,21 @@ def test_the_others_leave_with_a_first_one_that_ends_at_once(follower: Follower)
     """All that it says may arrive together."""
     line = follower.dial()
     wait = json.dumps({"do": "wait"})
-    order = {"order": wait, "proof": launching.proof("order", *line.session, wait)}
+    order = {"order": wait, "proof": mpi_launcher.proof("order", *line.session, wait)}
     line.link.sendall(json.dumps(order).encode() + b'\n{"status": 0}\n')
     assert follower.process.wait(DEADLINE_S) == 0
     line.link.close()
 
 
-def proofs_of_others(line: launching.Line, earlier: launching.Line, order: str) -> list[str]:
+def proofs_of_others(line: mpi_launcher.Line, earlier: mpi_launcher.Line, order: str) -> list[str]:
     """What could be taken for the proof of an order, and is none."""
     return [
         "",
         "0" * 64,
-        launching.proof("follower", *line.session),  # which the follower has said itself
-        launching.proof("order", *line.session, order + " "),
-        launching.proof("order", *earlier.session, order),
-        launching.proof("order", "127.0.0.1:1", *line.session[1:], order),
+        mpi_launcher.proof("follower", *line.session),  # which the follower has said itself
+        mpi_launcher.proof("order", *line.session, order + " "),
+        mpi_launcher.proof("order", *earlier.session, order),
+        mpi_launcher.proof("order", "127.0.0.1:1", *line.session[1:], order),
     ]
 
 
@@ -122,7 +122,7 @@ def test_who_listens_in_its_place_hears_no_secret(
         thread = threading.Thread(target=listen)
         thread.start()
         with pytest.raises(SystemExit):
-            launching.dial("127.0.0.1", listener.getsockname()[1], time.monotonic() - 1.0)
+            mpi_launcher.dial("127.0.0.1", listener.getsockname()[1], time.monotonic() - 1.0)
         thread.join()
     assert [[*json.loads(one)] for one in heard] == [["nonce"]]
     assert SECRET.encode() not in b"".join(heard)
@@ -145,7 +145,7 @@ def test_who_listens_in_its_place_can_not_have_another_answer(follower: Follower
         thread = threading.Thread(target=hand_on)
         thread.start()
         with pytest.raises(SystemExit):
-            launching.dial("127.0.0.1", listener.getsockname()[1], time.monotonic() - 1.0)
+            mpi_launcher.dial("127.0.0.1", listener.getsockname()[1], time.monotonic() - 1.0)
         thread.join()
 
 
@@ -181,9 +181,9 @@ def test_whoever_answers_otherwise_is_not_asked_for_ever(
         thread = threading.Thread(target=serve)
         thread.start()
         with pytest.raises(SystemExit) as ended:
-            launching.dial("127.0.0.1", listener.getsockname()[1], time.monotonic() - 1.0)
+            mpi_launcher.dial("127.0.0.1", listener.getsockname()[1], time.monotonic() - 1.0)
         thread.join()
-    assert ended.value.code == launching.APART
+    assert ended.value.code == mpi_launcher.APART
     assert "does not answer" in capsys.readouterr().err
 
 
@@ -191,7 +191,7 @@ def test_whoever_says_a_little_now_and_then_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MUSTER_GANG_SECRET", SECRET)
-    monkeypatch.setattr(launching, "DIAL_S", 0.5)
+    monkeypatch.setattr(mpi_launcher, "DIAL_S", 0.5)
     left = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
@@ -210,7 +210,7 @@ def test_whoever_says_a_little_now_and_then_is_not_waited_for(
         thread = threading.Thread(target=drip)
         thread.start()
         with pytest.raises(SystemExit):
-            launching.dial("127.0.0.1", listener.getsockname()[1], time.monotonic() - 1.0)
+            mpi_launcher.dial("127.0.0.1", listener.getsockname()[1], time.monotonic() - 1.0)
         thread.join()
     assert left.is_set()
     told = capsys.readouterr().err

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from reconciler.changes import requests
-from reconciler.changes.clone import ignored_files as hidden
-from reconciler.changes.clone import working_clone as clone
-from reconciler.changes.writer import commit_writer as writer
+from reconciler.changes.clone import ignored_files, working_clone
+from reconciler.changes.writer import commit_writer
 from reconciler.desired.git import source
-from reconciler.operations.changes import revision_rollback as rollback
+from reconciler.operations.changes import revision_rollback
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
 ALICE, BOB = (requests.Person(name, f"{name}@example.org") for name in ("alice", "bob"))
@@ -38,7 +37,7 @@ def test_a_submission_costs_nobody_a_file(work: Path, ignored_by: str) -> None:
     if ignored_by == "exclude":
         (work / ".git" / "info" / "exclude").write_text("other*\n")
     (work / "jobs" / f"{name}.yaml").write_text("my own notes\n")
-    one = writer.Writer(source.Source(str(work), branch="main"))
+    one = commit_writer.Writer(source.Source(str(work), branch="main"))
     fine, wanted = one.write([add("fine", BOB), add(name)], now=NOW)
     assert (fine.status, wanted.status) == ("accepted", "conflict")
     assert f"jobs/{name}.yaml" in wanted.message
@@ -55,7 +54,7 @@ def test_a_folder_is_not_replaced_by_a_file(work: Path) -> None:
     folder = work / "jobs" / "scratch.yaml"
     folder.mkdir()
     (folder / "data").write_text("precious")
-    one = writer.Writer(source.Source(str(work), branch="main"))
+    one = commit_writer.Writer(source.Source(str(work), branch="main"))
     assert one.write([add("scratch")], now=NOW)[0].status == "conflict"
     assert (folder / "data").read_text() == "precious"
     one.close()
@@ -67,15 +66,15 @@ def test_going_back_costs_nobody_a_file(work: Path) -> None:
     (work / ".gitignore").write_text("q.yaml\n")
     git(work, "add", "--all")
     git(work, "commit", "--quiet", "--message", "drop q")
-    made = rollback.prepare(work, "", good)
+    made = revision_rollback.prepare(work, "", good)
     assert made is not None
     (work / "q.yaml").write_text("my own work\n")
-    with pytest.raises(rollback.RollbackError, match=r"in place of q\.yaml"):
-        rollback.publish(work, made)
+    with pytest.raises(revision_rollback.RollbackError, match=r"in place of q\.yaml"):
+        revision_rollback.publish(work, made)
     assert (work / "q.yaml").read_text() == "my own work\n"
     assert git(work, "rev-parse", "HEAD") == made.head
     (work / "q.yaml").unlink()
-    assert rollback.publish(work, made)
+    assert revision_rollback.publish(work, made)
     assert (work / "q.yaml").read_text() == queue("q")
 
 
@@ -86,7 +85,7 @@ def test_going_back_bears_names_that_are_no_text(work: Path) -> None:
             file.write(queue("latin"))
     git(work, "add", "--all")
     git(work, "commit", "--quiet", "--message", "latin")
-    made = rollback.prepare(work, "", good)
+    made = revision_rollback.prepare(work, "", good)
     assert made is not None
     left = git(work, "ls-tree", "-r", "--name-only", made.commit)
     assert ".yaml" in left
@@ -103,8 +102,8 @@ def test_nothing_is_written_through_a_link(work: Path, *, exists: bool) -> None:
     link.symlink_to(outside)
     git(work, "add", "--all")
     git(work, "commit", "--quiet", "--message", "a link")
-    with pytest.raises(clone.CloneError, match=r"jobs/evil\.yaml"):
-        clone.Clone(work).add_job(job("evil"), "evil")
+    with pytest.raises(working_clone.CloneError, match=r"jobs/evil\.yaml"):
+        working_clone.Clone(work).add_job(job("evil"), "evil")
     assert link.is_symlink()
     assert outside.exists() is exists
     assert not exists or outside.read_text() == "not mine\n"
@@ -117,8 +116,8 @@ def test_a_folder_that_is_a_link_is_written_through_by_nobody(work: Path, tmp_pa
     (work / "jobs").symlink_to(elsewhere)
     git(work, "add", "--all")
     git(work, "commit", "--quiet", "--message", "a link")
-    with pytest.raises(clone.CloneError, match=r"jobs in .* is a link"):
-        clone.Clone(work).add_job(job("c"), "c")
+    with pytest.raises(working_clone.CloneError, match=r"jobs in .* is a link"):
+        working_clone.Clone(work).add_job(job("c"), "c")
     assert list(elsewhere.iterdir()) == []
 
 
@@ -130,11 +129,13 @@ def test_what_was_saved_while_a_hook_refused_stays(work: Path) -> None:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\necho '# saved meanwhile' >> jobs/b.yaml\nexit 1\n")
     hook.chmod(0o755)
-    with pytest.raises(clone.CloneError, match="nothing was changed"):
-        clone.Clone(work).set_fields("Job", "b", ((("spec", "suspend"), True),), message="hold b")
+    with pytest.raises(working_clone.CloneError, match="nothing was changed"):
+        working_clone.Clone(work).set_fields(
+            "Job", "b", ((("spec", "suspend"), True),), message="hold b"
+        )
     assert (work / "jobs" / "b.yaml").read_text().endswith("# saved meanwhile\n")
 
 
 def test_many_names_are_told_short() -> None:
-    assert hidden.named(["a", "b"]) == "a, b"
-    assert hidden.named(list("abcde")) == "a, b, c and 2 more"
+    assert ignored_files.named(["a", "b"]) == "a, b"
+    assert ignored_files.named(list("abcde")) == "a, b, c and 2 more"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.changes.clone import clone_lock as turns
-from reconciler.changes.clone import working_clone as clone
+from reconciler.changes.clone import clone_lock, working_clone
 from reconciler.desired.git.git_commands import GitError
 from tests.unit.desired.repositories import Repository, documents, git, job
 
@@ -24,7 +23,7 @@ def work(repository: Repository, tmp_path: Path) -> Path:
 
 
 def test_add_edit_remove_and_push(repository: Repository, work: Path) -> None:
-    mine = clone.Clone(work / "jobs")
+    mine = working_clone.Clone(work / "jobs")
     assert mine.add_job(job("c"), "c").status == "pushed"
     assert mine.add_job(job("c"), "c").status == "unchanged"
     changed = mine.set_fields("Job", "b", ((("spec", "suspend"), True),), message="hold b")
@@ -40,7 +39,7 @@ def test_unrelated_changes_stay(repository: Repository, work: Path) -> None:
     (work / "notes.txt").write_text("changed\n")
     (work / "staged.txt").write_text("staged\n")
     git(work, "add", "staged.txt")
-    mine = clone.Clone(work)
+    mine = working_clone.Clone(work)
     assert mine.add_job(job("c"), "c").status == "pushed"
     assert git(work, "status", "--porcelain").splitlines() == ["M notes.txt", "A  staged.txt"]
     assert git(repository.path, "show", "--name-only", "--format=", "main") == "jobs/c.yaml"
@@ -48,7 +47,7 @@ def test_unrelated_changes_stay(repository: Repository, work: Path) -> None:
 
 def test_others_pushed(repository: Repository, work: Path) -> None:
     repository.commit({"jobs/z.yaml": job("z")})
-    mine = clone.Clone(work)
+    mine = working_clone.Clone(work)
     assert mine.add_job(job("c"), "c").status == "pushed"
     assert (work / "jobs" / "z.yaml").exists()
     assert len(git(repository.path, "rev-list", "main").splitlines()) == 3
@@ -59,7 +58,7 @@ def test_others_pushed_while_something_is_changed(repository: Repository, work: 
     (work / "notes.txt").write_text("changed\n")
     (work / "staged.txt").write_text("staged\n")
     git(work, "add", "staged.txt")
-    mine = clone.Clone(work)
+    mine = working_clone.Clone(work)
     with mine.together() as push:
         mine.add_job(job("c"), "c")
     assert push.told == ()
@@ -77,7 +76,7 @@ def test_others_pushed_what_is_changed_here(
     (work / "notes.txt").write_text("mine\n")
     if stage:
         git(work, "add", "notes.txt")
-    mine = clone.Clone(work)
+    mine = working_clone.Clone(work)
     for number, name in enumerate(("c", "d")):
         with mine.together() as push:
             mine.add_job(job(name), name)
@@ -102,7 +101,7 @@ def test_others_pushed_what_is_changed_here(
 def test_what_others_pushed_lies_here_uncommitted(repository: Repository, work: Path) -> None:
     repository.commit({"jobs/z.yaml": job("z")})
     (work / "jobs" / "z.yaml").write_text("mine\n")
-    mine = clone.Clone(work)
+    mine = working_clone.Clone(work)
     with mine.together() as push:
         mine.add_job(job("c"), "c")
     assert "others changed jobs/z.yaml as well" in push.told[0]
@@ -120,7 +119,7 @@ def test_commits_of_ones_own_are_merged_beside_what_is_in_hand(
     by_hand = git(work, "rev-parse", "main")
     (work / "notes.txt").write_text("mine\n")
     git(work, "add", "notes.txt")
-    done = clone.Clone(work).add_job(job("c"), "c")
+    done = working_clone.Clone(work).add_job(job("c"), "c")
     for commit in (theirs, by_hand, done.commit or ""):
         git(work, "merge-base", "--is-ancestor", commit, "main")
     assert git(work, "rev-parse", "main") == git(repository.path, "rev-parse", "main")
@@ -136,7 +135,7 @@ def test_another_branch_that_is_checked_out_meanwhile_stays(
     hook.write_text("#!/bin/sh\n[ -e once ] || git checkout --quiet -b other main~1; : > once\n")
     hook.chmod(0o755)
     repository.commit({"jobs/z.yaml": job("z")})
-    assert clone.Clone(work).add_job(job("c"), "c").status == "pushed"
+    assert working_clone.Clone(work).add_job(job("c"), "c").status == "pushed"
     assert git(work, "rev-parse", "main") == git(repository.path, "rev-parse", "main")
     assert git(work, "log", "-1", "--format=%s", "other") != "Submit Job/c"
     assert git(work, "status", "--porcelain") == "?? once"
@@ -144,33 +143,33 @@ def test_another_branch_that_is_checked_out_meanwhile_stays(
 
 def test_contradiction(repository: Repository, work: Path) -> None:
     repository.commit({"jobs/a.yaml": job("a", priority=1)})
-    with pytest.raises(clone.CloneError, match="by hand"):
-        clone.Clone(work).set_fields("Job", "a", ((("spec", "priority"), 2),), message="m")
+    with pytest.raises(working_clone.CloneError, match="by hand"):
+        working_clone.Clone(work).set_fields("Job", "a", ((("spec", "priority"), 2),), message="m")
     assert git(work, "status", "--porcelain") == ""
     assert git(work, "log", "-1", "--format=%s") == "m"
 
 
 def test_refused(repository: Repository, work: Path, tmp_path: Path) -> None:
-    mine = clone.Clone(work)
-    with pytest.raises(clone.CloneError, match="another job"):
+    mine = working_clone.Clone(work)
+    with pytest.raises(working_clone.CloneError, match="another job"):
         mine.add_job(job("b", priority=3), "b")
-    with pytest.raises(clone.CloneError, match="no field `nonsense`"):
+    with pytest.raises(working_clone.CloneError, match="no field `nonsense`"):
         mine.add_job(job("d", nonsense=3), "d")
-    with pytest.raises(clone.CloneError, match="no field `nonsense`"):
+    with pytest.raises(working_clone.CloneError, match="no field `nonsense`"):
         mine.set_fields("Job", "b", ((("spec", "nonsense"), 2),), message="m")
-    with pytest.raises(clone.CloneError, match="there is no Job/x"):
+    with pytest.raises(working_clone.CloneError, match="there is no Job/x"):
         mine.remove("Job", "x")
     (work / "jobs" / "a.yaml").write_text(job("b"))
-    with pytest.raises(clone.CloneError, match="not committed"):
+    with pytest.raises(working_clone.CloneError, match="not committed"):
         mine.remove("Job", "b")
-    with pytest.raises(clone.CloneError, match="bare"):
-        clone.Clone(repository.path)
+    with pytest.raises(working_clone.CloneError, match="bare"):
+        working_clone.Clone(repository.path)
     (tmp_path / "plain").mkdir()
-    with pytest.raises(clone.CloneError, match="no git repository"):
-        clone.Clone(tmp_path / "plain")
+    with pytest.raises(working_clone.CloneError, match="no git repository"):
+        working_clone.Clone(tmp_path / "plain")
     git(work, "checkout", "--quiet", "--force", "--detach")
-    with pytest.raises(clone.CloneError, match="no branch"):
-        clone.Clone(work)
+    with pytest.raises(working_clone.CloneError, match="no branch"):
+        working_clone.Clone(work)
 
 
 def test_a_hook_that_refuses_leaves_no_trace(work: Path) -> None:
@@ -178,8 +177,8 @@ def test_a_hook_that_refuses_leaves_no_trace(work: Path) -> None:
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\necho no >&2\nexit 1\n")
     hook.chmod(0o755)
-    with pytest.raises(clone.CloneError, match="nothing was changed"):
-        clone.Clone(work).add_job(job("c"), "c")
+    with pytest.raises(working_clone.CloneError, match="nothing was changed"):
+        working_clone.Clone(work).add_job(job("c"), "c")
     assert git(work, "status", "--porcelain") == ""
 
 
@@ -189,8 +188,8 @@ def test_what_a_hook_says_is_cut_at_the_end_of_a_line(work: Path) -> None:
     line = "jobs/old.yaml:5:3: error: Job/hello: spec: say whose job it is"
     hook.write_text(f"#!/bin/sh\nfor n in $(seq 90); do echo '{line}' >&2; done\nexit 1\n")
     hook.chmod(0o755)
-    with pytest.raises(clone.CloneError) as refused:
-        clone.Clone(work).add_job(job("c"), "c")
+    with pytest.raises(working_clone.CloneError) as refused:
+        working_clone.Clone(work).add_job(job("c"), "c")
     first, *rest = str(refused.value).splitlines()
     assert first.endswith("failed: …")
     assert rest
@@ -201,11 +200,11 @@ def test_several_documents_of_a_name_are_left_to_a_person(work: Path) -> None:
     (work / "jobs" / "z.yaml").write_text(job("b", priority=3))
     git(work, "add", ".")
     git(work, "commit", "--quiet", "-m", "another b")
-    mine = clone.Clone(work)
+    mine = working_clone.Clone(work)
     told = "Job/b is there 2 times, in jobs/a.yaml, jobs/z.yaml: take out all but one first"
-    with pytest.raises(clone.CloneError, match=told):
+    with pytest.raises(working_clone.CloneError, match=told):
         mine.remove("Job", "b")
-    with pytest.raises(clone.CloneError, match=told):
+    with pytest.raises(working_clone.CloneError, match=told):
         mine.set_fields("Job", "b", ((("spec", "suspend"), True),), message="hold b")
     assert git(work, "log", "-1", "--format=%s") == "another b"
 
@@ -213,9 +212,9 @@ def test_several_documents_of_a_name_are_left_to_a_person(work: Path) -> None:
 _ADD = """
 import sys
 from pathlib import Path
-from reconciler.changes.clone import working_clone as clone
+from reconciler.changes.clone import working_clone
 from tests.unit.desired.repositories import job
-done = clone.Clone(Path(sys.argv[1])).add_job(job(sys.argv[2]), sys.argv[2])
+done = working_clone.Clone(Path(sys.argv[1])).add_job(job(sys.argv[2]), sys.argv[2])
 print(done.commit)
 """
 
@@ -259,7 +258,7 @@ def test_a_commit_of_somebody_else_before_a_push_that_loses_stays(
     )
     hook.chmod(0o755)
     repository.commit({"jobs/z.yaml": job("z")})
-    done = clone.Clone(work).add_job(job("c"), "c")
+    done = working_clone.Clone(work).add_job(job("c"), "c")
     theirs = (work / ".git" / "theirs").read_text().strip()
     for commit in (theirs, done.commit or ""):
         git(work, "merge-base", "--is-ancestor", commit, "main")
@@ -268,7 +267,7 @@ def test_a_commit_of_somebody_else_before_a_push_that_loses_stays(
     assert (work / "jobs" / "z.yaml").exists()
 
 
-def _fail_between(mine: clone.Clone, *, theirs: bool) -> None:
+def _fail_between(mine: working_clone.Clone, *, theirs: bool) -> None:
     with mine.together():
         mine.add_job(job("c"), "c")
         if theirs:
@@ -278,7 +277,7 @@ def _fail_between(mine: clone.Clone, *, theirs: bool) -> None:
 
 
 def test_what_is_undone_is_ours_alone(work: Path) -> None:
-    mine = clone.Clone(work)
+    mine = working_clone.Clone(work)
     before = git(work, "rev-parse", "main")
     with pytest.raises(RuntimeError, match="no"):
         _fail_between(mine, theirs=False)
@@ -296,19 +295,19 @@ def test_a_lock_of_somebody_elses_git_is_waited_for(work: Path) -> None:
     lock.touch()
     opener = threading.Timer(1.0, lock.unlink)
     opener.start()
-    assert clone.Clone(work).add_job(job("c"), "c").status == "pushed"
+    assert working_clone.Clone(work).add_job(job("c"), "c").status == "pushed"
     opener.join()
 
 
 def test_a_turn_is_waited_for_with_a_bound_and_says_for_whom(work: Path) -> None:
     folder = work / ".git"
     with (
-        turns.taken(folder),
+        clone_lock.taken(folder),
         pytest.raises(GitError, match=rf"process {os.getpid()} .*has been changing this clone"),
-        turns.taken(folder, wait_s=0.1),
+        clone_lock.taken(folder, wait_s=0.1),
     ):
         pass
-    with turns.taken(folder, wait_s=0):
+    with clone_lock.taken(folder, wait_s=0):
         pass
 
 
@@ -323,8 +322,8 @@ def test_what_somebody_has_told_git_of_a_file_outlives_a_refusal(
     for flag in flags:
         git(work, "update-index", flag, "jobs/a.yaml")
     before = git(work, "ls-files", "-v", "--stage")
-    mine = clone.Clone(work)
-    with pytest.raises(clone.CloneError, match="nothing was changed"):
+    mine = working_clone.Clone(work)
+    with pytest.raises(working_clone.CloneError, match="nothing was changed"):
         mine.set_fields("Job", "a", ((("spec", "suspend"), True),), message="hold")
     assert git(work, "ls-files", "-v", "--stage") == before
     assert git(work, "status", "--porcelain") == ""

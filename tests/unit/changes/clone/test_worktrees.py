@@ -7,7 +7,7 @@ import pytest
 
 from reconciler.changes.clone import worktrees
 from reconciler.changes.requests import AddJob, Person, RemoveObject, Result
-from reconciler.changes.writer import commit_writer as writer
+from reconciler.changes.writer import commit_writer
 from reconciler.desired.git import source
 from tests.unit.desired.repositories import Repository, git, job
 
@@ -43,7 +43,7 @@ Place = Callable[[Path], source.Source]
 
 
 def add(where: source.Source, name: str) -> Result:
-    (done,) = writer.Writer(where).write([AddJob(job(name), name, ALICE)], now=NOW)
+    (done,) = commit_writer.Writer(where).write([AddJob(job(name), name, ALICE)], now=NOW)
     return done
 
 
@@ -65,7 +65,7 @@ def interrupted(where: source.Source, work: Path) -> None:
 def test_what_was_interrupted_is_finished_at_the_start(work: Path, place: Place) -> None:
     where = place(work)
     interrupted(where, work)
-    writer.Writer(where)
+    commit_writer.Writer(where)
     assert git(work, "status", "--short") == ""
     assert (work / "x.yaml").read_text() == job("x")
     assert not (work / "b.yaml").exists()
@@ -74,7 +74,7 @@ def test_what_was_interrupted_is_finished_at_the_start(work: Path, place: Place)
 
 def test_what_was_interrupted_is_finished_before_the_next_change(work: Path, place: Place) -> None:
     where = place(work)
-    one = writer.Writer(where)
+    one = commit_writer.Writer(where)
     interrupted(where, work)
     (done,) = one.write([AddJob(job("y"), "y", ALICE)], now=NOW)
     assert done.status == "accepted", done.message
@@ -111,7 +111,7 @@ def test_a_branch_that_did_not_move_leaves_all_as_it_is(work: Path, place: Place
     interrupted(where, work)
     git(work, "update-ref", "refs/heads/main", "HEAD~1")
     git(work, "rm", "--quiet", "b.yaml")
-    writer.Writer(where)
+    commit_writer.Writer(where)
     assert git(work, "status", "--short") == "D  b.yaml"
     assert not (work / ".git" / worktrees.NOTE).exists()
 
@@ -162,7 +162,9 @@ def test_linked_work_trees_follow(
     assert git(linked, "status", "--short") == ""
     assert (linked / "jobs" / "x.yaml").read_text() == job("x")
     interrupted(where, linked)
-    (done,) = writer.Writer(where).write([RemoveObject("Job", "x", ALICE, several="all")], now=NOW)
+    (done,) = commit_writer.Writer(where).write(
+        [RemoveObject("Job", "x", ALICE, several="all")], now=NOW
+    )
     assert done.status == "accepted", done.message
     assert git(linked, "status", "--short") == ""
     (linked / "a.yaml").write_text("mine")
@@ -181,7 +183,7 @@ def test_a_linked_work_tree_is_written_by_its_own_name(
     assert add(where, "x").status == "accepted"
     interrupted(where, linked)
     assert (work / ".git" / worktrees.NOTE).exists(), "who writes to the other tree sees it, too"
-    writer.Writer(place(work))
+    commit_writer.Writer(place(work))
     assert git(linked, "status", "--short") == ""
 
 

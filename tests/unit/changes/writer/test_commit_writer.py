@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.changes import yaml_edit as edit
+from reconciler.changes import yaml_edit
 from reconciler.changes.requests import (
     AddJob,
     EditObject,
@@ -17,8 +17,7 @@ from reconciler.changes.requests import (
     ReviseObject,
     Together,
 )
-from reconciler.changes.writer import batch, signing
-from reconciler.changes.writer import commit_writer as writer
+from reconciler.changes.writer import batch, commit_writer, signing
 from reconciler.desired.apply import loader
 from reconciler.desired.git import source
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
@@ -27,16 +26,16 @@ ALICE = Person("Alice", "alice@example.org")
 BOB = Person("Bob <bob>", "bob@example.org")
 NOW = 1_800_000_000
 
-Make = Callable[..., writer.Writer]
+Make = Callable[..., commit_writer.Writer]
 
 
 @pytest.fixture
 def make(repository: Repository) -> Iterator[Make]:
-    made: list[writer.Writer] = []
+    made: list[commit_writer.Writer] = []
 
-    def _make(address: str | Path | None = None, **more: Any) -> writer.Writer:
+    def _make(address: str | Path | None = None, **more: Any) -> commit_writer.Writer:
         place = source.Source(str(address or repository.path), **more)
-        made.append(writer.Writer(place))
+        made.append(commit_writer.Writer(place))
         return made[-1]
 
     yield _make
@@ -144,7 +143,7 @@ def test_edit_and_remove(repository: Repository, make: Make) -> None:
         EditObject("Job", "nobody", ((("spec", "run"), 2),), ALICE),
         RemoveObject("Job", "c", BOB),
         RemoveObject("Job", "nobody", BOB),
-        EditObject("Job", "a", ((("spec", "suspend"), edit.REMOVED),), ALICE),
+        EditObject("Job", "a", ((("spec", "suspend"), yaml_edit.REMOVED),), ALICE),
         RemoveObject("Job", "a", BOB),
         add("a", BOB),
     ]

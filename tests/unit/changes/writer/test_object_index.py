@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.changes.writer import object_index as index
+from reconciler.changes.writer import object_index
 from reconciler.desired.git import source
 from tests.unit.desired.repositories import Repository, documents, job, queue
 
@@ -27,7 +27,7 @@ def text(held: Held) -> bytes | None:
     return (documents(*parts) if parts else BROKEN).encode()
 
 
-def known(one: index.Index) -> tuple[object, ...]:
+def known(one: object_index.Index) -> tuple[object, ...]:
     """All that an index tells."""
     return (
         {label: one.paths_of(*label) for label in LABELS},
@@ -43,12 +43,12 @@ HELD = st.none() | st.lists(st.sampled_from(LABELS), max_size=3)
 @given(st.lists(st.dictionaries(st.sampled_from(PATHS), HELD), max_size=6))
 def test_steps_lead_where_a_fresh_look_does(steps: list[Mapping[str, Held]]) -> None:
     place = source.Source("nowhere")
-    stepwise = index.Index(place)
+    stepwise = object_index.Index(place)
     files: dict[str, Held] = {}
     for number, step in enumerate(steps):
         files.update(step)
         stepwise.take(str(number), {path: text(held) for path, held in step.items()})
-        fresh = index.Index(place)
+        fresh = object_index.Index(place)
         fresh.take("0", {path: text(held) for path, held in files.items()})
         assert known(stepwise) == known(fresh)
         for label in LABELS:
@@ -69,7 +69,7 @@ def test_commits_lead_where_a_fresh_look_does(
 ) -> None:
     """Moves, second holders of a name and files that leave, several commits at once or one."""
     chance = random.Random(seed)
-    stepwise = index.Index(place)
+    stepwise = object_index.Index(place)
     for _ in range(8):
         for _ in range(chance.randint(1, 2)):
             wanted = {
@@ -82,6 +82,6 @@ def test_commits_lead_where_a_fresh_look_does(
                 wanted[next(iter(wanted))] = None
             head = repository.commit(wanted)
         stepwise.advance(head)
-        fresh = index.Index(place)
+        fresh = object_index.Index(place)
         fresh.advance(head)
         assert known(stepwise) == known(fresh)

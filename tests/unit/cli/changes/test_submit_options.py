@@ -8,8 +8,8 @@ import typer
 import yaml
 
 from reconciler.cli import main, terminal
-from reconciler.cli.changes import submit_options as submitwords
-from reconciler.cli.jobs import run as running
+from reconciler.cli.changes import submit_options
+from reconciler.cli.jobs import run
 
 
 def _submit(*words: str) -> int:
@@ -97,13 +97,13 @@ def test_a_command_stands_behind_two_dashes(
     [("10", (10, None)), ("0-9", (10, None)), ("0-0", (1, None)), ("0-9%4", (10, 4))],
 )
 def test_an_array_is_a_count_or_a_range(text: str, expected: tuple[int, int | None]) -> None:
-    assert submitwords.elements(text) == expected
+    assert submit_options.elements(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "ten", "1-10", "0-9:2", "1,3", "-1", "10%2", "0-9%"])
 def test_other_indices_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as left:
-        submitwords.elements(text)
+        submit_options.elements(text)
     assert left.value.exit_code == terminal.USAGE
     assert "expected how many elements: 10" in " ".join(capsys.readouterr().err.split())
 
@@ -154,7 +154,7 @@ def test_nobody_runs_what_nobody_could_wait_for(
         prog_name="muster",
         standalone_mode=False,
     )
-    assert code == running.MUSTER_FAILED
+    assert code == run.MUSTER_FAILED
     said = capsys.readouterr().err
     assert told in " ".join(said.split())
     assert "may still run" not in said

@@ -5,20 +5,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.cli.cluster import inspect_commands as looking
-from reconciler.cli.cluster import node_details as nodeview
-from reconciler.model.observed import devices
-from reconciler.model.observed import storage as staging
+from reconciler.cli.cluster import inspect_commands, node_details
+from reconciler.model.observed import devices, storage
 from reconciler.model.state import records
-from reconciler.operations.views import job_views as views
+from reconciler.operations.views import job_views
 from tests.unit import gpusamples
 
 
 def shown(node: records.NodeRecord, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
     """The words of each line."""
     usage = [gpusamples.usage(uuid) for uuid in gpusamples.UUIDS]
-    view = views.node_view(node, (), usage)
-    nodeview.show(msgspec.to_builtins(view))
+    view = job_views.node_view(node, (), usage)
+    node_details.show(msgspec.to_builtins(view))
     return [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
@@ -27,8 +25,8 @@ def test_volumes_are_shown_with_what_is_wrong_with_them(
 ) -> None:
     node = gpusamples.node()
     states = (
-        staging.VolumeState("sets"),
-        staging.VolumeState("results", "/srv/results is not mounted"),
+        storage.VolumeState("sets"),
+        storage.VolumeState("results", "/srv/results is not mounted"),
     )
     inventory = msgspec.structs.replace(node.inventory, volumes=states)
     lines = shown(msgspec.structs.replace(node, inventory=inventory), capsys)
@@ -60,9 +58,9 @@ def test_a_list_of_nodes_counts_instances_and_those_that_are_given() -> None:
         {"simulated": False, "state": "ok", "mig": parts},
     ]
     item = {"gpus": gpus, "allocated": {"gpu": 0}, "capacity": {"gpu": 2}}
-    assert looking._gpus(item) == "0/2 MIG 1/3"
+    assert inspect_commands._gpus(item) == "0/2 MIG 1/3"
     gpus[1]["mig"] = []
-    assert looking._gpus(item) == "0/2"
+    assert inspect_commands._gpus(item) == "0/2"
 
 
 def test_a_node_says_what_it_has_and_when_it_was_heard(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,23 +85,23 @@ def test_what_an_agent_cannot_do_beside_its_tasks_is_told(
 def test_a_driver_without_a_version_of_cuda_says_none() -> None:
     driver = {"state": "ok", "version": "550.54.15", "cudaVersion": ""}
     real = [{"simulated": False}]
-    assert nodeview._driver(driver, real) == "550.54.15"
-    assert nodeview._driver(driver | {"cudaVersion": "12.4"}, real) == "550.54.15, CUDA 12.4"
+    assert node_details._driver(driver, real) == "550.54.15"
+    assert node_details._driver(driver | {"cudaVersion": "12.4"}, real) == "550.54.15, CUDA 12.4"
 
 
 def test_a_driver_of_simulated_devices_says_that_it_is_none() -> None:
     driver = {"state": "ok", "version": "550.54.15", "cudaVersion": ""}
-    assert nodeview._driver(driver, [{"simulated": True}]) == "simulated, as 550.54.15"
-    assert nodeview._driver(driver | {"version": ""}, [{"simulated": True}]) == "simulated"
+    assert node_details._driver(driver, [{"simulated": True}]) == "simulated, as 550.54.15"
+    assert node_details._driver(driver | {"version": ""}, [{"simulated": True}]) == "simulated"
     failed = driver | {"state": "failed", "message": "it hangs"}
-    assert nodeview._driver(failed, [{"simulated": True}]) == "failed: it hangs"
+    assert node_details._driver(failed, [{"simulated": True}]) == "failed: it hangs"
 
 
 def test_a_pool_on_observe_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    item = msgspec.to_builtins(views.node_view(gpusamples.node(), ()))
-    nodeview.show(item)
+    item = msgspec.to_builtins(job_views.node_view(gpusamples.node(), ()))
+    node_details.show(item)
     assert "observe" not in capsys.readouterr().out
-    nodeview.show(item, is_observed=True)
+    node_details.show(item, is_observed=True)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "observe" in line]
     assert line.startswith("Pool ")
     assert line.endswith("which is on `observe`: nothing is started there")
@@ -119,7 +117,7 @@ def test_a_pool_on_observe_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_simulated_gpu_that_is_lost_says_both(said: str, state: str, *, simulated: bool) -> None:
-    assert nodeview._state({"simulated": simulated, "state": state}) == said
+    assert node_details._state({"simulated": simulated, "state": state}) == said
 
 
 def test_what_is_said_of_several_layouts_is_said_once() -> None:
@@ -128,5 +126,5 @@ def test_what_is_said_of_several_layouts_is_said_once() -> None:
 
     gpus = [gpu(index, "waits until it is idle") for index in (0, 1, 2, 5)]
     gpus += [gpu(3, "was refused"), gpu(4, None), gpu(6, "")]
-    found = [(nodeview._ranges(of), told) for of, told in nodeview._layout_messages(gpus)]
+    found = [(node_details._ranges(of), told) for of, told in node_details._layout_messages(gpus)]
     assert found == [("0-2, 5", "waits until it is idle"), ("3", "was refused")]

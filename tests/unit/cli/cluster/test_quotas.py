@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import typer
 
-from reconciler.cli.cluster import quotas as capping
+from reconciler.cli.cluster import quotas
 
 AT = "1970-01-01T00:59:34Z"
 NONE = {"cpu": None, "memory": None, "gpu": None}
@@ -81,7 +81,7 @@ BUDGET = {
 )
 @pytest.mark.usefixtures("in_utc")
 def test_a_quota_is_a_row_for_each_amount(item: dict[str, Any], rows: list[list[str]]) -> None:
-    assert capping.quota_rows({**QUOTA, **item}) == rows
+    assert quotas.quota_rows({**QUOTA, **item}) == rows
 
 
 @pytest.mark.parametrize(
@@ -90,21 +90,21 @@ def test_a_quota_is_a_row_for_each_amount(item: dict[str, Any], rows: list[list[
 )
 def test_quotas_are_narrowed_by_name(names: tuple[str, ...], left: list[str]) -> None:
     items = [{"name": name} for name in ("ada", "bob", "students")]
-    assert [one["name"] for one in capping.named(items, names)] == left
+    assert [one["name"] for one in quotas.named(items, names)] == left
 
 
 def test_a_quota_that_is_not_known_is_told_with_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(typer.Exit) as left:
-        capping.named([{"name": "students"}], ["students", "student"])
+        quotas.named([{"name": "students"}], ["students", "student"])
     assert left.value.exit_code == 1
     assert "quota student is not known; did you mean students?" in capsys.readouterr().err
 
 
 def test_where_there_are_no_quotas_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    capping.show([], wide=False)
+    quotas.show([], wide=False)
     assert capsys.readouterr() == ("", "no quotas\n")
-    capping.show([{**QUOTA, "user": "ada", "runningMax": 3}], wide=False)
+    quotas.show([{**QUOTA, "user": "ada", "runningMax": 3}], wide=False)
     told = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in told] == ["NAME", "q"]

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 import typer
 
-from reconciler.cli.jobs import logs as tasklogs
-from reconciler.operations.client import api_client as clients
+from reconciler.cli.jobs import logs
+from reconciler.operations.client import api_client
 
 
 class Api:
@@ -36,8 +36,8 @@ class Api:
 def shown(
     api: Api, capfdbinary: pytest.CaptureFixture[bytes], **query: str
 ) -> tuple[list[bytes], str]:
-    tasklogs._show_all(
-        cast("clients.Client", api), "train", {"follow": "false", "stream": "stdout"} | query
+    logs._show_all(
+        cast("api_client.Client", api), "train", {"follow": "false", "stream": "stdout"} | query
     )
     out, err = capfdbinary.readouterr()
     return out.splitlines(), err.decode()
@@ -66,9 +66,9 @@ def test_tasks_that_are_followed_are_read_at_the_same_time(
 def test_the_first_of_many_tasks_are_shown_and_the_rest_is_said(
     capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
-    api = Api({f"main-{number}": [b"x\n"] for number in range(tasklogs.TASKS_MAX + 6)})
+    api = Api({f"main-{number}": [b"x\n"] for number in range(logs.TASKS_MAX + 6)})
     lines, err = shown(api, capfdbinary)
-    assert len(lines) == tasklogs.TASKS_MAX
+    assert len(lines) == logs.TASKS_MAX
     assert "job train has 70 tasks, of which the first 64 are shown" in " ".join(err.split())
 
 
@@ -84,14 +84,14 @@ def test_a_job_that_was_never_started_says_so(capfdbinary: pytest.CaptureFixture
         assert told in capfdbinary.readouterr().err.decode()
 
 
-@pytest.mark.parametrize(("said", "more"), [*zip(tasklogs.UNSTARTED, ({}, WIDELY), strict=True)])
+@pytest.mark.parametrize(("said", "more"), [*zip(logs.UNSTARTED, ({}, WIDELY), strict=True)])
 def test_what_waits_says_why_it_has_no_output(
     said: bytes, more: dict[str, str], capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     api = Waiting({"": [said + b"train was made yet\n"]}, "Pending")
     query = {"follow": "false", "stream": "stdout", "task": "", **more}
     with pytest.raises(typer.Exit) as left:
-        tasklogs._show(cast("clients.Client", api), "train", query)
+        logs._show(cast("api_client.Client", api), "train", query)
     assert left.value.exit_code == 1
     out, err = capfdbinary.readouterr()
     assert out == b""
@@ -112,11 +112,11 @@ class Waiting(Api):
         ([], []),
         ([b"a\nb"], [b"a", b"b"]),
         ([b"a", b"", b"b\n", b"\n"], [b"ab", b""]),
-        ([b"x" * (tasklogs.LINE_BYTES_MAX + 1)], [b"x" * tasklogs.LINE_BYTES_MAX, b"x"]),
+        ([b"x" * (logs.LINE_BYTES_MAX + 1)], [b"x" * logs.LINE_BYTES_MAX, b"x"]),
     ],
 )
 def test_lines_are_put_together(pieces: list[bytes], expected: list[bytes]) -> None:
-    assert list(tasklogs.lines(pieces)) == expected
+    assert list(logs.lines(pieces)) == expected
 
 
 class Retried(Api):
@@ -137,7 +137,7 @@ def test_the_newest_try_that_has_output_is_shown(
     none = b"muster: node n0 keeps no stdout of this try\n"
     api = Retried({"3": [none], "2": [none], "1": [b"a\n", b"b\n"] if kept else [none]})
     query = {"follow": "false", "stream": "stdout"}
-    tasklogs._show(cast("clients.Client", api), "train", query)
+    logs._show(cast("api_client.Client", api), "train", query)
     out, err = capfdbinary.readouterr()
     assert out == (b"a\nb\n" if kept else none)
     assert (b"try 3 has no stdout; this is try 1" in err) == kept

@@ -11,15 +11,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from reconciler.cli.jobs import plot as plotting
-from reconciler.operations.reports import job_plots as jobplots
-from reconciler.simulation.traces import plot_text as picturetexts
+from reconciler.cli.jobs import plot
+from reconciler.operations.reports import job_plots
+from reconciler.simulation.traces import plot_text
 
 
 def test_names_of_series_stay_apart_and_within_the_picture() -> None:
     points = tuple((float(step), float(step), float(step)) for step in range(60))
     names = ("loss", "a_" + "very_" * 30 + "long_name", "accuracy")
-    figure = plotting.figure("train", tuple(jobplots.Curve(one, points) for one in names), "step")
+    figure = plot.figure("train", tuple(job_plots.Curve(one, points) for one in names), "step")
     figure.draw_without_rendering()
     texts = [axes.get_title("left") for axes in figure.axes]
     titles = [
@@ -50,8 +50,8 @@ def test_texts_of_others_are_drawn_as_they_are_written(text: str, shown: str) ->
     figure = Figure()
     FigureCanvasAgg(figure)
     axes = figure.subplots()
-    axes.plot([1.0, 2.0], [1.0, 2.0], label=picturetexts.plain(text))
-    axes.set_title(picturetexts.plain(text))
+    axes.plot([1.0, 2.0], [1.0, 2.0], label=plot_text.plain(text))
+    axes.set_title(plot_text.plain(text))
     (label,) = axes.legend().get_texts()
     figure.savefig(io.BytesIO(), format="png")
     assert "$" not in label.get_text().replace(r"\$", "")
@@ -72,8 +72,8 @@ def test_texts_of_others_are_drawn_as_they_are_written(text: str, shown: str) ->
 def test_a_series_with_a_strange_name_and_huge_values_is_drawn(
     points: tuple[tuple[float, float, float], ...],
 ) -> None:
-    curve = jobplots.Curve("cost_$_per^^$ \u640d", points)
-    figure = plotting.figure("train", (curve,), "step")
+    curve = job_plots.Curve("cost_$_per^^$ \u640d", points)
+    figure = plot.figure("train", (curve,), "step")
     figure.savefig(io.BytesIO(), format="png")
     (axes,) = figure.axes
     is_cut = any(abs(one) > 1e300 for point in points for one in point if math.isfinite(one))
@@ -90,10 +90,10 @@ def test_a_series_with_a_strange_name_and_huge_values_is_drawn(
 def test_a_series_that_is_not_kept_is_not_called_unwritten(
     more: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = [f"s{one:03}" for one in range(jobplots.SERIES_MAX + more)]
+    names = [f"s{one:03}" for one in range(job_plots.SERIES_MAX + more)]
     rows = [json.dumps({"time": 1.0, **dict.fromkeys(names, 1.0)}).encode()] * 2
-    past = jobplots.read(rows)
-    assert len(past.curves) == jobplots.SERIES_MAX
+    past = job_plots.read(rows)
+    assert len(past.curves) == job_plots.SERIES_MAX
     with pytest.raises(typer.Exit):
-        plotting._chosen("train", past, ["s000", "s999"])
+        plot._chosen("train", past, ["s000", "s999"])
     assert told in " ".join(capsys.readouterr().err.split())

@@ -5,17 +5,17 @@ import re
 import msgspec
 import pytest
 
-from reconciler.cli.jobs import show_usage as jobwords
-from reconciler.model.observed import task_usage as taskuse
+from reconciler.cli.jobs import show_usage
+from reconciler.model.observed import task_usage
 from reconciler.model.state.records import AttemptRecord
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values.resources import Resources
-from reconciler.operations.views import attempt_views as attemptviews
+from reconciler.operations.views import attempt_views
 from tests.unit.store import samples
 
 MIB = 2**20
-ON_GPUS = (taskuse.GpuUse(0, 1, 70 * 1024 * MIB + 1), taskuse.GpuUse(3, 2, None))
-SAMPLED = taskuse.TaskUse(
+ON_GPUS = (task_usage.GpuUse(0, 1, 70 * 1024 * MIB + 1), task_usage.GpuUse(3, 2, None))
+SAMPLED = task_usage.TaskUse(
     "x", 160.0, 3, 90.0, 300 * MIB, 1536 * MIB, 0, 12_345_678_901_234, ON_GPUS
 )
 
@@ -30,11 +30,13 @@ def tried(number: int = 0, **changes: object) -> AttemptRecord:
 
 
 def shown(
-    capsys: pytest.CaptureFixture[str], *tries: AttemptRecord, use: taskuse.TaskUse | None = SAMPLED
+    capsys: pytest.CaptureFixture[str],
+    *tries: AttemptRecord,
+    use: task_usage.TaskUse | None = SAMPLED,
 ) -> list[str]:
     """The lines below the attempts."""
-    views = [attemptviews.attempt_view(one, array=False, use=use) for one in tries]
-    jobwords.show(msgspec.to_builtins(views))
+    views = [attempt_views.attempt_view(one, array=False, use=use) for one in tries]
+    show_usage.show(msgspec.to_builtins(views))
     return capsys.readouterr().out.splitlines()
 
 
@@ -75,15 +77,15 @@ def test_what_was_used_in_less_than_a_second_has_no_mean(
 def test_a_wide_gang_is_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
     lines = shown(capsys, *(tried(number, started_at=100.0 + number) for number in range(20)))
     assert lines[-1] == "and 12 more tasks (-o json has all)"
-    assert len(lines) == 3 + 2 * jobwords.TASKS_MAX
+    assert len(lines) == 3 + 2 * show_usage.TASKS_MAX
 
 
 def test_a_controller_of_before_does_not_say_what_was_asked(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    view = msgspec.to_builtins(attemptviews.attempt_view(tried(), array=False, use=SAMPLED))
+    view = msgspec.to_builtins(attempt_views.attempt_view(tried(), array=False, use=SAMPLED))
     del view["asked"]
-    jobwords.show([view])
+    show_usage.show([view])
     assert " of " not in capsys.readouterr().out
 
 
@@ -96,4 +98,4 @@ def test_a_controller_of_before_does_not_say_what_was_asked(
     ],
 )  # fmt: skip
 def test_sizes_take_four_digits_at_the_most(amount: int, text: str) -> None:
-    assert jobwords._size(amount) == text
+    assert show_usage._size(amount) == text

@@ -2,14 +2,14 @@
 
 import pytest
 
-from reconciler.cli.repository import kind_fields as kindfields
+from reconciler.cli.repository import kind_fields
 from reconciler.desired.documents import schema
 
 ROWS = {
     (kind, row[0].strip("`")): row
     for kind in ("Cluster", "Job", "NodePool", "Policy", "Queue", "Quota")
     for whole in (schema.of_kind(kind),)
-    for row in kindfields.rows(whole, whole["$defs"][f"{kind}Spec"], "spec.")
+    for row in kind_fields.rows(whole, whole["$defs"][f"{kind}Spec"], "spec.")
 }
 
 

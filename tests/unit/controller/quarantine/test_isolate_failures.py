@@ -14,20 +14,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler import log_format as logs
-from reconciler.controller import publisher as publishing
-from reconciler.controller.quarantine import isolate_failures as containing
+from reconciler import log_format
+from reconciler.controller import publisher
+from reconciler.controller.quarantine import isolate_failures
 from reconciler.core import reconcile
-from reconciler.core.nodes import node_reports as ingest
+from reconciler.core.nodes import node_reports
 from reconciler.model import desired
-from reconciler.model.protocol import agent_messages as wire
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, JobState
-from reconciler.operations.history import cycle_replay as replaying
-from reconciler.operations.views import job_views as views
-from reconciler.store import Reader
-from reconciler.store import errors as store_errors
+from reconciler.operations.history import cycle_replay
+from reconciler.operations.views import job_views
+from reconciler.store import Reader, errors
 from tests.unit.core.world import World, job
 from tests.unit.test_replay import Leader, url
 
@@ -56,7 +54,9 @@ class Core:
         result = reconcile.reconcile(wanted, observed, now, **options)
         if self.jobs & wanted.jobs.keys() or self.queues & wanted.structure.queues.keys():
             raise KeyError("a secret of somebody's")
-        said = [one for one in observed.reports if self.hears or not ingest.tells_nothing(one)]
+        said = [
+            one for one in observed.reports if self.hears or not node_reports.tells_nothing(one)
+        ]
         if self.nodes & {report.node for report in said}:
             raise ZeroDivisionError
         return result
@@ -68,7 +68,7 @@ class Contained(Leader):
     def __init__(self, folder: Path, world: World, **options: Any) -> None:
         self.core = Core()
         self.world = world
-        self.refusals: list[containing.Refusal] = []
+        self.refusals: list[isolate_failures.Refusal] = []
         options = {"contained": True} | options
         super().__init__(
             folder, world.now, decide=self.core, refuse=self.refusals.append, **options
@@ -155,13 +155,13 @@ def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
     assert "KeyError in " in problem.message
     assert "secret" not in problem.message
     assert "Traceback" not in problem.message
-    assert status == views.stored_sync(leader.store.view(views.SYNC))
+    assert status == job_views.stored_sync(leader.store.view(job_views.SYNC))
     assert leader.store.incumbents() == b"accepted 1", "it has to be judged again"
-    assert leader.refusals == [containing.Refusal(2, problem, b"accepted 1")]
+    assert leader.refusals == [isolate_failures.Refusal(2, problem, b"accepted 1")]
     assert leader.counts == {"revision": 1}
     traces = [one for one in caplog.records if one.exc_info]
     assert len(traces) == 1
-    assert containing.MARK in traces[0].getMessage()
+    assert isolate_failures.MARK in traces[0].getMessage()
     kinds = {one.kind for one in leader.loop._memory.drift}
     assert "head-not-applied" in kinds
     leader.core.calls = 0
@@ -228,7 +228,7 @@ def test_what_was_decided_in_spite_of_a_defect_can_be_replayed(
     leader.cycle()
     leader.store.close()
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:
-        replayed = [one.call.disagreements for one in replaying.replay_all(reader)]
+        replayed = [one.call.disagreements for one in cycle_replay.replay_all(reader)]
     assert len(replayed) > 3
     assert set(replayed) == {()}
 
@@ -286,10 +286,12 @@ def test_a_node_whose_report_could_not_be_decided_is_not_heard_for_a_while(
     node = leader.world.nodes["n1"]
 
     def say(question: int) -> bool:
-        request = wire.SyncRequest(
+        request = agent_messages.SyncRequest(
             node="n1", boot_id=node.boot_id, incarnation=node.incarnation, sequence=9
         )
-        return leader.loop._take_message(link.Reported(request, leader.now, question=question))
+        return leader.loop._take_message(
+            loop_messages.Reported(request, leader.now, question=question)
+        )
 
     assert not say(0)
     assert not leader.loop._memory.answered
@@ -297,11 +299,11 @@ def test_a_node_whose_report_could_not_be_decided_is_not_heard_for_a_while(
     with server(leader) as client:
         leader.loop._teller.questions["n1"] = 7  # another server has asked since
         leader.cycle()
-        (told,) = [m for m in client() if isinstance(m, link.NodeUpdate) and m.confirms]
+        (told,) = [m for m in client() if isinstance(m, loop_messages.NodeUpdate) and m.confirms]
     assert (told.node, told.confirms) == ("n1", 7)
     assert not leader.loop._teller.questions
     assert leader.loop._memory.nodes["n1"].undecided, "what it said is not listened to"
-    leader.now += containing.ASIDE_S + 1
+    leader.now += isolate_failures.ASIDE_S + 1
     leader.core.nodes = set()
     assert say(8)
     leader.cycle()
@@ -364,12 +366,12 @@ def test_what_the_store_says_ends_the_loop_as_ever(leader: Contained) -> None:
     leader.cycle()
     leader.store.lead("another", leader.now + 1)
     leader.revision(job("fine"), job("new"))
-    with pytest.raises(store_errors.DeposedError):
+    with pytest.raises(errors.DeposedError):
         leader.cycle()
     assert leader.counts == {}
 
 
-class Broken(logs.EventLines):
+class Broken(log_format.EventLines):
     """Lines of events that can't be made."""
 
     def write(self, happened: object, *, cycle: int, revision: str) -> None:
@@ -380,7 +382,7 @@ def fail(*_: object) -> Any:
     raise LookupError("it can't be told")
 
 
-class Uncounted(publishing.Nobody):
+class Uncounted(publisher.Nobody):
     """Nobody knows how many were told."""
 
     def counts(self) -> Mapping[tuple[str, str], int]:
@@ -409,7 +411,7 @@ def test_what_comes_of_a_decision_may_fail_by_itself(
         assert part in leader.counts
         assert leader.states() == {"fine": JobState.STARTING}
         (started,) = leader.loop._memory.attempts.values()
-        told = [one for one in client() if isinstance(one, link.NodeUpdate)]
+        told = [one for one in client() if isinstance(one, loop_messages.NodeUpdate)]
         assert started.node in {one.node for one in told}
         assert leader.sync().sync == "Synced"
     leader.close()
@@ -424,16 +426,16 @@ def test_what_comes_of_a_decision_may_fail_by_itself(
 
 
 @contextlib.contextmanager
-def server(leader: Leader) -> Iterator[Callable[[], list[link.ToServer]]]:
+def server(leader: Leader) -> Iterator[Callable[[], list[loop_messages.ToServer]]]:
     """A server process's end of the link; what comes out gives what it was told."""
-    decoder = msgspec.msgpack.Decoder(link.ToServer)
+    decoder = msgspec.msgpack.Decoder(loop_messages.ToServer)
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(leader.folder / "loop.sock"))
         client.settimeout(1)
         leader.loop._take(leader.loop._selector.select(5))
 
-        def heard() -> list[link.ToServer]:
-            frames, found = link.FrameBuffer(), []
+        def heard() -> list[loop_messages.ToServer]:
+            frames, found = loop_messages.FrameBuffer(), []
             with contextlib.suppress(TimeoutError):
                 while data := client.recv(1 << 20):
                     found += [decoder.decode(body) for body in frames.feed(data)]
@@ -454,7 +456,7 @@ def test_a_set_that_cannot_be_made_costs_only_its_node(leader: Contained) -> Non
     spec = msgspec.structs.replace(record.spec, groups=(worse,))
     leader.loop._memory.jobs["big"] = msgspec.structs.replace(record, spec=spec)
     with server(leader) as client:
-        told = {one.node for one in client() if isinstance(one, link.NodeUpdate)}
+        told = {one.node for one in client() if isinstance(one, loop_messages.NodeUpdate)}
         assert told == {node_of["fine"]}
         leader.loop._teller.questions = {node_of["fine"]: 3, node_of["big"]: 4}
         leader.cycle()
@@ -479,6 +481,6 @@ def test_a_journal_that_cannot_be_written_begins_anew(leader: Contained, tmp_pat
     leader.cycle()
     leader.store.close()
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:
-        found = list(replaying.replay_all(reader))
+        found = list(cycle_replay.replay_all(reader))
     assert found[-1].call.wanted.jobs.keys() == {"fine", "more"}
     assert {one.call.disagreements for one in found} == {()}

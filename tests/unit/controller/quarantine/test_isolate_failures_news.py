@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from reconciler.controller.quarantine import isolate_failures as containing
-from reconciler.core import cycle_journal as journal
+from reconciler.controller.quarantine import isolate_failures
+from reconciler.core import cycle_journal
 from reconciler.model import desired
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.protocol import loop_messages
 from reconciler.model.state import outcome
-from reconciler.operations.history import cycle_replay as replaying
-from reconciler.operations.views import job_views as shown
+from reconciler.operations.history import cycle_replay
+from reconciler.operations.views import job_views
 from reconciler.store import Reader
 from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained, server
 from tests.unit.core.world import World, job
@@ -30,14 +30,14 @@ def leader(tmp_path: Path) -> Iterator[Contained]:
 def test_what_was_told_of_queues_can_be_replayed_without_what_was_refused(
     leader: Contained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    views_of = shown.desired_views
+    views_of = job_views.desired_views
 
     def views(wanted: desired.Desired) -> dict[str, bytes]:
         if POISON in wanted.jobs:
             raise KeyError(POISON)
         return views_of(wanted)
 
-    monkeypatch.setattr(shown, "desired_views", views)
+    monkeypatch.setattr(job_views, "desired_views", views)
     for _ in range(2):
         leader.now += 1
         leader.revision(job("fine", cpu=1))
@@ -53,7 +53,7 @@ def test_what_was_told_of_queues_can_be_replayed_without_what_was_refused(
         leader.cycle()
     leader.store.close()
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:
-        found = list(replaying.replay_all(reader))
+        found = list(cycle_replay.replay_all(reader))
     assert {queue.demand[0] for one in found for queue in one.call.told.queues} == {1000}
 
 
@@ -71,7 +71,7 @@ def test_news_that_cannot_be_made_end_nothing_where_there_is_nothing_to_go_back_
     def none_of(_: outcome.Outcome) -> dict[str, bytes]:
         raise LookupError("no news")
 
-    monkeypatch.setattr(shown, "cycle_views", none_of)
+    monkeypatch.setattr(job_views, "cycle_views", none_of)
     if restarted:
         leader.close()
         leader = Contained(tmp_path, leader.world, before=before, accepted=b"then")
@@ -82,9 +82,9 @@ def test_news_that_cannot_be_made_end_nothing_where_there_is_nothing_to_go_back_
     leader.hear(*leader.world.nodes)
     leader.cycle()
     assert leader.states().keys() == {"fine"}
-    status = shown.stored_sync(leader.store.view(shown.SYNC))
+    status = job_views.stored_sync(leader.store.view(job_views.SYNC))
     assert status is not None
-    assert [one.rule for one in status.problems] == [containing.RULE]
+    assert [one.rule for one in status.problems] == [isolate_failures.RULE]
     leader.now += 1
     leader.hear(*leader.world.nodes)
     leader.cycle()
@@ -108,7 +108,7 @@ def test_what_was_told_while_nothing_could_be_written_down_is_known_afterwards(
     leader.world.nodes[attempt.node].end(attempt.id, leader.now, exit_code=0)
     leader.loop._commits.journal.anew()
     with monkeypatch.context() as broken:
-        broken.setattr(journal, "pack_snapshot", fail)
+        broken.setattr(cycle_journal, "pack_snapshot", fail)
         cycle()
     assert leader.counts == {"journal": 1}
     cycle()
@@ -116,7 +116,7 @@ def test_what_was_told_while_nothing_could_be_written_down_is_known_afterwards(
     cycle()
     leader.store.close()
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:
-        last = list(replaying.replay_all(reader))[-1]
+        last = list(cycle_replay.replay_all(reader))[-1]
     assert [queue.demand[0] for queue in last.call.told.queues] == [0]
 
 
@@ -127,7 +127,7 @@ def test_nodes_whose_sets_cannot_be_made_are_named_each_minute_and_tried_again(
     real, broken = engine.update, {"n1"}
     told: set[str] = set()
 
-    def update(node: str, *args: Any) -> link.NodeUpdate:
+    def update(node: str, *args: Any) -> loop_messages.NodeUpdate:
         if node in broken:
             raise KeyError(node)
         told.add(node)
@@ -145,7 +145,7 @@ def test_nodes_whose_sets_cannot_be_made_are_named_each_minute_and_tried_again(
         cycle()
     said = [one for one in caplog.messages if "can't be told" in one]
     assert len(said) == 2, "once a minute"
-    assert all("node n1 " in one and containing.MARK in one for one in said)
+    assert all("node n1 " in one and isolate_failures.MARK in one for one in said)
     assert told == leader.world.nodes.keys() - broken
     broken.clear()
     cycle()
@@ -176,7 +176,7 @@ def test_a_plan_that_cannot_be_compared_costs_its_node_alone(
         leader.revision(job("fine"), job("more"))
         leader.now += 1
         leader.cycle()
-        told = {one.node for one in client() if isinstance(one, link.NodeUpdate)}
+        told = {one.node for one in client() if isinstance(one, loop_messages.NodeUpdate)}
     assert set(asked) == leader.world.nodes.keys()
     assert told >= leader.world.nodes.keys() - {"n1"}
     assert leader.counts == {"tell": 1}

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from reconciler.controller.quarantine import isolate_failures as containing
+from reconciler.controller.quarantine import isolate_failures
 from reconciler.core import reconcile
-from reconciler.core.nodes import node_reports as ingest
-from reconciler.model.protocol import agent_messages as wire
-from reconciler.model.protocol import loop_messages as link
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import outcome, records
+from reconciler.core.nodes import node_reports
+from reconciler.model.protocol import agent_messages, loop_messages
+from reconciler.model.state import instance_records, outcome, records
 from reconciler.model.state.states import AttemptState, JobState, NodeState
 from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
 from tests.unit.core.world import World, job
@@ -38,7 +36,7 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_for_the_next_cycle(
     for _ in range(10):
         many.core.calls = 0
         many.cycle()
-        assert many.core.calls <= containing.TRIES_MAX + 4
+        assert many.core.calls <= isolate_failures.TRIES_MAX + 4
         assert many.loop._defects._aside.keys() <= many.core.nodes, "only what raised by itself"
         if not many.loop._memory.reports:
             break
@@ -51,10 +49,10 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_for_the_next_cycle(
 def test_what_people_and_scripts_said_is_come_to_first(many: Contained) -> None:
     """They say it once, and nodes say again what nobody has come to."""
     many.hear(*many.world.nodes)
-    came = containing.Inflow(
+    came = isolate_failures.Inflow(
         reports=tuple(many.loop._memory.reports),
         asked=(records.ClearOverride("o1", "drain", "n1", "ada@example.org"),),
-        provisioned=(provisioning.Result("create", "pool", "r", 1),),
+        provisioned=(instance_records.Result("create", "pool", "r", 1),),
     )
     names = [one.name for one in came.sources()]
     assert names[:3] == ["override o1", "the script of pool pool", "node n0"]
@@ -62,15 +60,15 @@ def test_what_people_and_scripts_said_is_come_to_first(many: Contained) -> None:
 
 def test_what_is_put_back_is_taken_as_it_came(many: Contained) -> None:
     many.hear("n1", "n2")
-    came = containing.Inflow(
+    came = isolate_failures.Inflow(
         reports=tuple(many.loop._memory.reports),
         asked=(records.ClearOverride("o1", "drain", "n1", "ada@example.org"),),
-        provisioned=(provisioning.Result("create", "pool", "r", 1),),
+        provisioned=(instance_records.Result("create", "pool", "r", 1),),
     )
     memory = many.loop._memory
     memory.take_input()
-    containing.put_back(came, memory)
-    again = containing.Inflow(
+    isolate_failures.put_back(came, memory)
+    again = isolate_failures.Inflow(
         reports=memory.take_input()[0],
         asked=memory.take_asked(),
         provisioned=memory.take_provisioned(),
@@ -108,7 +106,7 @@ class Site(Contained):
         self.now += seconds
         for name, node in self.world.nodes.items():
             told = node.report(self.now)
-            request = wire.SyncRequest(
+            request = agent_messages.SyncRequest(
                 node=name,
                 boot_id=told.boot_id,
                 incarnation=told.incarnation,
@@ -118,8 +116,8 @@ class Site(Contained):
                 inventory=told.inventory,
             )
             if name not in self.unanswered:
-                loop._take_message(link.Answered(name, self.now))
-            loop._take_message(link.Reported(request, self.now))
+                loop._take_message(loop_messages.Answered(name, self.now))
+            loop._take_message(loop_messages.Reported(request, self.now))
         self.cycle()
 
 
@@ -145,7 +143,7 @@ def test_a_task_that_cannot_be_decided_costs_its_node_none_of_its_other_ends(
     assert site.states()["fine"] is JobState.SUCCEEDED
     assert site.states()["later"] is JobState.RUNNING
     node = site.loop._memory.nodes["n0"]
-    assert (node.state, node.message) == (NodeState.UNHEALTHY, containing.UNDECIDED)
+    assert (node.state, node.message) == (NodeState.UNHEALTHY, isolate_failures.UNDECIDED)
     site.revision(job("fine"), job("later"), job(POISON), job("new"))
     site.pass_time(20)
     assert site.states()["new"] is JobState.PENDING, "nothing new goes there"
@@ -164,7 +162,11 @@ def test_a_node_is_out_of_service_while_no_report_of_it_passes_at_all(tmp_path: 
 
     def decide(wanted: object, observed: records.Observed, *args: Any, **options: Any) -> Any:
         for one in observed.reports:
-            if one.node == "n0" and one.boot_id != "boot-of-n0" and not ingest.tells_nothing(one):
+            if (
+                one.node == "n0"
+                and one.boot_id != "boot-of-n0"
+                and not node_reports.tells_nothing(one)
+            ):
                 assert site.is_fixed
         return reconcile.reconcile(wanted, observed, *args, **options)  # type: ignore[arg-type]
 
@@ -191,7 +193,7 @@ def report(**changes: Any) -> records.NodeReport:
 
 
 def left(**changes: Any) -> records.NodeReport:
-    return report(complete=False, undecided=containing.UNDECIDED, **changes)
+    return report(complete=False, undecided=isolate_failures.UNDECIDED, **changes)
 
 
 ONE, TWO = (records.AttemptReport(id=name, state=AttemptState.RUNNING) for name in ("a", "b"))
@@ -219,7 +221,9 @@ INVENTORY = records.Inventory()
 def test_what_a_node_said_comes_apart_and_a_piece_does_not(
     reports: tuple[records.NodeReport, ...], pieces: tuple[records.NodeReport, ...]
 ) -> None:
-    found = containing.Inflow(reports=reports).pieces()
-    assert containing.joined(found).reports == pieces
+    found = isolate_failures.Inflow(reports=reports).pieces()
+    assert isolate_failures.joined(found).reports == pieces
     assert all(not one.pieces() for one in found)
-    assert not containing.Inflow(asked=(records.ClearOverride("o", "drain", "n", "a"),)).pieces()
+    assert not isolate_failures.Inflow(
+        asked=(records.ClearOverride("o", "drain", "n", "a"),)
+    ).pieces()

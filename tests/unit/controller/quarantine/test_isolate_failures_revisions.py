@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.controller import git_watcher as following
-from reconciler.controller.quarantine import isolate_failures as containing
-from reconciler.desired.apply import last_good as incumbents
-from reconciler.desired.apply import loader
+from reconciler.controller import git_watcher
+from reconciler.controller.quarantine import isolate_failures
+from reconciler.desired.apply import last_good, loader
 from reconciler.desired.git import source, watch
 from reconciler.model import desired
 from reconciler.model.state.states import JobState
 from reconciler.notifications import delivery, messages
-from reconciler.operations.audit import audit_log as auditlog
-from reconciler.store import sql_store as stores
+from reconciler.operations.audit import audit_log
+from reconciler.store import sql_store
 from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
 from tests.unit.core.world import World
 from tests.unit.desired import repositories
@@ -70,22 +69,25 @@ class Site:
         self.told = Told(folder)
         state = folder / "state"
         state.mkdir(exist_ok=True)
-        with contextlib.closing(stores.Store.open(url(state))) as store:
+        with contextlib.closing(sql_store.Store.open(url(state))) as store:
             packed = store.incumbents()
-        before = incumbents.decode(packed) if packed else incumbents.Incumbents()
+        before = last_good.decode(packed) if packed else last_good.Incumbents()
         self.leader = Contained(
-            state, World(nodes=4), before=containing.accepted_in(before), accepted=packed or b""
+            state,
+            World(nodes=4),
+            before=isolate_failures.accepted_in(before),
+            accepted=packed or b"",
         )
         read = source.Source(str(repository.path), state=state)
         polling = watch.Polling(random=lambda: 0.5, clock=time.monotonic, interval_s=3600)
         self.loader = loader.Loader(read, before)
-        self.reading = following.RepositoryThread(
+        self.reading = git_watcher.RepositoryThread(
             read,
             self.loader,
             self.leader.inbox,
             polling,
             allow_root=False,
-            audit=auditlog.Log(folder / auditlog.FILE),
+            audit=audit_log.Log(folder / audit_log.FILE),
             notifier=self.told,
         )
         self.leader.loop._refuse = self.reading.refuse
@@ -164,7 +166,7 @@ def test_a_revision_is_taken_back_and_the_next_is_judged_by_what_is_in_force(
     assert now.structure.queues["research"].limit.cpu_milli == 3000
     packed = site.leader.store.incumbents()
     assert packed is not None
-    assert incumbents.decode(packed).head == good
+    assert last_good.decode(packed).head == good
     fixed = site.commit({"p.yaml": None})
     site.until(fixed, "Synced")
     assert [one.id for one in site.loader.line] == [bad, fixed], "both are judged anew"
@@ -218,9 +220,9 @@ def test_the_very_first_revision_may_be_the_one(
 @pytest.mark.parametrize(
     ("again_at", "looked_s", "left_s"),
     [
-        (None, 0.0, following.SLEEP_S_MAX),
+        (None, 0.0, git_watcher.SLEEP_S_MAX),
         (130.0, 0.0, 30.0),
-        (1e9, 0.0, following.SLEEP_S_MAX),
+        (1e9, 0.0, git_watcher.SLEEP_S_MAX),
         (100.25, 0.5, 0.5),
         (90.0, 0.25, 0.75),
         (90.0, 1.0, 0.0),
@@ -230,7 +232,7 @@ def test_the_very_first_revision_may_be_the_one(
 def test_what_stays_due_is_no_reason_to_look_without_a_pause(
     again_at: float | None, looked_s: float, left_s: float
 ) -> None:
-    assert following.wait_s(again_at, 100.0, looked_s) == left_s
+    assert git_watcher.wait_s(again_at, 100.0, looked_s) == left_s
 
 
 def test_nobody_is_told_of_a_revision_before_the_loop_goes_by_it(
@@ -281,7 +283,7 @@ def test_what_people_are_told_of_a_refused_revision_came_to_pass(
     fixed = site.commit({"p.yaml": None})
     site.until(fixed, "Synced")
     site.close()
-    lines = auditlog.Log(tmp_path / auditlog.FILE).tail(10)[::-1]
+    lines = audit_log.Log(tmp_path / audit_log.FILE).tail(10)[::-1]
     assert [(one.entry.revision, one.entry.result) for one in lines] == [
         (good, "Synced"),
         (bad, "Synced"),
@@ -307,7 +309,7 @@ def test_a_revision_that_is_refused_twice_is_taken_back_once(
     refuse = site.reading.refuse
     tries: list[int] = []
 
-    def twice(refusal: containing.Refusal) -> None:
+    def twice(refusal: isolate_failures.Refusal) -> None:
         tries.append(refusal.generation)
         site.reading._refusals.append(refusal)
         refuse(refusal)
@@ -337,7 +339,7 @@ def test_what_was_refused_is_not_handed_over_again_while_nothing_can_be_read(
             raise LookupError
         return load(fetch=fetch)
 
-    def refused(refusal: containing.Refusal) -> None:
+    def refused(refusal: isolate_failures.Refusal) -> None:
         tries.append(refusal.generation)
         refuse(refusal)
 

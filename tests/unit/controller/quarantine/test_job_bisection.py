@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.controller.quarantine import job_bisection as parting
+from reconciler.controller.quarantine import job_bisection
 from reconciler.core import reconcile
-from reconciler.core.jobs import quarantined_jobs as asides
-from reconciler.desired.apply import job_quarantine as undecided
+from reconciler.core.jobs import quarantined_jobs
+from reconciler.desired.apply import job_quarantine
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, JobState, NodeState
-from reconciler.operations.history import cycle_replay as replaying
+from reconciler.operations.history import cycle_replay
 from reconciler.store import Reader
 from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
 from tests.unit.controller.quarantine.test_isolate_failures_parts import Site
@@ -59,7 +59,7 @@ class Placing:
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found hangs on no machine's speed."""
-    monkeypatch.setattr(parting, "SEARCH_S", 600.0)
+    monkeypatch.setattr(job_bisection, "SEARCH_S", 600.0)
 
 
 def led(folder: Path, world: World, core: Placing, **options: Any) -> Contained:
@@ -144,7 +144,7 @@ def test_who_depends_on_it_waits_with_it_and_others_do_not(tmp_path: Path) -> No
     assert leader.states().keys() == {POISON, "after", "last", "fine"}
     assert [one.name for one in leader.refusals[0].jobs] == [POISON]
     refused = leader.loop._in_force.of(leader.loop._desired or desired.Desired()).refused
-    assert refused["last"] == asides.WAITS.format(job="after")
+    assert refused["last"] == quarantined_jobs.WAITS.format(job="after")
     leader.close()
 
 
@@ -232,7 +232,7 @@ def test_a_node_by_whose_word_any_job_raises_is_the_cause_and_no_job_is(tmp_path
 def test_a_turn_tries_no_more_than_it_may_and_the_search_goes_on_behind_what_comes_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parting, "TRIES_MAX", 10)
+    monkeypatch.setattr(job_bisection, "TRIES_MAX", 10)
     names = [f"j{number:03d}" for number in range(100)]
     world = World(nodes=50)
     core = Placing(names[40], names[41], names[90])
@@ -249,7 +249,7 @@ def test_a_turn_tries_no_more_than_it_may_and_the_search_goes_on_behind_what_com
         leader.hear("n7")
         core.calls = 0
         leader.cycle()
-        assert core.calls <= parting.TRIES_MAX + 2
+        assert core.calls <= job_bisection.TRIES_MAX + 2
         assert leader.loop._memory.nodes["n7"].last_report_at == leader.now, "it is heard meanwhile"
         turns += 1
     assert turns > 1
@@ -296,7 +296,7 @@ def test_what_was_decided_without_some_jobs_is_replayed_so(tmp_path: Path) -> No
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:
         calls = [
             (dict(one.call.wanted.aside), one.call.disagreements)
-            for one in replaying.replay_all(reader)
+            for one in cycle_replay.replay_all(reader)
         ]
     assert {told for _, told in calls} == {()}
     assert any(aside.keys() == {POISON, "worse"} for aside, _ in calls), "it is said who was not"
@@ -327,7 +327,7 @@ def until(site: Follows, holds: Callable[[], bool]) -> None:
 def test_who_reads_the_repository_tells_of_it_and_tries_it_again_after_twice_as_long(
     site: Follows, repository: repositories.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(undecided, "WAIT_S", 0.5)
+    monkeypatch.setattr(job_quarantine, "WAIT_S", 0.5)
     core = Placing(POISON)
     site.leader.loop._decide_by = core
     files: dict[str, str | bytes | None] = {

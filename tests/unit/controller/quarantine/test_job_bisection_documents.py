@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.controller.quarantine import job_bisection as parting
-from reconciler.desired.apply import job_quarantine as undecided
+from reconciler.controller.quarantine import job_bisection
+from reconciler.desired.apply import job_quarantine
 from tests.unit.controller.quarantine.test_isolate_failures import POISON
 from tests.unit.controller.quarantine.test_isolate_failures_revisions import STRUCTURE
 from tests.unit.controller.quarantine.test_isolate_failures_revisions import Site as Follows
@@ -21,7 +21,7 @@ from tests.unit.desired import repositories
 @pytest.fixture(autouse=True)
 def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found hangs on no machine's speed."""
-    monkeypatch.setattr(parting, "SEARCH_S", 600.0)
+    monkeypatch.setattr(job_bisection, "SEARCH_S", 600.0)
 
 
 @pytest.fixture
@@ -110,10 +110,13 @@ def test_one_that_is_written_otherwise_and_raises_so_too_makes_neither_be_tried_
 
 def test_what_is_aside_is_told_by_what_is_in_force() -> None:
     one, newer = job("a"), job("a", run=2)
-    known = (undecided.Undecided("a", one, "why", aside=True), undecided.Undecided("a", newer, ""))
-    left = undecided.Left({"a": known})
+    known = (
+        job_quarantine.Undecided("a", one, "why", aside=True),
+        job_quarantine.Undecided("a", newer, ""),
+    )
+    left = job_quarantine.Left({"a": known})
     assert left.aside_of({"a": one}) == {"a": "why"}
     assert left.aside_of({"a": newer}) == {}
     assert left.aside_of({"a": job("a", priority=3)}) == {}
-    gone = undecided.Left({"a": (undecided.Undecided("a", None, "gone", aside=True),)})
+    gone = job_quarantine.Left({"a": (job_quarantine.Undecided("a", None, "gone", aside=True),)})
     assert gone.aside_of({}) == {"a": "gone"}, "its run may be left, and be what raises"

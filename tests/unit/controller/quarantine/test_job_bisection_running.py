@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.core import cycle_context as work
-from reconciler.core.jobs import quarantined_jobs as asides
+from reconciler.core import cycle_context
+from reconciler.core.jobs import quarantined_jobs
 from reconciler.model import desired
 from reconciler.model.state.pending_reasons import ReasonCode
 from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
@@ -152,8 +152,8 @@ def test_a_cycle_is_made_when_its_time_is_up(tmp_path: Path) -> None:
     assert attempt.started_at is not None
     wanted = site.loop._desired
     assert wanted is not None
-    desk = work.Work(wanted, site.loop._memory.observed((), {}), site.now)
-    asides.end_overdue(desk)
+    desk = cycle_context.Work(wanted, site.loop._memory.observed((), {}), site.now)
+    quarantined_jobs.end_overdue(desk)
     assert (desk.wake_at, desk.attempts) == (attempt.started_at + 300, {})
     site.close()
 

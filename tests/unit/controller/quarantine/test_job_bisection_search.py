@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from reconciler.controller.quarantine import job_bisection as parting
-from reconciler.core.jobs import quarantined_jobs as asides
+from reconciler.controller.quarantine import job_bisection
+from reconciler.core.jobs import quarantined_jobs
 from reconciler.model import desired
 from tests.unit.core.world import job
 
 
-def passes_without(*guilty: str, with_input: bool) -> parting.Probe:
+def passes_without(*guilty: str, with_input: bool) -> job_bisection.Probe:
     """A cycle that raises for these jobs, or for what came in as long as there are any."""
     names = [f"j{number}" for number in range(20)]
 
@@ -43,15 +43,17 @@ def test_what_came_in_is_the_cause_where_no_few_jobs_are(
 ) -> None:
     names = [f"j{number}" for number in range(20)]
     probe = passes_without(*guilty, with_input=with_input)
-    found = parting.blames_input(probe, names, is_doubted=is_doubted, clock=lambda: 0.0)
+    found = job_bisection.blames_input(probe, names, is_doubted=is_doubted, clock=lambda: 0.0)
     assert found is blamed
 
 
 def test_time_ends_the_question_too() -> None:
-    clock = itertools.count(0.0, parting.SEARCH_S)
+    clock = itertools.count(0.0, job_bisection.SEARCH_S)
     probe = passes_without("j3", with_input=False)
     names = [f"j{number}" for number in range(20)]
-    assert parting.blames_input(probe, names, is_doubted=False, clock=lambda: next(clock)) in {
+    assert job_bisection.blames_input(
+        probe, names, is_doubted=False, clock=lambda: next(clock)
+    ) in {
         True,
         False,
     }
@@ -63,7 +65,7 @@ def test_names_come_behind_those_that_they_wait_for() -> None:
 
     jobs = {one.name: one for one in (after("c", "b"), after("b", "a"), job("a"), after("x", "y"))}
     jobs |= {one.name: one for one in (after("y", "x"), after("z", "elsewhere"))}
-    found = asides.dependencies_first(["c", "z", "x", "y", "b", "a"], jobs)
+    found = quarantined_jobs.dependencies_first(["c", "z", "x", "y", "b", "a"], jobs)
     assert found == ["a", "b", "c", "z", "y", "x"]
 
 
@@ -81,6 +83,6 @@ def test_a_long_line_of_dependencies_is_no_long_search() -> None:
             return super().get(name, default)
 
     names = sorted(jobs, key=lambda name: -int(name[1:]))
-    found = asides.dependencies_first(names, Counted(jobs))
+    found = quarantined_jobs.dependencies_first(names, Counted(jobs))
     assert found == list(jobs)
     assert asked[0] == len(jobs), "each is asked once for what it waits for"

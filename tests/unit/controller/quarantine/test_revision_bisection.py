@@ -13,16 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.controller.quarantine import isolate_failures as containing
-from reconciler.controller.quarantine import revision_bisection as sifting
-from reconciler.desired.apply import job_quarantine as undecided
-from reconciler.desired.apply import last_good as incumbents
+from reconciler.controller.quarantine import isolate_failures, revision_bisection
+from reconciler.desired.apply import job_quarantine, last_good
 from reconciler.model import desired
 from reconciler.model.state import outcome
 from reconciler.model.state.states import JobState
-from reconciler.operations.audit import audit_log as auditlog
-from reconciler.operations.history import cycle_replay as replaying
-from reconciler.operations.views import job_views as views
+from reconciler.operations.audit import audit_log
+from reconciler.operations.history import cycle_replay
+from reconciler.operations.views import job_views
 from reconciler.store import Reader
 from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
 from tests.unit.controller.quarantine.test_isolate_failures_revisions import QUEUE, STRUCTURE, Site
@@ -65,7 +63,7 @@ def test_a_job_that_cannot_be_decided_costs_nobody_else(leader: Contained) -> No
     assert (problem.rule, problem.object) == ("defect", f"Job/{POISON}")
     assert "KeyError in " in problem.message
     assert "secret" not in problem.message
-    assert status == views.stored_sync(leader.store.view(views.SYNC))
+    assert status == job_views.stored_sync(leader.store.view(job_views.SYNC))
     assert leader.store.incumbents() == b"accepted 1", "who reads git judges it anew"
     (refusal,) = leader.refusals
     assert (refusal.generation, refusal.incumbents) == (2, b"accepted 1")
@@ -185,7 +183,7 @@ def test_what_leaves_and_what_is_held_is_tried_first() -> None:
     before = {one.name: one for one in (job("gone"), job("held"), job("same"))}
     held = msgspec.structs.replace(job("held"), suspend=True)
     wanted = {one.name: one for one in (job("new"), held, job("same"))}
-    assert sifting.in_parts(before, wanted) == [["new"], ["held", "gone"]]
+    assert revision_bisection.in_parts(before, wanted) == [["new"], ["held", "gone"]]
 
 
 def test_what_depends_on_a_job_that_is_left_out_waits_with_it(leader: Contained) -> None:
@@ -210,7 +208,7 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_named(
     leader.revision(job("fine"), job("goes"), *[job(name) for name in names])
     leader.core.calls = 0
     leader.cycle()
-    assert leader.core.calls <= sifting.TRIES_MAX + 5
+    assert leader.core.calls <= revision_bisection.TRIES_MAX + 5
     found = {one.name: one.tried for one in leader.refusals[0].jobs}
     assert {name for name, tried in found.items() if tried} <= leader.core.jobs
     assert leader.loop._memory.jobs.keys() == {"fine", "goes", *names} - found.keys()
@@ -221,7 +219,7 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_named(
 def test_a_search_that_takes_long_finds_one_and_leaves_the_rest_for_later(
     leader: Contained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sifting, "SEARCH_S", -1.0)
+    monkeypatch.setattr(revision_bisection, "SEARCH_S", -1.0)
     names = [f"j{number:03d}" for number in range(100)]
     leader.core.jobs = set(names[::10])
     leader.revision(job("fine"), job("goes"), *[job(name) for name in names])
@@ -244,7 +242,7 @@ def test_what_passes_in_halves_is_replayed_as_it_was_decided(
         leader.cycle()
     leader.store.close()
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:
-        replayed = [one.call.disagreements for one in replaying.replay_all(reader)]
+        replayed = [one.call.disagreements for one in cycle_replay.replay_all(reader)]
     assert len(replayed) > 5
     assert set(replayed) == {()}
 
@@ -272,13 +270,13 @@ def test_dependencies_come_first_and_what_is_gone_last() -> None:
     before = {one.name: one for one in (job("same"), job("gone"), job("other"))}
     wanted = [after("c", "b", "same"), after("b", "a"), job("same"), job("a")]
     wanted += [job("other", priority=3), after("x", "y"), after("y", "x")]
-    found = sifting.changed(before, {one.name: one for one in wanted})
+    found = revision_bisection.changed(before, {one.name: one for one in wanted})
     assert found == ["a", "b", "c", "other", "y", "x", "gone"]
 
 
 def test_a_job_is_left_alone_for_twice_as_long_each_time_it_raises_so() -> None:
-    rests = undecided.Rests()
-    one = undecided.Undecided("a", job("a"), "why")
+    rests = job_quarantine.Rests()
+    one = job_quarantine.Undecided("a", job("a"), "why")
     rests.put([one], 100.0)
     assert rests.resting(159.0) == {"a": (one,)}
     assert rests.again_at(rests.resting(159.0)) == 160.0
@@ -286,19 +284,19 @@ def test_a_job_is_left_alone_for_twice_as_long_each_time_it_raises_so() -> None:
     assert not rests.resting(90.0), "a clock that was set back keeps nobody waiting"
     rests.put([one], 161.0)
     assert rests.again_at(rests.resting(161.0)) == 281.0
-    other = undecided.Undecided("a", job("a", priority=1), "why")
+    other = job_quarantine.Undecided("a", job("a", priority=1), "why")
     rests.put([other], 200.0)
     assert rests.resting(200.0) == {"a": (one, other)}, "neither makes the other be tried"
     assert rests.again_at(rests.resting(200.0)) == 260.0, "it is another one"
     assert rests.again_at(rests.resting(270.0)) == 281.0
     rests.put([one], 300.0)
     assert rests.again_at(rests.resting(500.0)) == 540.0
-    for number in range(2 * undecided.WRITTEN_MAX):
-        rests.put([undecided.Undecided("a", job("a", run=number), "why")], 600.0)
-    assert len(rests.resting(600.0)["a"]) == undecided.WRITTEN_MAX
-    rests.put([undecided.Undecided("b", job("b"), "", tried=False)], 700.0)
+    for number in range(2 * job_quarantine.WRITTEN_MAX):
+        rests.put([job_quarantine.Undecided("a", job("a", run=number), "why")], 600.0)
+    assert len(rests.resting(600.0)["a"]) == job_quarantine.WRITTEN_MAX
+    rests.put([job_quarantine.Undecided("b", job("b"), "", tried=False)], 700.0)
     known = rests.resting(700.0)
-    assert rests.again_at({"b": known["b"]}) == 700.0 + undecided.UNTRIED_S
+    assert rests.again_at({"b": known["b"]}) == 700.0 + job_quarantine.UNTRIED_S
     rests.put([], 1e6)
     assert rests.again_at(known) is None
 
@@ -344,7 +342,7 @@ def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_othe
     assert site.leader.loop._memory.jobs["c"].removed or site.leader.loop._memory.jobs["c"].finished
     packed = site.leader.store.incumbents()
     assert packed is not None
-    assert incumbents.decode(packed).head == bad
+    assert last_good.decode(packed).head == bad
     more = site.commit({"d.yaml": repositories.job("d")})
     status = site.until(more, "OutOfSync")
     assert site.leader.counts == {"job": 1}, "it is left alone for a while"
@@ -354,8 +352,8 @@ def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_othe
     site.close()
     note = repositories.git(repository.path, "notes", "--ref=muster", "show", bad)
     assert "OutOfSync with 1 errors" in note
-    assert f"Job/{POISON}: {containing.MARK}" in note
-    lines = auditlog.Log(tmp_path / auditlog.FILE).tail(10)[::-1]
+    assert f"Job/{POISON}: {isolate_failures.MARK}" in note
+    lines = audit_log.Log(tmp_path / audit_log.FILE).tail(10)[::-1]
     assert [(one.entry.revision, one.entry.result) for one in lines] == [
         (good, "Synced"),
         (bad, "Synced"),
@@ -368,7 +366,7 @@ def test_a_revision_applies_but_for_its_poisonous_job_until_that_is_written_othe
 def test_a_job_is_tried_again_by_itself_when_its_time_has_come(
     tmp_path: Path, repository: repositories.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(undecided, "WAIT_S", 0.2)
+    monkeypatch.setattr(job_quarantine, "WAIT_S", 0.2)
     site = Site(tmp_path, repository)
     site.leader.core.jobs = {POISON}
     bad = site.commit(
@@ -426,7 +424,7 @@ def test_a_job_and_the_newer_run_that_it_is_to_wait_for_go_whole(leader: Contain
 
 def test_who_reads_the_repository_leaves_who_depends_on_a_run_that_is_left() -> None:
     one, newer = job("train"), job("train", run=2)
-    left = undecided.Left({"train": (undecided.Undecided("train", newer, "why"),)})
+    left = job_quarantine.Left({"train": (job_quarantine.Undecided("train", newer, "why"),)})
     in_force = {"train": one, "old": after("old", "train")}
     proposed = {**in_force, "eval": after("eval", "train"), "then": after("then", "eval")}
     proposed["by"] = after("by", "fine")
@@ -438,21 +436,21 @@ def test_who_reads_the_repository_leaves_who_depends_on_a_run_that_is_left() -> 
 
 def test_a_job_whose_priority_alone_could_not_be_decided_keeps_nobody_waiting() -> None:
     one, newer = job("train"), job("train", priority=7)
-    left = undecided.Left({"train": (undecided.Undecided("train", newer, "why"),)})
+    left = job_quarantine.Left({"train": (job_quarantine.Undecided("train", newer, "why"),)})
     proposed = {"train": one, "eval": after("eval", "train")}
     assert left.faults("train", newer, one)
     assert not left.take_back(["eval"], proposed, {"train": one})
 
 
 def test_what_was_not_come_to_once_keeps_how_long_it_had_to_wait() -> None:
-    rests = undecided.Rests()
-    one = undecided.Undecided("a", job("a"), "why")
+    rests = job_quarantine.Rests()
+    one = job_quarantine.Undecided("a", job("a"), "why")
     rests.put([one], 0.0)
     rests.put([one], 100.0)
     rests.put([msgspec.structs.replace(one, tried=False, message="others")], 300.0)
-    assert rests.again_at(rests.resting(300.0)) == 300.0 + undecided.UNTRIED_S
+    assert rests.again_at(rests.resting(300.0)) == 300.0 + job_quarantine.UNTRIED_S
     rests.put([one], 400.0)
-    assert rests.again_at(rests.resting(400.0)) == 400.0 + 4 * undecided.WAIT_S
+    assert rests.again_at(rests.resting(400.0)) == 400.0 + 4 * job_quarantine.WAIT_S
 
 
 def test_a_half_is_told_as_what_it_is(leader: Contained) -> None:
@@ -470,4 +468,4 @@ def test_a_half_is_told_as_what_it_is(leader: Contained) -> None:
     leader.loop._decide_by = noting  # type: ignore[assignment]
     leader.revision(job("fine"), job("goes"), job("new"), job(POISON))
     leader.cycle()
-    assert ("OutOfSync", f"{2:040d}", sifting.TRYING) in told
+    assert ("OutOfSync", f"{2:040d}", revision_bisection.TRYING) in told

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from reconciler.model.protocol import agent_messages as wire
+from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from tests.unit.core import world
@@ -17,7 +17,7 @@ class Node(world.VirtualNode):
         self.held: set[str] = set()
 
     def take(self, payload: bytes, acknowledged: tuple[str, ...], now: float) -> None:
-        wanted = msgspec.msgpack.decode(payload, type=wire.AssignmentSet)
+        wanted = msgspec.msgpack.decode(payload, type=agent_messages.AssignmentSet)
         self.held = {one.attempt for one in wanted.assignments if one.hold}
         before = dict(self.attempts)
         super().take(payload, acknowledged, now)
@@ -103,5 +103,5 @@ def test_another_leader_goes_on(cluster: world.World) -> None:
     for name in ("n0", "n1"):
         update = fresh.update(name, cluster.structure, cluster.memory)
         assert update.payload is not None
-        told = msgspec.msgpack.decode(update.payload, type=wire.AssignmentSet)
+        told = msgspec.msgpack.decode(update.payload, type=agent_messages.AssignmentSet)
         assert [one.hold for one in told.assignments] == [False]

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.jobs import run_times as runtimes
+from reconciler.core import cycle_context
+from reconciler.core.jobs import run_times
 from reconciler.model.state.scheduler_state import Recollection
 from tests.unit.core.world import job
 
@@ -15,7 +15,7 @@ def known(*runs: tuple[str, str, float, int | None]) -> Recollection:
     found = Recollection()
     for owner, name, ran_s, limit_s in runs:
         spec = job(name, owner=owner, time_limit_s=limit_s)
-        times, parts = runtimes.renewed(found, [desk.Ended(spec, 0.0, ran_s)])
+        times, parts = run_times.renewed(found, [cycle_context.Ended(spec, 0.0, ran_s)])
         found = Recollection(run_times=times, limit_parts=parts)
     return found
 
@@ -52,36 +52,36 @@ def test_the_usual_run_time(
 ) -> None:
     owner, name = whose
     spec = job(name, owner=owner, time_limit_s=limit_s)
-    assert runtimes.Book(recollection).usual_s(spec, ran_s) == usual_s
+    assert run_times.Book(recollection).usual_s(spec, ran_s) == usual_s
 
 
 def test_a_cautious_run_time_is_told_by_its_own_like_alone() -> None:
-    book = runtimes.Book(HALVES)
+    book = run_times.Book(HALVES)
     assert book.cautious_s(job("x9", owner="bob", time_limit_s=7200), 0.9) == 3600.0
     assert book.cautious_s(job("other", owner="bob", time_limit_s=7200), 0.9) == 7200.0
-    assert runtimes.Book(STEADY).cautious_s(job("train", owner="ada"), 0.9) == 604.0
+    assert run_times.Book(STEADY).cautious_s(job("train", owner="ada"), 0.9) == 604.0
 
 
 def test_too_few_tell_nothing() -> None:
-    book = runtimes.Book(known(("ada", "a-1", 10.0, 100), ("ada", "a-2", 10.0, 100)))
+    book = run_times.Book(known(("ada", "a-1", 10.0, 100), ("ada", "a-2", 10.0, 100)))
     assert book.usual_s(job("a-3", owner="ada", time_limit_s=100)) == 100.0
-    assert not runtimes.Book(Recollection())
+    assert not run_times.Book(Recollection())
 
 
 def test_what_is_kept_is_bounded() -> None:
-    many = known(*(("ada", f"a-{n}", 1.0 + n, 1000) for n in range(3 * runtimes.TIMES_MAX)))
-    assert {len(times) for times in many.run_times.values()} == {runtimes.TIMES_MAX}
-    assert {len(parts) for parts in many.limit_parts.values()} == {runtimes.TIMES_MAX}
-    assert many.run_times["ada\na"][-1] == 3 * runtimes.TIMES_MAX
-    full = {f"u{n}\nx": (1.0,) for n in range(runtimes.STEMS_MAX)}
+    many = known(*(("ada", f"a-{n}", 1.0 + n, 1000) for n in range(3 * run_times.TIMES_MAX)))
+    assert {len(times) for times in many.run_times.values()} == {run_times.TIMES_MAX}
+    assert {len(parts) for parts in many.limit_parts.values()} == {run_times.TIMES_MAX}
+    assert many.run_times["ada\na"][-1] == 3 * run_times.TIMES_MAX
+    full = {f"u{n}\nx": (1.0,) for n in range(run_times.STEMS_MAX)}
     before = Recollection(run_times=full, limit_parts=full)
-    ended = [desk.Ended(job("y", owner="v", time_limit_s=10), 0.0, 0.0)]
-    times, parts = runtimes.renewed(before, ended)
-    assert len(times) == len(parts) == runtimes.STEMS_MAX
+    ended = [cycle_context.Ended(job("y", owner="v", time_limit_s=10), 0.0, 0.0)]
+    times, parts = run_times.renewed(before, ended)
+    assert len(times) == len(parts) == run_times.STEMS_MAX
     assert "u0\nx" not in times
-    assert parts["v\ny"] == parts["v\n"] == (runtimes.LEAST_PART,)
+    assert parts["v\ny"] == parts["v\n"] == (run_times.LEAST_PART,)
 
 
 def test_what_failed_tells_nothing() -> None:
-    ended = [desk.Ended(job("a", time_limit_s=10), 5.0, None)]
-    assert runtimes.renewed(STEADY, ended) == (STEADY.run_times, STEADY.limit_parts)
+    ended = [cycle_context.Ended(job("a", time_limit_s=10), 5.0, None)]
+    assert run_times.renewed(STEADY, ended) == (STEADY.run_times, STEADY.limit_parts)

@@ -3,7 +3,7 @@
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.policy import drift_kinds as drift
+from reconciler.model.policy import drift_kinds
 from reconciler.model.state.states import JobState, NodeState
 from tests.unit.core import test_checks
 from tests.unit.core.pools import test_provisioning
@@ -102,7 +102,9 @@ def test_a_node_whose_checks_came_and_went_is_out_no_longer_than_it_was_to_be() 
 def test_tries_at_a_remedy_go_on() -> None:
     site = World(nodes=1)
     site.settle()
-    one = drift.Remedy("r", "reboot", "c", "pool", site.now, state="done", ended_at=site.now + 5)
+    one = drift_kinds.Remedy(
+        "r", "reboot", "c", "pool", site.now, state="done", ended_at=site.now + 5
+    )
     site.now += 10
     site.memory.remedies = (one,)
     set_back(site)

@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core.nodes import device_locality as inner
-from reconciler.core.nodes import mismatches
+from reconciler.core.nodes import device_locality, mismatches
 from reconciler.model import desired
 from reconciler.model.observed.devices import NvLinkPeer
 from reconciler.model.state import records
@@ -45,8 +44,8 @@ def gpu(index: int, numa: int | None = None, *joined: int, switch: bool = False)
     ],
 )  # fmt: skip
 def test_domains_as_agents_tell_them(gpus: list[records.Gpu], numa: Any, nvlink: Any) -> None:
-    assert inner.numa(gpus) == numa
-    assert inner.nvlink(gpus) == nvlink
+    assert device_locality.numa(gpus) == numa
+    assert device_locality.nvlink(gpus) == nvlink
 
 
 PAIRS = ((0, 1), (2, 3))

@@ -5,7 +5,7 @@ import pytest
 
 from reconciler.core.safety import impact
 from reconciler.model import desired
-from reconciler.model.observed import health_checks as checks
+from reconciler.model.observed import health_checks
 from reconciler.model.state import records
 from reconciler.model.state.states import EndReason, JobState, NodeState
 from tests.unit.core.world import World, job
@@ -105,7 +105,7 @@ def test_a_person_s_drain_goes_by_the_policy_too() -> None:
 
 def fail_its_check(world: World, node: str, *, fails: bool) -> None:
     """What the node says of itself from now on."""
-    said = (checks.Result("clock", "failed", "off by 3 s"),) if fails else ()
+    said = (health_checks.Result("clock", "failed", "off by 3 s"),) if fails else ()
     world.nodes[node].checks = said
 
 
@@ -113,7 +113,7 @@ def drain_checked(world: World, node: str) -> None:
     """Its pool checks nodes, and somebody drains this one."""
     (pool,) = world.structure.pools.values()
     drained = msgspec.structs.replace(
-        pool, checks=checks.Plan(gpus=0), drains={node: desired.Drain("replace its board")}
+        pool, checks=health_checks.Plan(gpus=0), drains={node: desired.Drain("replace its board")}
     )
     world.change_structure(pools={pool.name: drained})
     world.settle()

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from reconciler.core.nodes import unschedulable_nodes as closing
+from reconciler.core.nodes import unschedulable_nodes
 from reconciler.model.state import records
 from reconciler.model.state.pending_reasons import FunnelStep
 from reconciler.model.state.states import NodeState
-from reconciler.scheduling.inputs import snapshots as snapshot
+from reconciler.scheduling.inputs import snapshots
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation
 
@@ -25,10 +25,10 @@ from tests.unit.scheduling.situations import Situation
 )
 def test_words(state: NodeState, message: str, expected: str) -> None:
     node = records.NodeRecord(name="n", state=state, pool="gpu", message=message)
-    assert closing.words(node) == expected
+    assert unschedulable_nodes.words(node) == expected
     if not expected:
-        assert closing.words(msgspec.structs.replace(node, pool="")) == "in no pool"
-    assert closing.words(None) == "never heard of"
+        assert unschedulable_nodes.words(msgspec.structs.replace(node, pool="")) == "in no pool"
+    assert unschedulable_nodes.words(None) == "never heard of"
 
 
 def _close(s: Situation, closed: dict[int, str]) -> None:
@@ -36,9 +36,9 @@ def _close(s: Situation, closed: dict[int, str]) -> None:
     s._columns = lambda: _with(columns(), closed)  # type: ignore[method-assign]
 
 
-def _with(columns: snapshot.NodeColumns, closed: dict[int, str]) -> snapshot.NodeColumns:
+def _with(columns: snapshots.NodeColumns, closed: dict[int, str]) -> snapshots.NodeColumns:
     fields = {name: getattr(columns, name) for name in columns.__slots__}
-    return snapshot.NodeColumns(**{**fields, "closed": closed})
+    return snapshots.NodeColumns(**{**fields, "closed": closed})
 
 
 def test_a_failing_check_is_named_and_its_end_is_the_advice() -> None:

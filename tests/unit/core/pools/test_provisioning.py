@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from reconciler.core.pools import provisioning
 from reconciler.model import desired
-from reconciler.model.observed import health_checks as checks
-from reconciler.model.state import instance_records as model
-from reconciler.model.state import outcome, records
+from reconciler.model.observed import health_checks
+from reconciler.model.state import instance_records, outcome, records
 from reconciler.model.state.instance_records import InstanceState
 from reconciler.model.state.states import AttemptState, NodeState
 from reconciler.model.values.resources import Resources
@@ -28,7 +27,7 @@ class Cloud(world.World):
     def __init__(self, asked: desired.Provisioning = ASKED, **more: Any) -> None:
         super().__init__(nodes=0, **more)
         #: What the script was told and has not answered yet, and what it made, by id.
-        self.told: dict[str, model.Order] = {}
+        self.told: dict[str, instance_records.Order] = {}
         self.machines: dict[str, str] = {}
         #: Requests that it was given, by id; nodes and requests of all that it made, in order.
         self.requests: dict[str, str] = {}
@@ -66,7 +65,7 @@ class Cloud(world.World):
         return self.provision.list_tries
 
     @property
-    def provision(self) -> model.Provision:
+    def provision(self) -> instance_records.Provision:
         return self.memory.provisions["c"]
 
     def states(self) -> dict[str, str]:
@@ -82,13 +81,13 @@ class Cloud(world.World):
 
     def answer(self) -> bool:
         """The script does all it was told, and answers; whether there was anything."""
-        orders = {order.key: order for order in model.orders(self.provision)}
+        orders = {order.key: order for order in instance_records.orders(self.provision)}
         for order in orders.values():
             self.memory.add_provisioned(self.run(order))
         return bool(orders)
 
-    def run(self, order: model.Order) -> model.Result:
-        result = model.Result(order.verb, order.pool, order.request, order.number)
+    def run(self, order: instance_records.Order) -> instance_records.Result:
+        result = instance_records.Result(order.verb, order.pool, order.request, order.number)
         if order.verb in self.fails:
             return msgspec.structs.replace(result, failure="the cloud says no")
         if order.verb == "create":
@@ -108,7 +107,8 @@ class Cloud(world.World):
             return result
         requests = self.requests if self.tells_requests else {}
         listed = tuple(
-            model.Listed(one, node, requests.get(one, "")) for one, node in self.machines.items()
+            instance_records.Listed(one, node, requests.get(one, ""))
+            for one, node in self.machines.items()
         )
         return msgspec.structs.replace(result, instances=listed)
 
@@ -356,11 +356,11 @@ def test_a_node_is_replaced_once_its_work_has_ended() -> None:
 
 
 HEALED = {
-    "checks": checks.Plan(interval_s=60.0, gpus=0),
+    "checks": health_checks.Plan(interval_s=60.0, gpus=0),
     "remedies": {"clock": desired.Healing("replace")},
     "drift": {"node-check-failed": "remediate"},
 }
-UNHEALTHY = checks.Result("clock", "failed", "it is an hour off")
+UNHEALTHY = health_checks.Result("clock", "failed", "it is an hour off")
 
 
 class Unhealthy(world.VirtualNode):
@@ -559,8 +559,8 @@ def test_a_node_that_reports_before_its_create_is_answered_is_not_taken_for_an_o
         cloud.cycle()
     one = cloud.provision.instances["c-0"]
     assert (one.state, one.id) == (InstanceState.UP, "")
-    older = model.Listed("i-older", "c-0", "c-0.7")
-    result = model.Result("list", "c", "list", cloud.list_due(), instances=(older,))
+    older = instance_records.Listed("i-older", "c-0", "c-0.7")
+    result = instance_records.Result("list", "c", "list", cloud.list_due(), instances=(older,))
     cloud.memory.add_provisioned(result)
     cloud.cycle()
     assert cloud.provision.instances["c-0"].request == one.request
@@ -620,8 +620,8 @@ def test_a_late_answer_of_a_given_up_try_changes_nothing() -> None:
     cloud.go()
     cloud.commit(cores("a"))
     cloud.cycle()
-    order = next(o for o in model.orders(cloud.provision) if o.verb == "create")
-    late = model.Result("create", "c", order.request, order.number + 1, id="i-other")
+    order = next(o for o in instance_records.orders(cloud.provision) if o.verb == "create")
+    late = instance_records.Result("create", "c", order.request, order.number + 1, id="i-other")
     cloud.memory.add_provisioned(late)
     before = cloud.provision.instances
     cloud.cycle()
@@ -637,7 +637,7 @@ def test_virtual_nodes_come_and_go_without_a_script() -> None:
     cloud.commit(cores("a"))
     cloud.go(10)
     assert cloud.provision.expected() == ["c-0"]
-    assert not list(model.orders(cloud.provision))
+    assert not list(instance_records.orders(cloud.provision))
     cloud.start("c-0")  # as `muster up` does
     cloud.go(10)
     assert cloud.state("a").value == "Running"

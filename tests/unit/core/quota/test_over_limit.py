@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core.safety import impact
-from reconciler.core.safety import sync_limits as safety
+from reconciler.core.safety import impact, sync_limits
 from reconciler.model import desired
 from reconciler.model.policy.drift_kinds import Action
 from tests.unit.core import world
@@ -150,10 +149,10 @@ def test_limits_hold_what_a_lowered_limit_evicts_until_it_is_approved(
     place = busy(*four(), safety=desired.Safety(**limits))
     before, after = structured(place, queues={"default": limited()})
     what = told(place, before, after)
-    found = safety.judge(before, what, place.now, frozenset()).findings
+    found = sync_limits.judge(before, what, place.now, frozenset()).findings
     assert [(one.part, one.rule) for one in found] == [("structure", "over-limit")] * len(fields)
     assert all(field in one.message for field, one in zip(fields, found, strict=True))
-    assert not safety.judge(before, what, place.now, frozenset({what.digest})).findings
+    assert not sync_limits.judge(before, what, place.now, frozenset({what.digest})).findings
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.jobs import running_gangs as holders
-from reconciler.core.quota import quota_usage as quotas
+from reconciler.core import cycle_context
+from reconciler.core.jobs import running_gangs
+from reconciler.core.quota import quota_usage
 from reconciler.model import desired
 from reconciler.model.policy import access
 from reconciler.model.state import records
@@ -16,13 +16,13 @@ from reconciler.model.values import resources, times
 from tests.unit.core.world import World, job
 
 
-def accounts(*caps: desired.Quota, people: access.Access | None = None) -> quotas.Accounts:
+def accounts(*caps: desired.Quota, people: access.Access | None = None) -> quota_usage.Accounts:
     queues = {"default": desired.Queue("default")}
     structure = desired.Structure(queues=queues, quotas={cap.name: cap for cap in caps})
     if people is not None:
         structure = msgspec.structs.replace(structure, access=people)
-    work = desk.Work(desired.Desired(structure=structure), records.Observed(), 1000.0)
-    return quotas.Accounts(work, holders.gather(work))
+    work = cycle_context.Work(desired.Desired(structure=structure), records.Observed(), 1000.0)
+    return quota_usage.Accounts(work, running_gangs.gather(work))
 
 
 def cpus(count: int) -> tuple[resources.Resources, ...]:
@@ -415,8 +415,8 @@ def test_who_waited_three_days_has_kept_what_comes_free_under_a_cap() -> None:
     observed = world.memory.observed(
         *world.memory.take_input(), world.memory.take_asked(), world.memory.take_provisioned()
     )
-    work = desk.Work(desired.Desired(structure=world.structure), observed, world.now)
-    found = quotas.Accounts(work, holders.gather(work))
+    work = cycle_context.Work(desired.Desired(structure=world.structure), observed, world.now)
+    found = quota_usage.Accounts(work, running_gangs.gather(work))
     one = (resources.Resources(gpu_milli=1000),)
     big = job("big", gpu=2, owner="ada", time_limit_s=60)
     late = world.now - 3 * DAY_S
@@ -450,8 +450,8 @@ def test_who_waits_behind_another_one_has_nothing_kept_elsewhere() -> None:
     observed = world.memory.observed(
         *world.memory.take_input(), world.memory.take_asked(), world.memory.take_provisioned()
     )
-    work = desk.Work(desired.Desired(structure=world.structure), observed, world.now)
-    found = quotas.Accounts(work, holders.gather(work))
+    work = cycle_context.Work(desired.Desired(structure=world.structure), observed, world.now)
+    found = quota_usage.Accounts(work, running_gangs.gather(work))
     late, gpu = world.now - 4 * DAY_S, resources.Resources(gpu_milli=1000)
     assert found.admit(job("first", gpu=4, owner="bob"), 1, (gpu,) * 4, since=late)[0] == 0
     assert found.admit(job("second", gpu=3, owner="ada"), 1, (gpu,) * 3, since=late)[0] == 0

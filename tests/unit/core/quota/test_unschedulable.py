@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.quota import unschedulable as hopeless
+from reconciler.core import cycle_context
+from reconciler.core.quota import unschedulable
 from reconciler.model import desired
 from tests.unit.core.world import VirtualNode, World, job
 
@@ -169,11 +169,13 @@ def test_a_pool_that_makes_nodes_for_what_waits_lets_it_keep_its_place() -> None
     of.commit(gang("never"))
     of.settle()
     made = msgspec.structs.replace(of.pool, provisioning=desired.Provisioning(minimum=1, maximum=2))
-    capped = [("never", hopeless.kind_of(of.jobs["never"], 0))]
+    capped = [("never", unschedulable.kind_of(of.jobs["never"], 0))]
 
-    def found() -> frozenset[hopeless.Kind]:
+    def found() -> frozenset[unschedulable.Kind]:
         wanted = desired.Desired(structure=of.structure, jobs=of.jobs)
-        return hopeless.kinds(desk.Work(wanted, of.memory.observed((), {}), of.now), capped)
+        return unschedulable.kinds(
+            cycle_context.Work(wanted, of.memory.observed((), {}), of.now), capped
+        )
 
     assert found() == {("default", 0, True)}
     of.change_structure(pools={"pool": made})

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from reconciler.core.safety import digests, impact
 from reconciler.model import desired
-from reconciler.model.observed import task_reports as taskwords
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import records, states
+from reconciler.model.observed import task_reports
+from reconciler.model.state import instance_records, records, states
 from reconciler.model.values.resources import Resources
 from tests.unit.core import world
 
@@ -98,10 +97,10 @@ def growing(least: int, most: int, drains: tuple[str, ...] = ()) -> desired.Pool
 def machines(**states: str) -> records.Observed:
     """Instances of the pool ``a``, by slot."""
     found = {
-        name: provisioning.Instance(name, provisioning.InstanceState(state), name, 0.0)
+        name: instance_records.Instance(name, instance_records.InstanceState(state), name, 0.0)
         for name, state in states.items()
     }
-    known = provisioning.Provision("a", desired.Provisioning(0, 64), instances=found)
+    known = instance_records.Provision("a", desired.Provisioning(0, 64), instances=found)
     return records.Observed(provisions={"a": known})
 
 
@@ -359,7 +358,7 @@ def saved(place: world.World, at: float) -> records.Observed:
     observed = place.memory.observed((), {})
     first = min(observed.attempts)
     attempts = dict(observed.attempts)
-    attempts[first] = msgspec.structs.replace(attempts[first], saved=taskwords.Saved("s", at))
+    attempts[first] = msgspec.structs.replace(attempts[first], saved=task_reports.Saved("s", at))
     return msgspec.structs.replace(observed, attempts=attempts)
 
 

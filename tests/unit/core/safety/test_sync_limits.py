@@ -5,14 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.core import recurrence as occurrences
-from reconciler.core.safety import digests, impact
-from reconciler.core.safety import structure_diff as structural
-from reconciler.core.safety import sync_limits as safety
+from reconciler.core import recurrence
+from reconciler.core.safety import digests, impact, structure_diff, sync_limits
 from reconciler.desired.documents import cron
 from reconciler.model import desired
-from reconciler.model.state import instance_records as provisioning
-from reconciler.model.state import records
+from reconciler.model.state import instance_records, records
 from reconciler.model.values import times
 from tests.unit.core import world
 from tests.unit.core.safety.test_impact import pool, running, state, told, wanted
@@ -25,7 +22,7 @@ def judged(
     before: desired.Desired, after: desired.Desired, approvals: frozenset[str] = NONE
 ) -> list[str]:
     what = impact.find(before, after, records.Observed(), NOW)
-    found = safety.judge(before, what, NOW, approvals)
+    found = sync_limits.judge(before, what, NOW, approvals)
     return [f"{one.part} {one.rule}" for one in found.findings]
 
 
@@ -142,7 +139,7 @@ def with_limits(place: world.World, **values: Any) -> None:
 def at_work(place: world.World, approvals: frozenset[str] = NONE, **jobs: Any) -> list[str]:
     before, after = wanted(place, **jobs)
     what = told(place, before, after)
-    found = safety.judge(before, what, place.now, approvals)
+    found = sync_limits.judge(before, what, place.now, approvals)
     return [f"{one.part} {one.rule}" for one in found.findings]
 
 
@@ -179,7 +176,7 @@ def test_most_of_what_runs_is_not_ended_by_a_folder_that_is_deleted(
     place = running(*(world.job(name, gpu=1) for name in names))
     with_limits(place, **values)
     before, after = wanted(place, **dict.fromkeys(names[:removed]))
-    gate = safety.Safety(lambda: place.memory.observed((), {}), lambda: place.now)
+    gate = sync_limits.Safety(lambda: place.memory.observed((), {}), lambda: place.now)
     found = gate.judge(before, after, NONE)
     assert [one.rule for one in found.findings] == (["over-limit"] if held else [])
     assert {one.part for one in found.findings} <= {"removal"}
@@ -195,7 +192,7 @@ def test_an_approval_covers_no_more_than_a_share_of_what_runs_beside(
     """Approved when few of them ran: of 20, 10 may end without anybody's approval."""
     names = [f"j{number:02}" for number in range(20)]
     place = running(*(world.job(name, gpu=1) for name in names), nodes=3)
-    gate = safety.Safety(lambda: place.memory.observed((), {}), lambda: place.now)
+    gate = sync_limits.Safety(lambda: place.memory.observed((), {}), lambda: place.now)
     before, after = wanted(place, **dict.fromkeys(names))
     now = digests.parse_digest(gate.judge(before, after, NONE).digest)
     assert now is not None
@@ -213,7 +210,7 @@ def test_files_of_what_has_ended_leave_at_once_and_few_cost_no_look_at_the_recor
         asked.append(NOW)
         return records.Observed()
 
-    gate = safety.Safety(observe, lambda: NOW)
+    gate = sync_limits.Safety(observe, lambda: NOW)
     assert gate.judge(before, after, NONE).findings == ()
     assert len(asked) == 1
     assert gate.judge(before, state(jobs=over[:12]), NONE).findings == ()
@@ -272,12 +269,12 @@ def test_what_is_never_removed_can_not_be_approved() -> None:
     digest = impact.find(before, after, records.Observed(), NOW).digest
     assert judged(before, after, frozenset({digest})) == ["structure prune-never"]
     what = impact.find(before, after, records.Observed(), NOW)
-    assert safety.judge(before, what, NOW, NONE).command == ""
+    assert sync_limits.judge(before, what, NOW, NONE).command == ""
 
 
 def test_the_message_says_figure_limit_and_command() -> None:
     what = impact.find(state(A4), state(A2), records.Observed(), NOW)
-    found = safety.judge(state(A4), what, NOW, NONE)
+    found = sync_limits.judge(state(A4), what, NOW, NONE)
     (finding,) = found.findings
     assert finding.message == (
         "16 of 32 GPUs (50%) leave service, and at most 30% may without approval "
@@ -312,9 +309,9 @@ def window(kind: str, schedule: str, hours: float) -> desired.SyncWindow:
 def test_when_disruptive_changes_may_apply(
     windows: tuple[desired.SyncWindow, ...], opens: str
 ) -> None:
-    found = safety.opens_at(windows, NOW)
+    found = sync_limits.opens_at(windows, NOW)
     if opens == "never":
-        assert found == occurrences.NEVER
+        assert found == recurrence.NEVER
     elif opens:
         assert found is not None
         assert times.format_time(found).startswith(opens)
@@ -330,9 +327,9 @@ def test_only_disruptive_changes_wait_for_their_time() -> None:
     assert judged(before, more) == []
     assert judged(before, fewer) == ["structure outside-window"]
     what = impact.find(before, fewer, records.Observed(), NOW)
-    found = safety.judge(before, what, NOW, NONE)
+    found = sync_limits.judge(before, what, NOW, NONE)
     assert found.until == NOW + 3600
-    assert safety.judge(before, what, NOW + 3600, NONE).findings == ()
+    assert sync_limits.judge(before, what, NOW + 3600, NONE).findings == ()
     assert judged(before, fewer, frozenset({what.digest})) == []
 
 
@@ -342,12 +339,12 @@ def test_of_pools_that_grow_the_machines_that_are_there_are_limited() -> None:
         return state(pool("a", most, provisioning=asked), safety=limits())
 
     up = {
-        name: provisioning.Instance(name, provisioning.InstanceState.UP, name, 0.0)
+        name: instance_records.Instance(name, instance_records.InstanceState.UP, name, 0.0)
         for name in ("a0", "a1", "a2", "a3")
     }
-    known = provisioning.Provision("a", desired.Provisioning(0, 64), instances=up)
+    known = instance_records.Provision("a", desired.Provisioning(0, 64), instances=up)
     seen: dict[str, records.Observed | None] = {
-        "empty": records.Observed(provisions={"a": provisioning.Provision("a", known.asked)}),
+        "empty": records.Observed(provisions={"a": instance_records.Provision("a", known.asked)}),
         "four": records.Observed(provisions={"a": known}),
         "unknown": None,
     }
@@ -358,7 +355,7 @@ def test_of_pools_that_grow_the_machines_that_are_there_are_limited() -> None:
         ("unknown", (64, 8), True),
         ("unknown", (64, 64), False),
     ):
-        gate = safety.Safety(lambda stand=stand: seen[stand], lambda: NOW)  # type: ignore[misc]
+        gate = sync_limits.Safety(lambda stand=stand: seen[stand], lambda: NOW)  # type: ignore[misc]
         found = gate.judge(grown(change[0]), grown(change[1]), NONE)
         assert bool(found.findings) is held, (stand, change)
 
@@ -369,7 +366,7 @@ def test_without_records_nothing_that_depends_on_them_applies() -> None:
     def observe() -> None:
         asked.append(1)
 
-    gate = safety.Safety(observe, lambda: NOW)
+    gate = sync_limits.Safety(observe, lambda: NOW)
     assert gate.judge(state(A4), state(A3), NONE).findings == ()
     assert not asked
     strict = limits(jobs=5)
@@ -385,7 +382,7 @@ def test_without_records_nothing_that_depends_on_them_applies() -> None:
 def test_who_names_a_document_of_access_means_all_that_it_says(pattern: str) -> None:
     """A change of a person or a role has no label of the document that it stands in."""
     labels = ["Access/a@example.org", "Access/roles", "Queue/people"]
-    found = structural.needing_approval(labels, [pattern])
+    found = structure_diff.needing_approval(labels, [pattern])
     assert found == (labels if pattern in {"*", "*/*"} else labels[:2])
 
 
@@ -405,7 +402,7 @@ def test_a_star_in_the_kind_means_all_of_the_cluster_and_of_access(
     pattern: str, named: list[str]
 ) -> None:
     labels = ["Access/a@example.org", "Cluster/other", "Queue/main"]
-    assert structural.needing_approval(labels, [pattern]) == named
+    assert structure_diff.needing_approval(labels, [pattern]) == named
 
 
 @pytest.mark.parametrize("name", ["main", "other"])
@@ -416,4 +413,6 @@ def test_a_new_name_is_no_way_round_what_the_old_one_asks(name: str) -> None:
         desired.Desired(structure=desired.Structure(settings=s)) for s in (before, after)
     )
     what = impact.find(first, second, records.Observed(), NOW)
-    assert [one.rule for one in safety.judge(first, what, NOW, NONE).findings] == ["needs-approval"]
+    assert [one.rule for one in sync_limits.judge(first, what, NOW, NONE).findings] == [
+        "needs-approval"
+    ]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.snapshot import learned_mix as learning
+from reconciler.core import cycle_context
+from reconciler.core.snapshot import learned_mix
 from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.scheduler_state import Recollection
@@ -18,19 +18,21 @@ from tests.unit.core.world import World, job
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.integers(1, 50)), max_size=200))
 def test_arrivals_are_bounded_and_the_newest_weigh_most(kinds: list[tuple[int, int]]) -> None:
-    known: learning.Arrivals = ()
+    known: learned_mix.Arrivals = ()
     for gpus, cpu in kinds:
-        known = learning.with_arrivals(known, [job("j", gpu=gpus, cpu=cpu)])
-        assert len(known) <= learning.KINDS_MAX
+        known = learned_mix.with_arrivals(known, [job("j", gpu=gpus, cpu=cpu)])
+        assert len(known) <= learned_mix.KINDS_MAX
         assert all(count > 0 for _, count in known)
     assert [count for _, count in known] == sorted((c for _, c in known), reverse=True)
 
 
 def test_old_kinds_fade() -> None:
-    one = learning.with_arrivals((), [job("a", gpu=1)])
-    many = learning.with_arrivals(one, [job("b", gpu=2, array_count=learning.ARRIVALS_HALVED)])
+    one = learned_mix.with_arrivals((), [job("a", gpu=1)])
+    many = learned_mix.with_arrivals(
+        one, [job("b", gpu=2, array_count=learned_mix.ARRIVALS_HALVED)]
+    )
     counts = {kind.gpu_milli: count for kind, count in many}
-    assert counts == {1000: 0.5, 2000: float(learning.ARRIVALS_HALVED)}
+    assert counts == {1000: 0.5, 2000: float(learned_mix.ARRIVALS_HALVED)}
 
 
 @pytest.mark.parametrize(
@@ -52,13 +54,13 @@ def test_expected_run_times(
     spec = job("train-12", owner="ada", time_limit_s=limit_s)
     known = Recollection(run_times={"ada\ntrain": times})
     observed = records.Observed(recollection=known)
-    work = desk.Work(desired.Desired(structure=structure), observed, 0.0)
-    assert learning.expected_s(work)(spec) == expected
+    work = cycle_context.Work(desired.Desired(structure=structure), observed, 0.0)
+    assert learned_mix.expected_s(work)(spec) == expected
 
 
 def test_use_counts_half_after_a_half_life() -> None:
     before = Recollection(used={"q": 100.0}, offered=400.0, used_at=1000.0, held={})
-    used, offered = learning.faded_use(before, 0.0, 1000.0 + 3600, 3600)
+    used, offered = learned_mix.faded_use(before, 0.0, 1000.0 + 3600, 3600)
     assert used == {"q": pytest.approx(50.0)}
     assert offered == pytest.approx(200.0)
 
@@ -67,7 +69,7 @@ def test_what_is_held_all_the_time_is_its_whole_share() -> None:
     recollection = Recollection(used_at=1.0, held={"q": 2.0})
     for hour in range(1, 200):
         at = 1.0 + hour * 3600
-        used, offered = learning.faded_use(recollection, 8.0, at, 7200)
+        used, offered = learned_mix.faded_use(recollection, 8.0, at, 7200)
         recollection = Recollection(used=used, offered=offered, used_at=at, held={"q": 2.0})
     assert recollection.used["q"] / recollection.offered == pytest.approx(0.25)
 
@@ -75,12 +77,12 @@ def test_what_is_held_all_the_time_is_its_whole_share() -> None:
 def test_use_before_the_window_does_not_count() -> None:
     """Two GPUs of eight for an hour, then nothing: gone after the window, to a slice of it."""
     before = Recollection(used_at=36_000.0, held={"q": 2.0})
-    used, offered, slices = learning.use_in_window(before, 8.0, 39_600.0, 1e12, 7200)
+    used, offered, slices = learned_mix.use_in_window(before, 8.0, 39_600.0, 1e12, 7200)
     assert used == {"q": pytest.approx(7200.0)}
     assert offered == pytest.approx(28_800.0)
     for at, left in ((43_200.0, 7200.0), (45_000.0, 3600.0), (46_800.0 + 150, 0.0)):
         later = Recollection(used_at=39_600.0, slices=slices)
-        used, offered, _ = learning.use_in_window(later, 8.0, at, 1e12, 7200)
+        used, offered, _ = learned_mix.use_in_window(later, 8.0, at, 1e12, 7200)
         assert used.get("q", 0.0) == pytest.approx(left, abs=300)
         assert offered == pytest.approx(8 * min(at - 36_000, 7200), abs=8 * 150)
 
@@ -89,13 +91,13 @@ def test_slices_of_a_window_are_few_and_fade() -> None:
     recollection = Recollection(used_at=1.0, held={"q": 2.0})
     for hour in range(1, 400):
         at = 1.0 + hour * 3600
-        used, offered, slices = learning.use_in_window(recollection, 8.0, at, 7200, 172_800)
+        used, offered, slices = learned_mix.use_in_window(recollection, 8.0, at, 7200, 172_800)
         recollection = Recollection(
             used=used, offered=offered, used_at=at, held={"q": 2.0}, slices=slices
         )
     assert used["q"] / offered == pytest.approx(0.25)
     assert used["q"] == pytest.approx(2.0 * 7200 / math.log(2), rel=0.05)
-    assert all(len(one) <= learning.SLICES + 2 for one in slices.values())
+    assert all(len(one) <= learned_mix.SLICES + 2 for one in slices.values())
 
 
 @pytest.mark.parametrize(

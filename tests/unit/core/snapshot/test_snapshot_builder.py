@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.core import cycle_context as desk
-from reconciler.core.snapshot import snapshot_builder as snapshots
+from reconciler.core import cycle_context
+from reconciler.core.snapshot import snapshot_builder
 from reconciler.model import desired
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values.resources import Resources
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import snapshots
 from tests.unit.core.world import GI, World, job
 
 QUEUES = (
@@ -89,8 +89,8 @@ def test_columns_equal_a_recount(story: list[tuple[str, desired.Job | None]]) ->
 
 def _compare(world: World, pool: desired.Pool) -> None:
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
-    work = desk.Work(wanted, world.memory.observed((), {}), world.now)
-    made = snapshots.build(work, world.now).snapshot
+    work = cycle_context.Work(wanted, world.memory.observed((), {}), world.now)
+    made = snapshot_builder.build(work, world.now).snapshot
     live = [a for a in world.memory.attempts.values() if a.state is not AttemptState.ENDED]
     for row, name in enumerate(made.nodes.names):
         mine = [a for a in live if a.node == name]
@@ -133,8 +133,8 @@ def test_who_was_promised_room_keeps_the_order_in_which_it_was_promised() -> Non
     world.settle(1)
     world.memory.promised = {"third": 1, "first": 1}
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
-    work = desk.Work(wanted, world.memory.observed((), {}), world.now)
-    made = snapshots.build(work, world.now).snapshot
+    work = cycle_context.Work(wanted, world.memory.observed((), {}), world.now)
+    made = snapshot_builder.build(work, world.now).snapshot
     found = {claim.job: claim for line in made.lines for claim in line.claims}
     assert [(found[name].promised, found[name].promise_turn) for name in ("first", "third")] == [
         (1, 1),
@@ -143,11 +143,11 @@ def test_who_was_promised_room_keeps_the_order_in_which_it_was_promised() -> Non
     assert found["second"].promised == 0
 
 
-def _holdings(world: World) -> dict[str, columns.Holding]:
+def _holdings(world: World) -> dict[str, snapshots.Holding]:
     """What runs, as the scheduler sees it."""
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
-    work = desk.Work(wanted, world.memory.observed((), {}), world.now)
-    return {one.job: one for one in snapshots.build(work, world.now).snapshot.holdings}
+    work = cycle_context.Work(wanted, world.memory.observed((), {}), world.now)
+    return {one.job: one for one in snapshot_builder.build(work, world.now).snapshot.holdings}
 
 
 def test_how_long_leaving_takes_is_known_and_until_when() -> None:
@@ -188,7 +188,7 @@ def test_what_can_give_nothing_up_while_it_runs_is_told() -> None:
     }
 
 
-def _compare_queues(world: World, made: columns.Snapshot) -> None:
+def _compare_queues(world: World, made: snapshots.Snapshot) -> None:
     below = {"default": {"default"}, "team": {"team", "inner"}, "inner": {"inner"}}
     for row, name in enumerate(made.queues.names):
         total = np.zeros(3, dtype=np.int64)
@@ -205,6 +205,8 @@ def test_a_thousand_alike_jobs_are_one_line_of_one_shape() -> None:
     world.commit(*(job(f"j{number:04}", cpu=2) for number in range(1000)))
     world.cycle()
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
-    made = snapshots.build(desk.Work(wanted, world.memory.observed((), {}), world.now), world.now)
+    made = snapshot_builder.build(
+        cycle_context.Work(wanted, world.memory.observed((), {}), world.now), world.now
+    )
     assert len(made.snapshot.lines) == len(made.snapshot.shapes) == 1
     assert len(made.snapshot.lines[0].claims) == 1000

@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.core import cycle_context as desk
-from reconciler.core import recurrence as occurrences
-from reconciler.core.jobs import running_gangs as holders
-from reconciler.core.snapshot import node_columns as tables
-from reconciler.core.snapshot import windows
+from reconciler.core import cycle_context, recurrence
+from reconciler.core.jobs import running_gangs
+from reconciler.core.snapshot import node_columns, windows
 from reconciler.desired.documents import cron
 from reconciler.model import desired
 from reconciler.model.state import records
-from reconciler.scheduling.inputs import snapshots as columns
+from reconciler.scheduling.inputs import snapshots
 from tests.unit.core.world import World
 
 NOON = 1_700_000_040.0
@@ -63,14 +61,14 @@ def field(low: int, high: int) -> st.SearchStrategy[str]:
 def test_occurrences(text: str, offset_s: int, duration_s: int) -> None:
     at = NOON + offset_s
     one = desired.Reservation("r", ("n",), schedule=cron.parse(text), duration_s=duration_s)
-    found = occurrences.of_reservation(one, at)
-    first, last = int((at - duration_s) // 60), int((at + occurrences.HORIZON_S) // 60) + 1
+    found = recurrence.of_reservation(one, at)
+    first, last = int((at - duration_s) // 60), int((at + recurrence.HORIZON_S) // 60) + 1
     expected = [
         (minute * 60.0, minute * 60.0 + duration_s)
         for minute in slow(text, first, last)
-        if minute * 60 + duration_s > at and minute * 60 < at + occurrences.HORIZON_S
+        if minute * 60 + duration_s > at and minute * 60 < at + recurrence.HORIZON_S
     ]
-    assert found == expected[: occurrences.OCCURRENCES_MAX]
+    assert found == expected[: recurrence.OCCURRENCES_MAX]
 
 
 @pytest.mark.parametrize(
@@ -105,14 +103,14 @@ def test_what_is_no_schedule(text: str) -> None:
 
 def opened(
     world: World, *reservations: desired.Reservation, at: float | None = None
-) -> tuple[tuple[columns.Window, ...], tuple[str, ...]]:
+) -> tuple[tuple[snapshots.Window, ...], tuple[str, ...]]:
     """The windows of reservations, and the names of nodes by row."""
     structure = msgspec.structs.replace(
         world.structure, reservations={one.name: one for one in reservations}
     )
     observed = records.Observed(nodes=dict(world.memory.nodes))
-    work = desk.Work(desired.Desired(structure=structure), observed, world.now)
-    nodes = tables.nodes(work, tables.Asked(), holders.gather(work))
+    work = cycle_context.Work(desired.Desired(structure=structure), observed, world.now)
+    nodes = node_columns.nodes(work, node_columns.Asked(), running_gangs.gather(work))
     return windows.all_of(structure, nodes, world.now if at is None else at), nodes.names
 
 

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reconciler.desired.apply import applied
-from reconciler.desired.apply import file_index as filed
-from reconciler.desired.apply import last_good as incumbents
+from reconciler.desired.apply import applied, file_index, last_good
 from tests.unit.desired.repositories import documents, job, queue
 
 TEXTS = [
@@ -48,9 +46,9 @@ def read(text: str) -> bytes:
     return text.encode()
 
 
-def changes(files: dict[str, str | None]) -> list[filed.FileChange]:
+def changes(files: dict[str, str | None]) -> list[file_index.FileChange]:
     return [
-        filed.FileChange(path, text or "", None if text is None else text.encode())
+        file_index.FileChange(path, text or "", None if text is None else text.encode())
         for path, text in sorted(files.items())
     ]
 
@@ -76,13 +74,13 @@ LEFT: list[dict[str, str | None]] = [
 @given(COMMITS)
 @example(LEFT)
 def test_restart_changes_nothing(commits: list[dict[str, str | None]]) -> None:
-    state = applied.Applied(incumbents.Incumbents(), read)
+    state = applied.Applied(last_good.Incumbents(), read)
     head: dict[str, str | None] = {}
     for number, commit in enumerate(commits):
         if not state.apply(str(number), changes(commit), {}):
             continue
         head = {path: text for path, text in (head | commit).items() if text is not None}
-        known = incumbents.decode(incumbents.encode(state.incumbents()))
+        known = last_good.decode(last_good.encode(state.incumbents()))
         again = applied.Applied(known, read)
         assert again.apply(str(number), changes(head), {})
         assert again.jobs == state.jobs
@@ -104,7 +102,7 @@ def test_a_job_that_moved_to_another_queue_that_goes_too_is_told_in_that_one() -
         "r.yaml": queue("r"),
         "a.yaml": job("a", queue="q"),
     }
-    state = applied.Applied(incumbents.Incumbents(), read)
+    state = applied.Applied(last_good.Incumbents(), read)
     assert state.apply("1", changes(first), {})
     second: dict[str, str | None] = {
         "q.yaml": queue("s"),
@@ -114,7 +112,7 @@ def test_a_job_that_moved_to_another_queue_that_goes_too_is_told_in_that_one() -
     assert state.apply("2", changes(second), {})
     assert state.jobs["a"].queue == "r"
     assert [one.object for one in state.problems() if one.rule == "queue-in-use"] == ["Queue/r"]
-    again = applied.Applied(incumbents.decode(incumbents.encode(state.incumbents())), read)
+    again = applied.Applied(last_good.decode(last_good.encode(state.incumbents())), read)
     assert again.apply("2", changes(second), {})
     assert errors(again) == errors(state)
 
@@ -137,7 +135,7 @@ def test_what_a_queue_s_limit_says_of_its_jobs_changes_with_it(first: int, then:
         "a.yaml": job("j", count=2, resources="{gpu: 1}"),
         "q.yaml": queue("default", limit=f"{{gpu: {first}}}"),
     }
-    state = applied.Applied(incumbents.Incumbents(), read)
+    state = applied.Applied(last_good.Incumbents(), read)
     state.apply("1", changes(files), {})
     said = ["never-within-limit" in {one.rule for one in state.problems()}]
     state.apply("2", changes({"q.yaml": queue("default", limit=f"{{gpu: {then}}}")}), {})

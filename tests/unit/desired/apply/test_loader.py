@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from reconciler.desired.apply import last_good as incumbents
-from reconciler.desired.apply import loader, structure
+from reconciler.desired.apply import last_good, loader, structure
 from reconciler.desired.git import source
-from reconciler.desired.normalise import job_defaults as normalise
+from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
-from reconciler.model.rules import review_findings as judgement
+from reconciler.model.rules import review_findings
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
 Make = Callable[..., loader.Loader]
@@ -23,8 +22,8 @@ Make = Callable[..., loader.Loader]
 def make(repository: Repository) -> Iterator[Make]:
     made: list[loader.Loader] = []
 
-    def _make(known: incumbents.Incumbents | None = None, **more: Any) -> loader.Loader:
-        start = known or incumbents.Incumbents()
+    def _make(known: last_good.Incumbents | None = None, **more: Any) -> loader.Loader:
+        start = known or last_good.Incumbents()
         one = loader.Loader(source.Source(str(repository.path)), start, clock=lambda: 5.0, **more)
         made.append(one)
         return one
@@ -36,7 +35,7 @@ def make(repository: Repository) -> Iterator[Make]:
 
 def restarted(make: Make, before: loader.Loader, **more: Any) -> loader.Loader:
     """A new loader that knows only what was remembered."""
-    return make(incumbents.decode(incumbents.encode(before.incumbents())), **more)
+    return make(last_good.decode(last_good.encode(before.incumbents())), **more)
 
 
 def rules(value: desired.Desired) -> list[str]:
@@ -405,7 +404,7 @@ def test_only_the_folder_that_is_read_counts(repository: Repository) -> None:
     there = {f"here/{path}": text for path, text in BASE.items()}
     repository.commit({**there, "elsewhere/c.yaml": job("c")})
     where = source.Source(str(repository.path), sub_path="here")
-    one = loader.Loader(where, incumbents.Incumbents(), clock=lambda: 5.0)
+    one = loader.Loader(where, last_good.Incumbents(), clock=lambda: 5.0)
     first = one.load()
     assert set(first.jobs) == {"a"}
     repository.commit({**dict.fromkeys(there), "here/jobs/n.yaml": job("n")})
@@ -571,7 +570,7 @@ def test_a_start_with_a_folder_that_is_not_there_costs_nothing(repository: Repos
     repository.commit({"state/a.yaml": job("a"), "state/b.yaml": job("b")})
     first = loader.Loader(source.Source(str(repository.path), sub_path="state"))
     assert set(first.load().jobs) == {"a", "b"}
-    known = incumbents.decode(incumbents.encode(first.incumbents()))
+    known = last_good.decode(last_good.encode(first.incumbents()))
     first.close()
     for _ in range(2):
         slipped = loader.Loader(source.Source(str(repository.path), sub_path="sate"), known)
@@ -605,10 +604,10 @@ class _Gate:
 
     broken = False
 
-    def judge(self, *_: Any, **__: Any) -> judgement.Judgement:
+    def judge(self, *_: Any, **__: Any) -> review_findings.Judgement:
         if self.broken:
             raise OSError("the records can't be read")
-        return judgement.Judgement()
+        return review_findings.Judgement()
 
 
 def test_what_a_revision_left_that_failed_half_way_is_not_in_force(
@@ -633,7 +632,7 @@ def test_what_a_revision_left_that_failed_half_way_is_not_in_force(
     ("broken", "files", "problem"),
     [
         (
-            (normalise, "_check_dependencies"),
+            (job_defaults, "_check_dependencies"),
             {"jobs/b.yaml": job("b", dependsOn="[{job: a}]"), "jobs/c.yaml": job("c")},
             ("jobs/b.yaml", "Job/b"),
         ),

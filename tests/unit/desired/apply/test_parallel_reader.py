@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from reconciler.desired.apply import file_index as filed
-from reconciler.desired.apply import parallel_reader as reading
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.git import forked_worker as forked
+from reconciler.desired.apply import file_index, parallel_reader
+from reconciler.desired.documents import document_reader
+from reconciler.desired.git import forked_worker
 from tests.unit.desired.repositories import documents as together
 from tests.unit.desired.repositories import job, queue
 
@@ -30,28 +29,28 @@ FILES = [
 def processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Between how many the work is parted, however little it is."""
     count: int = request.param
-    monkeypatch.setattr(reading, "BYTES_MIN", 1)
-    monkeypatch.setattr(forked, "processors", lambda: count)
+    monkeypatch.setattr(parallel_reader, "BYTES_MIN", 1)
+    monkeypatch.setattr(forked_worker, "processors", lambda: count)
     return count
 
 
 def here(files: Sequence[bytes] = FILES) -> list[object]:
-    return shown([documents.read(data) for data in files])
+    return shown([document_reader.read(data) for data in files])
 
 
-def shown(files: list[documents.File]) -> list[object]:
+def shown(files: list[document_reader.File]) -> list[object]:
     """Errors are compared by what they say."""
     return [(file.documents, str(file.error)) for file in files]
 
 
 @pytest.mark.parametrize("files", [FILES, FILES[::-1], FILES[:1], FILES[2:3], []])
 def test_several_processes_read_what_one_does(files: list[bytes], processes: int) -> None:
-    assert shown(reading.files(files)) == here(files)
+    assert shown(parallel_reader.files(files)) == here(files)
     assert processes
 
 
 def test_the_shares_are_about_as_large_as_each_other() -> None:
-    shares = list(reading._shares(FILES, -(-sum(map(len, FILES)) // 3)))
+    shares = list(parallel_reader._shares(FILES, -(-sum(map(len, FILES)) // 3)))
     assert [data for share in shares for data in share] == FILES
     assert len(shares) == 3
     sizes = [sum(map(len, share)) for share in shares]
@@ -64,8 +63,8 @@ def test_a_child_that_fails_is_made_up_for(processes: int, monkeypatch: pytest.M
     def fails(_: bytes) -> None:
         assert os.getpid() == parent, "the child has a defect"
 
-    monkeypatch.setattr(reading, "_sound", fails)
-    assert shown(reading.files(FILES)) == here()
+    monkeypatch.setattr(parallel_reader, "_sound", fails)
+    assert shown(parallel_reader.files(FILES)) == here()
     assert processes
 
 
@@ -76,7 +75,7 @@ def test_without_a_process_left_all_is_read_here(
         raise BlockingIOError
 
     monkeypatch.setattr(os, "fork", refused)
-    assert shown(reading.files(FILES)) == here()
+    assert shown(parallel_reader.files(FILES)) == here()
     assert processes
 
 
@@ -90,13 +89,13 @@ def test_who_is_interrupted_leaves_no_child(
         children.append(fork())
         return children[-1]
 
-    def interrupted(_: bytes) -> documents.File:
+    def interrupted(_: bytes) -> document_reader.File:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fork", counted)
-    monkeypatch.setattr(documents, "read", interrupted)
+    monkeypatch.setattr(document_reader, "read", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        reading.files(FILES)
+        parallel_reader.files(FILES)
     assert len(children) == processes - 1
     for child in children:
         with pytest.raises(ChildProcessError):
@@ -105,15 +104,15 @@ def test_who_is_interrupted_leaves_no_child(
 
 def test_a_blob_that_is_known_is_not_read_again() -> None:
     changes = [
-        filed.FileChange("a.yaml", "1", FILES[0]),
-        filed.FileChange("b.yaml", "2", None),
-        filed.FileChange("c.yaml", "3", b"not this"),
-        filed.FileChange("d.yaml", "1", FILES[0]),
+        file_index.FileChange("a.yaml", "1", FILES[0]),
+        file_index.FileChange("b.yaml", "2", None),
+        file_index.FileChange("c.yaml", "3", b"not this"),
+        file_index.FileChange("d.yaml", "1", FILES[0]),
     ]
-    read: dict[str, documents.File] = {"3": documents.read(FILES[1])}
-    found = reading.changed(changes, read)
+    read: dict[str, document_reader.File] = {"3": document_reader.read(FILES[1])}
+    found = parallel_reader.changed(changes, read)
     assert [change for change, _ in found] == changes
-    first, second = documents.read(FILES[0]), documents.read(FILES[1])
-    assert [file for _, file in found] == [first, documents.File(), second, first]
+    first, second = document_reader.read(FILES[0]), document_reader.read(FILES[1])
+    assert [file for _, file in found] == [first, document_reader.File(), second, first]
     assert read == {"1": first, "3": second}
-    assert reading.changed(changes[:1], read)[0][1] is read["1"]
+    assert parallel_reader.changed(changes[:1], read)[0][1] is read["1"]

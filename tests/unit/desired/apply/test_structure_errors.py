@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from reconciler.desired.apply import structure
-from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import document_reader
 
 QUEUE = "kind: Queue\nmetadata: {name: research}\nspec: {limit: {gpu%s: 6}}\n"
 CHILD = "kind: Queue\nmetadata: {name: vision}\nspec: {parent: research}\n"
@@ -30,7 +30,7 @@ def told(*texts: str, opaque: bool = False) -> list[tuple[str, str]] | None:
     placed = [
         structure.Placed(f"{number}.yaml", document)
         for number, text in enumerate(texts)
-        for document in documents.read(f"apiVersion: muster/v1\n{text}".encode()).documents
+        for document in document_reader.read(f"apiVersion: muster/v1\n{text}".encode()).documents
     ]
     basis, noted = structure.build(placed, opaque=opaque)
     assert (basis is None) == any(fault.severity == "error" for _, fault in noted) or opaque
@@ -76,7 +76,9 @@ def test_a_pool_answers_for_its_own_hosts_whatever_others_say() -> None:
 
 def test_hosts_of_a_reservation_are_told_to_be_of_no_pool() -> None:
     text = f"apiVersion: muster/v1\n{KEPT}" % 'hosts: "x[1-3]"'
-    placed = [structure.Placed("r.yaml", one) for one in documents.read(text.encode()).documents]
+    placed = [
+        structure.Placed("r.yaml", one) for one in document_reader.read(text.encode()).documents
+    ]
     _, noted = structure.build(placed, opaque=False)
     assert [(fault.message, fault.found) for _, fault in noted] == [
         ("these nodes are of no NodePool: correct the names or remove them", "x[1-3]")

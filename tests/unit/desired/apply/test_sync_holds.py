@@ -5,14 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from reconciler.core.safety import sync_limits as safety
-from reconciler.desired.apply import job_quarantine as undecided
-from reconciler.desired.apply import loader
+from reconciler.core.safety import sync_limits
+from reconciler.desired.apply import job_quarantine, loader
 from reconciler.desired.git import source
 from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.notifications import messages
-from reconciler.operations.changes import held_changes as withheld
+from reconciler.operations.changes import held_changes
 from tests.unit.desired.loaders import Loaders, Make, restarted
 from tests.unit.desired.repositories import Repository, documents, git, job, queue
 
@@ -222,7 +221,7 @@ def test_what_was_held_as_a_whole_is_approved_as_such_whatever_came_since(
     repository.commit({"jobs/b.yaml": job("b")})
     parts = {held.digest for held in one.load().status.held}
     assert whole not in parts
-    assert [withheld.is_of(whole, part) for part in parts] == [True, True]
+    assert [held_changes.is_of(whole, part) for part in parts] == [True, True]
     repository.commit({}, message=f"Yes\n\nMuster-Approve: {whole}")
     value = one.load()
     assert (nodes(value), set(value.jobs), value.status.held) == (4, {"b"}, ())
@@ -304,7 +303,7 @@ def test_a_change_has_its_time_although_a_later_head_is_left_alone(
     value = one.load()
     assert (nodes(value), value.status.sync, "b" in value.jobs) == (7, "OutOfSync", False)
     assert value.status.problems[0].rule == ("not-a-fast-forward" if rewritten else "defect")
-    assert rewritten or one.judge_again_at == now[0] - 1 + 2 * undecided.WAIT_S
+    assert rewritten or one.judge_again_at == now[0] - 1 + 2 * job_quarantine.WAIT_S
 
 
 def test_a_rewritten_branch_is_told_first_and_nothing_is_offered_that_it_would_not_take(
@@ -351,7 +350,7 @@ def test_a_head_that_could_not_be_decided_is_tried_again_and_more_and_more_seldo
     before = one.incumbents()
     repository.commit({"jobs/b.yaml": job("b")})
     assert "b" in one.load().jobs
-    wait_s = undecided.WAIT_S
+    wait_s = job_quarantine.WAIT_S
     for _ in range(8):
         one.go_back(before, UNDECIDED)
         assert "b" not in one.load().jobs
@@ -360,15 +359,15 @@ def test_a_head_that_could_not_be_decided_is_tried_again_and_more_and_more_seldo
         assert "b" not in one.load().jobs
         now[0] += 1
         assert "b" in one.load().jobs
-        wait_s = min(2 * wait_s, undecided.WAIT_S_MAX)
-    assert wait_s == undecided.WAIT_S_MAX
+        wait_s = min(2 * wait_s, job_quarantine.WAIT_S_MAX)
+    assert wait_s == job_quarantine.WAIT_S_MAX
     one.go_back(before, UNDECIDED)
     one.load()
     repository.commit({"jobs/c.yaml": job("c")})
     assert {"b", "c"} <= one.load().jobs.keys(), "another head is tried at once"
     one.go_back(before, UNDECIDED)
     one.load()
-    assert one.judge_again_at == now[0] + undecided.WAIT_S
+    assert one.judge_again_at == now[0] + job_quarantine.WAIT_S
 
 
 def test_a_pulled_merge_still_shows_approvals(repository: Repository, make: Make) -> None:
@@ -401,7 +400,7 @@ def test_a_broken_gate_lets_nothing_through(repository: Repository) -> None:
             raise RuntimeError("a defect")
 
     repository.commit(BASE)
-    gates = [safety.Safety(records.Observed, lambda: 5.0)]
+    gates = [sync_limits.Safety(records.Observed, lambda: 5.0)]
     one = loader.Loader(source.Source(str(repository.path)), gate=gates[0])
     first = one.load()
     one._applied._gate = Broken()  # type: ignore[assignment]

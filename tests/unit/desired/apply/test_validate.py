@@ -3,9 +3,8 @@
 import pytest
 
 from reconciler.desired.apply import validate
-from reconciler.desired.checks import submission_checks as submitted
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.documents import schema_errors as explain
+from reconciler.desired.checks import submission_checks
+from reconciler.desired.documents import document_reader, schema_errors
 from reconciler.model.documents import fields
 from reconciler.model.values import quantities
 
@@ -32,9 +31,11 @@ def test_what_is_wrong_with_other_structure_is_told_all_the_same() -> None:
 
 def test_a_name_or_an_amount_that_does_not_fit_is_told_what_may_stand_there() -> None:
     name = {"type": "string", "pattern": fields.NAME_PATTERN, "examples": ["team-a"]}
-    assert explain._expected(name).startswith('text such as "team-a": at most 63 of a-z, 0-9 and -')
+    assert schema_errors._expected(name).startswith(
+        'text such as "team-a": at most 63 of a-z, 0-9 and -'
+    )
     memory = {"anyOf": [{"type": "string", "pattern": quantities.MEMORY_PATTERN}]}
-    assert explain._expected(memory | {"examples": ["4Gi"]}).endswith("Ki, Mi, Gi, Ti or Pi")
+    assert schema_errors._expected(memory | {"examples": ["4Gi"]}).endswith("Ki, Mi, Gi, Ti or Pi")
 
 
 STRUCTURE = (
@@ -67,7 +68,9 @@ def test_a_job_is_told_the_same_before_it_is_submitted_and_where_it_is_written(
     text = HEAD + f"kind: Job\nmetadata: {{name: j}}\nspec: {{{spec}, command: ['true']}}\n"
     structure = validate.check({"s.yaml": STRUCTURE.encode()}).structure
     data = text.encode()
-    submitted_ = submitted.Judge(structure).problems("j.yaml", data, documents.read(data), 0.0)
+    submitted_ = submission_checks.Judge(structure).problems(
+        "j.yaml", data, document_reader.read(data), 0.0
+    )
     found = validate.check({"s.yaml": STRUCTURE.encode(), "j.yaml": data}).status.problems
     assert sorted(one.rule for one in found) == expected
     assert sorted(one.text() for one in submitted_) == sorted(one.text() for one in found)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.desired.authorize import ssh_keys as sshkeys
+from reconciler.desired.authorize import ssh_keys
 
 KINDS = [("ed25519", ()), ("rsa", ("-b", "2048")), ("ecdsa", ("-b", "384")), ("ecdsa", ())]
 
@@ -35,7 +35,7 @@ def line(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.mark.needs("ssh-keygen")
 def test_a_key_is_taken_without_its_comment(line: str) -> None:
     kind, encoded, *_ = line.split()
-    assert sshkeys.parse(f"  {line}") == f"{kind} {encoded}"
+    assert ssh_keys.parse(f"  {line}") == f"{kind} {encoded}"
 
 
 @pytest.mark.needs("ssh-keygen")
@@ -43,7 +43,7 @@ def test_no_beginning_of_a_key_is_a_key(line: str) -> None:
     kind, encoded, *_ = line.split()
     for length in range(4, len(encoded.rstrip("=")), 7):
         with pytest.raises(ValueError, match=r"no base64|cut off"):
-            sshkeys.parse(f"{kind} {encoded[:length]}")
+            ssh_keys.parse(f"{kind} {encoded[:length]}")
 
 
 @pytest.mark.needs("ssh-keygen")
@@ -51,10 +51,10 @@ def test_a_key_is_of_the_kind_that_it_says(line: str) -> None:
     kind, encoded, *_ = line.split()
     other = "ssh-rsa" if kind != "ssh-rsa" else "ssh-ed25519"
     with pytest.raises(ValueError, match=f"it says {other}, and what follows is no such key"):
-        sshkeys.parse(f"{other} {encoded}")
+        ssh_keys.parse(f"{other} {encoded}")
 
 
 @pytest.mark.parametrize("text", ["", "ssh-ed25519", "ssh-dss AAAA", "sk-odd@x.org AAAA", "A B"])
 def test_what_is_no_key_at_all(text: str) -> None:
     with pytest.raises(ValueError, match="key"):
-        sshkeys.parse(text)
+        ssh_keys.parse(text)

@@ -7,8 +7,7 @@ import pytest
 
 from reconciler.desired.apply import validate
 from reconciler.model import desired
-from reconciler.simulation.traces import trace_replay as replay
-from reconciler.simulation.traces import trace_results as results
+from reconciler.simulation.traces import trace_replay, trace_results
 
 HEAD = "apiVersion: muster/v1\n"
 STRUCTURE = """\
@@ -148,8 +147,8 @@ def test_told_is_what_does_not_start_on_idle_nodes() -> None:
         wanted = desired.Desired(
             structure=msgspec.structs.replace(found.structure, pools=pools), jobs=found.jobs
         )
-        run = replay.replay_state(wanted, lambda *_: 10.0)
-        starts = not results.never_started(run)
+        run = trace_replay.replay_state(wanted, lambda *_: 10.0)
+        starts = not trace_results.never_started(run)
         assert starts is not bool(found.status.problems), (structure, spec, found.status.problems)
         outcomes.add((starts, "topology" in spec))
     assert len(outcomes) == 4

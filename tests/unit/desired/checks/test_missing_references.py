@@ -2,7 +2,7 @@
 
 import pytest
 
-from reconciler.desired.checks import missing_references as references
+from reconciler.desired.checks import missing_references
 
 HEAD = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: j}\n"
 POOL = "apiVersion: muster/v1\nkind: NodePool\nmetadata: {name: h200}\nspec: {hosts: n1}\n"
@@ -11,7 +11,7 @@ POOL = "apiVersion: muster/v1\nkind: NodePool\nmetadata: {name: h200}\nspec: {ho
 def told(spec: str, **others: str) -> list[tuple[str, str, str, int]]:
     files = {"j.yaml": (HEAD + spec).encode()}
     files |= {f"{name}.yaml": text.encode() for name, text in others.items()}
-    found = references.complete(files, ())
+    found = missing_references.complete(files, ())
     return [(one.rule, one.severity, one.found, one.line) for one in found]
 
 

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from reconciler.desired.apply import last_good as incumbents
-from reconciler.desired.apply import loader
-from reconciler.desired.checks import job_validator as judging
-from reconciler.desired.checks import policies
-from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.apply import last_good, loader
+from reconciler.desired.checks import job_validator, policies
+from reconciler.desired.documents import document_reader
 from reconciler.desired.git import source
 from reconciler.model import desired
-from reconciler.model.documents import job_spec as job_documents
+from reconciler.model.documents import job_spec
 from tests.unit.desired.repositories import Repository, job, queue
 
 DAY_S = 86_400.0
@@ -125,7 +123,7 @@ def test_structure_that_comes_later_makes_no_error_of_a_run_that_has_begun(
     assert ("unknown-reservation", "warning") in rules(one)
     assert one.last.status.sync == "Synced"
     assert "its run was admitted before" in one.last.status.problems[0].message
-    kept = incumbents.decode(incumbents.encode(one.incumbents()))
+    kept = last_good.decode(last_good.encode(one.incumbents()))
     again = loader.Loader(
         source.Source(str(tmp_path / "state.git"), branch="main"),
         kept,
@@ -141,13 +139,13 @@ class Counted:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
-        job_of = judging.Judge.job
+        job_of = job_validator.Judge.job
 
-        def counted(judge: judging.Judge, part: job_documents.Job, *rest: Any) -> Any:
+        def counted(judge: job_validator.Judge, part: job_spec.Job, *rest: Any) -> Any:
             self.names.append(part.metadata.name)
             return job_of(judge, part, *rest)
 
-        patch.setattr(judging.Judge, "job", counted)
+        patch.setattr(job_validator.Judge, "job", counted)
 
     def taken(self) -> list[str]:
         found, self.names = sorted(self.names), []
@@ -231,7 +229,7 @@ def test_a_restart_knows_what_was_in_force_of_jobs_that_are_judged_once(
     one.load()
     repository.commit({"c.yaml": job("c", owner="ada@example.org")})
     one.load()
-    kept = incumbents.decode(incumbents.encode(one.incumbents()))
+    kept = last_good.decode(last_good.encode(one.incumbents()))
     again = loader.Loader(
         source.Source(str(tmp_path / "state.git"), branch="main"), kept, begun=reader.asked
     )
@@ -342,7 +340,7 @@ def test_a_pattern_that_takes_too_long_counts_as_violated_and_says_why() -> None
         schema = {"properties": {key: schema}}
     rule = desired.Policy("slow", "notes are plain", json.dumps(schema), kinds=("Queue",), path="p")
     text = queue("q").replace("name: q", f"name: q, annotations: {{note: {'a' * 60}!}}")
-    part = documents.read(text.encode()).documents[0].part
+    part = document_reader.read(text.encode()).documents[0].part
     assert part is not None
     (found,) = policies.Rules({"slow": rule}).faults("Queue", "q", part, 0.0)
     assert found.rule == "policy/slow"

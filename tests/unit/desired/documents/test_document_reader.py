@@ -3,7 +3,7 @@
 import pytest
 
 from reconciler.desired.apply import validate
-from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import document_reader
 from tests.unit.desired.repositories import documents as joined
 from tests.unit.desired.repositories import job, queue
 
@@ -41,7 +41,7 @@ TABLE = [
 def test_refusals(  # noqa: PLR0917 - the columns of the table
     text: str, rule: str, field: str, line: int, column: int, said: str
 ) -> None:
-    problems = documents.validate("jobs/a.yaml", text.encode())
+    problems = document_reader.validate("jobs/a.yaml", text.encode())
     assert [(p.rule, p.field, p.line, p.column) for p in problems] == [(rule, field, line, column)]
     assert problems[0].path == "jobs/a.yaml"
     assert said in problems[0].text()
@@ -49,12 +49,12 @@ def test_refusals(  # noqa: PLR0917 - the columns of the table
 
 def test_everything_wrong_is_told_at_once() -> None:
     text = HEAD + "  count: x\n  nonsense: 1\n  timeLimit: y\n"
-    rules = [p.rule for p in documents.validate("a", text.encode())]
+    rules = [p.rule for p in document_reader.validate("a", text.encode())]
     assert sorted(rules) == ["unknown-field", "wrong-value", "wrong-value"]
 
 
 def test_the_rest_of_the_file_is_read() -> None:
-    file = documents.read(joined(job("a"), "- x\n", job("b", count=0), queue("q")).encode())
+    file = document_reader.read(joined(job("a"), "- x\n", job("b", count=0), queue("q")).encode())
     assert [(d.kind, d.name, d.part is not None) for d in file.documents] == [
         ("Job", "a", True),
         ("", "", False),
@@ -64,7 +64,7 @@ def test_the_rest_of_the_file_is_read() -> None:
 
 
 def digest(text: str) -> str:
-    return documents.read(text.encode()).documents[0].hash
+    return document_reader.read(text.encode()).documents[0].hash
 
 
 SAME_RUN = ["queue: q", "priority: 4", "timeLimit: 1h", "retries: {limit: 2}", "suspend: true"]

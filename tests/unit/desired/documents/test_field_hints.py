@@ -2,9 +2,7 @@
 
 import pytest
 
-from reconciler.desired.documents import document_reader as documents
-from reconciler.desired.documents import field_hints as misplaced
-from reconciler.desired.documents import schema
+from reconciler.desired.documents import document_reader, field_hints, schema
 
 JOB = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: a%s}\n%sspec:\n  command: [echo]\n%s"
 QUEUE = "apiVersion: muster/v1\nkind: Queue\nmetadata: {name: a}\nspec: {gpus: 8}\n"
@@ -35,14 +33,14 @@ POOL = "apiVersion: muster/v1\nkind: NodePool\nmetadata: {name: a}\nspec: {nodes
     ],
 )
 def test_the_place_of_a_field(text: str, field: str, place: str) -> None:
-    told = {one.field: one.message for one in documents.validate("a.yaml", text.encode())}
+    told = {one.field: one.message for one in document_reader.validate("a.yaml", text.encode())}
     assert f"did you mean `{place}`?" in told[field]
 
 
-@pytest.mark.parametrize("kind", sorted({kind for kind, _ in misplaced.PLACES}))
+@pytest.mark.parametrize("kind", sorted({kind for kind, _ in field_hints.PLACES}))
 def test_every_place_is_one(kind: str) -> None:
     whole = schema.of_kind(kind)
-    for (of, where), table in misplaced.PLACES.items():
+    for (of, where), table in field_hints.PLACES.items():
         if of != kind:
             continue
         for key, target in table.items():
@@ -75,6 +73,6 @@ def _stands(whole: schema.Schema, path: str) -> bool:
     ],
 )
 def test_a_long_list_of_fields_is_not_told(line: str, told: str) -> None:
-    (problem,) = documents.validate("a.yaml", (JOB % ("", "", line)).encode())
+    (problem,) = document_reader.validate("a.yaml", (JOB % ("", "", line)).encode())
     assert told in problem.expected
     assert len(problem.expected) < 120

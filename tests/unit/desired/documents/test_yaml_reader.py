@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.desired.documents import yaml_reader as yamlreader
+from reconciler.desired.documents import yaml_reader
 
 SCALARS = [
     ("1", 1),
@@ -53,7 +53,7 @@ SCALARS = [
 
 @pytest.mark.parametrize(("text", "value"), SCALARS)
 def test_values(text: str, value: object) -> None:
-    (document,) = yamlreader.read(f"k: {text}".encode())
+    (document,) = yaml_reader.read(f"k: {text}".encode())
     found = document.value["k"]
     assert found == value
     assert type(found) is type(value)
@@ -90,36 +90,36 @@ REFUSED = [
 
 @pytest.mark.parametrize(("data", "rule", "line", "column"), REFUSED)
 def test_refused(data: bytes, rule: str, line: int, column: int) -> None:
-    with pytest.raises(yamlreader.YamlError) as caught:
-        yamlreader.read(data)
+    with pytest.raises(yaml_reader.YamlError) as caught:
+        yaml_reader.read(data)
     assert (caught.value.rule, caught.value.line, caught.value.column) == (rule, line, column)
 
 
 def test_what_only_looks_like_a_nul_is_read() -> None:
-    (document,) = yamlreader.read(b"script: |\n  printf 'a\\0' \\x00\nb: 'c\\0'\n")
+    (document,) = yaml_reader.read(b"script: |\n  printf 'a\\0' \\x00\nb: 'c\\0'\n")
     assert document.value == {"script": "printf 'a\\0' \\x00\n", "b": "c\\0"}
 
 
 def test_a_bomb_is_refused() -> None:
     lines = ["a0: &a0 [x,x,x,x,x,x,x,x,x]"]
     lines += [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
-    with pytest.raises(yamlreader.YamlError) as caught:
-        yamlreader.read("\n".join(lines).encode())
+    with pytest.raises(yaml_reader.YamlError) as caught:
+        yaml_reader.read("\n".join(lines).encode())
     assert caught.value.rule == "yaml-expands-too-far"
 
 
-@pytest.mark.parametrize("read", [yamlreader.read, yamlreader.positions])
+@pytest.mark.parametrize("read", [yaml_reader.read, yaml_reader.positions])
 @pytest.mark.parametrize("many", ["[{}]", "{{a: [{}], b: 1}}"])
 def test_text_that_aliases_repeat_counts_each_time(
     many: str, read: Callable[[bytes], object]
 ) -> None:
-    text = "x" * (yamlreader.TEXT_CHARACTERS_MAX // 20)
+    text = "x" * (yaml_reader.TEXT_CHARACTERS_MAX // 20)
     for times, fits in ((18, True), (20, False)):
         data = f'first: &a "{text}"\nmore: {many.format(",".join(["*a"] * times))}\n'.encode()
         if fits:
             assert read(data)
             continue
-        with pytest.raises(yamlreader.YamlError) as caught:
+        with pytest.raises(yaml_reader.YamlError) as caught:
             read(data)
         assert caught.value.rule == "yaml-expands-too-far"
 
@@ -129,8 +129,8 @@ def test_deep_nesting_does_no_harm_in_a_thread() -> None:
 
     def read() -> None:
         for data in (b"[" * 4_900, b"{a: " * 4_900, b"- " * 2_000):
-            with pytest.raises(yamlreader.YamlError):
-                yamlreader.read(data)
+            with pytest.raises(yaml_reader.YamlError):
+                yaml_reader.read(data)
         ended.append(True)
 
     thread = threading.Thread(target=read)
@@ -141,29 +141,29 @@ def test_deep_nesting_does_no_harm_in_a_thread() -> None:
 
 def test_documents_and_byte_order_mark() -> None:
     data = b"\xef\xbb\xbf# first\na: 1\n---\n---\n~\n---\n# x\nb: &x [1]\nc: *x\n...\n"
-    found = yamlreader.read(data)
+    found = yaml_reader.read(data)
     assert [(item.value, item.line) for item in found] == [({"a": 1}, 2), ({"b": [1], "c": [1]}, 8)]
-    assert yamlreader.read(b"") == []
+    assert yaml_reader.read(b"") == []
 
 
 def test_a_script_is_no_tag() -> None:
     data = b"s: |\n  if [ ! -f x ]; then !! ; fi\nt: '!x'\n"
-    assert yamlreader.read(data)[0].value["t"] == "!x"
+    assert yaml_reader.read(data)[0].value["t"] == "!x"
 
 
 def test_positions() -> None:
     data = b"a: 1\n---\nb:\n  - c: 2\n    d: [x, y]\n"
-    first, second = yamlreader.positions(data)
-    assert first.of(("a",)) == yamlreader.Place(1, 4)
-    assert second.of(("b", 0, "d", 1)) == yamlreader.Place(5, 12)
-    assert second.of(("b", 0, "c"), key=True) == yamlreader.Place(4, 5)
-    assert second.of(("b", 0, "missing", "x")) == yamlreader.Place(4, 5)
-    assert yamlreader.dotted(("b", 0, "d", 1)) == "b[0].d[1]"
+    first, second = yaml_reader.positions(data)
+    assert first.of(("a",)) == yaml_reader.Place(1, 4)
+    assert second.of(("b", 0, "d", 1)) == yaml_reader.Place(5, 12)
+    assert second.of(("b", 0, "c"), key=True) == yaml_reader.Place(4, 5)
+    assert second.of(("b", 0, "missing", "x")) == yaml_reader.Place(4, 5)
+    assert yaml_reader.dotted(("b", 0, "d", 1)) == "b[0].d[1]"
 
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12)
 # PyYAML writes `1e3` without quotes, as YAML 1.1 has no such number.
-TEXT = TEXT.filter(lambda text: isinstance(yamlreader.scalar(text), str))
+TEXT = TEXT.filter(lambda text: isinstance(yaml_reader.scalar(text), str))
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**15), 10**15) | TEXT,
     lambda inner: (
@@ -178,13 +178,13 @@ VALUES = st.recursive(
 def test_what_others_write_is_read(value: object) -> None:
     for style in (True, False):
         data = yaml.safe_dump(value, default_flow_style=style, allow_unicode=True)
-        assert [item.value for item in yamlreader.read(data.encode())] == [value]
+        assert [item.value for item in yaml_reader.read(data.encode())] == [value]
 
 
 @given(st.binary(max_size=60) | st.text("a:-[]{}&*!|>'\" \n\t#?,<%@", max_size=40).map(str.encode))
 def test_anything_is_read_or_refused(data: bytes) -> None:
     try:
-        found = yamlreader.read(data)
-    except yamlreader.YamlError:
+        found = yaml_reader.read(data)
+    except yaml_reader.YamlError:
         return
-    assert len(yamlreader.positions(data)) == len(found)
+    assert len(yaml_reader.positions(data)) == len(found)

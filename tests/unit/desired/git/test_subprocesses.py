@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import subprocesses as programs
+from reconciler.desired.git import git_commands, subprocesses
 from tests.unit.desired import repositories
 
 
 def run(*command: str, timeout_s: float = 60.0, data: bytes = b"") -> bytes:
-    return programs.run(
+    return subprocesses.run(
         command, environment=dict(os.environ), timeout_s=timeout_s, data=data
     ).stdout
 
@@ -51,7 +50,7 @@ def test_a_program_does_not_hear_ctrl_c() -> None:
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_only_what_asks_at_the_terminal_is_in_its_group(*, asks: bool) -> None:
-    told = programs.run(
+    told = subprocesses.run(
         ["cat", "/proc/self/stat"], environment=dict(os.environ), timeout_s=60, asks=asks
     )
     group = int(told.stdout.rpartition(b")")[2].split()[2])
@@ -61,7 +60,7 @@ def test_only_what_asks_at_the_terminal_is_in_its_group(*, asks: bool) -> None:
 def test_the_process_that_gives_out_objects_does_not_hear_it_either(tmp_path: Path) -> None:
     repository = repositories.Repository(tmp_path / "r.git")
     commit = repository.commit({"a": "text"})
-    objects = gitobjects.Objects(repository.path)
+    objects = git_commands.Objects(repository.path)
     try:
         assert objects.read(commit) is not None
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -77,12 +76,12 @@ def test_the_process_that_gives_out_objects_does_not_hear_it_either(tmp_path: Pa
 
 INTERRUPTS = """\
 import os, pathlib, signal, sys
-from reconciler.desired.git import subprocesses as programs
+from reconciler.desired.git import subprocesses
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pthread_sigmask(signal.SIG_SETMASK, [])
 try:
-    programs.run(sys.argv[1:], environment=dict(os.environ), timeout_s=60)
+    subprocesses.run(sys.argv[1:], environment=dict(os.environ), timeout_s=60)
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -132,7 +131,7 @@ def test_a_program_that_takes_too_long_is_ended_though_it_would_not(tmp_path: Pa
     while not pids.exists() or not pids.read_text():
         time.sleep(0.01)
     with process:
-        programs.end(process, limit_s=0.2)
+        subprocesses.end(process, limit_s=0.2)
     assert process.returncode == -signal.SIGKILL
 
 

@@ -4,9 +4,7 @@ import random
 
 import pytest
 
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import source
-from reconciler.desired.git import tree_diff as trees
+from reconciler.desired.git import git_commands, source, tree_diff
 from tests.unit.desired import repositories
 
 #: What a path may become, with the mode: a file, a program, a link.
@@ -30,9 +28,9 @@ def _nested(one: str, other: str) -> bool:
     return one.startswith(other + "/") or other.startswith(one + "/")
 
 
-def _of_git(repository: repositories.Repository, *arguments: str) -> list[trees.Difference]:
+def _of_git(repository: repositories.Repository, *arguments: str) -> list[tree_diff.Difference]:
     wanted = ("diff-tree", "-r", "-z", "--no-renames", "--raw", *arguments)
-    return list(trees.told(gitobjects.run(repository.path, *wanted).stdout))
+    return list(tree_diff.told(git_commands.run(repository.path, *wanted).stdout))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -46,13 +44,13 @@ def test_trees_differ_as_git_says(repository: repositories.Repository, seed: int
         commits.append(repository.commit(files, modes=modes))
         present = present - {path for path in files if files[path] is None}
         present |= {path for path in files if files[path] is not None}
-    objects = gitobjects.Objects(repository.path)
+    objects = git_commands.Objects(repository.path)
     seen = 0
     for number in range(1, len(commits)):
         for before in (commits[number - 1], commits[chance.randrange(number)]):
-            found = trees.differing(objects, before, commits[number])
+            found = tree_diff.differing(objects, before, commits[number])
             assert found == _of_git(repository, before, commits[number])
-            below = trees.differing(objects, before, commits[number], "deep")
+            below = tree_diff.differing(objects, before, commits[number], "deep")
             assert below == _of_git(repository, before, commits[number], "--", "deep/")
             seen += len(found) + len(below)
     objects.close()
@@ -62,18 +60,18 @@ def test_trees_differ_as_git_says(repository: repositories.Repository, seed: int
 def test_where_a_file_becomes_a_folder(repository: repositories.Repository) -> None:
     before = repository.commit({"a": "1", "b/c": "2"})
     after = repository.commit({"a": None, "a/b": "1", "b/c": None, "b": "2"})
-    objects = gitobjects.Objects(repository.path)
-    assert trees.differing(objects, before, after) == _of_git(repository, before, after)
+    objects = git_commands.Objects(repository.path)
+    assert tree_diff.differing(objects, before, after) == _of_git(repository, before, after)
     objects.close()
 
 
 def test_many_folders_are_left_to_git(repository: repositories.Repository) -> None:
     before = repository.commit({"keep": "1"})
-    files = {f"{number}/a.yaml": "1" for number in range(trees.TREES_MAX + 1)}
+    files = {f"{number}/a.yaml": "1" for number in range(tree_diff.TREES_MAX + 1)}
     after = repository.commit(files)
-    objects = gitobjects.Objects(repository.path)
-    with pytest.raises(trees.TooManyError, match="more than"):
-        trees.differing(objects, before, after)
+    objects = git_commands.Objects(repository.path)
+    with pytest.raises(tree_diff.TooManyError, match="more than"):
+        tree_diff.differing(objects, before, after)
     objects.close()
     place = source.Source(str(repository.path))
     assert [one.path for one in place.changes(before, after).files] == sorted(files)
@@ -170,7 +168,7 @@ def test_a_missing_tree_is_no_empty_one(repository: repositories.Repository, bel
     base = repository.commit({"jobs/a.yaml": "1"})
     head = _committed(repository, "12" * 20, base)
     place = source.Source(str(repository.path), sub_path=below)
-    with pytest.raises(gitobjects.GitError, match="missing"):
+    with pytest.raises(git_commands.GitError, match="missing"):
         place.changes(base, head)
     place.close()
 
@@ -179,10 +177,10 @@ def test_of_a_large_object_just_the_beginning_is_kept(
     repository: repositories.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = 100_000
-    monkeypatch.setattr(gitobjects, "OBJECT_BYTES_MAX", limit)
+    monkeypatch.setattr(git_commands, "OBJECT_BYTES_MAX", limit)
     texts = [bytes([65 + number]) * size for number, size in enumerate((7, limit, 3 * limit, 0, 5))]
     head = repository.commit({f"{number}.yaml": text for number, text in enumerate(texts)})
-    objects = gitobjects.Objects(repository.path)
+    objects = git_commands.Objects(repository.path)
     found = objects.read_many([f"{head}:{number}.yaml" for number in range(len(texts))])
     objects.close()
     assert [one and one[2] for one in found] == [text[:limit] for text in texts]

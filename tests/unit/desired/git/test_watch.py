@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.desired.git import git_commands as gitobjects
-from reconciler.desired.git import watch
+from reconciler.desired.git import git_commands, watch
 from tests.unit.desired.repositories import Repository, git, job
 
 
@@ -54,8 +53,8 @@ def test_a_linked_work_tree_tells_of_references(repository: Repository, tmp_path
         told.get(timeout=60)
     finally:
         watching.close()
-    own = gitobjects.git_folder(linked)
-    assert own != gitobjects.common_folder(own) == repository.path.resolve()
+    own = git_commands.git_folder(linked)
+    assert own != git_commands.common_folder(own) == repository.path.resolve()
     assert not (own / "refs" / "heads").exists()
 
 
@@ -67,7 +66,7 @@ def test_what_takes_the_place_of_a_watched_repository_is_watched(
     watching = watch.LocalWatch(repository.path, lambda: told.put(None))
     try:
         repository.path.rename(tmp_path / "away")
-        with pytest.raises(gitobjects.GitError):
+        with pytest.raises(git_commands.GitError):
             watching.renew()
         shutil.copytree(tmp_path / "away", repository.path)
         watching.renew()
@@ -80,7 +79,7 @@ def test_what_takes_the_place_of_a_watched_repository_is_watched(
 
 
 def test_no_repository(repository: Repository) -> None:
-    with pytest.raises(gitobjects.GitError):
+    with pytest.raises(git_commands.GitError):
         watch.LocalWatch(repository.path / "objects", lambda: None)
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from reconciler.desired.apply import applied, validate
-from reconciler.desired.apply import last_good as incumbents
+from reconciler.desired.apply import applied, last_good, validate
 from tests.unit.desired.apply.test_applied import changes, read
 
 HEAD = "apiVersion: muster/v1\n"
@@ -167,7 +166,7 @@ def test_it_is_told_no_more_once_what_says_so_changes(before: str, after: str) -
         for number, spec in enumerate(specs)
     }
     files["s.yaml"] = STRUCTURE
-    state = applied.Applied(incumbents.Incumbents(), read)
+    state = applied.Applied(last_good.Incumbents(), read)
     state.apply("1", changes(files), {})
     first = {one.object for one in state.problems()}
     assert len(first) == len(specs)

@@ -6,7 +6,7 @@ import pytest
 
 from reconciler.desired.apply import validate
 from reconciler.model import desired
-from reconciler.model.values import exec_limits as starts
+from reconciler.model.values import exec_limits
 from reconciler.model.values.resources import Resources
 from tests.unit.desired.repositories import documents, job, queue
 
@@ -132,13 +132,13 @@ def quoted(size: int) -> str:
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
-        (f"script: {quoted(starts.SCRIPT_BYTES_MAX)}", None),
-        (f"script: {quoted(starts.SCRIPT_BYTES_MAX + 1)}", "spec.script"),
-        (f"command: [echo, {quoted(starts.STRING_BYTES_MAX)}]", None),
-        (f"command: [echo, {quoted(starts.STRING_BYTES_MAX + 1)}]", "spec.command[1]"),
-        (f"environment: {{A: {quoted(starts.STRING_BYTES_MAX - 2)}}}", None),
-        (f"environment: {{A: {quoted(starts.STRING_BYTES_MAX - 1)}}}", "spec.environment.A"),
-        (f"environment: {{A: {'é' * (starts.STRING_BYTES_MAX // 2)}}}", "spec.environment.A"),
+        (f"script: {quoted(exec_limits.SCRIPT_BYTES_MAX)}", None),
+        (f"script: {quoted(exec_limits.SCRIPT_BYTES_MAX + 1)}", "spec.script"),
+        (f"command: [echo, {quoted(exec_limits.STRING_BYTES_MAX)}]", None),
+        (f"command: [echo, {quoted(exec_limits.STRING_BYTES_MAX + 1)}]", "spec.command[1]"),
+        (f"environment: {{A: {quoted(exec_limits.STRING_BYTES_MAX - 2)}}}", None),
+        (f"environment: {{A: {quoted(exec_limits.STRING_BYTES_MAX - 1)}}}", "spec.environment.A"),
+        (f"environment: {{A: {'é' * (exec_limits.STRING_BYTES_MAX // 2)}}}", "spec.environment.A"),
         (f"command: [{', '.join([quoted(100_000)] * 10)}]", None),
         (f"command: [{', '.join([quoted(100_000)] * 11)}]", "spec.command"),
         (f"groups: [{{name: g, script: {quoted(2**20 + 1)}}}]", "spec.groups[0].script"),
@@ -155,7 +155,7 @@ def test_what_no_program_can_be_started_with_is_refused(spec: str, field: str | 
 
 def test_a_kernel_takes_what_is_let_through_and_not_one_byte_more() -> None:
     """One argument; how much it takes of all together hangs on the limit of its stack."""
-    most = "x" * starts.STRING_BYTES_MAX
+    most = "x" * exec_limits.STRING_BYTES_MAX
     assert subprocess.run(["true", most], check=False).returncode == 0
     with pytest.raises(OSError, match="Argument list too long"):
         subprocess.run(["true", most + "x"], check=False)

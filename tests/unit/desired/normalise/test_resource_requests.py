@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import git_commands
 from tests.unit.desired import repositories
 
 #: Runs git at the terminal that is its standard input.
 AT_TERMINAL = """\
 import fcntl, pathlib, sys, termios
-from reconciler.desired.git import git_commands as gitobjects
+from reconciler.desired.git import git_commands
 
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 try:
-    gitobjects.run(pathlib.Path.cwd(), *sys.argv[1:], timeout_s=60)
-except gitobjects.GitError as error:
+    git_commands.run(pathlib.Path.cwd(), *sys.argv[1:], timeout_s=60)
+except git_commands.GitError as error:
     print(error)
 """
 ASKS = """\
@@ -85,7 +85,7 @@ def test_a_signing_key_s_passphrase_can_be_given(folder: Path, tmp_path: Path) -
     told = answered(folder, "commit", "--allow-empty", "--gpg-sign", "--message", "signed")
     assert heard.read_text() == "secret\n", told
     assert "failed" not in told
-    assert "signature" in gitobjects.run(folder, "cat-file", "commit", "HEAD").stdout.decode()
+    assert "signature" in git_commands.run(folder, "cat-file", "commit", "HEAD").stdout.decode()
 
 
 def test_so_can_that_of_a_key_for_another_machine(folder: Path, tmp_path: Path) -> None:

@@ -9,23 +9,22 @@ import pytest
 
 from reconciler.desired.git import source
 from reconciler.model import desired
-from reconciler.operations.audit import audit_entries as auditing
-from reconciler.operations.audit import audit_log as auditlog
+from reconciler.operations.audit import audit_entries, audit_log
 
 
-def entry(revision: str = "abc", **more: Any) -> auditing.Entry:
-    return auditing.Entry(at=1.0, revision=revision, result="Synced", **more)
+def entry(revision: str = "abc", **more: Any) -> audit_entries.Entry:
+    return audit_entries.Entry(at=1.0, revision=revision, result="Synced", **more)
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> auditlog.Log:
-    made = auditlog.Log(tmp_path / auditlog.FILE)
+def log(tmp_path: Path) -> audit_log.Log:
+    made = audit_log.Log(tmp_path / audit_log.FILE)
     for revision in "abcde":
         made.append(entry(revision))
     return made
 
 
-def test_lines_are_chained_and_listed_backwards(log: auditlog.Log) -> None:
+def test_lines_are_chained_and_listed_backwards(log: audit_log.Log) -> None:
     assert [line.entry.revision for line in log.tail(3)] == ["e", "d", "c"]
     assert [line.number for line in log.tail(99)] == [5, 4, 3, 2, 1]
     found = log.verify()
@@ -34,7 +33,7 @@ def test_lines_are_chained_and_listed_backwards(log: auditlog.Log) -> None:
     assert log.path.stat().st_mode & 0o077 == 0
 
 
-def lines(log: auditlog.Log) -> list[bytes]:
+def lines(log: audit_log.Log) -> list[bytes]:
     return log.path.read_bytes().splitlines(keepends=True)
 
 
@@ -53,7 +52,7 @@ TAMPERING: dict[str, tuple[Callable[[list[bytes]], list[bytes]], int, str]] = {
 
 
 @pytest.mark.parametrize("how", TAMPERING)
-def test_tampering_is_seen(log: auditlog.Log, how: str) -> None:
+def test_tampering_is_seen(log: audit_log.Log, how: str) -> None:
     tamper, good, told = TAMPERING[how]
     log.path.write_bytes(b"".join(tamper(lines(log))))
     found = log.verify()
@@ -61,9 +60,9 @@ def test_tampering_is_seen(log: auditlog.Log, how: str) -> None:
     assert told in found.wrong
 
 
-def test_a_line_made_anew_breaks_the_next_one(log: auditlog.Log, tmp_path: Path) -> None:
+def test_a_line_made_anew_breaks_the_next_one(log: audit_log.Log, tmp_path: Path) -> None:
     whole = lines(log)
-    other = auditlog.Log(tmp_path / "other")
+    other = audit_log.Log(tmp_path / "other")
     for revision in "abz":
         other.append(entry(revision))
     log.path.write_bytes(b"".join([*lines(other), *whole[3:]]))
@@ -72,7 +71,7 @@ def test_a_line_made_anew_breaks_the_next_one(log: auditlog.Log, tmp_path: Path)
     assert "does not follow the line before it" in found.wrong
 
 
-def test_what_a_crash_left_half_written_is_dropped(log: auditlog.Log) -> None:
+def test_what_a_crash_left_half_written_is_dropped(log: audit_log.Log) -> None:
     with log.path.open("ab") as file:
         file.write(b'{"number":6,"previous":')
     log.append(entry("f"))
@@ -80,18 +79,18 @@ def test_what_a_crash_left_half_written_is_dropped(log: auditlog.Log) -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 30])
-def test_what_lacks_its_line_end_is_not_there_for_anybody(log: auditlog.Log, missing: int) -> None:
+def test_what_lacks_its_line_end_is_not_there_for_anybody(log: audit_log.Log, missing: int) -> None:
     """No number has two hashes over time: who adds the next line cuts the half one off."""
     last = log.append(entry("f")).previous
     log.path.write_bytes(log.path.read_bytes()[:-missing])
-    assert log.verify(mark=5) == auditlog.Verdict(5, last, torn=True, marked=last)
+    assert log.verify(mark=5) == audit_log.Verdict(5, last, torn=True, marked=last)
     assert [line.number for line in log.tail(2)] == [5, 4]
     log.append(entry("g"))
     assert [line.entry.revision for line in log.tail(2)] == ["g", "e"]
     assert (log.verify().lines, log.verify().torn) == (6, False)
 
 
-def test_it_does_not_go_on_after_what_it_can_not_read(log: auditlog.Log) -> None:
+def test_it_does_not_go_on_after_what_it_can_not_read(log: audit_log.Log) -> None:
     with log.path.open("ab") as file:
         file.write(b"nonsense\n")
     with pytest.raises(ValueError, match="JSON"):
@@ -102,26 +101,26 @@ def test_it_does_not_go_on_after_what_it_can_not_read(log: auditlog.Log) -> None
 
 def test_a_log_that_has_become_large_goes_on_in_the_next_file(tmp_path: Path) -> None:
     """What was put aside may be taken away, oldest first, and that is told unless it is said."""
-    log = auditlog.Log(tmp_path / auditlog.FILE, part_bytes_max=1000)
+    log = audit_log.Log(tmp_path / audit_log.FILE, part_bytes_max=1000)
     for number in range(1, 31):
         assert log.append(entry(str(number))).number == number
     parts = log.parts()
     assert len(parts) > 3
     assert all(part.stat().st_size < 2000 for part in (*parts, log.path))
-    assert log.verify() == auditlog.Verdict(30, log.tail(1)[0].hash)
+    assert log.verify() == audit_log.Verdict(30, log.tail(1)[0].hash)
     assert [line.number for line in log.tail(100)] == list(range(30, 0, -1))
-    assert auditlog.Log(log.path).append(entry("31")).number == 31
+    assert audit_log.Log(log.path).append(entry("31")).number == 31
 
     # Killed after a file was put aside and before there was a new one.
     log.path.rename(tmp_path / "audit-000000000031.jsonl")
     assert log.append(entry("32")).number == 32
     assert log.verify().lines == 32
 
-    gone = auditlog.Log(parts[0]).tail(1)[0].number
+    gone = audit_log.Log(parts[0]).tail(1)[0].number
     parts[0].unlink()
     assert log.verify().lines == 0
     assert f"it is number {gone + 1}, and 1 is due" in log.verify().wrong
-    assert log.verify(gone + 1) == auditlog.Verdict(32, log.tail(1)[0].hash)
+    assert log.verify(gone + 1) == audit_log.Verdict(32, log.tail(1)[0].hash)
     early = f"the log begins with line {gone + 1}, before line {gone + 2}: without a first"
     assert log.verify(gone + 2).wrong.startswith(early)
     assert log.append(entry("33")).number == 33
@@ -132,13 +131,13 @@ def test_a_log_that_has_become_large_goes_on_in_the_next_file(tmp_path: Path) ->
 
 
 def test_parts_are_verified_from_where_they_begin(tmp_path: Path) -> None:
-    log = auditlog.Log(tmp_path / auditlog.FILE, part_bytes_max=1)
+    log = audit_log.Log(tmp_path / audit_log.FILE, part_bytes_max=1)
     for number in range(4):
         log.append(entry(str(number)))
     (first, second, *_) = log.parts()
     assert first.name == "audit-000000000001.jsonl"
     assert "the log begins with line 1, before line 9: without" in log.verify(9).wrong
-    assert auditlog.Log(tmp_path / "none").verify(9).wrong == "line 9: there is none"
+    assert audit_log.Log(tmp_path / "none").verify(9).wrong == "line 9: there is none"
     second.write_bytes(second.read_bytes().replace(b'"1"', b'"7"'))
     assert log.verify().wrong == "line 2: it was changed after it was written"
     first.unlink()
@@ -146,13 +145,13 @@ def test_parts_are_verified_from_where_they_begin(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    log = auditlog.Log(tmp_path / "none")
+    log = audit_log.Log(tmp_path / "none")
     assert log.tail(5) == []
-    assert log.verify() == auditlog.Verdict(0, auditlog.BEGINNING)
+    assert log.verify() == audit_log.Verdict(0, audit_log.BEGINNING)
 
 
 def test_long_lines_and_many(tmp_path: Path) -> None:
-    log = auditlog.Log(tmp_path / "long")
+    log = audit_log.Log(tmp_path / "long")
     for number in range(30):
         log.append(entry(str(number), message="x" * 9000))
     assert [line.entry.revision for line in log.tail(30)] == [str(n) for n in reversed(range(30))]
@@ -166,20 +165,22 @@ def test_what_changed_is_counted_and_the_first_of_it_listed() -> None:
         return desired.Desired(generation, desired.Structure(queues=made), jobs)
 
     status = desired.SyncStatus(sync="Synced", attempted_revision="abc")
-    found = auditing.entry_of(
+    found = audit_entries.entry_of(
         status, [], before=state(1, a=1, b=1), after=state(2, b=2, c=1), at=1.0, duration_s=0.5
     )
     assert (found.added, found.changed, found.removed) == (1, 61, 1)
     assert found.objects[:3] == ("- Queue/a", "~ Queue/b", "+ Queue/c")
-    assert len(found.objects) == auditing.LISTED_MAX
-    unknown = auditing.entry_of(status, [], before=None, after=state(1), at=1.0, duration_s=0.5)
+    assert len(found.objects) == audit_entries.LISTED_MAX
+    unknown = audit_entries.entry_of(
+        status, [], before=None, after=state(1), at=1.0, duration_s=0.5
+    )
     assert (unknown.added, unknown.objects) == (0, ())
 
 
 def test_what_is_news() -> None:
-    assert auditing.is_news(entry(), None)
-    assert not auditing.is_news(entry(), entry(duration_s=3.0))
-    assert auditing.is_news(entry(message="held"), entry())
+    assert audit_entries.is_news(entry(), None)
+    assert not audit_entries.is_news(entry(), entry(duration_s=3.0))
+    assert audit_entries.is_news(entry(message="held"), entry())
 
 
 @pytest.mark.parametrize(
@@ -194,8 +195,8 @@ def test_the_first_commit_adds_all_that_it_brings(weight: float, more: tuple[str
         {"j": desired.Job("j", 1, "h", "q", ())},
     )
     status = desired.SyncStatus(sync="Synced", attempted_revision="abc")
-    found = auditing.entry_of(
-        status, [], before=auditing.NOTHING, after=after, at=1.0, duration_s=0.5
+    found = audit_entries.entry_of(
+        status, [], before=audit_entries.NOTHING, after=after, at=1.0, duration_s=0.5
     )
     assert found.objects == ("+ Cluster/main", *more, "+ Queue/q", "+ Job/j")
     assert (found.added, found.changed, found.removed) == (3 + len(more), 0, 0)
@@ -222,7 +223,9 @@ def test_the_cluster_has_the_name_of_its_document(
 ) -> None:
     status = desired.SyncStatus(sync="Synced", attempted_revision="abc")
     states = [desired.Desired(1, one) for one in (before, after)]
-    found = auditing.entry_of(status, [], before=states[0], after=states[1], at=1.0, duration_s=0.5)
+    found = audit_entries.entry_of(
+        status, [], before=states[0], after=states[1], at=1.0, duration_s=0.5
+    )
     assert found.objects == told
 
 
@@ -246,7 +249,7 @@ def test_who_signed_is_told_where_that_was_looked_at_and_older_lines_keep_their_
         for one in ("1", "2", "3")
     ]
     status = desired.SyncStatus(sync="Synced", attempted_revision="3")
-    found = auditing.entry_of(
+    found = audit_entries.entry_of(
         *(status, line),
         signers={"1": "bob@x.org", "2": ""},
         before=None,
@@ -255,9 +258,9 @@ def test_who_signed_is_told_where_that_was_looked_at_and_older_lines_keep_their_
         duration_s=0.5,
     )
     assert [one.signer for one in found.commits] == ["bob@x.org", "", msgspec.UNSET]
-    log = auditlog.Log(tmp_path / "audit.jsonl")
+    log = audit_log.Log(tmp_path / "audit.jsonl")
     log.append(found)
-    assert log.verify() == auditlog.Verdict(1, log.tail(1)[0].hash)
+    assert log.verify() == audit_log.Verdict(1, log.tail(1)[0].hash)
     log.path.write_text(OLDER)
     assert log.verify().wrong == ""
     assert log.append(found).number == 2

@@ -13,9 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.operations.audit import audit_entries as auditing
-from reconciler.operations.audit import audit_log as auditlog
-from reconciler.operations.audit import retention as auditkeeping
+from reconciler.operations.audit import audit_entries, audit_log, retention
 
 DAY_S = 86_400
 KEEP_S = 10 * DAY_S
@@ -25,13 +23,13 @@ def at(day: float) -> float:
     return 1_800_000_000.0 + day * DAY_S
 
 
-def write(log: auditlog.Log, day: float, **more: str) -> auditlog.Line:
-    made = auditing.Entry(at=at(day), revision=f"r{day}", result="Synced", **more)  # type: ignore[arg-type]
-    return log.append(made, part_s=auditkeeping.part_s(KEEP_S))
+def write(log: audit_log.Log, day: float, **more: str) -> audit_log.Line:
+    made = audit_entries.Entry(at=at(day), revision=f"r{day}", result="Synced", **more)  # type: ignore[arg-type]
+    return log.append(made, part_s=retention.part_s(KEEP_S))
 
 
-def drop(log: auditlog.Log, day: float) -> auditing.Dropped | None:
-    line = auditkeeping.drop(log, keep_s=KEEP_S, now=at(day), revision="setting")
+def drop(log: audit_log.Log, day: float) -> audit_entries.Dropped | None:
+    line = retention.drop(log, keep_s=KEEP_S, now=at(day), revision="setting")
     if line is None:
         return None
     assert line.entry.dropped is not msgspec.UNSET
@@ -39,36 +37,36 @@ def drop(log: auditlog.Log, day: float) -> auditing.Dropped | None:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> auditlog.Log:
+def log(tmp_path: Path) -> audit_log.Log:
     """Two lines a day for five days: lines 1 and 2 are of day 0, and in a file of their own."""
-    made = auditlog.Log(tmp_path / auditlog.FILE)
+    made = audit_log.Log(tmp_path / audit_log.FILE)
     for half in range(10):
         write(made, half / 2)
     return made
 
 
-def names(log: auditlog.Log) -> list[int]:
+def names(log: audit_log.Log) -> list[int]:
     return [int(part.stem.rpartition("-")[2]) for part in log.parts()]
 
 
-def whole(log: auditlog.Log, first: int = 1) -> int:
+def whole(log: audit_log.Log, first: int = 1) -> int:
     """That the log verifies; how many lines it tells were dropped."""
     found = log.verify(first)
     assert found.wrong == ""
-    assert found.last == next((line.hash for line in log.newest_first()), auditlog.BEGINNING)
+    assert found.last == next((line.hash for line in log.newest_first()), audit_log.BEGINNING)
     if found.anchor is None or found.anchor.entry.dropped is msgspec.UNSET:
         return 0
     return found.anchor.entry.dropped.last
 
 
-def test_a_file_that_is_over_age_leaves_and_the_chain_says_so(log: auditlog.Log) -> None:
+def test_a_file_that_is_over_age_leaves_and_the_chain_says_so(log: audit_log.Log) -> None:
     assert names(log) == [2, 4, 6, 8]
     second = log.tail(9)[-1]
     assert second.number == 2
     assert drop(log, 10.4) is None
     assert names(log) == [2, 4, 6, 8]
     told = drop(log, 10.5)
-    assert told == auditing.Dropped(
+    assert told == audit_entries.Dropped(
         begins=1, first=1, last=2, hash=second.hash, newest_at=at(0.5), keep_s=KEEP_S
     )
     assert names(log) == [4, 6, 8]
@@ -76,7 +74,7 @@ def test_a_file_that_is_over_age_leaves_and_the_chain_says_so(log: auditlog.Log)
     assert (anchor.number, anchor.entry.result, anchor.entry.revision) == (11, "Dropped", "setting")
     assert "lines 1 to 2 of this log" in anchor.entry.message
     assert "`retention.audit` is 10d" in anchor.entry.message
-    assert log.verify() == auditlog.Verdict(11, anchor.hash, "", anchor)
+    assert log.verify() == audit_log.Verdict(11, anchor.hash, "", anchor)
     newest = log.newest_revision()
     assert newest is not None
     assert newest.number == 10
@@ -90,7 +88,7 @@ def test_a_file_that_is_over_age_leaves_and_the_chain_says_so(log: auditlog.Log)
 
 
 def test_the_file_that_grows_stays_however_old_it_is(tmp_path: Path) -> None:
-    log = auditlog.Log(tmp_path / auditlog.FILE)
+    log = audit_log.Log(tmp_path / audit_log.FILE)
     assert drop(log, 99.0) is None
     write(log, 0.0)
     assert drop(log, 99.0) is None
@@ -104,7 +102,7 @@ def test_the_file_that_grows_stays_however_old_it_is(tmp_path: Path) -> None:
     assert whole(log) == 1
 
 
-def test_a_line_about_dropped_ones_begins_no_file(log: auditlog.Log) -> None:
+def test_a_line_about_dropped_ones_begins_no_file(log: audit_log.Log) -> None:
     """Else the newest entry about a revision could leave: who starts anew asks what that was."""
     while drop(log, 99.0):
         pass
@@ -118,9 +116,11 @@ def test_a_line_about_dropped_ones_begins_no_file(log: auditlog.Log) -> None:
 
 def test_a_file_with_a_line_that_is_newer_stays(tmp_path: Path) -> None:
     """A clock that was ahead, and was set back, has left it in the middle."""
-    log = auditlog.Log(tmp_path / auditlog.FILE)
+    log = audit_log.Log(tmp_path / audit_log.FILE)
     for day in (0.0, 8.0, 0.1):
-        auditlog.Log(log.path).append(auditing.Entry(at=at(day), revision="r", result="Synced"))
+        audit_log.Log(log.path).append(
+            audit_entries.Entry(at=at(day), revision="r", result="Synced")
+        )
     write(log, 8.1)
     assert names(log) == [3]
     assert drop(log, 17.9) is None
@@ -139,7 +139,7 @@ KILLED: dict[str, tuple[Callable[[bytes], bytes], int]] = {
 
 @pytest.mark.parametrize("when", KILLED)
 def test_killed_at_any_step_the_log_verifies_and_the_next_call_goes_on(
-    log: auditlog.Log, when: str
+    log: audit_log.Log, when: str
 ) -> None:
     part, grown = log.parts()[0], log.path.read_bytes()
     gone = part.read_bytes()
@@ -165,7 +165,7 @@ def change(path: Path, old: bytes, new: bytes) -> None:
 
 
 #: What is done to the log, and what is said of it.
-TAMPERED: dict[str, tuple[Callable[[auditlog.Log], object], str]] = {
+TAMPERED: dict[str, tuple[Callable[[audit_log.Log], object], str]] = {
     "a line of it": (
         lambda log: change(log.parts()[0], b'"r0.5"', b'"r0.6"'),
         "line 2: it was changed",
@@ -183,7 +183,7 @@ TAMPERED: dict[str, tuple[Callable[[auditlog.Log], object], str]] = {
 
 
 @pytest.mark.parametrize("what", TAMPERED)
-def test_what_was_tampered_with_stays_as_evidence(log: auditlog.Log, what: str) -> None:
+def test_what_was_tampered_with_stays_as_evidence(log: audit_log.Log, what: str) -> None:
     tamper, told = TAMPERED[what]
     write(log, 99.0)
     tamper(log)
@@ -199,13 +199,13 @@ def test_what_was_tampered_with_stays_as_evidence(log: auditlog.Log, what: str) 
     assert log.verify().wrong != ""
 
 
-def forge(log: auditlog.Log, day: float = 11.0, **other: Any) -> None:
+def forge(log: audit_log.Log, day: float = 11.0, **other: Any) -> None:
     """Add a line with the right hash that says what the one who writes it likes."""
-    said = auditing.Dropped(
+    said = audit_entries.Dropped(
         begins=1, first=1, last=2, hash=log.tail(9)[-1].hash, newest_at=at(0.5), keep_s=KEEP_S
     )
     said = msgspec.structs.replace(said, **other)
-    entry = auditing.Entry(at=at(day), revision="setting", result="Dropped", dropped=said)
+    entry = audit_entries.Entry(at=at(day), revision="setting", result="Dropped", dropped=said)
     log.append(entry)
 
 
@@ -221,14 +221,14 @@ FORGED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("how", FORGED)
-def test_a_forged_line_about_dropped_ones_is_found(log: auditlog.Log, how: str) -> None:
+def test_a_forged_line_about_dropped_ones_is_found(log: audit_log.Log, how: str) -> None:
     other, told = FORGED[how]
     forge(log, **other)
     log.parts()[0].unlink()
     assert told in log.verify().wrong
 
 
-def test_lines_about_dropped_ones_follow_one_another(log: auditlog.Log) -> None:
+def test_lines_about_dropped_ones_follow_one_another(log: audit_log.Log) -> None:
     drop(log, 11.0)
     fourth = log.tail(8)[-1]
     assert fourth.number == 4
@@ -237,14 +237,14 @@ def test_lines_about_dropped_ones_follow_one_another(log: auditlog.Log) -> None:
     assert "lines up to 2 were dropped, and it does not go on from there" in log.verify().wrong
 
 
-def test_a_break_is_told_where_it_is_although_older_lines_were_dropped(log: auditlog.Log) -> None:
+def test_a_break_is_told_where_it_is_although_older_lines_were_dropped(log: audit_log.Log) -> None:
     drop(log, 11.0)
     change(log.parts()[0], b'"r1.5"', b'"r1.6"')
     found = log.verify()
     assert (found.lines, found.wrong) == (3, "line 4: it was changed after it was written")
 
 
-def test_what_was_taken_away_by_hand_is_never_told_as_dropped(log: auditlog.Log) -> None:
+def test_what_was_taken_away_by_hand_is_never_told_as_dropped(log: audit_log.Log) -> None:
     """Not before anything was dropped, nor in between."""
     log.parts()[0].unlink()
     told = drop(log, 99.0)
@@ -264,7 +264,7 @@ def test_what_was_taken_away_by_hand_is_never_told_as_dropped(log: auditlog.Log)
 def test_whatever_happens_it_verifies_and_nothing_newer_is_gone(tmp_path: Path, seed: int) -> None:
     """Days pass, entries come, files go, and now and then it is killed half-way."""
     rng = random.Random(seed)
-    log = auditlog.Log(tmp_path / auditlog.FILE, part_bytes_max=3000)
+    log = audit_log.Log(tmp_path / audit_log.FILE, part_bytes_max=3000)
     day, written = 0.0, list[tuple[int, float]]()
     for _ in range(60):
         day += rng.expovariate(1.5)
@@ -291,7 +291,7 @@ def test_whatever_happens_it_verifies_and_nothing_newer_is_gone(tmp_path: Path, 
 
 
 @contextlib.contextmanager
-def room_for(log: auditlog.Log, more: int) -> Iterator[None]:
+def room_for(log: audit_log.Log, more: int) -> Iterator[None]:
     """The file takes so many more bytes, as on a disk that is nearly full."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     most = log.path.stat().st_size + more
@@ -304,7 +304,7 @@ def room_for(log: auditlog.Log, more: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("more", [0, 1, 60, 200])
 def test_a_line_that_does_not_fit_is_not_there_and_nothing_is_told_of_it(
-    more: int, log: auditlog.Log
+    more: int, log: audit_log.Log
 ) -> None:
     kept = log.path.read_bytes()
     with room_for(log, more), pytest.raises(OSError, match="too large"):
@@ -315,7 +315,7 @@ def test_a_line_that_does_not_fit_is_not_there_and_nothing_is_told_of_it(
 
 
 @pytest.mark.parametrize("more", [0, 60, 200])
-def test_nothing_is_dropped_that_no_line_can_account_for(more: int, log: auditlog.Log) -> None:
+def test_nothing_is_dropped_that_no_line_can_account_for(more: int, log: audit_log.Log) -> None:
     before = names(log)
     with room_for(log, more), pytest.raises(OSError, match="too large"):
         drop(log, 11)
@@ -326,8 +326,8 @@ def test_nothing_is_dropped_that_no_line_can_account_for(more: int, log: auditlo
     assert not log.verify().wrong
 
 
-def test_what_is_half_written_is_cut_off_however_long_it_is(log: auditlog.Log) -> None:
+def test_what_is_half_written_is_cut_off_however_long_it_is(log: audit_log.Log) -> None:
     with log.path.open("ab") as file:
-        file.write(b'{"number":' + b"1" * (2 * auditlog.LINE_BYTES_MAX))
+        file.write(b'{"number":' + b"1" * (2 * audit_log.LINE_BYTES_MAX))
     assert write(log, 4.75).number == 11
     assert (log.verify().lines, log.verify().wrong) == (11, "")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reconciler.operations.changes import change_requests as asked
+from reconciler.operations.changes import change_requests
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from reconciler.operations.changes import change_requests as asked
 def test_what_the_controller_has_read_is_in_its_repository(
     told: dict[str, str] | None, expected: str
 ) -> None:
-    assert asked.placed("submitted" + asked.LOCAL, "a", told) == expected
+    assert change_requests.placed("submitted" + change_requests.LOCAL, "a", told) == expected

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.model.rules import review_findings as judgement
-from reconciler.operations.changes import held_changes as withheld
-from reconciler.operations.views import job_views as views
+from reconciler.model.rules import review_findings
+from reconciler.operations.changes import held_changes
+from reconciler.operations.views import job_views
 
 OLD, HEAD, MADE = "a" * 40, "b" * 40, "c" * 40
 
@@ -33,11 +33,11 @@ def rewritten(rule: str) -> dict[str, Any]:
     return sync(sync="OutOfSync", message=told, problems=[problem], jobsRevision=OLD)
 
 
-@pytest.mark.parametrize("rule", sorted(judgement.WHOLE))
+@pytest.mark.parametrize("rule", sorted(review_findings.WHOLE))
 def test_a_head_that_is_held_holds_what_follows_it(rule: str) -> None:
-    told = withheld.revision(rewritten(rule), MADE)
+    told = held_changes.revision(rewritten(rule), MADE)
     assert told == f"{MADE} does not follow; --accept-revision {MADE}"
-    assert HEAD in withheld.revision(rewritten(rule))
+    assert HEAD in held_changes.revision(rewritten(rule))
 
 
 @pytest.mark.parametrize(
@@ -50,33 +50,33 @@ def test_a_head_that_is_held_holds_what_follows_it(rule: str) -> None:
     ],
 )
 def test_other_revisions_let_what_follows_apply(told: Any) -> None:
-    assert withheld.revision(told, MADE) == ""
+    assert held_changes.revision(told, MADE) == ""
 
 
 def test_what_follows_an_emptied_revision_waits_with_it() -> None:
-    told = withheld.emptied(rewritten(judgement.EMPTIED))
+    told = held_changes.emptied(rewritten(review_findings.EMPTIED))
     assert told.startswith("nor does what follows it: ")
     assert HEAD in told
-    assert [withheld.emptied(one) for one in (None, sync())] == ["", ""]
+    assert [held_changes.emptied(one) for one in (None, sync())] == ["", ""]
 
 
 def test_a_repository_that_cannot_be_read_is_said_of() -> None:
     told = sync(sync="Unknown", message="no route")
-    assert withheld.revision(told, MADE) == "the controller can't read git now: no route"
+    assert held_changes.revision(told, MADE) == "the controller can't read git now: no route"
 
 
 def test_structure_is_held_or_refused_by_itself() -> None:
-    assert withheld.structure(sync()) == ""
-    assert withheld.structure(None) == ""
-    assert withheld.structure(sync(held=[{"part": "removal"}])) == ""
-    told = withheld.structure(sync(held=[{"part": "structure"}]))
+    assert held_changes.structure(sync()) == ""
+    assert held_changes.structure(None) == ""
+    assert held_changes.structure(sync(held=[{"part": "removal"}])) == ""
+    told = held_changes.structure(sync(held=[{"part": "structure"}]))
     assert " is held, " in told
     assert "`git revert COMMIT`" in told, "also where no approval lifts it"
-    assert " is refused, " in withheld.structure(sync(structureRevision=OLD))
+    assert " is refused, " in held_changes.structure(sync(structureRevision=OLD))
 
 
 def test_what_is_asked_for_is_what_the_api_says() -> None:
-    shown = msgspec.to_builtins(views.sync_view(desired.SyncStatus()))
+    shown = msgspec.to_builtins(job_views.sync_view(desired.SyncStatus()))
     assert sync().keys() <= shown.keys()
 
 
@@ -103,20 +103,20 @@ S, R, OTHER = "s" + "a" * 26, "r" + "b" * 26, "s" + "c" * 26
     ],
 )
 def test_what_of_a_digest_names_the_change(digest: str, held: str, same: bool) -> None:
-    assert withheld.is_of(digest, held) is same
+    assert held_changes.is_of(digest, held) is same
 
 
 def test_an_approval_that_lets_nothing_apply_is_told() -> None:
     told = sync(held=[{"digest": f"{S}j0h0", "message": ""}])
     for digest in (f"{S}j0h0", f"{S}j3h0", f"{S}{R}j0h0"):
-        assert withheld.approval(told, digest).startswith(f"{digest} is held on: who signed")
-    assert withheld.approval(told, f"{OTHER}j0h0") == ""
-    assert withheld.approval(None, f"{S}j0h0") == ""
+        assert held_changes.approval(told, digest).startswith(f"{digest} is held on: who signed")
+    assert held_changes.approval(told, f"{OTHER}j0h0") == ""
+    assert held_changes.approval(None, f"{S}j0h0") == ""
 
 
 def test_an_approval_of_less_than_the_change_ends_by_now_says_what_covers_it() -> None:
     told = sync(held=[{"digest": "", "message": ""}, {"digest": f"{S}j4h2", "message": ""}])
-    assert withheld.approval(told, f"{S}j1h2") == (
+    assert held_changes.approval(told, f"{S}j1h2") == (
         f"the change ends more running work than {S}j1h2 covers: `muster approve {S}j4h2` covers "
         "what it ends now"
     )
@@ -127,5 +127,5 @@ def test_an_approval_of_what_muster_fails_over_is_not_called_one_of_who_may_not(
     defect = {"rule": "defect", "object": "", "message": "a defect of Muster kept it"}
     of_job = {**defect, "object": "Job/a"}
     told = sync(held=[{"digest": digest, "message": ""}], problems=[of_job, defect])
-    assert withheld.approval(told, digest) == f"{digest} is held on: a defect of Muster kept it"
-    assert "who signed" in withheld.approval({**told, "problems": [of_job]}, digest)
+    assert held_changes.approval(told, digest) == f"{digest} is held on: a defect of Muster kept it"
+    assert "who signed" in held_changes.approval({**told, "problems": [of_job]}, digest)

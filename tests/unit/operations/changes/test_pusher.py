@@ -7,10 +7,9 @@ import msgspec
 import pytest
 import yaml
 
-from reconciler.desired.documents import object_changes as altered
+from reconciler.desired.documents import object_changes
 from reconciler.desired.git import source
-from reconciler.operations.changes import pusher
-from reconciler.operations.changes import remote_changes as submission
+from reconciler.operations.changes import pusher, remote_changes
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job
 
 Make = Callable[..., pusher.GitPusher]
@@ -36,8 +35,10 @@ def make(repository: Repository) -> Iterator[Make]:
         one.close()
 
 
-def change(verb: submission.Verb, name: str, text: str = "") -> submission.SubmittedDocument:
-    return submission.SubmittedDocument(verb, "me", name, text, reason="why")
+def change(
+    verb: remote_changes.Verb, name: str, text: str = ""
+) -> remote_changes.SubmittedDocument:
+    return remote_changes.SubmittedDocument(verb, "me", name, text, reason="why")
 
 
 BESIDE = change("submit", "beside", job("beside"))
@@ -67,7 +68,7 @@ def nodes() -> Mapping[str, Sequence[str]]:
     ],
 )
 def test_a_job_that_is_no_job(  # noqa: PLR0917
-    repository: Repository, make: Make, verb: submission.Verb, spec: str, status: int, told: str
+    repository: Repository, make: Make, verb: remote_changes.Verb, spec: str, status: int, told: str
 ) -> None:
     repository.commit({"a.yaml": head("Job", "a") + f"spec: {spec}\n"})
     (first,), (second,) = make().push([[change(verb, "a")], [BESIDE]])
@@ -78,7 +79,7 @@ def test_a_job_that_is_no_job(  # noqa: PLR0917
 
 def test_who_holds_what_is_held_keeps_why(repository: Repository, make: Make) -> None:
     repository.commit({"a.yaml": job("a")})
-    held = submission.SubmittedDocument("hold", "me", "a", reason="the data is wrong")
+    held = remote_changes.SubmittedDocument("hold", "me", "a", reason="the data is wrong")
     ((first,),) = make().push([[held]])
     ((again,),) = make().push([[msgspec.structs.replace(held, reason="")]])
     assert (first.message, again.message) == ("", "it is held already")
@@ -96,7 +97,7 @@ def test_who_holds_what_is_held_keeps_why(repository: Repository, make: Make) ->
     ],
 )
 def test_a_pool_that_is_no_pool(
-    repository: Repository, make: Make, verb: submission.Verb, spec: str, status: int
+    repository: Repository, make: Make, verb: remote_changes.Verb, spec: str, status: int
 ) -> None:
     repository.commit({"p.yaml": head("NodePool", "p") + f"spec: {spec}\n"})
     (first,), (second,) = make(nodes).push([[change(verb, "n1")], [BESIDE]])
@@ -105,7 +106,7 @@ def test_a_pool_that_is_no_pool(
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(submission.UnavailableError("later"), 503), (KeyError("x"), 500)]
+    ("error", "status"), [(remote_changes.UnavailableError("later"), 503), (KeyError("x"), 500)]
 )
 def test_nodes_that_nobody_can_tell(
     repository: Repository, make: Make, error: Exception, status: int
@@ -117,12 +118,12 @@ def test_nodes_that_nobody_can_tell(
     group = [change("cancel", "a"), change("drain", "n1")]
     (first,), two, (second,) = make(fails).push([[change("drain", "n1")], group, [BESIDE]])
     assert (first.status, second.status) == (status, 200), (first.message, second.message)
-    assert [one.status for one in two] == [submission.WITHDRAWN, status]
+    assert [one.status for one in two] == [remote_changes.WITHDRAWN, status]
 
 
 @pytest.mark.parametrize(("verb", "status"), [("cancel", 403), ("hold", 403), ("rerun", 403)])
 def test_nothing_is_changed_where_the_controllers_key_does_not_count(
-    repository: Repository, make: Make, verb: submission.ChangeVerb, status: int
+    repository: Repository, make: Make, verb: remote_changes.ChangeVerb, status: int
 ) -> None:
     """It would be answered as done, refused as a commit, and go on as it was."""
     repository.commit({"jobs/a.yaml": job("a"), "team/b.yaml": job("b"), "team/c.yaml": job("c")})
@@ -153,8 +154,8 @@ def test_who_may_is_asked_again_of_what_stands_where_it_is_committed(
     seen: list[tuple[str, list[tuple[str, str]]]] = []
     may: dict[str, str | Exception] = {}
 
-    def judge(asked: submission.SubmittedDocument, written: altered.Documents) -> str:
-        seen.append((f"{asked.verb} {asked.name}", altered.jobs_of(written)))
+    def judge(asked: remote_changes.SubmittedDocument, written: object_changes.Documents) -> str:
+        seen.append((f"{asked.verb} {asked.name}", object_changes.jobs_of(written)))
         answer = may.get(asked.name, "")
         if isinstance(answer, Exception):
             raise answer
@@ -166,13 +167,13 @@ def test_who_may_is_asked_again_of_what_stands_where_it_is_committed(
     before = git(repository.path, "rev-parse", "main")
     try:
         may |= {"a": "a is ada's", "d": "d is dan's"}
-        may |= {"b": submission.UnavailableError("the store is away")}
+        may |= {"b": remote_changes.UnavailableError("the store is away")}
         together = [change("cancel", "a"), change("submit", "c", job("c"))]
         first, (late,), (pruned,) = one.push(
             [together, [change("rerun", "b")], [change("prune", "d")]]
         )
         assert (first[0].status, first[0].message) == (403, "a is ada's")
-        assert first[1].status == submission.WITHDRAWN
+        assert first[1].status == remote_changes.WITHDRAWN
         assert (late.status, late.message) == (503, "the store is away")
         assert (pruned.status, pruned.message) == (403, "its file stays: d is dan's")
         assert git(repository.path, "rev-parse", "main") == before
@@ -220,7 +221,7 @@ def test_nodes_of_one_request_are_one_override_of_their_pool(repository: Reposit
     place = source.Source(str(repository.path))
     judged: list[str] = []
 
-    def judge(asked: submission.SubmittedDocument, _: altered.Documents) -> str:
+    def judge(asked: remote_changes.SubmittedDocument, _: object_changes.Documents) -> str:
         judged.append(asked.name)
         return ""
 
@@ -244,7 +245,7 @@ def test_nodes_of_one_request_are_one_override_of_their_pool(repository: Reposit
         assert {result.status for result in left} == {200}
         assert [entry["hosts"] for entry in overrides()] == ["n[000-099]"]
         (unknown,) = one.push([[change("drain", "n500"), change("drain", "m1")]])
-        assert [result.status for result in unknown] == [submission.WITHDRAWN, 404]
+        assert [result.status for result in unknown] == [remote_changes.WITHDRAWN, 404]
     finally:
         one.close()
 
@@ -270,7 +271,7 @@ def test_who_may_not_drain_one_of_the_nodes_drains_none(repository: Repository) 
     pool = "spec: {hosts: 'n[1-3]', nodes: {cpu: 4, memory: 64Gi}}\n"
     before = repository.commit({"p.yaml": head("NodePool", "p") + pool})
 
-    def judge(asked: submission.SubmittedDocument, _: altered.Documents) -> str:
+    def judge(asked: remote_changes.SubmittedDocument, _: object_changes.Documents) -> str:
         return {"n1": "", "n3": ""}.get(asked.name, f"{asked.name} is not yours")
 
     place = source.Source(str(repository.path))

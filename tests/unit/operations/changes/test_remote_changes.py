@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from reconciler.desired.checks import submission_checks as submitted
+from reconciler.desired.checks import submission_checks
 from reconciler.model import desired
-from reconciler.operations.changes import remote_changes as submission
+from reconciler.operations.changes import remote_changes
 
 JOB = "apiVersion: muster/v1\nkind: Job\nmetadata: {name: %s}\nspec:\n  command: [echo]\n"
 
@@ -22,13 +22,13 @@ class Pusher:
         self._fails = fails
 
     def push(
-        self, groups: Sequence[Sequence[submission.SubmittedDocument]]
-    ) -> list[list[submission.Result]]:
+        self, groups: Sequence[Sequence[remote_changes.SubmittedDocument]]
+    ) -> list[list[remote_changes.Result]]:
         self.batches.append([change.name for group in groups for change in group])
         if self._fails:
             raise RuntimeError("a defect")
         return [
-            [submission.Result(change.name, 200, commit="c") for change in group]
+            [remote_changes.Result(change.name, 200, commit="c") for change in group]
             for group in groups
         ]
 
@@ -36,13 +36,13 @@ class Pusher:
         self.closed = True
 
 
-def changes(count: int) -> list[submission.SubmittedDocument]:
-    return [submission.SubmittedDocument("hold", "me", f"j{number}") for number in range(count)]
+def changes(count: int) -> list[remote_changes.SubmittedDocument]:
+    return [remote_changes.SubmittedDocument("hold", "me", f"j{number}") for number in range(count)]
 
 
 def test_documents_are_taken_apart_as_they_are_written() -> None:
     text = "# mine\n---\n" + JOB % "a" + "---\n" + JOB % "b" + "---\n"
-    found = submission.read(text, "me")
+    found = remote_changes.read(text, "me")
     assert [(one.verb, one.identity, one.name) for one in found] == [
         ("submit", "me", "a"),
         ("submit", "me", "b"),
@@ -53,32 +53,32 @@ def test_documents_are_taken_apart_as_they_are_written() -> None:
 @pytest.mark.parametrize("between", ["\r---\r", "\u2028---\u2028", "\x85---\x85"])
 def test_documents_that_can_t_be_told_apart_are_not_committed_in_one_file(between: str) -> None:
     text = (JOB % "a").rstrip("\n") + between + JOB % "b"
-    with pytest.raises(submission.InvalidError, match="Job/b is not told apart"):
-        submission.read(text, "me")
+    with pytest.raises(remote_changes.InvalidError, match="Job/b is not told apart"):
+        remote_changes.read(text, "me")
 
 
-def policy(schema: dict[str, object]) -> submitted.Judge:
+def policy(schema: dict[str, object]) -> submission_checks.Judge:
     """Judges by one policy of jobs."""
     text = json.dumps({"properties": {"spec": schema}})
     one = desired.Policy(name="owner", message="say whose job it is", schema=text, kinds=("Job",))
     structure = desired.Structure(
         policies={"owner": one}, queues={"default": desired.Queue("default")}
     )
-    return submitted.Judge(structure)
+    return submission_checks.Judge(structure)
 
 
 @pytest.mark.parametrize("owner", ["ann@example.org", "bob@example.org"])
 def test_a_job_is_judged_with_the_owner_that_is_written_into_it(owner: str) -> None:
     asks = policy({"required": ["owner"], "properties": {"owner": {"pattern": "@example"}}})
-    (found,) = submission.read(JOB % "a", owner, asks, owner=owner)
+    (found,) = remote_changes.read(JOB % "a", owner, asks, owner=owner)
     assert found.owner == owner
     assert f"owner: {owner}\n" in found.text
     forbids = policy({"properties": {"owner": {"not": {"const": "bob@example.org"}}}})
     if owner.startswith("ann"):
-        submission.read(JOB % "a", owner, forbids, owner=owner)
+        remote_changes.read(JOB % "a", owner, forbids, owner=owner)
         return
-    with pytest.raises(submission.InvalidError) as refused:
-        submission.read(JOB % "a", owner, forbids, owner=owner)
+    with pytest.raises(remote_changes.InvalidError) as refused:
+        remote_changes.read(JOB % "a", owner, forbids, owner=owner)
     (problem,) = refused.value.problems
     assert "say whose job it is" in problem.message
 
@@ -86,17 +86,17 @@ def test_a_job_is_judged_with_the_owner_that_is_written_into_it(owner: str) -> N
 @pytest.mark.parametrize("nobody", ["''", '""', "null", "~", ""])
 def test_an_owner_that_is_left_empty_is_who_submits_it(nobody: str) -> None:
     text = (JOB % "a").replace("spec:\n", f"spec:\n  owner: {nobody}\n")
-    (found,) = submission.read(text, "ann@example.org", owner="ann@example.org")
+    (found,) = remote_changes.read(text, "ann@example.org", owner="ann@example.org")
     assert found.owner == "ann@example.org"
     assert "owner: ann@example.org\n" in found.text.replace('"', "").replace("'", "")
 
 
 def test_a_job_into_which_no_owner_can_be_written_is_nobody_s() -> None:
     text = JOB % "a" + "...\n"
-    with pytest.raises(submission.InvalidError, match=r"write `owner: ann@example\.org`"):
-        submission.read(text, "ann@example.org", owner="ann@example.org")
+    with pytest.raises(remote_changes.InvalidError, match=r"write `owner: ann@example\.org`"):
+        remote_changes.read(text, "ann@example.org", owner="ann@example.org")
     own = text.replace("spec:\n", "spec:\n  owner: ann@example.org\n")
-    assert submission.read(own, "ann@example.org", owner="ann@example.org")[0].owner
+    assert remote_changes.read(own, "ann@example.org", owner="ann@example.org")[0].owner
 
 
 def test_json_is_read_too() -> None:
@@ -104,13 +104,13 @@ def test_json_is_read_too() -> None:
         '{"apiVersion": "muster/v1", "kind": "Job", "metadata": {"name": "a"},'
         ' "spec": {"command": ["echo"]}}'
     )
-    (found,) = submission.read(text, "me")
+    (found,) = remote_changes.read(text, "me")
     assert (found.name, found.text) == ("a", text)
 
 
 def test_one_batch_holds_what_comes_together() -> None:
-    async def scene(pusher: Pusher) -> list[list[submission.Result]]:
-        batcher = submission.Batcher(pusher)
+    async def scene(pusher: Pusher) -> list[list[remote_changes.Result]]:
+        batcher = remote_changes.Batcher(pusher)
         running = asyncio.create_task(batcher.run())
         found = await asyncio.gather(*(batcher.submit([change]) for change in changes(9)))
         running.cancel()
@@ -125,11 +125,11 @@ def test_one_batch_holds_what_comes_together() -> None:
 
 
 def test_a_batch_is_bounded_and_so_is_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "COMMIT_MAX", 4)
-    monkeypatch.setattr(submission, "WAITING_MAX", 10)
+    monkeypatch.setattr(remote_changes, "COMMIT_MAX", 4)
+    monkeypatch.setattr(remote_changes, "WAITING_MAX", 10)
 
     async def scene(pusher: Pusher) -> None:
-        batcher = submission.Batcher(pusher)
+        batcher = remote_changes.Batcher(pusher)
         first = asyncio.create_task(batcher.submit(changes(9)))
         await asyncio.sleep(0)
         assert {one.status for one in await batcher.submit(changes(2))} == {503}
@@ -146,10 +146,10 @@ def test_a_batch_is_bounded_and_so_is_what_waits(monkeypatch: pytest.MonkeyPatch
 def test_what_goes_together_is_in_one_batch_however_many_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(submission, "COMMIT_MAX", 4)
+    monkeypatch.setattr(remote_changes, "COMMIT_MAX", 4)
 
     async def scene(pusher: Pusher) -> None:
-        batcher = submission.Batcher(pusher)
+        batcher = remote_changes.Batcher(pusher)
         asked = [
             asyncio.create_task(batcher.submit(changes(count), together=together))
             for count, together in ((3, True), (2, True), (2, False), (6, True), (1, True))
@@ -168,8 +168,8 @@ def test_what_goes_together_is_in_one_batch_however_many_there_are(
 
 
 def test_a_defect_in_a_push_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(pusher: Pusher) -> list[submission.Result]:
-        batcher = submission.Batcher(pusher)
+    async def scene(pusher: Pusher) -> list[remote_changes.Result]:
+        batcher = remote_changes.Batcher(pusher)
         running = asyncio.create_task(batcher.run())
         try:
             return await batcher.submit(changes(1))
@@ -184,6 +184,6 @@ def test_a_defect_in_a_push_is_answered_and_logged(caplog: pytest.LogCaptureFixt
 
 
 def test_a_submission_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submission, "DOCUMENTS_MAX", 1)
-    with pytest.raises(submission.InvalidError, match="2 documents at once; at most 1"):
-        submission.read(JOB % "a" + "---\n" + JOB % "b", "me")
+    monkeypatch.setattr(remote_changes, "DOCUMENTS_MAX", 1)
+    with pytest.raises(remote_changes.InvalidError, match="2 documents at once; at most 1"):
+        remote_changes.read(JOB % "a" + "---\n" + JOB % "b", "me")

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from reconciler.changes import requests
-from reconciler.changes.clone import working_clone as clones
-from reconciler.operations.changes import revision_rollback as rollback
-from reconciler.operations.changes import suspension as suspending
+from reconciler.changes.clone import working_clone
+from reconciler.operations.changes import revision_rollback, suspension
 from tests.unit.desired import repositories
 from tests.unit.desired.repositories import documents, git, job, queue
 
@@ -45,8 +44,10 @@ def files(folder: Path) -> list[str]:
     return git(folder, "ls-tree", "-r", "--name-only", "HEAD").split()
 
 
-def prepared(clone: Path, revision: str = "HEAD~2", *, jobs: bool = False) -> rollback.Rollback:
-    made = rollback.prepare(clone, "", revision, jobs=jobs, reason="it starves")
+def prepared(
+    clone: Path, revision: str = "HEAD~2", *, jobs: bool = False
+) -> revision_rollback.Rollback:
+    made = revision_rollback.prepare(clone, "", revision, jobs=jobs, reason="it starves")
     assert made is not None
     return made
 
@@ -59,7 +60,7 @@ def test_the_structure_goes_back_and_jobs_stay(clone: Path) -> None:
         ("remove", "Queue", "r"),
         ("change", "Queue", "q"),
     ]
-    assert rollback.publish(clone, made)
+    assert revision_rollback.publish(clone, made)
     assert files(clone) == ["jobs/b.yaml", "q.yaml"]
     assert (clone / "q.yaml").read_text() == queue("q", weight=1)
     assert git(clone, "rev-parse", "HEAD~1") == before
@@ -69,39 +70,41 @@ def test_the_structure_goes_back_and_jobs_stay(clone: Path) -> None:
 
 
 def test_jobs_go_back_when_asked(clone: Path) -> None:
-    rollback.publish(clone, prepared(clone, jobs=True))
+    revision_rollback.publish(clone, prepared(clone, jobs=True))
     assert files(clone) == ["jobs/a.yaml", "q.yaml"]
 
 
 def test_a_branch_for_review(clone: Path) -> None:
     before = git(clone, "rev-parse", "HEAD")
     made = prepared(clone)
-    assert rollback.publish(clone, made, "undo")
+    assert revision_rollback.publish(clone, made, "undo")
     assert git(clone, "rev-parse", "HEAD") == before
     assert git(clone.parent / "bare.git", "rev-parse", "undo") == made.commit
 
 
 def test_nothing_to_do(clone: Path) -> None:
-    assert rollback.prepare(clone, "", "HEAD") is None
-    assert rollback.prepare(clone, "", "HEAD~1") is None  # only a job came since
+    assert revision_rollback.prepare(clone, "", "HEAD") is None
+    assert revision_rollback.prepare(clone, "", "HEAD~1") is None  # only a job came since
 
 
 @pytest.mark.parametrize("revision", ["nothing", "--all", ""])
 def test_what_is_no_revision(clone: Path, revision: str) -> None:
-    with pytest.raises(rollback.RollbackError, match="is no revision"):
-        rollback.prepare(clone, "", revision)
+    with pytest.raises(revision_rollback.RollbackError, match="is no revision"):
+        revision_rollback.prepare(clone, "", revision)
 
 
 def test_changes_that_are_not_committed_are_in_the_way(clone: Path) -> None:
     (clone / "q.yaml").write_text(queue("q", weight=9))
-    with pytest.raises(rollback.RollbackError, match="not committed"):
-        rollback.prepare(clone, "", "HEAD~2")
+    with pytest.raises(revision_rollback.RollbackError, match="not committed"):
+        revision_rollback.prepare(clone, "", "HEAD~2")
 
 
 def test_a_file_of_both_is_for_a_person(clone: Path) -> None:
     commit(clone, {"both.yaml": documents(queue("s"), job("s"))})
-    with pytest.raises(rollback.RollbackError, match=r"both\.yaml holds jobs and other objects"):
-        rollback.prepare(clone, "", "HEAD~3")
+    with pytest.raises(
+        revision_rollback.RollbackError, match=r"both\.yaml holds jobs and other objects"
+    ):
+        revision_rollback.prepare(clone, "", "HEAD~3")
 
 
 def test_what_is_refused_today_is_told(clone: Path) -> None:
@@ -114,25 +117,25 @@ def test_somebody_was_faster(clone: Path, tmp_path: Path) -> None:
     git(tmp_path, "clone", "--quiet", "bare.git", "other")
     commit(tmp_path / "other", {"jobs/x.yaml": job("x")})
     git(tmp_path / "other", "push", "--quiet")
-    with pytest.raises(rollback.RollbackError, match="not pushed"):
-        rollback.publish(clone, made)
+    with pytest.raises(revision_rollback.RollbackError, match="not pushed"):
+        revision_rollback.publish(clone, made)
 
 
 def test_another_branch_was_checked_out_meanwhile(clone: Path) -> None:
     git(clone, "branch", "staging", "HEAD~1")
     made = prepared(clone)
     git(clone, "checkout", "--quiet", "staging")
-    with pytest.raises(rollback.RollbackError, match="main was checked out"):
-        rollback.publish(clone, made)
+    with pytest.raises(revision_rollback.RollbackError, match="main was checked out"):
+        revision_rollback.publish(clone, made)
     assert git(clone, "rev-parse", "staging") == git(clone, "rev-parse", "main~1")
     git(clone, "checkout", "--quiet", "main")
-    assert rollback.publish(clone, made)
+    assert revision_rollback.publish(clone, made)
 
 
 def test_outside_of_a_clone(tmp_path: Path) -> None:
-    with pytest.raises(rollback.RollbackError, match="in no clone"):
-        rollback.here(tmp_path)
-    assert rollback.here(Path(__file__).parent).is_absolute()
+    with pytest.raises(revision_rollback.RollbackError, match="in no clone"):
+        revision_rollback.here(tmp_path)
+    assert revision_rollback.here(Path(__file__).parent).is_absolute()
 
 
 # --- suspending -------------------------------------------------------------------------------
@@ -140,13 +143,13 @@ def test_outside_of_a_clone(tmp_path: Path) -> None:
 
 def test_suspend_and_resume(clone: Path) -> None:
     commit(clone, {"c.yaml": "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: main}\n"})
-    here = clones.Clone(clone)
+    here = working_clone.Clone(clone)
     for subject, file in (("queue/q", "q.yaml"), ("cluster", "c.yaml")):
         before = (clone / file).read_text()
-        assert suspending.put(here, subject, "why", verb="suspend").status == "pushed"
+        assert suspension.put(here, subject, "why", verb="suspend").status == "pushed"
         assert "suspend: true" in (clone / file).read_text()
-        assert suspending.put(here, subject, "", verb="suspend").status == "unchanged"
-        assert suspending.put(here, subject, "", verb="resume").status == "pushed"
+        assert suspension.put(here, subject, "", verb="suspend").status == "unchanged"
+        assert suspension.put(here, subject, "", verb="resume").status == "pushed"
         assert "suspend" not in (clone / file).read_text()
         assert before.startswith("apiVersion")
     assert "Suspend Queue/q: why" in git(clone, "log", "--format=%s")
@@ -163,7 +166,7 @@ def test_suspend_and_resume(clone: Path) -> None:
 )
 def test_what_can_not_be_suspended(clone: Path, subject: str, told: str) -> None:
     with pytest.raises(requests.ConflictError, match=told):
-        suspending.put(clones.Clone(clone), subject, "", verb="suspend")
+        suspension.put(working_clone.Clone(clone), subject, "", verb="suspend")
 
 
 def test_commits_that_are_not_pushed_are_told_and_part_of_what_changes(clone: Path) -> None:
@@ -174,7 +177,7 @@ def test_commits_that_are_not_pushed_are_told_and_part_of_what_changes(clone: Pa
     assert [one.partition(" ")[2] for one in made.along] == ["change", "change"]
     assert second.startswith(made.along[0].partition(" ")[0])
     assert ("add", "Job", "c") in [(c.operation, c.kind, c.name) for c in made.changes]
-    assert rollback.publish(clone, made)
+    assert revision_rollback.publish(clone, made)
     assert git(clone.parent / "bare.git", "rev-parse", "main") == made.commit
 
 
@@ -206,7 +209,7 @@ def test_a_file_that_cant_be_read_and_was_not_there_stays(clone: Path) -> None:
     )
     made = prepared(clone, "HEAD~3")
     assert made.unread == ("jobs/slip.yaml",)
-    rollback.publish(clone, made)
+    revision_rollback.publish(clone, made)
     assert files(clone) == ["jobs/b.yaml", "jobs/slip.yaml", "q.yaml"]
     assert (clone / "q.yaml").read_text() == queue("q", weight=1)
 

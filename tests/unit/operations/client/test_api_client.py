@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.operations.client import api_client as client
-from reconciler.operations.client import endpoints
+from reconciler.operations.client import api_client, endpoints
 
 REFUSAL = b'{"error": {"code": "Forbidden", "message": "bob may not", "problems": []}}'
 PROBLEM = (
@@ -101,8 +100,8 @@ def served() -> Iterator[Served]:
     made.close()
 
 
-def of(url: str, token: str | None = None) -> client.Client:
-    return client.Client(endpoints.Endpoint(url, token))
+def of(url: str, token: str | None = None) -> api_client.Client:
+    return api_client.Client(endpoints.Endpoint(url, token))
 
 
 def test_one_connection_serves_many_requests(served: Served, tmp_path: Path) -> None:
@@ -152,7 +151,7 @@ def test_what_goes_wrong_is_told(
     served: Served, last: str, status: int, refused: bool, words: str
 ) -> None:
     with of(served.url) as api:
-        with pytest.raises(client.ApiError) as told:
+        with pytest.raises(api_client.ApiError) as told:
             api.get(f"/v1/{last}")
         assert api.get("/v1/jobs"), "the next request has a connection that works"
     assert (told.value.status, told.value.refused) == (status, refused)
@@ -167,7 +166,7 @@ def test_a_token_that_was_made_anew_is_read_again(served: Served, tmp_path: Path
     token.write_text("first\n")
     token.chmod(0o600)
     with of(served.url, str(token)) as api, of(served.url, str(token)) as other:
-        with pytest.raises(client.ApiError, match="names the file"):
+        with pytest.raises(api_client.ApiError, match="names the file"):
             api.post("/v1/anew")
         assert len(served.asked) == 1, "the same token is not sent twice"
         token.write_text("second\n")
@@ -195,7 +194,7 @@ def test_a_stream_comes_in_pieces_beside_other_requests(served: Served) -> None:
         first = next(stream)
         assert api.get("/v1/jobs")
         assert first + b"".join(stream) == b"one\ntwo\n"
-        with pytest.raises(client.ApiError, match="bob may not"):
+        with pytest.raises(api_client.ApiError, match="bob may not"):
             next(api.stream("/v1/refused", {}))
 
 
@@ -211,15 +210,17 @@ def test_every_thread_has_a_connection_of_its_own(served: Served) -> None:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:7420", "ftp://host", "http://", "http://h:port"])
 def test_a_url_that_is_none_is_said(url: str) -> None:
-    with pytest.raises(client.ApiError, match="the controller's URL"):
+    with pytest.raises(api_client.ApiError, match="the controller's URL"):
         of(url)
 
 
 def test_nobody_listens() -> None:
     with of("http://127.0.0.1:9") as api:
-        with pytest.raises(client.ApiError, match=r"can't be reached \(.*refused.*\); is it run"):
+        with pytest.raises(
+            api_client.ApiError, match=r"can't be reached \(.*refused.*\); is it run"
+        ):
             api.get("/v1/jobs")
-        with pytest.raises(client.ApiError, match="can't be reached"):
+        with pytest.raises(api_client.ApiError, match="can't be reached"):
             next(api.stream("/v1/jobs", {}))
 
 
@@ -227,7 +228,7 @@ def test_a_token_that_fits_no_header_is_not_shown(served: Served, tmp_path: Path
     token = tmp_path / "token"
     token.write_text("line\nSECRET")
     token.chmod(0o600)
-    with of(served.url, str(token)) as api, pytest.raises(client.ApiError) as told:
+    with of(served.url, str(token)) as api, pytest.raises(api_client.ApiError) as told:
         api.get("/v1/jobs")
     assert "SECRET" not in repr(told.value)
     assert "the token holds what no HTTP header can" in str(told.value)

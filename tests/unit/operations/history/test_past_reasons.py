@@ -6,39 +6,37 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.core import cycle_journal as journal
+from reconciler.core import cycle_journal
 from reconciler.model import desired
 from reconciler.model.state import outcome
 from reconciler.model.state.pending_reasons import Reason, ReasonCode
 from reconciler.model.values import times
 from reconciler.model.values.resources import Resources
-from reconciler.operations.history import cycle_replay as replaying
-from reconciler.operations.history import past_reasons as explaining
-from reconciler.operations.views import job_views as views
-from reconciler.operations.views import view_types as viewtypes
+from reconciler.operations.history import cycle_replay, past_reasons
+from reconciler.operations.views import job_views, view_types
 from reconciler.store import Reader
 from tests.unit.core.world import World, job
 from tests.unit.test_replay import Leader, url
 
 
-def _live(reader: Reader, name: str) -> viewtypes.JobView | None:
+def _live(reader: Reader, name: str) -> view_types.JobView | None:
     """What the API would show of a job now."""
     record = reader.job(name)
     if record is None:
         return None
-    return views.job_view(
+    return job_views.job_view(
         record,
-        attempts=reader.attempts_of([record], views.ATTEMPTS_IN_JOB).get(record.key, ()),
+        attempts=reader.attempts_of([record], job_views.ATTEMPTS_IN_JOB).get(record.key, ()),
         reasons=reader.reasons([record.reason_key]).get(record.reason_key, ()),
         place=reader.places([name]).get(name),
-        expected=views.stored_expected(reader.view(views.EXPECTED)).get(name),
+        expected=job_views.stored_expected(reader.view(job_views.EXPECTED)).get(name),
     )
 
 
 def test_every_moment_is_told_as_it_was_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "SNAPSHOT_CALLS", 3)
+    monkeypatch.setattr(cycle_journal, "SNAPSHOT_CALLS", 3)
     world = World(nodes=2, cpu=2)
     nodes = list(world.nodes.values())
     specs = [
@@ -49,7 +47,7 @@ def test_every_moment_is_told_as_it_was_shown(
     ]
     leader = Leader(tmp_path, world.now)
     jobs: dict[str, desired.Job] = {}
-    shown: list[tuple[float, dict[str, viewtypes.JobView | None], list[viewtypes.QueueView]]] = []
+    shown: list[tuple[float, dict[str, view_types.JobView | None], list[view_types.QueueView]]] = []
     for step in range(24):
         if step % 5 == 0 and specs:
             spec = specs.pop(0)
@@ -69,28 +67,28 @@ def test_every_moment_is_told_as_it_was_shown(
             assert update.payload is not None
             node.take(update.payload, done, leader.now)
         names = ("first", "second", "third", "never")
-        usage = views.stored_queues(leader.store.view(views.QUEUES))
+        usage = job_views.stored_queues(leader.store.view(job_views.QUEUES))
         told_live = {name: _live(leader.store, name) for name in names}
-        shown.append((leader.now, told_live, [views.queue_view(one) for one in usage]))
+        shown.append((leader.now, told_live, [job_views.queue_view(one) for one in usage]))
         leader.now += 10
     leader.close()
     with contextlib.closing(Reader.open(url(tmp_path))) as reader:
         for at, views_then, queues in shown:
             for name, view in views_then.items():
                 if view is None:
-                    with pytest.raises(explaining.UnknownJobError, match=f"job {name} was not"):
-                        explaining.explain(reader, name, at + 1)
+                    with pytest.raises(past_reasons.UnknownJobError, match=f"job {name} was not"):
+                        past_reasons.explain(reader, name, at + 1)
                 else:
-                    told = explaining.explain(reader, name, at + 1)
+                    told = past_reasons.explain(reader, name, at + 1)
                     assert told.job == view
                     assert [told.queue] == queues
                     assert told.replayed.disagreements == []
                     assert all(event.at <= told.replayed.decided for event in told.events)
-        told = explaining.explain(reader, "bad", leader.now)
+        told = past_reasons.explain(reader, "bad", leader.now)
         assert (told.job.state, told.job.reasons[0].code) == ("Pending", "Invalid")
         assert told.replayed.revision == f"{23:040x}"
-        with pytest.raises(replaying.ReplayError, match="before everything"):
-            explaining.explain(reader, "first", world.now - 1)
+        with pytest.raises(cycle_replay.ReplayError, match="before everything"):
+            past_reasons.explain(reader, "first", world.now - 1)
     states = {view.state for _, then, _ in shown for view in then.values() if view is not None}
     assert len(states) > 2, "the story is too dull to tell anything"
 
@@ -122,17 +120,17 @@ def test_a_job_that_left_the_memory_before_is_told_as_it_ended(tmp_path: Path) -
         cycle(generation, other)
     assert "gone" not in leader.loop._memory.jobs
     left_at = leader.now
-    told = explaining.explain(leader.store, "gone", leader.now)
+    told = past_reasons.explain(leader.store, "gone", leader.now)
     assert (told.job.state, told.job.place, len(told.job.attempts)) == ("Succeeded", None, 1)
-    assert explaining.explain(leader.store, "gone", ended_at).job == told.job
-    assert explaining.explain(leader.store, "gone", world.now).job.state != "Succeeded"
+    assert past_reasons.explain(leader.store, "gone", ended_at).job == told.job
+    assert past_reasons.explain(leader.store, "gone", world.now).job.state != "Succeeded"
 
     cycle(30, {**other, "gone": job("gone", run=2)})
     cycle(31, {**other, "gone": job("gone", run=2)})
-    again = explaining.explain(leader.store, "gone", leader.now).job
+    again = past_reasons.explain(leader.store, "gone", leader.now).job
     assert (again.run, again.state) == (2, "Running")
     for at in (ended_at, left_at - 60):
-        assert explaining.explain(leader.store, "gone", at).job == told.job
+        assert past_reasons.explain(leader.store, "gone", at).job == told.job
     leader.close()
 
 
@@ -168,13 +166,13 @@ def test_it_is_said_why_no_other_queue_gives_work_back(
     world.cycle()
     record = world.memory.jobs["wide"]
     why = Reason(ReasonCode.INSUFFICIENT_RESOURCES, "no room")
-    view = views.job_view(record, reasons=[why])
+    view = job_views.job_view(record, reasons=[why])
     none, share = (None, None, None), (None, None, fair)
     queues = [
         outcome.QueueUsage("a", None, (2000, 0, 2000), (None, None, 4000), none, fair_share=share),
         outcome.QueueUsage("b", None, (0, 0, 6000 if lends else 4000), (None, None, 4000), none),
     ]
-    assert explaining.not_reclaimed(spec, view, queues) == expected
+    assert past_reasons.not_reclaimed(spec, view, queues) == expected
 
 
 def test_a_queue_is_not_among_the_others_that_have_more_than_their_guarantee() -> None:
@@ -183,8 +181,8 @@ def test_a_queue_is_not_among_the_others_that_have_more_than_their_guarantee() -
         outcome.QueueUsage(name, None, (0, 0, has), (None, None, 1000), none)
         for name, has in (("a", 9000), ("b", 4000), ("c", 1000))
     ]
-    assert [one.name for one in explaining.borrowers(queues, "a")] == ["b"]
-    assert [one.name for one in explaining.borrowers(queues, "c")] == ["a", "b"]
+    assert [one.name for one in past_reasons.borrowers(queues, "a")] == ["b"]
+    assert [one.name for one in past_reasons.borrowers(queues, "c")] == ["a", "b"]
 
 
 def test_cpus_are_held_in_excess_only_where_some_are_guaranteed() -> None:
@@ -196,7 +194,7 @@ def test_cpus_are_held_in_excess_only_where_some_are_guaranteed() -> None:
         outcome.QueueUsage("free", None, (5000, gib, 0), none, none),
     ]
     found = {
-        one.name: msgspec.structs.asdict(one.over) for one in explaining.borrowers(queues, "own")
+        one.name: msgspec.structs.asdict(one.over) for one in past_reasons.borrowers(queues, "own")
     }
     assert found == {
         "gpus": {"cpu": 0.0, "memory": 0, "gpu": 1.0},
@@ -212,8 +210,8 @@ def test_what_is_told_of_tasks_on_a_silent_node_is_what_then_happens(lease_s: in
     world.commit(job("train", cpu=2, lease_s=lease_s))
     world.settle()
 
-    def told() -> list[explaining.SilentNode]:
-        return explaining.silent(world.memory.attempts.values(), world.memory.nodes)
+    def told() -> list[past_reasons.SilentNode]:
+        return past_reasons.silent(world.memory.attempts.values(), world.memory.nodes)
 
     assert told() == []
     (attempt,) = world.memory.attempts.values()

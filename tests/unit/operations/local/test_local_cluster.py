@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reconciler.operations.client import endpoints
-from reconciler.operations.local import local_cluster as localcluster
+from reconciler.operations.local import local_cluster
 from tests.unit.desired.repositories import git
 
 
@@ -25,9 +25,9 @@ def test_a_second_cluster_leaves_the_first_alone(tmp_path: Path) -> None:
     (state / "tokens").write_text("of the first\n")
     first = endpoints.Endpoint(url="http://127.0.0.1:1", token_file=str(state / "token"))
     endpoints.write(tmp_path, first)
-    second = localcluster.LocalCluster(folder=tmp_path, repository=str(tmp_path), branch="main")
+    second = local_cluster.LocalCluster(folder=tmp_path, repository=str(tmp_path), branch="main")
     try:
-        with pytest.raises(localcluster.ClusterError, match=r"is up in .* already"):
+        with pytest.raises(local_cluster.ClusterError, match=r"is up in .* already"):
             second.start()
         second.stop()
         assert (state / "tokens").read_text() == "of the first\n"
@@ -37,15 +37,15 @@ def test_a_second_cluster_leaves_the_first_alone(tmp_path: Path) -> None:
         os.close(held)
 
 
-def made(folder: Path, **options: Any) -> localcluster.LocalCluster:
-    listen = f"127.0.0.1:{localcluster.free_port()}"
+def made(folder: Path, **options: Any) -> local_cluster.LocalCluster:
+    listen = f"127.0.0.1:{local_cluster.free_port()}"
     asked: dict[str, Any] = {
         "repository": str(folder),
         "listen": listen,
         "branch": "main",
         **options,
     }
-    return localcluster.LocalCluster(folder=folder, **asked)
+    return local_cluster.LocalCluster(folder=folder, **asked)
 
 
 @pytest.mark.parametrize("of", ["nowhere", "below", "missing"])
@@ -60,7 +60,7 @@ def test_what_is_no_repository_is_refused_and_nothing_is_left(tmp_path: Path, of
         "missing": r"there is no folder elsewhere",
     }[of]
     cluster = made(folder, **({"repository": "elsewhere"} if of == "missing" else {}))
-    with pytest.raises(localcluster.ClusterError, match=told):
+    with pytest.raises(local_cluster.ClusterError, match=told):
         cluster.start()
     cluster.stop()
     assert list(folder.iterdir()) == []
@@ -68,13 +68,13 @@ def test_what_is_no_repository_is_refused_and_nothing_is_left(tmp_path: Path, of
 
 def test_addresses_of_elsewhere_are_left_to_git() -> None:
     for address in ("https://git.example.org/a.git", "git@git.example.org:a.git"):
-        localcluster.require_repository(address)
+        local_cluster.require_repository(address)
 
 
 @pytest.mark.parametrize("listen", ["foo", "127.0.0.1", ":80", "127.0.0.1:0", "127.0.0.1:70000"])
 def test_an_address_is_checked_before_anything_is_started(tmp_path: Path, listen: str) -> None:
     git(tmp_path, "init", "--quiet")
-    with pytest.raises(localcluster.ClusterError, match="expected HOST:PORT"):
+    with pytest.raises(local_cluster.ClusterError, match="expected HOST:PORT"):
         made(tmp_path, listen=listen).start()
     assert not (tmp_path / ".muster").exists()
 
@@ -84,7 +84,7 @@ def test_an_address_that_is_taken_is_told_and_the_folder_let_go(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         for _ in range(2):
-            with pytest.raises(localcluster.ClusterError, match=f"can listen on {listen}: Addr"):
+            with pytest.raises(local_cluster.ClusterError, match=f"can listen on {listen}: Addr"):
                 made(tmp_path, listen=listen).start()
     assert git(tmp_path, "status", "--porcelain") == "", "git would commit tokens"
     again = made(tmp_path)
@@ -98,7 +98,7 @@ def test_a_start_that_is_stopped_leaves_no_process(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet")
     cluster = made(tmp_path)
     try:
-        with pytest.raises(localcluster.StoppedError):
+        with pytest.raises(local_cluster.StoppedError):
             cluster.start(lambda: True)
         assert cluster.controller_alive
     finally:
@@ -135,7 +135,7 @@ def test_why_a_controller_ended_is_what_it_says_of_itself(tmp_path: Path) -> Non
     try:
         cluster.start_controller()
         cluster.kill_controller()
-        with pytest.raises(localcluster.ClusterError, match=r"ended: killed by signal 9$"):
+        with pytest.raises(local_cluster.ClusterError, match=r"ended: killed by signal 9$"):
             cluster.wait_ready()
     finally:
         cluster.stop()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.operations.local import local_controller as localcontroller
+from reconciler.operations.local import local_controller
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from reconciler.operations.local import local_controller as localcontroller
     ],
 )
 def test_a_warning_of_long_ago_is_no_cause(tmp_path: Path, options: list[str], told: str) -> None:
-    process = localcontroller.ControllerProcess(tmp_path, options, "tests.unit.operations.dying")
+    process = local_controller.ControllerProcess(tmp_path, options, "tests.unit.operations.dying")
     process.start({})
     ends_at = time.monotonic() + 60
     while process.is_alive and time.monotonic() < ends_at:

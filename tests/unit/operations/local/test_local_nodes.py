@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agents import virtual
-from reconciler.operations.local import local_nodes as localnodes
+from reconciler.operations.local import local_nodes
 
 
 def pool(name: str, hosts: str, cpus: float = 2, provisioner: str = "virtual") -> dict[str, Any]:
@@ -16,7 +16,7 @@ def pool(name: str, hosts: str, cpus: float = 2, provisioner: str = "virtual") -
 
 def test_only_virtual_pools_have_nodes_here() -> None:
     told = [pool("real", "gpu[1-2]", provisioner="static"), pool("a", "a-[0-1]"), pool("b", "")]
-    assert [name for name, _ in localnodes.declared_nodes(told)] == ["a-0", "a-1"]
+    assert [name for name, _ in local_nodes.declared_nodes(told)] == ["a-0", "a-1"]
 
 
 #: What is said of nodes that are not started, so that nobody wonders at what is told as missing.
@@ -35,11 +35,11 @@ LEFT_OUT = "--nodes {0}: {0} of {1} declared nodes started; {2} will be told as 
 def test_what_is_beyond_the_nodes_asked_for_is_told_when_it_changes(
     tmp_path: Path, most: int | None, told: list[list[str]]
 ) -> None:
-    nodes = localnodes.PoolNodes(virtual.VirtualNodes("http://unused", tmp_path), None, most)
+    nodes = local_nodes.PoolNodes(virtual.VirtualNodes("http://unused", tmp_path), None, most)
     steps = [[pool("a", "a-[0-2]")], [pool("a", "a-[0-2]"), pool("b", "b-0")]]
     found = []
     for pools in (steps[0], steps[1], steps[1]):
-        names = [name for name, _ in localnodes.declared_nodes(pools)]
+        names = [name for name, _ in local_nodes.declared_nodes(pools)]
         found.append(nodes._beyond([] if most is None else names[most:]))
     assert found == told
     assert nodes.left_out() == next((one[0] for one in reversed(told) if one), "")

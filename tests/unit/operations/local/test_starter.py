@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.operations.local import starter as starting
+from reconciler.operations.local import starter
 
 
 def _git(folder: Path, *words: str) -> str:
@@ -32,8 +32,8 @@ def test_who_could_not_begin_says_the_same_again(
     folder = tmp_path / "sites" / "mine"
     if there:
         folder.mkdir(parents=True)
-    with pytest.raises(starting.StarterError, match=r"^`git commit .*` failed: (.|\n)*user\.email"):
-        starting.begin(folder)
+    with pytest.raises(starter.StarterError, match=r"^`git commit .*` failed: (.|\n)*user\.email"):
+        starter.begin(folder)
     assert folder.parent.exists() is there
     assert folder.exists() is there
     assert (not there) or list(folder.iterdir()) == []
@@ -41,7 +41,7 @@ def test_who_could_not_begin_says_the_same_again(
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "Ada")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "ada@example.org")
-    starting.begin(folder)
+    starter.begin(folder)
     assert _git(folder, "status", "--short") == ""
     assert _git(folder, "log", "--format=%s %D") == "Start a cluster with Muster HEAD -> main"
     assert [path.name for path in folder.parent.iterdir()] == ["mine"]
@@ -49,8 +49,8 @@ def test_who_could_not_begin_says_the_same_again(
 
 def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
-    with pytest.raises(starting.StarterError, match="is there and not empty; name a new folder"):
-        starting.begin(tmp_path)
+    with pytest.raises(starter.StarterError, match="is there and not empty; name a new folder"):
+        starter.begin(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
@@ -65,8 +65,8 @@ def test_what_is_there_is_not_touched(tmp_path: Path) -> None:
 )
 def test_a_place_where_nothing_can_be_made_is_told(name: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(starting.StarterError, match=f": {why}$"):
-        starting.begin(tmp_path / name)
+    with pytest.raises(starter.StarterError, match=f": {why}$"):
+        starter.begin(tmp_path / name)
 
 
 def test_the_folder_one_stands_in_will_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_folder_one_stands_in_will_do(monkeypatch: pytest.MonkeyPatch, tmp_p
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "Ada")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "ada@example.org")
-    starting.begin(Path())
+    starter.begin(Path())
     assert _git(Path.cwd(), "status", "--short") == ""
     assert (tmp_path / "cluster.yaml").is_file()
 
@@ -86,12 +86,12 @@ def test_a_hook_of_another_repository_begins_its_own(
     for name in ("AUTHOR", "COMMITTER"):
         monkeypatch.setenv(f"GIT_{name}_NAME", "Ada")
         monkeypatch.setenv(f"GIT_{name}_EMAIL", "ada@example.org")
-    starting.begin(other)
+    starter.begin(other)
     before = _git(other, "rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
     monkeypatch.setenv("GIT_OBJECT_DIRECTORY", str(other / ".git" / "objects"))
-    starting.begin(tmp_path / "mine")
+    starter.begin(tmp_path / "mine")
     for name in ("GIT_DIR", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY"):
         monkeypatch.delenv(name)
     assert _git(other, "rev-parse", "HEAD") == before

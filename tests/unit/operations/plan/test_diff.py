@@ -3,7 +3,7 @@
 from reconciler.desired.apply import validate
 from reconciler.model import desired
 from reconciler.model.documents import kinds
-from reconciler.operations.plan import diff as differences
+from reconciler.operations.plan import diff
 
 CLUSTER = """\
 apiVersion: muster/v1
@@ -74,9 +74,9 @@ def test_each_kind_is_among_them() -> None:
 
 def test_kinds_are_added_in_one_order_and_removed_in_the_reverse() -> None:
     nothing, everything = state(CLUSTER), state(CLUSTER, EACH)
-    added = differences.between(nothing, everything)
+    added = diff.between(nothing, everything)
     assert [(one.operation, one.kind) for one in added] == [("add", kind) for kind in ORDER]
-    removed = differences.between(everything, nothing)
+    removed = diff.between(everything, nothing)
     assert [(one.operation, one.kind) for one in removed] == [
         ("remove", kind) for kind in reversed(ORDER)
     ]
@@ -88,7 +88,7 @@ def test_removals_come_first_then_changes_then_additions() -> None:
     def queue(name: str, weight: int) -> str:
         return old.replace("{0}", name).replace("{1}", str(weight))
 
-    found = differences.between(
+    found = diff.between(
         state(CLUSTER, queue("gone", 1), queue("kept", 1)),
         state(CLUSTER, queue("kept", 2), queue("came", 1)),
     )
@@ -104,5 +104,5 @@ def test_queues_come_after_those_that_they_are_in_and_leave_before_them() -> Non
     tree = {"z": "{}", "m": "{parent: z}", "a": "{parent: m}", "b": "{parent: m}"}
     texts = [one.replace("{0}", name).replace("{1}", spec) for name, spec in tree.items()]
     nothing, everything = state(CLUSTER), state(CLUSTER, *texts)
-    assert [x.name for x in differences.between(nothing, everything)] == ["z", "m", "a", "b"]
-    assert [x.name for x in differences.between(everything, nothing)] == ["a", "b", "m", "z"]
+    assert [x.name for x in diff.between(nothing, everything)] == ["z", "m", "a", "b"]
+    assert [x.name for x in diff.between(everything, nothing)] == ["a", "b", "m", "z"]

@@ -12,8 +12,7 @@ from reconciler.model import desired
 from reconciler.model.documents import kinds
 from reconciler.model.policy import access
 from reconciler.model.values.resources import Resources
-from reconciler.operations.plan import diff as differences
-from reconciler.operations.plan import document_fields as wording
+from reconciler.operations.plan import diff, document_fields
 
 BEFORE = """\
 apiVersion: muster/v1
@@ -97,7 +96,7 @@ def state(text: str) -> desired.Desired:
 def test_a_change_is_told_as_it_was_written(written: tuple[str, str]) -> None:
     old, new = written
     assert old in BEFORE
-    found = differences.between(state(BEFORE), state(BEFORE.replace(old, new)))
+    found = diff.between(state(BEFORE), state(BEFORE.replace(old, new)))
     told = {path: values for change in found for path, values in change.fields.items()}
     assert told == CHANGES[written]
     assert "milli" not in str(found)
@@ -105,23 +104,23 @@ def test_a_change_is_told_as_it_was_written(written: tuple[str, str]) -> None:
 
 def test_nodes_that_are_counted_are_told_by_their_count() -> None:
     written = BEFORE.replace('hosts: "gpu[001-128]"', "provisioner: virtual, count: 4")
-    (found,) = differences.between(state(written), state(written.replace("count: 4", "count: 5")))
+    (found,) = diff.between(state(written), state(written.replace("count: 4", "count: 5")))
     assert found.fields == {"count": ("4", "5")}
 
 
 def paths(kind: type, prefix: str = "") -> Iterator[str]:
     """Dotted paths of a normalised type as they are told."""
     for name, hint in typing.get_type_hints(kind).items():
-        if name in wording._NOT_SHOWN:
+        if name in document_fields._NOT_SHOWN:
             continue
-        path, _ = wording._field(kind, name, None)
+        path, _ = document_fields._field(kind, name, None)
         inner = [one for one in (hint, *typing.get_args(hint)) if _is_struct(one)]
-        if (kind, name) in wording._DERIVED:
+        if (kind, name) in document_fields._DERIVED:
             continue
         if inner and name not in {"drains", "node_resources"}:
             yield from paths(inner[0], f"{prefix}{path}.")
         else:
-            yield wording._join(prefix.removesuffix("."), path)
+            yield document_fields._join(prefix.removesuffix("."), path)
 
 
 def _is_struct(one: Any) -> bool:
@@ -177,16 +176,18 @@ def test_all_rules_of_a_new_role_and_all_waivers_of_a_new_policy_are_told() -> N
     """Whoever reads a plan finds the one that gives most away also where it comes last."""
     verbs: tuple[access.Verb, ...] = ("submit", "manage", "drain", "approve")
     rules = tuple(access.Rule((verb,)) for verb in verbs)
-    assert "allow.3.verbs: [approve]" in wording.summary(access.Role("r", ("a@x.org",), rules))
+    assert "allow.3.verbs: [approve]" in document_fields.summary(
+        access.Role("r", ("a@x.org",), rules)
+    )
     waivers = tuple(desired.Waiver(f"Job/{name}", "because", 1e9) for name in "ab")
     policy = desired.Policy("p", "m", "{}", kinds=("Job",), queues=("q",), waivers=waivers)
-    assert "waivers.Job/b.reason: because" in wording.summary(policy)
+    assert "waivers.Job/b.reason: because" in document_fields.summary(policy)
 
 
 def test_people_are_told_as_they_are_written() -> None:
     key = access.Key("ssh", "ssh-ed25519 AAAA", 1_767_225_600.0)
     one = access.Identity("a@x.org", ("g",), (access.Key("gpg", "armoured\ntext"), key))
-    assert wording.fields(one) == {
+    assert document_fields.fields(one) == {
         "email": "a@x.org",
         "groups": "[g]",
         "keys.0.gpg": "armoured\ntext",
@@ -210,15 +211,15 @@ def test_a_job_is_summed_up_with_the_fewest_and_the_most_of_its_tasks(
 ) -> None:
     group = desired.TaskGroup("main", most, Resources(1000, 0, 1000), minimum=least)
     job = desired.Job("j", 1, "0" * 16, "default", (group,))
-    assert wording.summary(job).startswith(expected)
+    assert document_fields.summary(job).startswith(expected)
 
 
 def test_what_a_summary_leaves_out_it_counts() -> None:
-    rules = tuple(access.Rule(("submit",)) for _ in range(wording.SUMMARY_FIELDS_MAX + 2))
-    told = wording.summary(access.Role("r", ("a@x.org",), rules))
+    rules = tuple(access.Rule(("submit",)) for _ in range(document_fields.SUMMARY_FIELDS_MAX + 2))
+    told = document_fields.summary(access.Role("r", ("a@x.org",), rules))
     assert told.endswith(", and 3 more fields")
     policy = desired.Policy("p", "one\ntwo", "{}", kinds=("Job",))
-    assert wording.summary(policy).endswith("and 1 more field")
+    assert document_fields.summary(policy).endswith("and 1 more field")
 
 
 def test_items_are_told_by_what_they_are_known_by_which_is_no_field_of_theirs() -> None:
@@ -231,7 +232,7 @@ def test_items_are_told_by_what_they_are_known_by_which_is_no_field_of_theirs() 
         return found
 
     def told(before: str, after: str) -> dict[str, tuple[str | None, str | None]]:
-        (change,) = differences.between(tainted(before), tainted(after))
+        (change,) = diff.between(tainted(before), tainted(after))
         return change.fields
 
     added = told("[]", "[{key: gpu, value: a100}, {key: only}]")
@@ -259,5 +260,5 @@ def test_a_reservation_tells_only_the_times_that_it_has(
     written: dict[str, Any], expected: set[str]
 ) -> None:
     """Once it is a start and an end, again and again a schedule and a duration: never both."""
-    told = wording.fields(desired.Reservation("r", ("n",), **written))
+    told = document_fields.fields(desired.Reservation("r", ("n",), **written))
     assert set(told) == {"hosts", "maintenance"} | expected

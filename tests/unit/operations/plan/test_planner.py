@@ -7,14 +7,16 @@ import msgspec
 import pytest
 
 from reconciler.model import desired
-from reconciler.operations.plan import cluster_snapshot as snapshots
-from reconciler.operations.plan import diff as differences
-from reconciler.operations.plan import plan_text as plantext
-from reconciler.operations.plan import plan_types as planviews
-from reconciler.operations.plan import planner as planning
-from reconciler.operations.plan import pull_request_comment as plancomment
-from reconciler.operations.plan import revisions
-from tests.unit.simulation.forecast import test_cluster_forecast as world
+from reconciler.operations.plan import (
+    cluster_snapshot,
+    diff,
+    plan_text,
+    plan_types,
+    planner,
+    pull_request_comment,
+    revisions,
+)
+from tests.unit.simulation.forecast import test_cluster_forecast
 
 OLD = desired.Problem("never-fits", "warning", "jobs/a.yaml", "no pool holds it", 3, 1, "Job/a")
 NEW = desired.Problem(
@@ -39,20 +41,36 @@ def comparison(
         head=with_problems(head, after),
         base_commit="a" * 40,
         head_commit="b" * 40,
-        changes=differences.between(base, head),
+        changes=diff.between(base, head),
         paths=frozenset({"jobs/b.yaml"}),
     )
 
 
-def live() -> snapshots.Snapshot:
-    observed, now = world.after(world.LOW, world.KEPT, world.WAITS, structure=world.UNRESERVED)
-    return snapshots.unpack(
-        snapshots.pack(snapshots.Live("0", now, "a" * 40, "a" * 40, observed)), "here"
+def live() -> cluster_snapshot.Snapshot:
+    observed, now = test_cluster_forecast.after(
+        test_cluster_forecast.LOW,
+        test_cluster_forecast.KEPT,
+        test_cluster_forecast.WAITS,
+        structure=test_cluster_forecast.UNRESERVED,
+    )
+    return cluster_snapshot.unpack(
+        cluster_snapshot.pack(cluster_snapshot.Live("0", now, "a" * 40, "a" * 40, observed)), "here"
     )
 
 
-BASE = world.wanted(world.LOW, world.KEPT, world.WAITS, structure=world.UNRESERVED)
-HEAD = world.wanted(world.LOW, world.KEPT, world.WAITS, world.URGENT, structure=world.UNRESERVED)
+BASE = test_cluster_forecast.wanted(
+    test_cluster_forecast.LOW,
+    test_cluster_forecast.KEPT,
+    test_cluster_forecast.WAITS,
+    structure=test_cluster_forecast.UNRESERVED,
+)
+HEAD = test_cluster_forecast.wanted(
+    test_cluster_forecast.LOW,
+    test_cluster_forecast.KEPT,
+    test_cluster_forecast.WAITS,
+    test_cluster_forecast.URGENT,
+    structure=test_cluster_forecast.UNRESERVED,
+)
 
 GOLDEN = """\
 aaaaaaaaaaaa -> bbbbbbbbbbbb
@@ -75,26 +93,33 @@ Plan: 1 to add, 0 to change, 0 to remove.
 """
 
 
-def text(plan: planviews.Plan) -> str:
-    return "\n".join(line.text for line in plantext.lines(plan)) + "\n"
+def text(plan: plan_types.Plan) -> str:
+    return "\n".join(line.text for line in plan_text.lines(plan)) + "\n"
 
 
 def test_a_plan_names_who_is_preempted_and_which_queue_waits_longer() -> None:
     snapshot = live()
-    plan = planning.plan(comparison(BASE, HEAD), snapshot, snapshot.live.at + 5)
+    plan = planner.plan(comparison(BASE, HEAD), snapshot, snapshot.live.at + 5)
     told = text(plan)
     assert told.startswith(GOLDEN), told
     assert told.splitlines()[-1].startswith("digest sha256:")
-    assert max(map(len, told.splitlines())) <= plantext.WIDTH
+    assert max(map(len, told.splitlines())) <= plan_text.WIDTH
     assert plan.verdict == "changes"
 
 
 def executing(run: int, command: str) -> desired.Desired:
     """``BASE`` with another command of the job that runs."""
-    (group,) = world.LOW.groups
+    (group,) = test_cluster_forecast.LOW.groups
     groups = (msgspec.structs.replace(group, command=(command,)),)
-    changed = msgspec.structs.replace(world.LOW, run=run, hash="f" * 16, groups=groups)
-    return world.wanted(changed, world.KEPT, world.WAITS, structure=world.UNRESERVED)
+    changed = msgspec.structs.replace(
+        test_cluster_forecast.LOW, run=run, hash="f" * 16, groups=groups
+    )
+    return test_cluster_forecast.wanted(
+        changed,
+        test_cluster_forecast.KEPT,
+        test_cluster_forecast.WAITS,
+        structure=test_cluster_forecast.UNRESERVED,
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,12 +127,12 @@ def executing(run: int, command: str) -> desired.Desired:
     [(0.67, "0.67 GPU-hours"), (1.0, "1 GPU-hour"), (1.04, "1 GPU-hour"), (1.2, "1.2 GPU-hours")],
 )
 def test_gpu_hours_are_in_grammar(gpu_hours: float, expected: str) -> None:
-    assert plantext.hours(gpu_hours) == expected
+    assert plan_text.hours(gpu_hours) == expected
 
 
 def test_a_forecast_tells_times_as_its_reader_wants_them() -> None:
     snapshot = live()
-    plan = planning.plan(comparison(BASE, HEAD), snapshot, snapshot.live.at + 5)
+    plan = planner.plan(comparison(BASE, HEAD), snapshot, snapshot.live.at + 5)
     assert plan.forecast is not None
     first = msgspec.structs.replace(
         plan.forecast.shifts[0],
@@ -116,40 +141,43 @@ def test_a_forecast_tells_times_as_its_reader_wants_them() -> None:
     )
     forecast = msgspec.structs.replace(plan.forecast, shifts=[first])
     plan = msgspec.structs.replace(plan, forecast=forecast)
-    told = [one.text for one in plantext.lines(plan, lambda text: text.replace("2026-11-26T", ""))]
+    told = [one.text for one in plan_text.lines(plan, lambda text: text.replace("2026-11-26T", ""))]
     assert "kept until 17:30:00.000Z" in " ".join(" ".join(told).split())
 
 
 @pytest.mark.parametrize("known", [True, False])
-@pytest.mark.parametrize(("run", "ignored"), [(world.LOW.run, True), (world.LOW.run + 1, False)])
+@pytest.mark.parametrize(
+    ("run", "ignored"),
+    [(test_cluster_forecast.LOW.run, True), (test_cluster_forecast.LOW.run + 1, False)],
+)
 def test_what_a_run_executes_is_no_other_while_it_is_alive_and_the_plan_says_so(
     run: int, *, ignored: bool, known: bool
 ) -> None:
     snapshot = live() if known else None
     found = comparison(BASE, executing(run, "other"))
-    plan = planning.plan(found, snapshot, 2e6, forecast=False)
+    plan = planner.plan(found, snapshot, 2e6, forecast=False)
     (change,) = plan.changes
     assert bool(change.note) is ignored
     start = "run 1 of it is alive and" if known else "if run 1 of it is alive, it"
     assert not ignored or change.note.startswith(f"{start} goes on as it was")
     told = "raise spec.run to replace it now"
     assert (told in " ".join(text(plan).split())) is ignored
-    assert (told in plancomment.render(plan)) is ignored
+    assert (told in pull_request_comment.render(plan)) is ignored
     # of what has no run yet, or has changed in other fields, nothing is said
     for other in (HEAD, BASE):
-        assert not any(one.note for one in planning.plan(comparison(BASE, other), snapshot, 2e6,
+        assert not any(one.note for one in planner.plan(comparison(BASE, other), snapshot, 2e6,
                                                          forecast=False).changes)  # fmt: skip
 
 
 def test_without_a_controller_there_is_no_forecast_and_it_is_said() -> None:
-    plan = planning.plan(comparison(BASE, HEAD), None, 0.0, no_snapshot="nobody answers")
+    plan = planner.plan(comparison(BASE, HEAD), None, 0.0, no_snapshot="nobody answers")
     assert plan.forecast is None
     assert "Forecast\n  none: nobody answers\n" in text(plan)
     assert plan.snapshot is None
 
 
 def test_nothing_changes() -> None:
-    plan = planning.plan(comparison(BASE, BASE), live(), 2e6)
+    plan = planner.plan(comparison(BASE, BASE), live(), 2e6)
     assert (plan.verdict, plan.changes, plan.forecast) == ("none", [], None)
     assert "No changes." in text(plan)
 
@@ -163,10 +191,10 @@ def test_only_errors_that_are_new_refuse(
     before: tuple[desired.Problem, ...], after: tuple[desired.Problem, ...], verdict: str
 ) -> None:
     found = comparison(BASE, HEAD, before, after)
-    plan = planning.plan(found, None, 0.0)
+    plan = planner.plan(found, None, 0.0)
     assert plan.verdict == verdict
     moved = [msgspec.structs.replace(one, line=one.line + 40) for one in before]
-    again = planning.plan(comparison(BASE, HEAD, tuple(moved), after), None, 0.0)
+    again = planner.plan(comparison(BASE, HEAD, tuple(moved), after), None, 0.0)
     assert again.verdict == verdict, "a problem that has only moved is not new"
 
 
@@ -189,7 +217,7 @@ def test_what_approves_does_not_depend_on_options_of_the_controller() -> None:
         snapshot, live=msgspec.structs.replace(snapshot.live, pools=rooted)
     )
     found = comparison(state(9), state(1))
-    plans = [planning.plan(found, one, snapshot.live.at) for one in (snapshot, behind)]
+    plans = [planner.plan(found, one, snapshot.live.at) for one in (snapshot, behind)]
     approvals = [plan.impact.approval for plan in plans]
     assert approvals[0]
     assert approvals[0] == approvals[1]
@@ -201,27 +229,32 @@ def test_what_approves_does_not_depend_on_options_of_the_controller() -> None:
 def test_the_digest_is_of_revisions_snapshot_and_changes() -> None:
     snapshot = live()
     found = comparison(BASE, HEAD)
-    first = planning.plan(found, snapshot, 2e6, forecast=False).digest
-    assert planning.plan(found, snapshot, 3e6, forecast=False).digest == first
+    first = planner.plan(found, snapshot, 2e6, forecast=False).digest
+    assert planner.plan(found, snapshot, 3e6, forecast=False).digest == first
     others = {
-        planning.plan(found, None, 2e6).digest,
-        planning.plan(msgspec.structs.replace(found, head_commit="c" * 40), snapshot, 2e6,
+        planner.plan(found, None, 2e6).digest,
+        planner.plan(msgspec.structs.replace(found, head_commit="c" * 40), snapshot, 2e6,
                       forecast=False).digest,
-        planning.plan(comparison(BASE, BASE), snapshot, 2e6).digest,
+        planner.plan(comparison(BASE, BASE), snapshot, 2e6).digest,
     }  # fmt: skip
     assert first not in others
     assert len(others) == 3
 
 
 def test_a_snapshot_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
-    observed, now = world.after(world.LOW, world.KEPT, world.WAITS, structure=world.UNRESERVED)
-    kept = snapshots.Live("0", now, "a" * 40, None, observed, (world.POOL,))
+    observed, now = test_cluster_forecast.after(
+        test_cluster_forecast.LOW,
+        test_cluster_forecast.KEPT,
+        test_cluster_forecast.WAITS,
+        structure=test_cluster_forecast.UNRESERVED,
+    )
+    kept = cluster_snapshot.Live("0", now, "a" * 40, None, observed, (test_cluster_forecast.POOL,))
     path = tmp_path / "cluster.snapshot"
-    path.write_bytes(snapshots.pack(kept))
-    found = snapshots.read(path).live
+    path.write_bytes(cluster_snapshot.pack(kept))
+    found = cluster_snapshot.read(path).live
     assert found.observed.jobs == observed.jobs
     assert found.observed.attempts == observed.attempts
-    assert (found.at, found.pools) == (now, (world.POOL,))
+    assert (found.at, found.pools) == (now, (test_cluster_forecast.POOL,))
 
 
 @pytest.mark.parametrize(
@@ -229,27 +262,27 @@ def test_a_snapshot_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
     [
         (b"", "is no snapshot of a controller"),
         (b"{}", "is no snapshot of a controller"),
-        (snapshots.MAGIC + b"x", "can't be read by this version"),
-        (snapshots.MAGIC + zlib.compress(b"\x80"), "can't be read by this version"),
+        (cluster_snapshot.MAGIC + b"x", "can't be read by this version"),
+        (cluster_snapshot.MAGIC + zlib.compress(b"\x80"), "can't be read by this version"),
     ],
 )
 def test_what_is_no_snapshot_is_told_apart(data: bytes, told: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(data)
-    with pytest.raises(snapshots.SnapshotError, match=told):
-        snapshots.read(path)
-    with pytest.raises(snapshots.SnapshotError, match="No such file"):
-        snapshots.read(tmp_path / "missing")
+    with pytest.raises(cluster_snapshot.SnapshotError, match=told):
+        cluster_snapshot.read(path)
+    with pytest.raises(cluster_snapshot.SnapshotError, match="No such file"):
+        cluster_snapshot.read(tmp_path / "missing")
 
 
 def test_what_is_not_looked_at_is_not_called_untouched() -> None:
     """Who is preempted only a forecast tells; who may not see running work is told that."""
     snapshot = live()
-    plan = planning.plan(comparison(BASE, HEAD), snapshot, snapshot.live.at, forecast=False)
+    plan = planner.plan(comparison(BASE, HEAD), snapshot, snapshot.live.at, forecast=False)
     told = " ".join(text(plan).split())
     assert "none: no GPU, guarantee, limit or running job" not in told
     assert "who is preempted is not known without a forecast" in told
-    plan = planning.plan(comparison(BASE, HEAD), None, 0.0, not_allowed="no role allows snapshot")
+    plan = planner.plan(comparison(BASE, HEAD), None, 0.0, not_allowed="no role allows snapshot")
     told = " ".join(text(plan).split())
     assert "is not known here: no role allows snapshot" in told
     assert "without a controller" not in told
@@ -266,8 +299,8 @@ def test_who_may_not_know_what_jobs_run_is_not_told_what_was_found_there() -> No
         finding("Job/a", "spec.queue", "48122"),
         finding("Job/a", "spec.command[0]", ""),
     )
-    plan = planning.plan(comparison(BASE, BASE, after=problems), None, 0.0)
-    shown = {one.field: one for one in planviews.without_settings(plan).findings}
+    plan = planner.plan(comparison(BASE, BASE, after=problems), None, 0.0)
+    shown = {one.field: one for one in plan_types.without_settings(plan).findings}
     hidden = shown["spec.environment.TOKEN"]
     assert (hidden.rule, hidden.path, hidden.line) == ("wrong-type", "a.yaml", 5)
     assert (hidden.message, hidden.found) == ("write it in quotes; expected text", "")

@@ -8,12 +8,8 @@ import pytest
 from reconciler.desired.git import source
 from reconciler.model import desired
 from reconciler.model.documents import kinds
-from reconciler.operations.plan import diff as differences
-from reconciler.operations.plan import plan_text as plantext
-from reconciler.operations.plan import planner as planning
-from reconciler.operations.plan import pull_request_comment as plancomment
-from reconciler.operations.plan import revisions
-from reconciler.operations.validate import folder_check as folders
+from reconciler.operations.plan import diff, plan_text, planner, pull_request_comment, revisions
+from reconciler.operations.validate import folder_check
 from tests.unit.desired import signing
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, documents, git, job, queue
 
@@ -52,9 +48,9 @@ def test_what_is_added_is_told(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_every_part_of_the_structure_is_compared() -> None:
     """A new kind can't be forgotten: its field makes this fail until it is compared."""
-    compared = {"settings", "access", *differences.KINDS}
+    compared = {"settings", "access", *diff.KINDS}
     assert {field.name for field in msgspec.structs.fields(desired.Structure)} == compared
-    assert set(differences.KINDS.values()) - {"Removal"} <= set(kinds.KINDS)
+    assert set(diff.KINDS.values()) - {"Removal"} <= set(kinds.KINDS)
 
 
 @pytest.fixture
@@ -73,11 +69,11 @@ def test_what_can_only_be_forced_says_so(repository: Repository) -> None:
     for base, head in ((first, second), (second, second), (second, first), (second, other)):
         found = revisions.compare(repository.path, "", base, head)
         assert not found.merged
-        plan = planning.plan(found, None, 0.0)
-        shown = " ".join(" ".join(line.text for line in plantext.lines(plan)).split())
+        plan = planner.plan(found, None, 0.0)
+        shown = " ".join(" ".join(line.text for line in plan_text.lines(plan)).split())
         told[base, head] = found.apart
         assert ("as a force push it would be held" in shown) is bool(found.apart)
-        comment = plancomment.render(plan)
+        comment = pull_request_comment.render(plan)
         assert ("as a force push it would be held" in comment) is bool(found.apart)
     assert list(told.values()) == ["", "", "behind", "unrelated"]
 
@@ -188,20 +184,20 @@ def test_what_is_written_is_counted_whatever_is_wrong_with_it(tmp_path: Path) ->
     )
     broken = queue("r", limit={"gpu": "four"})
     (tmp_path / "c.yaml").write_text(documents(pool, queue("q"), broken, job("j", queue="q")))
-    found, counts = folders.check_folder(tmp_path)
+    found, counts = folder_check.check_folder(tmp_path)
     assert not found.structure.pools, "its structure is refused"
     assert counts == {"NodePool": 1, "Queue": 2, "Job": 1}
 
 
 def test_a_folder_without_yaml_is_no_clean_folder(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("nothing yet")
-    found, counts = folders.check_folder(tmp_path)
+    found, counts = folder_check.check_folder(tmp_path)
     assert not counts
     (told,) = found.status.problems
     assert (told.severity, told.rule) == ("warning", "nothing-written")
     assert "so nothing was checked" in told.text()
     (tmp_path / "q.yaml").write_text(queue("q"))
-    assert not folders.check_folder(tmp_path)[0].status.problems
+    assert not folder_check.check_folder(tmp_path)[0].status.problems
 
 
 REFERENCES = """\
@@ -229,7 +225,7 @@ spec: {queue: taem, comand: ['true'], volumes: [data, more], reservation: june}
 def test_all_that_jobs_name_and_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     """Also of a job that is refused for its fields, and beside a structure that is refused."""
     (tmp_path / "c.yaml").write_text(REFERENCES)
-    found, _ = folders.check_folder(tmp_path)
+    found, _ = folder_check.check_folder(tmp_path)
     assert [(one.object, one.field, one.found) for one in found.status.problems] == [
         ("Cluster/c", "spec.leese", ""),
         ("Job/wrong", "spec.queue", "taem"),
@@ -239,12 +235,12 @@ def test_all_that_jobs_name_and_is_not_there_is_told_at_once(tmp_path: Path) -> 
         ("Job/wrong", "spec.reservation", "june"),
     ]
     (tmp_path / "d.yaml").write_text("kind: [")
-    found, _ = folders.check_folder(tmp_path)
+    found, _ = folder_check.check_folder(tmp_path)
     assert not any(one.found for one in found.status.problems), "it may be written there"
 
 
 def _blamed(folder: Path, *, staged: bool = False) -> list[tuple[str, str]]:
-    found, _ = folders.check_folder(folder, staged=staged)
+    found, _ = folder_check.check_folder(folder, staged=staged)
     return [(one.path, one.object) for one in found.status.problems]
 
 
@@ -274,5 +270,5 @@ def test_of_two_of_one_name_the_new_one_is_blamed(tmp_path: Path) -> None:
     for name in ("a-new.yaml", "old.yaml"):
         (alone / name).write_text(text)
     assert {path for path, _ in _blamed(alone)} == {"old.yaml"}
-    found, _ = folders.check_folder(alone)
+    found, _ = folder_check.check_folder(alone)
     assert all("in a-new.yaml:" in one.message for one in found.status.problems)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.operations.reports import job_plots as jobplots
+from reconciler.operations.reports import job_plots
 
 RISING = [(float(x), float(x)) for x in range(40)]
 
@@ -22,7 +22,7 @@ def test_rows_become_curves_and_the_rest_remarks() -> None:
         b"muster: try 2 on n2",
         b'{"time": 20, "step": 2, "loss": 2}',
     ]
-    past = jobplots.read(lines)
+    past = job_plots.read(lines)
     assert [curve.name for curve in past.curves] == ["loss", "lr"]
     loss = past.curves[0]
     assert loss.along("step") == [(1.0, 3.0), (2.0, 2.0)]
@@ -31,10 +31,10 @@ def test_rows_become_curves_and_the_rest_remarks() -> None:
 
 
 def test_points_of_a_curve_are_bounded() -> None:
-    count = 3 * jobplots.POINTS_MAX
+    count = 3 * job_plots.POINTS_MAX
     lines = (json.dumps({"time": n, "loss": n}).encode() for n in range(count))
-    points = jobplots.read(lines).curves[0].points
-    assert len(points) <= jobplots.POINTS_MAX
+    points = job_plots.read(lines).curves[0].points
+    assert len(points) <= job_plots.POINTS_MAX
     assert points[0][2] == 0
     assert points[-1][2] >= count - 2
 
@@ -54,13 +54,13 @@ def test_points_of_a_curve_are_bounded() -> None:
 def test_a_picture_keeps_to_its_size(
     points: list[tuple[float, float]], width: int, height: int
 ) -> None:
-    lines = jobplots.draw(points, width=width, height=height)
+    lines = job_plots.draw(points, width=width, height=height)
     assert len(lines) == height + 2
     assert max(map(len, lines)) <= max(width, 40)
 
 
 def test_a_line_that_rises_looks_so() -> None:
-    lines = jobplots.draw(RISING, width=30, height=6)
+    lines = job_plots.draw(RISING, width=30, height=6)
     filled = [line.partition("┤")[2] for line in lines[:6]]
     starts = [len(line) - len(line.lstrip()) for line in filled]
     assert starts == sorted(starts, reverse=True)
@@ -71,9 +71,9 @@ def test_a_line_that_rises_looks_so() -> None:
 
 def test_one_point_and_flat_lines_are_drawn() -> None:
     for points in ([(1.0, 5.0)], [(1.0, 5.0), (2.0, 5.0)]):
-        lines = jobplots.draw(points, width=40, height=5)
-        assert any(ord(c) > jobplots._BLANK for line in lines[:5] for c in line)
-    assert not math.isnan(jobplots._part(1, 1, 1))
+        lines = job_plots.draw(points, width=40, height=5)
+        assert any(ord(c) > job_plots._BLANK for line in lines[:5] for c in line)
+    assert not math.isnan(job_plots._part(1, 1, 1))
 
 
 @pytest.mark.parametrize("step", ["NaN", "Infinity", "1e308", "-1e308", "1" + "0" * 400])
@@ -81,5 +81,5 @@ def test_no_step_breaks_the_picture(step: str) -> None:
     lines = [f'{{"time": {n}, "step": {s}, "loss": {v}}}'.encode()
              for n, s, v in ((1, 1, 1), (2, step, 1e308), (3, "-1e308", -1e308))]  # fmt: skip
     for axis in ("step", "time"):
-        points = jobplots.read(lines).curves[0].along(axis)
-        assert len(jobplots.draw(points, width=60, height=8)) == 10
+        points = job_plots.read(lines).curves[0].along(axis)
+        assert len(job_plots.draw(points, width=60, height=8)) == 10

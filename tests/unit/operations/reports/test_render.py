@@ -2,26 +2,29 @@
 
 import pytest
 
-from reconciler.operations.reports import render as reportviews
-from reconciler.operations.reports import usage_reports as reports
+from reconciler.operations.reports import render, usage_reports
 
-HOURS = (reports.Column("guaranteed", "GPU-hours"), reports.Column("counted", "GPU-hours"))
-PARTS = (reports.Column("allocated", "GPU-hours"), reports.Column("share", "ratio"))
+HOURS = (
+    usage_reports.Column("guaranteed", "GPU-hours"),
+    usage_reports.Column("counted", "GPU-hours"),
+)
+PARTS = (usage_reports.Column("allocated", "GPU-hours"), usage_reports.Column("share", "ratio"))
 NOTHING = "nothing in this span"
 UNIT = "<!-- GPU-hours -->"
 
 
 def report(
-    rows: tuple[tuple[reports.Value, ...], ...], columns: tuple[reports.Column, ...] = HOURS
-) -> reports.Report:
+    rows: tuple[tuple[usage_reports.Value, ...], ...],
+    columns: tuple[usage_reports.Column, ...] = HOURS,
+) -> usage_reports.Report:
     began, ended = "2026-10-01T00:00:00Z", "2026-11-01T00:00:00Z"
-    heads = (reports.Column("queue"), *columns)
-    return reports.Report("fairness", began, ended, ("queue",), heads, rows)
+    heads = (usage_reports.Column("queue"), *columns)
+    return usage_reports.Report("fairness", began, ended, ("queue",), heads, rows)
 
 
-def drawing(made: reports.Report) -> str:
+def drawing(made: usage_reports.Report) -> str:
     """The picture of a page, without its table; its texts are in comments."""
-    page = reportviews.page(made)
+    page = render.page(made)
     return page[page.index("<svg") : page.index("</svg>")]
 
 
@@ -52,7 +55,7 @@ def test_a_long_name_leaves_room_for_its_bar() -> None:
     ],
 )
 def test_of_nothing_there_is_no_scale(
-    rows: tuple[tuple[reports.Value, ...], ...], says: str, not_said: str
+    rows: tuple[tuple[usage_reports.Value, ...], ...], says: str, not_said: str
 ) -> None:
     shown = drawing(report(rows))
     assert says in shown
@@ -64,5 +67,5 @@ def test_parts_are_written_beside_the_bars_and_drawn_as_none() -> None:
     shown = drawing(made)
     assert "<!-- 8.00 / 80.0% -->" in shown
     assert "part of everything allocated" in shown
-    assert reportviews.title(made).startswith("Who got which part, 2026-10-01")
-    assert reportviews.title(report(())).startswith("Who got what was promised, 2026-10-01")
+    assert render.title(made).startswith("Who got which part, 2026-10-01")
+    assert render.title(report(())).startswith("Who got what was promised, 2026-10-01")

@@ -6,7 +6,7 @@ import jsonschema
 import msgspec
 
 from reconciler.model import desired
-from reconciler.operations.validate import formats as problemforms
+from reconciler.operations.validate import formats
 
 PROBLEM = desired.Problem(
     rule="policy/max-gpus",
@@ -21,7 +21,7 @@ PROBLEM = desired.Problem(
 
 
 def test_code_scanning_finds_rule_file_and_line() -> None:
-    (run,) = problemforms.sarif([PROBLEM], "clusters/a")["runs"]
+    (run,) = formats.sarif([PROBLEM], "clusters/a")["runs"]
     assert [one["id"] for one in run["tool"]["driver"]["rules"]] == ["policy/max-gpus"]
     (result,) = run["results"]
     (place,) = result["locations"]
@@ -31,7 +31,7 @@ def test_code_scanning_finds_rule_file_and_line() -> None:
 
 
 def test_an_annotation_is_one_line_whatever_a_message_holds() -> None:
-    (line,) = problemforms.annotations([PROBLEM], "")
+    (line,) = formats.annotations([PROBLEM], "")
     assert line.startswith("::error file=jobs/big.yaml,line=4,col=7,title=policy/max-gpus::")
     assert "100%25%0Aof a node" in line
     assert "\n" not in line
@@ -126,15 +126,15 @@ def test_code_scanning_takes_it_whatever_is_wrong_where() -> None:
         change(PROBLEM, path="jobs/größer als groß.yaml", line=0, rule="bad-yaml", object=""),
         change(PROBLEM, path="", line=0, severity="warning", rule="needs-approval"),
     ]
-    jsonschema.validate(problemforms.sarif(problems, ""), CODE_SCANNING)
-    jsonschema.validate(problemforms.sarif([], ""), CODE_SCANNING)
+    jsonschema.validate(formats.sarif(problems, ""), CODE_SCANNING)
+    jsonschema.validate(formats.sarif([], ""), CODE_SCANNING)
 
 
 def test_a_finding_is_the_same_one_while_its_file_grows_above_it() -> None:
     change = msgspec.structs.replace
 
     def marks(*problems: desired.Problem) -> list[str]:
-        (run,) = problemforms.sarif(problems, "")["runs"]
+        (run,) = formats.sarif(problems, "")["runs"]
         return [one["partialFingerprints"]["primaryLocationLineHash"] for one in run["results"]]
 
     lower = change(PROBLEM, line=9, message="at most 1 GPU; found 3")

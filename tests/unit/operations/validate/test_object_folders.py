@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from reconciler.changes.clone import working_clone as clones
-from reconciler.operations.changes import held_changes as withheld
-from reconciler.operations.changes import local_changes as changing
+from reconciler.changes.clone import working_clone
+from reconciler.operations.changes import held_changes, local_changes
 from reconciler.operations.client import endpoints
-from reconciler.operations.validate import object_folders as places
+from reconciler.operations.validate import object_folders
 from tests.unit.desired.repositories import ENVIRONMENT, Repository, git, job
 
 CLUSTER = "apiVersion: muster/v1\nkind: Cluster\nmetadata: {name: %s}\nspec: {}\n"
@@ -66,13 +65,13 @@ def reading() -> Iterator[tuple[dict[str, Any], str]]:
         thread.join()
 
 
-def find(here: Path, clone: Path | None = None) -> changing.Target:
-    return changing.find_target(clone=clone, server=None, token_file=None, here=here)
+def find(here: Path, clone: Path | None = None) -> local_changes.Target:
+    return local_changes.find_target(clone=clone, server=None, token_file=None, here=here)
 
 
-def submitted(target: changing.Target) -> str:
+def submitted(target: local_changes.Target) -> str:
     """The only file of the commit of a new job."""
-    changing.carry_out([changing.Submit(job("new"))], target)
+    local_changes.carry_out([local_changes.Submit(job("new"))], target)
     assert target.clone is not None
     return git(target.clone.root, "show", "--name-only", "--format=", "HEAD").strip()
 
@@ -87,7 +86,7 @@ def test_a_job_is_written_where_the_controller_reads(
     endpoints.write(work, endpoints.Endpoint(reading[1]))
     target = find(work / here, None if clone is None else work)
     assert submitted(target) == "clusters/test/jobs/new.yaml"
-    changing.carry_out([changing.Act("cancel", "a")], target)
+    local_changes.carry_out([local_changes.Act("cancel", "a")], target)
     assert not (work / "clusters/test/jobs/a.yaml").exists()
     assert (work / "clusters/prod/jobs/a.yaml").exists(), "of the name in the other cluster"
 
@@ -97,7 +96,9 @@ def test_another_cluster_than_the_controllers_is_refused(
 ) -> None:
     endpoints.write(work, endpoints.Endpoint(reading[1]))
     for here, clone in ((work / "clusters/prod", None), (work, work / "clusters/prod")):
-        with pytest.raises(changing.ChangeError, match=r"reads clusters/test/ .* clusters/prod/"):
+        with pytest.raises(
+            local_changes.ChangeError, match=r"reads clusters/test/ .* clusters/prod/"
+        ):
             find(here, clone)
 
 
@@ -109,8 +110,8 @@ def test_a_controller_of_another_repository_says_nothing_of_this_one(
     assert submitted(find(work / "clusters/prod")) == "clusters/prod/jobs/new.yaml"
 
 
-def named(here: Path, url: str) -> changing.Target:
-    return changing.find_target(clone=None, server=url, token_file=None, here=here)
+def named(here: Path, url: str) -> local_changes.Target:
+    return local_changes.find_target(clone=None, server=url, token_file=None, here=here)
 
 
 def test_the_clone_one_stands_in_is_taken_where_the_controller_reads_its_repository(
@@ -149,14 +150,14 @@ def test_another_repository_than_the_controllers_is_left_alone(
 def test_where_the_named_controller_can_not_be_asked_nothing_is_changed(work: Path) -> None:
     before = git(work, "rev-parse", "HEAD")
     told = r"nothing was changed: .* http://127\.0\.0\.1:1 reads \(.*\); .* --clone "
-    with pytest.raises(changing.ChangeError, match=told):
+    with pytest.raises(local_changes.ChangeError, match=told):
         named(work / "clusters/test", "http://127.0.0.1:1")
     assert git(work, "rev-parse", "HEAD") == before
 
 
 def test_while_the_controller_is_away_the_clone_that_is_named_is_changed(work: Path) -> None:
     folder = work / "clusters/test"
-    target = changing.find_target(
+    target = local_changes.find_target(
         clone=folder, server="http://127.0.0.1:1", token_file=None, here=folder
     )
     assert submitted(target) == "clusters/test/jobs/new.yaml"
@@ -166,7 +167,7 @@ def test_a_token_that_the_named_controller_refuses_is_told(
     work: Path, reading: tuple[dict[str, Any], str]
 ) -> None:
     reading[0]["refused"] = "yes"
-    with pytest.raises(changing.ChangeError, match=r"nothing was changed: .*401 Unauthorized"):
+    with pytest.raises(local_changes.ChangeError, match=r"nothing was changed: .*401 Unauthorized"):
         named(work / "clusters/test", reading[1])
 
 
@@ -178,7 +179,7 @@ def test_a_file_of_the_clone_is_what_is_committed_with_a_controller_named_too(
     file = work / "clusters/test/new.yaml"
     file.write_text(job("new"))
     target = named(file.parent, url)
-    changing.carry_out([changing.Submit(job("new"), place=str(file))], target)
+    local_changes.carry_out([local_changes.Submit(job("new"), place=str(file))], target)
     named_in = git(work, "show", "--name-only", "--format=", "HEAD").strip()
     assert named_in == "clusters/test/new.yaml"
 
@@ -186,7 +187,9 @@ def test_a_file_of_the_clone_is_what_is_committed_with_a_controller_named_too(
 def test_without_a_controller_it_is_where_one_stands(work: Path) -> None:
     assert submitted(find(work / "clusters/prod/jobs")) == "clusters/prod/jobs/new.yaml"
     assert find(work, work / "clusters/test").clone is not None
-    with pytest.raises(changing.ChangeError, match=r"several clusters .*--clone .*clusters/prod"):
+    with pytest.raises(
+        local_changes.ChangeError, match=r"several clusters .*--clone .*clusters/prod"
+    ):
         find(work)
 
 
@@ -226,9 +229,9 @@ def test_what_was_wrong_before_is_not_held_against_a_commit_that_may_mend_it(
         attemptedRevision=revision,
         problems=[problem("a", "as before"), problem("b", "no owner")],
     )
-    learned = places.learned(endpoints.find(url, None, Path.cwd()), None, "mine", before)
+    learned = object_folders.learned(endpoints.find(url, None, Path.cwd()), None, "mine", before)
     for name, message in expected.items():
-        said = withheld.job(learned, name)
+        said = held_changes.job(learned, name)
         assert said == (f"Job/{name} is refused: {message}" if message else "")
 
 
@@ -270,13 +273,13 @@ def test_of_several_commits_in_the_clone_it_reads_a_controller_is_seen_to_read_t
         git(work, "commit", "--quiet", "--allow-empty", "--message", name)
         made.append(git(work, "rev-parse", "HEAD").strip())
     before, first, last = made
-    endpoint, clone = endpoints.find(url, None, work), clones.Clone(work)
+    endpoint, clone = endpoints.find(url, None, work), working_clone.Clone(work)
     at_first = {"sync": "Synced", "attemptedRevision": before}
     revisions[:] = [before, first, last]
-    learned = places.learned(endpoint, clone, last, at_first)
+    learned = object_folders.learned(endpoint, clone, last, at_first)
     assert learned["attemptedRevision"] == last
     # what leads to another one is somebody else's, and not waited for
     git(work, "checkout", "--quiet", "-b", "other", before)
     git(work, "commit", "--quiet", "--allow-empty", "--message", "aside")
     revisions[:] = [before, git(work, "rev-parse", "HEAD").strip(), last]
-    assert places.learned(endpoint, clone, last, at_first) is at_first
+    assert object_folders.learned(endpoint, clone, last, at_first) is at_first

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.operations.views import cluster_status as standings
+from reconciler.operations.views import cluster_status
 
 SYNCED = {"sync": "Synced", "suspended": {}}
 NOW = 1_800_000_000.0
@@ -36,7 +36,7 @@ def drift(kind: str, **of: str) -> dict[str, Any]:
     ],
 )
 def test_a_pool_is_as_its_worst_node(states: dict[str, int], health: str, why: str) -> None:
-    found = standings.roll_up(SYNCED, [pool(**states)], [], [], NOW)
+    found = cluster_status.roll_up(SYNCED, [pool(**states)], [], [], NOW)
     (one,) = found.objects
     assert (one.sync, one.health, one.why) == ("Synced", health, why)
     assert (found.sync, found.health) == ("Synced", health)
@@ -51,7 +51,7 @@ def test_the_axes_are_never_mixed() -> None:
     ]
     sync = SYNCED | {"suspended": {"Queue/idle": "2027-01-15T05:00:00.000Z"}}
     queues = [{"name": "idle"}, {"name": "busy"}]
-    found = standings.roll_up(sync, [pool(Ready=2)], queues, rows, NOW)
+    found = cluster_status.roll_up(sync, [pool(Ready=2)], queues, rows, NOW)
     assert [(one.object, one.sync, one.health, one.why) for one in found.objects] == [
         ("NodePool/gpu", "OutOfSync", "Healthy", "drift: node-undeclared"),
         ("Queue/idle", "Synced", "Suspended", "suspended for 3h0m"),
@@ -61,18 +61,18 @@ def test_the_axes_are_never_mixed() -> None:
 
 
 def test_what_cant_be_read_is_unknown_and_no_less_well() -> None:
-    found = standings.roll_up({"sync": "Unknown"}, [pool(Ready=1)], [{"name": "q"}], [], NOW)
+    found = cluster_status.roll_up({"sync": "Unknown"}, [pool(Ready=1)], [{"name": "q"}], [], NOW)
     assert {one.sync for one in found.objects} == {"Unknown"}
     assert (found.sync, found.health) == ("Unknown", "Healthy")
 
 
 def test_a_suspended_cluster_is_suspended_without_any_object() -> None:
     sync = {"sync": "Synced", "suspended": {"Cluster": "2027-01-15T08:00:00.000Z"}}
-    assert standings.roll_up(sync, [], [], [], NOW).health == "Suspended"
+    assert cluster_status.roll_up(sync, [], [], [], NOW).health == "Suspended"
 
 
 def test_no_order_has_a_gap() -> None:
-    assert standings.HEALTHS[-1] == standings.SYNCS[-1] == "Unknown"
+    assert cluster_status.HEALTHS[-1] == cluster_status.SYNCS[-1] == "Unknown"
 
 
 def test_drift_is_one_line_with_the_worst_of_it() -> None:
@@ -81,10 +81,12 @@ def test_drift_is_one_line_with_the_worst_of_it() -> None:
         return {"severity": severity, "kind": kind, "subject": subject, "action": action}
 
     rows = [row("info", "a"), row("critical", "b"), row("critical", "c")]
-    assert standings.drift_line(rows) == (
+    assert cluster_status.drift_line(rows) == (
         "3 differences, the worst: critical node-silent b (`muster drift`)"
     )
-    assert standings.drift_line(rows[:1]) == "1 difference: info node-labels a (`muster drift`)"
-    assert standings.drift_line([row("critical", "b", "ignore")]) == ""
-    commit = standings.drift_line([row("info", "0123456789abcdef" * 2 + "01234567")])
+    assert (
+        cluster_status.drift_line(rows[:1]) == "1 difference: info node-labels a (`muster drift`)"
+    )
+    assert cluster_status.drift_line([row("critical", "b", "ignore")]) == ""
+    commit = cluster_status.drift_line([row("info", "0123456789abcdef" * 2 + "01234567")])
     assert commit == "1 difference: info node-labels 0123456789ab (`muster drift`)"

@@ -7,8 +7,7 @@ import pytest
 
 from reconciler.model import desired
 from reconciler.model.state import outcome
-from reconciler.operations.views import job_views as views
-from reconciler.operations.views import view_types as viewtypes
+from reconciler.operations.views import job_views, view_types
 from reconciler.store import DamagedError
 from tests.unit.store import samples
 
@@ -22,17 +21,23 @@ def test_a_queue_tells_what_it_lends() -> None:
         lending_limit=desired.Amounts(gpu_milli=2000),
         flavors=(desired.Flavor("a", lending_limit=desired.Amounts(cpu_milli=500)),),
     )
-    found = views.queue_view(usage, said=said)
+    found = job_views.queue_view(usage, said=said)
     assert found.lending_limit is not None
     assert (found.lending_limit.cpu, found.lending_limit.gpu) == (None, 2.0)
     assert found.pools[0].lending_limit is not None
     assert (found.pools[0].lending_limit.cpu, found.pools[0].lending_limit.gpu) == (0.5, None)
-    assert views.queue_view(usage).lending_limit is None
+    assert job_views.queue_view(usage).lending_limit is None
 
 
 @pytest.mark.parametrize("body", [b"\xc1", b"\x01", b"\x93\x01\x02"])
 @pytest.mark.parametrize(
-    "stored", [views.stored_queues, views.stored_pools, views.stored_sync, views.stored_refused]
+    "stored",
+    [
+        job_views.stored_queues,
+        job_views.stored_pools,
+        job_views.stored_sync,
+        job_views.stored_refused,
+    ],
 )
 def test_a_damaged_view_is_told(stored: Callable[[bytes], object], body: bytes) -> None:
     with pytest.raises(DamagedError, match=r"the stored view '\w+' can't be read .* restart"):
@@ -40,16 +45,16 @@ def test_a_damaged_view_is_told(stored: Callable[[bytes], object], body: bytes) 
 
 
 def test_a_job_that_waits_for_adoption_is_held() -> None:
-    waiting = views.refused_view("train", desired.AWAITS_ADOPTION, 1.0)
+    waiting = job_views.refused_view("train", desired.AWAITS_ADOPTION, 1.0)
     (why,) = waiting.reasons
     assert (waiting.state, why.code, why.unblocks) == ("Held", "Held", "`muster adopt train`")
-    broken = views.refused_view("train", "a.yaml:3:1: error: …", 1.0)
+    broken = job_views.refused_view("train", "a.yaml:3:1: error: …", 1.0)
     assert (broken.state, broken.reasons[0].code) == ("Pending", "Invalid")
 
 
 def test_a_job_that_nobody_answers_for_who_may_is_not_allowed() -> None:
     told = desired.unanswered("0123456789ab" * 3, "it bears no signature")
-    refused = views.refused_view("train", told, 1.0)
+    refused = job_views.refused_view("train", told, 1.0)
     (why,) = refused.reasons
     assert (refused.state, why.code) == ("Pending", "NotAllowed")
     assert why.message == "commit 0123456789ab changes it, and it bears no signature"
@@ -58,11 +63,11 @@ def test_a_job_that_nobody_answers_for_who_may_is_not_allowed() -> None:
 def test_the_tasks_of_an_elastic_gang_are_told() -> None:
     one = samples.job("gang")
     (group,) = one.spec.groups
-    assert views.job_view(one, running=1).tasks is None, "all have to be there"
+    assert job_views.job_view(one, running=1).tasks is None, "all have to be there"
     grows = msgspec.structs.replace(group, name="workers", count=6, minimum=2)
     spec = msgspec.structs.replace(one.spec, groups=(group, grows))
     gang = msgspec.structs.replace(one, spec=spec)
-    told = views.job_view(gang, running=4).tasks
-    assert told == viewtypes.TasksView(4, group.count + 2, group.count + 6)
+    told = job_views.job_view(gang, running=4).tasks
+    assert told == view_types.TasksView(4, group.count + 2, group.count + 6)
     array = msgspec.structs.replace(spec, array_count=3)
-    assert views.job_view(msgspec.structs.replace(gang, spec=array), running=4).tasks is None
+    assert job_views.job_view(msgspec.structs.replace(gang, spec=array), running=4).tasks is None

@@ -9,14 +9,14 @@ from reconciler.model import desired
 from reconciler.model.policy import access
 from reconciler.model.state import records
 from reconciler.model.values import times
-from reconciler.operations.views import quota_views as quotaviews
+from reconciler.operations.views import quota_views
 from tests.unit.core.world import World, job
 
 HOUR_S = 3600.0
 ADA = "ada@example.org"
 
 
-def told(world: World) -> dict[str, quotaviews.QuotaView]:
+def told(world: World) -> dict[str, quota_views.QuotaView]:
     memory = world.memory
     holding = {one.job for one in memory.attempts.values()}
     observed = records.Observed(
@@ -25,7 +25,7 @@ def told(world: World) -> dict[str, quotaviews.QuotaView]:
         attempts=dict(memory.attempts),
         recollection=memory.recollection,
     )
-    found = quotaviews.quota_views(world.structure, observed, world.now)
+    found = quota_views.quota_views(world.structure, observed, world.now)
     return {one.name: one for one in found}
 
 
@@ -61,8 +61,8 @@ def test_what_is_used_is_counted_for_whom_a_quota_is() -> None:
     (attempt,) = world.attempts("a")
     assert attempt.started_at is not None
     ends = times.format_time(attempt.started_at + 600)
-    assert ada.first_ends == quotaviews.EndsView(ends, None, ends, ends)
-    assert (found["bob"].first_ends, found["nodes"].running) == (quotaviews.NOBODY_KNOWS, None)
+    assert ada.first_ends == quota_views.EndsView(ends, None, ends, ends)
+    assert (found["bob"].first_ends, found["nodes"].running) == (quota_views.NOBODY_KNOWS, None)
 
 
 def test_a_start_that_is_refused_would_pass_what_is_told() -> None:

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.inputs.snapshots import Policy
 from tests.unit.scheduling import situations
@@ -19,7 +19,7 @@ CONSERVATIVE = Policy(backfill="conservative", reclaim=False, preempt=False, con
 
 def reserved(s: Situation, policy: Policy = CONSERVATIVE) -> dict[str, tuple[float, ...]]:
     """Of each job with room reserved: when, and on which nodes."""
-    decisions = scheduler.schedule(dataclasses.replace(s.snapshot(), policy=policy))
+    decisions = scheduling_cycle.schedule(dataclasses.replace(s.snapshot(), policy=policy))
     return {kept.job: (kept.starts_at, *kept.nodes) for kept in decisions.kept}
 
 
@@ -49,7 +49,7 @@ def test_room_is_reserved_elsewhere_where_a_window_comes_in_between() -> None:
     s.job("run2", gpu=4, on=("b",), time_limit_s=200)
     s.job("next", gpu=4, time_limit_s=60)
     assert reserved(s) == {"next": (200.0, 1)}
-    assert reserved(s.apply(scheduler.schedule(s.snapshot()))) == {"next": (200.0, 1)}
+    assert reserved(s.apply(scheduling_cycle.schedule(s.snapshot()))) == {"next": (200.0, 1)}
 
 
 def test_the_estimate_is_no_sooner_than_the_window_lets_it_start() -> None:
@@ -57,7 +57,7 @@ def test_the_estimate_is_no_sooner_than_the_window_lets_it_start() -> None:
     s.job("run", gpu=4, on=("n",), time_limit_s=100)
     s.job("next", gpu=4, time_limit_s=60)
     situation = dataclasses.replace(s.snapshot(), usual_s=lambda job, ran_s: 80.0)
-    assert scheduler.schedule(situation).estimates["next"].at == 300.0
+    assert scheduling_cycle.schedule(situation).estimates["next"].at == 300.0
 
 
 def preempting(window_at: float, *, grace_s: float, preempts: bool = True) -> Situation:

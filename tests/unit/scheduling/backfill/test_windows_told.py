@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from reconciler.model.state import pending_reasons as reasons
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
-from reconciler.scheduling.inputs import snapshots as snapshot
+from reconciler.model.state import pending_reasons
+from reconciler.scheduling.cycle import scheduling_cycle
+from reconciler.scheduling.inputs import snapshots
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation
 
@@ -23,8 +23,8 @@ from tests.unit.scheduling.situations import Situation
 )
 def test_reserved_is_not_never(gpu: int, taken: tuple[bool, ...], expected: str | None) -> None:
     s = Situation().node("a", gpu=4).node("b", gpu=4).queue("main").job("j", gpu=gpu)
-    window = snapshot.Window("firmware", s.now + 60, s.now + 120, np.array(taken), True)
-    decisions = scheduler.schedule(dataclasses.replace(s.snapshot(), windows=(window,)))
+    window = snapshots.Window("firmware", s.now + 60, s.now + 120, np.array(taken), True)
+    decisions = scheduling_cycle.schedule(dataclasses.replace(s.snapshot(), windows=(window,)))
     assert situations.started(decisions) == ([] if expected else ["j"])
     told = situations.reasons_of(s, decisions, "j") if expected else ()
     assert [reason.code for reason in told] == ([expected] if expected else [])
@@ -52,7 +52,7 @@ def test_of_a_reservation_that_has_begun_no_time_limit_helps() -> None:
     assert reason.unblocks == "those reservations are over"
 
 
-def reason_of(s: Situation) -> reasons.Reason:
+def reason_of(s: Situation) -> pending_reasons.Reason:
     (reason,) = situations.reasons_of(s, s.decide(), "j")
     return reason
 
@@ -129,7 +129,7 @@ def test_of_what_recurs_it_is_told_how_long_work_fits_between(time_limit_s: floa
 def test_of_the_last_time_that_is_known_the_next_one_counts() -> None:
     s = Situation().node("x", gpu=4).queue("main").job("j", gpu=4, time_limit_s=60)
     s.now = 100.0
-    s.windows = (snapshot.Window("monthly", 0, 600, np.array([True]), again_at=1200),)
+    s.windows = (snapshots.Window("monthly", 0, 600, np.array([True]), again_at=1200),)
     assert reason_of(s).unblocks.endswith("between two of its times (at most 10m)")
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from reconciler.scheduling.cycle import scheduling_cycle as scheduler
+from reconciler.scheduling.cycle import scheduling_cycle
 from tests.unit.scheduling import drawn
 from tests.unit.scheduling.situations import GIB, Situation, amounts, evicted
 
@@ -46,7 +46,7 @@ def test_a_guarantee_is_kept_behind_a_smaller_job_that_asks_for_nothing_of_it(
     s.job("small", "a", cpu=cpu, memory=memory, submitted_at=8.0, time_limit_s=10 * HOUR_S)
     s.job("owed", "a", cpu=2, memory=2, submitted_at=9.0, time_limit_s=10 * HOUR_S)
     situation = s.snapshot()
-    decisions = scheduler.schedule(situation)
+    decisions = scheduling_cycle.schedule(situation)
     assert evicted(decisions) == evicted(drawn.one_by_one(situation)) == [("hog", "owed")]
 
 
@@ -60,7 +60,7 @@ def test_so_do_those_with_minimum_run_times(seed: int) -> None:
     assert drawn.differing(seed, protected=True) == (3, [])
 
 
-class Counted(scheduler.Cycle):
+class Counted(scheduling_cycle.Cycle):
     """A cycle that counts its turns."""
 
     turns = 0
@@ -86,14 +86,14 @@ def waiting(backfill: Backfill, *, strict: bool = False) -> Situation:
 
 @pytest.mark.parametrize("backfill", ["none", "easy", "conservative"])
 def test_turns_that_are_all_idle_are_had_at_once(backfill: Backfill) -> None:
-    given = scheduler.prepared(waiting(backfill).snapshot())
+    given = scheduling_cycle.prepared(waiting(backfill).snapshot())
     soon, never = Counted(given, rest_after=1), Counted(given, rest_after=10_000)
     assert soon.run() == never.run() == drawn.one_by_one(given)
     assert soon.turns < never.turns / 5
 
 
 def test_in_a_strict_queue_the_others_wait_for_its_first_and_not_for_room() -> None:
-    given = scheduler.prepared(waiting("none", strict=True).snapshot())
+    given = scheduling_cycle.prepared(waiting("none", strict=True).snapshot())
     decisions = drawn.at_rest_soon(given)
     assert decisions == drawn.one_by_one(given)
     codes = [decisions.reasons[key][0].code for key in decisions.reason_of_line if key]
@@ -105,13 +105,13 @@ def test_what_a_cycle_used_is_free_when_it_has_ended() -> None:
     gc.collect()
     gc.disable()
     try:
-        scheduler.schedule(given)
+        scheduling_cycle.schedule(given)
         assert gc.collect() == 0, "a circle keeps it until the collector of garbage comes by"
     finally:
         gc.enable()
 
 
-def many(queues: int) -> scheduler.Cycle:
+def many(queues: int) -> scheduling_cycle.Cycle:
     """A cycle with many queues that have limits and guarantees, of which some borrow."""
     s = Situation()
     s.node("n", gpu=8 * queues, cpu=64 * queues, memory=64 * queues)
@@ -120,7 +120,7 @@ def many(queues: int) -> scheduler.Cycle:
         if at % 3 == 0:
             s.job(f"r{at}", f"q{at}", gpu=2 + at % 2, cpu=1, on=("n",))
     s.job("w", "q0", gpu=1)
-    return scheduler.Cycle(s.snapshot())
+    return scheduling_cycle.Cycle(s.snapshot())
 
 
 def test_limits_and_shares_are_judged_as_the_ledger_judges_each() -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from reconciler.scheduling.inputs.snapshots import WHOLE, GroupShape, Shape
-from reconciler.scheduling.nodes import free_resources as inventory
-from reconciler.scheduling.nodes import gang_capacity as tallies
+from reconciler.scheduling.nodes import free_resources, gang_capacity
 from reconciler.scheduling.nodes.requirements import Ask
 from reconciler.scheduling.placement.capacity import Room
 from tests.unit.scheduling.situations import Situation
@@ -15,14 +14,14 @@ from tests.unit.scheduling.situations import Situation
 NODES = 4
 
 
-def _stock(rng: random.Random) -> tuple[Situation, inventory.Inventory]:
+def _stock(rng: random.Random) -> tuple[Situation, free_resources.Inventory]:
     s = Situation()
     for index in range(NODES):
         s.node(f"n{index}", gpu=rng.choice([0, 2, 4]), cpu=8, memory=8, accepts=rng.random() < 0.8)
-    return s, inventory.free_now(s.snapshot())
+    return s, free_resources.free_now(s.snapshot())
 
 
-def _change(rng: random.Random, stock: inventory.Inventory) -> None:
+def _change(rng: random.Random, stock: free_resources.Inventory) -> None:
     node = rng.randrange(NODES)
     row = stock.rows[node]
     kind = rng.randrange(4)
@@ -46,7 +45,7 @@ def test_a_tally_that_is_kept_up_is_one_that_is_made_anew(seed: int) -> None:
     ask = Ask(group, s.snapshot().nodes)
     eligible = np.array([rng.random() < 0.8 for _ in range(NODES)])
     within = None if rng.random() < 0.5 else np.array([rng.random() < 0.8 for _ in range(NODES)])
-    kept = tallies.Tally.of(stock, ask, need, eligible, within)
+    kept = gang_capacity.Tally.of(stock, ask, need, eligible, within)
     for _ in range(12):
         for _ in range(rng.randrange(3)):
             _change(rng, stock)
@@ -67,10 +66,10 @@ def _shape(**more: object) -> Shape:
 
 
 def test_only_a_gang_whose_tasks_may_lie_anywhere_is_plain() -> None:
-    assert tallies.is_plain_gang(_shape())
-    assert tallies.is_plain_gang(_shape(preferred_level=0))
-    assert not tallies.is_plain_gang(_shape(required_level=0))
-    assert not tallies.is_plain_gang(_shape(exclusive=True))
+    assert gang_capacity.is_plain_gang(_shape())
+    assert gang_capacity.is_plain_gang(_shape(preferred_level=0))
+    assert not gang_capacity.is_plain_gang(_shape(required_level=0))
+    assert not gang_capacity.is_plain_gang(_shape(exclusive=True))
 
 
 def test_a_gang_has_room_when_another_leaves_and_none_when_that_is_undone() -> None:

@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
-from reconciler.scheduling.nodes import quick_fit as plainly
+from reconciler.scheduling.nodes import quick_fit
 from reconciler.scheduling.placement.capacity import Room
-from reconciler.scheduling.queues import arrival_batches as backlog
+from reconciler.scheduling.queues import arrival_batches
 from tests.unit.scheduling import drawn
 
 
@@ -34,9 +34,9 @@ def test_all_plain_shapes_fit_where_each_does(seed: int) -> None:
 def test_nothing_is_asked_of_nodes_that_are_not_there() -> None:
     sizes = np.array([[0, 0, 0, 0], [0, 1, 0, 0], [-1, 0, 0, 0], [1, 0, 5, 1]], dtype=np.int64)
     rows = {0: np.zeros((0, 3), dtype=np.int64), 3: np.array([[-2, 5, 1], [9, 4, 8]])}
-    assert plainly.fitting(sizes, rows.__getitem__).tolist() == [False, False, False, True]
+    assert quick_fit.fitting(sizes, rows.__getitem__).tolist() == [False, False, False, True]
     some = {0: np.array([[-3, -1, 0]]), 3: rows[0]}
-    assert plainly.fitting(sizes, some.__getitem__).tolist() == [True, False, False, False]
+    assert quick_fit.fitting(sizes, some.__getitem__).tolist() == [True, False, False, False]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -44,6 +44,6 @@ def test_ages_are_put_in_order_however_far_they_lie_apart(seed: int) -> None:
     rng = random.Random(seed)
     count = rng.randint(1, 40)
     ages = np.array([rng.randrange(rng.choice([count, 3 * count, 10**12])) for _ in range(count)])
-    ranked = backlog._by_age(ages)
+    ranked = arrival_batches._by_age(ages)
     assert sorted(ranked.tolist()) == list(range(count))
     assert (np.diff(ages[ranked]) >= 0).all()

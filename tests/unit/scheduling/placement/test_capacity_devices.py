@@ -8,7 +8,7 @@ import pytest
 
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs.snapshots import GroupShape, Strategy
-from reconciler.scheduling.nodes import device_choice as devices
+from reconciler.scheduling.nodes import device_choice
 from reconciler.scheduling.placement.capacity import Room
 from tests.unit.scheduling.rooms import (
     GIB,
@@ -46,7 +46,7 @@ def test_whole_devices_keep_blocks_together(
     free: tuple[int, ...], asked: int, chosen: tuple[int, ...]
 ) -> None:
     """A block that is partly used is used up first; neighbours go to one task."""
-    found, left = devices.give(free, asked, IDLE, ())
+    found, left = device_choice.give(free, asked, IDLE, ())
 
     assert chosen == found
     assert [0 if at in chosen else amount for at, amount in enumerate(free)] == list(left)
@@ -66,12 +66,12 @@ def test_whole_devices_keep_blocks_together(
 )
 def test_count_of_tasks_that_fit(free: tuple[int, ...], asked: int, share: int, fits: int) -> None:
     """Counted together, and all of them can then be given devices."""
-    assert fits == devices.count_fits(free, asked, share)
+    assert fits == device_choice.count_fits(free, asked, share)
     for _ in range(fits):
-        _, free = devices.give(free, asked, share, ())
+        _, free = device_choice.give(free, asked, share, ())
     assert min(free, default=0) >= -1
     with pytest.raises(ValueError, match="not of this room"):
-        devices.give(free, asked, share, ())
+        device_choice.give(free, asked, share, ())
 
 
 SHARED = [Node(devices=(IDLE, 600, 300, 0))]

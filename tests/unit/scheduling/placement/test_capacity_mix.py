@@ -6,9 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconciler.scheduling.inputs.snapshots import GroupShape, MixEntry
-from reconciler.scheduling.nodes import device_choice as devices
-from reconciler.scheduling.nodes import fragmentation
-from reconciler.scheduling.nodes import node_classes as states
+from reconciler.scheduling.nodes import device_choice, fragmentation, node_classes
 from reconciler.scheduling.placement.capacity import Room
 from tests.unit.scheduling.rooms import Node, group, mix, room, shape, snapshot, start, where
 from tests.unit.scheduling.rooms import given as devices_given
@@ -105,7 +103,7 @@ KINDS = (share(190, 3), share(470, 8), share(530, 2), share(80, 1))
 def test_few_looks_choose_as_well_as_most_and_what_is_chosen_does_not_depend_on_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(states, "SHORTLIST", 4)
+    monkeypatch.setattr(node_classes, "SHORTLIST", 4)
     now = snapshot(
         many(40),
         [shape(kind, nodes=40) for kind in KINDS],
@@ -121,7 +119,7 @@ def test_few_looks_choose_as_well_as_most_and_what_is_chosen_does_not_depend_on_
 
 
 def test_beyond_the_shortlist_the_estimate_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(states, "SHORTLIST", 1)
+    monkeypatch.setattr(node_classes, "SHORTLIST", 1)
     asked = shape(share(470, 8), nodes=40)
     now = snapshot(many(40), [asked], mix=mix(*KINDS, nodes=40))
     first = start(Room(now))
@@ -137,7 +135,7 @@ def test_beyond_the_shortlist_the_estimate_decides(monkeypatch: pytest.MonkeyPat
 def test_rounded_states_place_for_the_mix_too(monkeypatch: pytest.MonkeyPatch) -> None:
     now = snapshot(many(40), [shape(share(470, 8), nodes=40)], mix=mix(*KINDS, nodes=40))
     exact = len(Room(now).fill(0, 500))
-    monkeypatch.setattr(states, "EXACT_NODES_MAX", 1)
+    monkeypatch.setattr(node_classes, "EXACT_NODES_MAX", 1)
     assert len(Room(now).fill(0, 500)) == exact
     there = [Node(26, devices=(1000, 1000)), Node(100, devices=(1000, 1000))]
     arrives = mix(group(1, cpu=12), nodes=2)
@@ -180,7 +178,7 @@ def slow_choice(nodes: list[Node], asked: GroupShape, arrives: tuple[MixEntry, .
         before = unused(has_cpu, has_memory, node.devices)
         after = [node.devices]
         if asked.devices:
-            ways = devices.options(tuple(sorted(node.devices)), asked.devices, asked.share)
+            ways = device_choice.options(tuple(sorted(node.devices)), asked.devices, asked.share)
             after = [way.after for way in ways]
         found += [unused(has_cpu - cpu, has_memory - memory, left) - before for left in after]
     return min(found)

@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs.snapshots import GroupShape, Shape, Snapshot
-from reconciler.scheduling.nodes import free_resources as inventory
-from reconciler.scheduling.nodes import node_classes as states
-from reconciler.scheduling.nodes import scoring as rankings
+from reconciler.scheduling.nodes import free_resources, node_classes, scoring
 from reconciler.scheduling.placement.capacity import Room
 from tests.unit.scheduling.rooms import GIB, Node, group, mix, shape, snapshot, where
 
@@ -114,8 +112,8 @@ def rough(steps: int | None) -> Iterator[None]:
     """States as in large clusters, in which CPU and memory are rounded to so many steps."""
     with pytest.MonkeyPatch.context() as patch:
         if steps:
-            patch.setattr(states, "EXACT_NODES_MAX", 0)
-            patch.setattr(rankings, "STEPS", steps)
+            patch.setattr(node_classes, "EXACT_NODES_MAX", 0)
+            patch.setattr(scoring, "STEPS", steps)
         yield
 
 
@@ -432,9 +430,9 @@ def test_whether_one_task_fits_is_told_alike_with_and_without_states(
 
 @given(clusters(), clusters())
 def test_rows_that_follow_others_are_those_made_anew(one: list[Node], other: list[Node]) -> None:
-    last = inventory._Last()
+    last = free_resources._Last()
     for nodes in (one, [*one[:-1], other[0]], other, one):
-        columns = inventory.free_now(snapshot(nodes, [])).columns()
+        columns = free_resources.free_now(snapshot(nodes, [])).columns()
         found = last.rows(columns)
-        assert found == inventory._rows(columns)
+        assert found == free_resources._rows(columns)
         found.clear()  # it is the caller's own

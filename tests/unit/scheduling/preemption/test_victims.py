@@ -5,12 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from reconciler.scheduling.inputs import flavors as bypool
-from reconciler.scheduling.inputs import pending_groups as lines
+from reconciler.scheduling.inputs import flavors, pending_groups
 from reconciler.scheduling.inputs.snapshots import Holding, Snapshot
-from reconciler.scheduling.preemption import victims
-from reconciler.scheduling.preemption import victims_by_node as nodewise
-from reconciler.scheduling.quota import quota_ledger as ledgers
+from reconciler.scheduling.preemption import victims, victims_by_node
+from reconciler.scheduling.quota import quota_ledger
 from tests.unit.scheduling import drawn
 from tests.unit.scheduling.situations import Situation
 
@@ -20,7 +18,7 @@ SEEDS = range(60)
 def situations() -> list[Snapshot]:
     """Drawn ones that have something running, and one with many alike."""
     drawn_ones = [drawn.situation(seed)[0].snapshot() for seed in SEEDS]
-    found = [bypool.within(one) for one in drawn_ones]
+    found = [flavors.within(one) for one in drawn_ones]
     s = Situation().queue("a", guaranteed=4).queue("b", guaranteed=1)
     s.now = 1000.0
     for node in ("n0", "n1", "n2"):
@@ -40,7 +38,7 @@ def test_columns_say_what_holdings_say() -> None:
             *("ends_at", "preemptible", "leaving", "doubtful", "movable"),
         ):
             assert getattr(running, name).tolist() == [getattr(h, name) for h in situation.holdings]
-        totals = [ledgers.total_of(holding.tasks) for holding in situation.holdings]
+        totals = [quota_ledger.total_of(holding.tasks) for holding in situation.holdings]
         assert list(map(tuple, running.total.tolist())) == totals
         assert running.tasks.tolist() == [len(h.tasks) for h in situation.holdings]
         spares = [sum(task.spare for task in h.tasks) for h in situation.holdings]
@@ -76,7 +74,7 @@ def expected(situation: Snapshot, queue: int) -> list[tuple[str, int]]:
     found = []
     for holding in may_leave(situation, queue):
         name = f"{holding.job}[{holding.element}]"
-        total = ledgers.total_of(holding.tasks)
+        total = quota_ledger.total_of(holding.tasks)
         weight = total[2] / 1000 if total[2] else total[0] / 1000
         cost = round(max(0.0, situation.now - holding.since) * weight, 3)
         spare = sum(task.spare for task in holding.tasks)
@@ -93,7 +91,7 @@ def test_units_go_in_their_order(look: int, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(victims, "LOOK_MAX", look)
     moved = 0
     for situation in situations():
-        ledger = ledgers.Ledger(situation, lines.columns_of(situation.lines))
+        ledger = quota_ledger.Ledger(situation, pending_groups.columns_of(situation.lines))
         pool = victims.Pool(situation)
         for queue in range(len(situation.queues.names)):
             units = list(pool.units(queue))
@@ -133,13 +131,13 @@ def test_work_of_one_age_goes_by_name() -> None:
     assert [unit.holding.job for unit in pool.units(0)] == ["c", "m", "z"]
 
 
-@pytest.mark.parametrize("portion", [1, 3, nodewise.PORTION])
+@pytest.mark.parametrize("portion", [1, 3, victims_by_node.PORTION])
 def test_rows_in_portions_come_in_the_order_of_all_keys(
     portion: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodewise, "PORTION", portion)
+    monkeypatch.setattr(victims_by_node, "PORTION", portion)
     rng = np.random.default_rng(3)
     for size in (0, 1, 5, 200):
         keys = [rng.integers(0, most, size) for most in (2, 1, 4, 50)]
-        found = list(nodewise.ascending(keys, np.arange(size)))
+        found = list(victims_by_node.ascending(keys, np.arange(size)))
         assert found == np.lexsort(keys[::-1]).tolist()

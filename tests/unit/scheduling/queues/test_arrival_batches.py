@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.scheduling.cycle import scheduling_cycle as schedule
-from reconciler.scheduling.inputs import pending_groups as lines
-from reconciler.scheduling.inputs import snapshots
+from reconciler.scheduling.cycle import scheduling_cycle
+from reconciler.scheduling.inputs import pending_groups, snapshots
 from reconciler.scheduling.inputs.snapshots import Claim, Line, Policy, Snapshot
-from reconciler.scheduling.queues import arrival_batches as backlog
+from reconciler.scheduling.queues import arrival_batches
 from reconciler.scheduling.queues.arrival_batches import Backlog
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.rooms import Node, columns, group, mix, shape
@@ -31,7 +30,7 @@ def test_whole_first_then_the_fullest_patterns_then_without_gpus() -> None:
         ((1000, 9, 1), 0, 1),
         ((8000, 1, 1), 0, 1),
     ]
-    assert backlog.order(pending) == [
+    assert arrival_batches.order(pending) == [
         *[(7, 1), (6, 1), (5, 2)],
         # 810 + 190 and 530 + 470 fill a device; then 470 + 470, then 810, then 470
         *[(1, 1), (4, 1), (3, 1), (2, 3), (1, 2), (2, 1)],
@@ -51,7 +50,7 @@ def test_the_order_keeps_every_task(wanted: list[tuple[int, int]]) -> None:
         for at, (count, size) in enumerate(wanted)
     ]
     found = [0] * len(pending)
-    for at, count in backlog.order(pending):
+    for at, count in arrival_batches.order(pending):
         found[at] += count
     assert found == [count for count, _ in wanted]
 
@@ -79,7 +78,7 @@ def cluster() -> Situation:
 
 
 def started(situation: Snapshot) -> list[str]:
-    return situations.started(schedule.schedule(situation))
+    return situations.started(scheduling_cycle.schedule(situation))
 
 
 def test_at_one_moment_the_biggest_go_first() -> None:
@@ -111,9 +110,9 @@ def test_priority_and_the_policy_come_first() -> None:
 
 def test_too_many_go_by_age(monkeypatch: pytest.MonkeyPatch) -> None:
     now = at_once(cluster().snapshot())
-    monkeypatch.setattr(backlog, "CLAIMS_MAX", 4)
+    monkeypatch.setattr(arrival_batches, "CLAIMS_MAX", 4)
     assert started(now)[0] == "four"
-    monkeypatch.setattr(backlog, "CLAIMS_MAX", 3)
+    monkeypatch.setattr(arrival_batches, "CLAIMS_MAX", 3)
     assert started(now)[0] == "one"
 
 
@@ -137,7 +136,7 @@ def test_the_order_of_lines_does_not_matter(order: list[int]) -> None:
 def test_growing_claims_and_single_lines_are_left_alone() -> None:
     s = Situation().node("n", gpu=8).queue("main").job("only", gpu=1, array=3)
     situation = at_once(s.snapshot())
-    assert backlog.gather(situation, lines.columns_of(situation.lines)).ranks == {}
+    assert arrival_batches.gather(situation, pending_groups.columns_of(situation.lines)).ranks == {}
 
 
 def waiting(*counts: int) -> Backlog:
@@ -177,7 +176,7 @@ def test_a_long_backlog_is_placed_for_what_is_ahead_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two nodes, one poor in CPU: what comes next in the backlog needs the CPU of the other."""
-    monkeypatch.setattr(backlog, "AHEAD_MIN", 8)
+    monkeypatch.setattr(arrival_batches, "AHEAD_MIN", 8)
     there = [Node(cpu=100, devices=(1000,) * 4), Node(cpu=8, devices=(1000,) * 6)]
     frugal, hungry = group(1, cpu=2), group(1, cpu=20)
     # by what arrived, frugal tasks alone, it makes no difference but for room left on the first
@@ -189,7 +188,7 @@ def test_a_long_backlog_is_placed_for_what_is_ahead_of_it(
         for at, count in enumerate((2, 8))
     )
     now = dataclasses.replace(base, nodes=columns(there), shapes=kinds, lines=lines, mix=arrives)
-    nodes = {p.job: p.tasks[0].node for p in schedule.schedule(at_once(now)).placements}
+    nodes = {p.job: p.tasks[0].node for p in scheduling_cycle.schedule(at_once(now)).placements}
     assert [nodes["0-0"], nodes["0-1"]] == [1, 1]
     assert sum(node == 0 for job, node in nodes.items() if job.startswith("1-")) == 4
 
@@ -250,6 +249,6 @@ def test_moments_are_those_that_single_looks_find(
     )
     found = [
         [situation.lines[line].claims[at].job for line, at in run]
-        for run in backlog._moments(situation, lines.columns_of(situation.lines))
+        for run in arrival_batches._moments(situation, pending_groups.columns_of(situation.lines))
     ]
     assert found == obvious(situation)

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from reconciler.model.state.scheduler_state import Turn
-from reconciler.scheduling.queues import job_order as order
+from reconciler.scheduling.queues import job_order
 from tests.unit.scheduling import drawn, situations
 from tests.unit.scheduling.situations import Situation, started
 
@@ -102,12 +102,12 @@ def test_deadlines_hold_nothing_back_for_longer_than_the_bound(
             starts[job] = s.now - since
     assert starts["bob"] == 2 * takes_s
     # what had room reserved when the bound was reached goes before it
-    assert order.WAIT_MAX_S <= starts["ann"] <= order.WAIT_MAX_S + takes_s
+    assert job_order.WAIT_MAX_S <= starts["ann"] <= job_order.WAIT_MAX_S + takes_s
 
 
 def test_a_job_that_waited_beyond_the_bound_goes_before_its_owners_deadlines() -> None:
     s = busy("none")
-    s.now += order.WAIT_MAX_S
+    s.now += job_order.WAIT_MAX_S
     wait(s, "soon", "ann", deadline=HOUR)
     assert [pass_on(s, HOUR) for _ in range(3)] == [["ann"], ["bob"], ["soon"]]
 

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from reconciler.scheduling.inputs import pending_groups as lines
-from reconciler.scheduling.quota import unsatisfiable as unfit
+from reconciler.scheduling.inputs import pending_groups
+from reconciler.scheduling.quota import unsatisfiable
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation
 
@@ -58,8 +58,8 @@ def test_what_waits_for_a_window_or_for_some_pool_counts() -> None:
     s = shared().job("later", "a", gpu=2)
     s.window("w", 10, 50, [True] * 4)
     snapshot = s.snapshot()
-    columns = lines.columns_of(snapshot.lines)
-    assert not unfit.lines(snapshot, columns).any()
+    columns = pending_groups.columns_of(snapshot.lines)
+    assert not unsatisfiable.lines(snapshot, columns).any()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_nodes_are_held_against_a_task_one_by_one() -> None:
 def test_one_domain_has_to_hold_who_must_be_in_one() -> None:
     s = shared()
     snapshot = s.job("gang", "owner", gpu=1, tasks=3).snapshot()
-    columns = lines.columns_of(snapshot.lines)
+    columns = pending_groups.columns_of(snapshot.lines)
     number = len(snapshot.lines) - 1
     shape = snapshot.shapes[snapshot.lines[number].shape]
     for domains, too_large in (((0, 0, 1, 1), False), ((0, 1, 2, 3), True), ((-1,) * 4, True)):
@@ -104,7 +104,7 @@ def test_one_domain_has_to_hold_who_must_be_in_one() -> None:
             shapes = list(snapshot.shapes)
             shapes[snapshot.lines[number].shape] = within
             told = dataclasses.replace(snapshot, nodes=nodes, shapes=tuple(shapes))
-            assert bool(unfit.lines(told, columns)[number]) is too_large
+            assert bool(unsatisfiable.lines(told, columns)[number]) is too_large
 
 
 @pytest.mark.parametrize(("memory", "too_large"), [(16, False), (8, True), (0, False)])
@@ -119,4 +119,6 @@ def test_memory_of_a_device_is_asked_about_where_it_is_known(memory: int, too_la
         snapshot.nodes, device_memory=np.full(len(snapshot.nodes.names), memory, dtype=np.int64)
     )
     told = dataclasses.replace(snapshot, nodes=nodes, shapes=tuple(shapes))
-    assert bool(unfit.lines(told, lines.columns_of(told.lines))[number]) is too_large
+    assert (
+        bool(unsatisfiable.lines(told, pending_groups.columns_of(told.lines))[number]) is too_large
+    )

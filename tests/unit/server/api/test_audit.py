@@ -6,25 +6,24 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reconciler.operations.audit import audit_entries as auditing
-from reconciler.operations.audit import audit_log as auditlog
-from reconciler.server import errors as failures
-from reconciler.server.api import audit as audits
-from reconciler.server.process import worker_processes as children
+from reconciler.operations.audit import audit_entries, audit_log
+from reconciler.server import errors
+from reconciler.server.api import audit
+from reconciler.server.process import worker_processes
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> auditlog.Log:
-    made = auditlog.Log(tmp_path / auditlog.FILE, part_bytes_max=1000)
+def log(tmp_path: Path) -> audit_log.Log:
+    made = audit_log.Log(tmp_path / audit_log.FILE, part_bytes_max=1000)
     for number in range(12):
-        made.append(auditing.Entry(at=1.0, revision=str(number), result="Synced"))
+        made.append(audit_entries.Entry(at=1.0, revision=str(number), result="Synced"))
     return made
 
 
-class Counted(audits.Verifications):
+class Counted(audit.Verifications):
     """Knows how often it went along the log, and how many of these at once."""
 
-    def __init__(self, log: auditlog.Log) -> None:
+    def __init__(self, log: audit_log.Log) -> None:
         super().__init__(log)
         self.runs = 0
 
@@ -33,10 +32,10 @@ class Counted(audits.Verifications):
         return await super()._run(module, *arguments)
 
 
-def test_who_asks_while_the_log_stays_is_answered_by_one_look(log: auditlog.Log) -> None:
+def test_who_asks_while_the_log_stays_is_answered_by_one_look(log: audit_log.Log) -> None:
     one = Counted(log)
 
-    async def ask() -> list[auditlog.Verdict]:
+    async def ask() -> list[audit_log.Verdict]:
         impatient = asyncio.create_task(one.verdict(1))
         await asyncio.sleep(0)
         others = [asyncio.create_task(one.verdict(1)) for _ in range(50)]
@@ -46,7 +45,7 @@ def test_who_asks_while_the_log_stays_is_answered_by_one_look(log: auditlog.Log)
 
     assert set(map(str, asyncio.run(ask()))) == {str(log.verify())}
     assert one.runs == 1
-    log.append(auditing.Entry(at=1.0, revision="new", result="Synced"))
+    log.append(audit_entries.Entry(at=1.0, revision="new", result="Synced"))
     assert asyncio.run(one.verdict(1)).lines == 13
     part = log.parts()[0]
     part.write_bytes(
@@ -57,31 +56,31 @@ def test_who_asks_while_the_log_stays_is_answered_by_one_look(log: auditlog.Log)
     assert one.runs == 4
 
 
-def test_only_so_many_different_questions_wait(log: auditlog.Log) -> None:
+def test_only_so_many_different_questions_wait(log: audit_log.Log) -> None:
     one = Counted(log)
 
-    async def ask() -> list[auditlog.Verdict | BaseException]:
-        asked = (one.verdict(first) for first in range(1, children.WAITING_MAX + 4))
+    async def ask() -> list[audit_log.Verdict | BaseException]:
+        asked = (one.verdict(first) for first in range(1, worker_processes.WAITING_MAX + 4))
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    refused = [told for told in asyncio.run(ask()) if isinstance(told, failures.Failure)]
+    refused = [told for told in asyncio.run(ask()) if isinstance(told, errors.Failure)]
     assert [told.status for told in refused] == [429] * 3
-    assert one.runs == children.WAITING_MAX
+    assert one.runs == worker_processes.WAITING_MAX
 
 
-def test_a_log_that_can_not_be_read_is_told(log: auditlog.Log) -> None:
+def test_a_log_that_can_not_be_read_is_told(log: audit_log.Log) -> None:
     log.path.unlink()
     log.path.mkdir()
-    with pytest.raises(failures.Failure, match="can't be read") as refused:
-        asyncio.run(audits.Verifications(log).verdict(1))
+    with pytest.raises(errors.Failure, match="can't be read") as refused:
+        asyncio.run(audit.Verifications(log).verdict(1))
     assert refused.value.status == 503
 
 
 def test_one_that_takes_too_long_is_ended(
-    log: auditlog.Log, monkeypatch: pytest.MonkeyPatch
+    log: audit_log.Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audits, "VERIFY_S_MAX", 0.0)
-    with pytest.raises(failures.Failure, match="took longer than"):
-        asyncio.run(audits.Verifications(log).verdict(1))
+    monkeypatch.setattr(audit, "VERIFY_S_MAX", 0.0)
+    with pytest.raises(errors.Failure, match="took longer than"):
+        asyncio.run(audit.Verifications(log).verdict(1))
     left = [child.cmdline() for child in psutil.Process().children()]
     assert not [words for words in left if "reconciler.operations.audit.verify_worker" in words]

@@ -6,14 +6,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reconciler.server import errors as failures
+from reconciler.server import errors
 from reconciler.server.api import explanations
-from reconciler.server.process import worker_processes as children
+from reconciler.server.process import worker_processes
 from reconciler.store import Store
 
 
-def _refused(replays: explanations.Replays) -> failures.Failure:
-    with pytest.raises(failures.Failure) as refused:
+def _refused(replays: explanations.Replays) -> errors.Failure:
+    with pytest.raises(errors.Failure) as refused:
         asyncio.run(replays.explain("train", 5.0, 10))
     return refused.value
 
@@ -38,5 +38,5 @@ def test_a_replay_that_takes_too_long_is_ended(
 
 
 def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "WAITING_MAX", 0)
+    monkeypatch.setattr(worker_processes, "WAITING_MAX", 0)
     assert _refused(explanations.Replays("sqlite:///nowhere.db")).status == 429

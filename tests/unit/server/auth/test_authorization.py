@@ -7,16 +7,14 @@ import msgspec
 import pytest
 
 from reconciler.desired.apply import validate
-from reconciler.desired.documents import document_reader as documents
+from reconciler.desired.documents import document_reader
 from reconciler.model import desired
 from reconciler.model.policy import access
 from reconciler.model.state import records
-from reconciler.operations.changes import remote_changes as submission
-from reconciler.operations.changes import suspension as suspending
-from reconciler.operations.views import job_views as views
-from reconciler.server import errors as failures
-from reconciler.server.auth import authorization as permissions
-from reconciler.server.auth import tokens
+from reconciler.operations.changes import remote_changes, suspension
+from reconciler.operations.views import job_views
+from reconciler.server import errors
+from reconciler.server.auth import authorization, tokens
 from reconciler.store import Reader, Store
 from tests.unit.desired.repositories import job
 from tests.unit.store import samples
@@ -71,7 +69,7 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         samples.cycle(nodes=[samples.node("n1"), samples.node("left")]),
         journal=b"",
         snapshot=None,
-        views=views.desired_views(wanted),
+        views=job_views.desired_views(wanted),
         incumbents=None,
     )
     try:
@@ -80,11 +78,11 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         store.close()
 
 
-def why_not(reader: Reader, who: str, verb: submission.Verb, name: str) -> str:
+def why_not(reader: Reader, who: str, verb: remote_changes.Verb, name: str) -> str:
     """Why somebody with a user's token may not do something; empty where it is allowed."""
-    change = submission.SubmittedDocument(verb, who, name, reason="smoke")
+    change = remote_changes.SubmittedDocument(verb, who, name, reason="smoke")
     caller = tokens.Identity(f"{who}@x.org", "user")
-    return permissions.refusals(reader, caller, [change]).get(0, "")
+    return authorization.refusals(reader, caller, [change]).get(0, "")
 
 
 @pytest.mark.parametrize("verb", ["drain", "undrain"])
@@ -100,7 +98,7 @@ def why_not(reader: Reader, who: str, verb: submission.Verb, name: str) -> str:
     ],
 )
 def test_nodes_of_no_pool_in_force_take_the_right_to_all_pools(
-    reader: Reader, verb: submission.Verb, who: str, *, in_force: bool, elsewhere: bool
+    reader: Reader, verb: remote_changes.Verb, who: str, *, in_force: bool, elsewhere: bool
 ) -> None:
     told = why_not(reader, who, verb, "n1")
     assert (told == "") is in_force, told
@@ -129,10 +127,16 @@ def test_nodes_of_no_pool_in_force_take_the_right_to_all_pools(
     ],
 )
 def test_a_queue_is_a_queue_however_it_is_written(
-    reader: Reader, verb: submission.Verb, name: str, canonical: str, *, cluster: bool, queue: bool
+    reader: Reader,
+    verb: remote_changes.Verb,
+    name: str,
+    canonical: str,
+    *,
+    cluster: bool,
+    queue: bool,
 ) -> None:
-    assert permissions.canonical_names(verb, [name]) == [canonical]
-    assert suspending.parse(canonical) == suspending.parse(name)
+    assert authorization.canonical_names(verb, [name]) == [canonical]
+    assert suspension.parse(canonical) == suspension.parse(name)
     for who, allowed in (("cluster", cluster), ("queue", queue), ("none", False)):
         told = why_not(reader, who, verb, name)
         assert (told == "") is allowed, (who, told)
@@ -142,14 +146,14 @@ def test_a_queue_is_a_queue_however_it_is_written(
 def test_what_can_not_be_suspended_is_refused_before_any_right_is_asked(
     reader: Reader, name: str
 ) -> None:
-    with pytest.raises(failures.Failure, match="none of cluster, queue/NAME") as refused:
-        permissions.canonical_names("suspend", ["cluster", name])
+    with pytest.raises(errors.Failure, match="none of cluster, queue/NAME") as refused:
+        authorization.canonical_names("suspend", ["cluster", name])
     assert refused.value.status == 400
     assert "none of cluster, queue/NAME" in why_not(reader, "cluster", "suspend", name)
 
 
-@pytest.mark.parametrize("verb", ["submit", *get_args(submission.ChangeVerb)])
-def test_no_verb_is_for_who_has_no_role(reader: Reader, verb: submission.Verb) -> None:
+@pytest.mark.parametrize("verb", ["submit", *get_args(remote_changes.ChangeVerb)])
+def test_no_verb_is_for_who_has_no_role(reader: Reader, verb: remote_changes.Verb) -> None:
     """Whatever nobody can tell the owner of is not for everybody."""
     for name in ("n1", "left", "queue/research", "cluster", "train", ""):
         assert why_not(reader, "none", verb, name), (verb, name)
@@ -180,9 +184,9 @@ def test_what_the_controller_signs_in_vain_is_refused_before_it_is_committed(
     structure = desired.Structure(
         access=access.Access(people), settings=desired.Settings(verification="required")
     )
-    bodies = {views.STRUCTURE: msgspec.msgpack.encode(structure)}
-    change = submission.SubmittedDocument("submit", "a@x.org", "train")
-    found = permissions.uncommittable(Views(bodies), [change], key=key, now=1780000000.0)
+    bodies = {job_views.STRUCTURE: msgspec.msgpack.encode(structure)}
+    change = remote_changes.SubmittedDocument("submit", "a@x.org", "train")
+    found = authorization.uncommittable(Views(bodies), [change], key=key, now=1780000000.0)
     assert list(found) == ([0] if said else [])
     assert said in found.get(0, "")
     assert not said or found[0].endswith("commit it yourself, signed, in a clone (--clone)")
@@ -222,7 +226,7 @@ def document(queue: str, owner: str) -> str:
     ],
 )
 def test_a_job_is_whose_its_documents_say_at_the_commit(
-    verb: submission.ChangeVerb,
+    verb: remote_changes.ChangeVerb,
     record: tuple[str, str] | None,
     written: list[str],
     *,
@@ -230,17 +234,17 @@ def test_a_job_is_whose_its_documents_say_at_the_commit(
 ) -> None:
     queues = {name: desired.Queue(name) for name in ("research", "ops")}
     reader = Views(
-        views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE))),
+        job_views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE))),
         None if record is None else samples.job(queue=record[0], owner=record[1]),
     )
-    found = tuple(one for text in written for one in documents.read(text.encode()).documents)
-    asked = {who: submission.SubmittedDocument(verb, f"{who}@x.org", "train") for who in WHO}
-    told = {who: permissions.at_commit(reader, one, found) for who, one in asked.items()}
+    found = tuple(one for text in written for one in document_reader.read(text.encode()).documents)
+    asked = {who: remote_changes.SubmittedDocument(verb, f"{who}@x.org", "train") for who in WHO}
+    told = {who: authorization.at_commit(reader, one, found) for who, one in asked.items()}
     assert (told["bob"] == "") is allowed, told["bob"]
     assert told["eve"]
     assert bool(told["ada"]) is (record is None and not any("command:" in one for one in written))
     above = msgspec.structs.replace(asked["eve"], above=True)
-    assert permissions.at_commit(reader, above, found) == ""
+    assert authorization.at_commit(reader, above, found) == ""
 
 
 WHO = ("ada", "bob", "eve")
@@ -254,37 +258,37 @@ def in_force(structure: desired.Structure) -> desired.Desired:
 def test_what_was_allowed_when_it_was_asked_is_judged_again_at_the_commit() -> None:
     """Somebody's role may have gone while the change waited for its commit."""
     queues = {"research": desired.Queue("research")}
-    bodies = views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE)))
+    bodies = job_views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE)))
     reader = Views(dict(bodies))
     caller = tokens.Identity("bob@x.org", "user")
-    asked = submission.SubmittedDocument(
+    asked = remote_changes.SubmittedDocument(
         "submit", caller.name, "train", queue="research", owner=caller.name
     )
-    assert permissions.early_refusals(reader, caller, [asked]) == {}
-    assert permissions.at_commit(reader, asked, ()) == ""
+    assert authorization.early_refusals(reader, caller, [asked]) == {}
+    assert authorization.at_commit(reader, asked, ()) == ""
     later = access.Access(PEOPLE.identities, PEOPLE.roles[1:])
-    bodies = views.desired_views(in_force(desired.Structure(queues=queues, access=later)))
-    told = permissions.at_commit(Views(dict(bodies)), asked, ())
+    bodies = job_views.desired_views(in_force(desired.Structure(queues=queues, access=later)))
+    told = authorization.at_commit(Views(dict(bodies)), asked, ())
     assert "no role of bob@x.org allows submit on Queue/research" in told
 
 
-@pytest.mark.parametrize("verb", sorted(permissions.OF_DOCUMENTS))
+@pytest.mark.parametrize("verb", sorted(authorization.OF_DOCUMENTS))
 def test_who_may_change_no_job_is_told_so_before_one_is_looked_for(
-    verb: submission.Verb,
+    verb: remote_changes.Verb,
 ) -> None:
     queues = {"research": desired.Queue("research")}
-    bodies = views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE)))
-    empty = views.desired_views(desired.Desired())
+    bodies = job_views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE)))
+    empty = job_views.desired_views(desired.Desired())
     for who, role, of, told in (
         ("eve", "user", bodies, "no role of eve@x.org allows submit on any queue"),
         ("ada", "user", bodies, ""),  # it may be hers
         ("bob", "user", bodies, ""),
-        ("eve", permissions.ADMIN, bodies, ""),
-        ("ada", "user", empty, permissions.NOTHING_IN_FORCE),
+        ("eve", authorization.ADMIN, bodies, ""),
+        ("ada", "user", empty, authorization.NOTHING_IN_FORCE),
     ):
         caller = tokens.Identity(f"{who}@x.org", role)
-        asked = [submission.SubmittedDocument(verb, caller.name, name) for name in ("a", "b")]
-        found = permissions.early_refusals(Views(dict(of)), caller, asked)
+        asked = [remote_changes.SubmittedDocument(verb, caller.name, name) for name in ("a", "b")]
+        found = authorization.early_refusals(Views(dict(of)), caller, asked)
         assert [found.get(position, "").startswith(told) for position in (0, 1)] == [True] * 2
         assert bool(found) is bool(told), (who, found)
 

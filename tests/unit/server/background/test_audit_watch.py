@@ -7,11 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.operations.audit import audit_entries as auditing
-from reconciler.operations.audit import audit_log as auditlog
+from reconciler.operations.audit import audit_entries, audit_log
 from reconciler.server import services
-from reconciler.server.auth import authentication as access
-from reconciler.server.background import audit_watch as auditwatch
+from reconciler.server.auth import authentication
+from reconciler.server.background import audit_watch
 
 NOW = 1_800_000_000.0
 
@@ -19,14 +18,16 @@ NOW = 1_800_000_000.0
 @pytest.fixture
 def service(tmp_path: Path) -> services.Services:
     store = f"sqlite:///{tmp_path / 'store.db'}"
-    return services.Services(store_url=store, link_path=tmp_path / "link", gate=access.Gate({}))
+    return services.Services(
+        store_url=store, link_path=tmp_path / "link", gate=authentication.Gate({})
+    )
 
 
-def log_of(service: services.Services, lines: int = 450) -> auditlog.Log:
+def log_of(service: services.Services, lines: int = 450) -> audit_log.Log:
     """A log in several files."""
-    log = auditlog.Log(service.audit_path, part_bytes_max=30_000)
+    log = audit_log.Log(service.audit_path, part_bytes_max=30_000)
     for number in range(lines):
-        log.append(auditing.Entry(at=float(number), revision=f"{number:040}", result="Synced"))
+        log.append(audit_entries.Entry(at=float(number), revision=f"{number:040}", result="Synced"))
     assert len(log.parts()) > 1
     return log
 
@@ -42,7 +43,7 @@ def pass_by(_seconds: float) -> None:
 
 
 def watching(service: services.Services) -> Callable[[], str]:
-    watch = auditwatch.Watch(service, lambda: NOW, pass_by)
+    watch = audit_watch.Watch(service, lambda: NOW, pass_by)
     return lambda: asyncio.run(watch.look())
 
 
@@ -52,29 +53,29 @@ def test_the_page_says_nothing_before_the_first_look(service: services.Services)
     assert told(service)["intact"] == "1"
 
 
-def change(log: auditlog.Log) -> None:
+def change(log: audit_log.Log) -> None:
     part = log.parts()[0]
     part.write_bytes(part.read_bytes().replace(b'"Synced"', b'"Unknown"', 1))
 
 
-def cut_short(log: auditlog.Log) -> None:
+def cut_short(log: audit_log.Log) -> None:
     log.path.write_bytes(b"")
 
 
-def take_a_part(log: auditlog.Log) -> None:
+def take_a_part(log: audit_log.Log) -> None:
     log.parts()[1].unlink()
 
 
-def make_anew(log: auditlog.Log) -> None:
+def make_anew(log: audit_log.Log) -> None:
     """Another author in each line, and every hash right."""
-    before = auditlog.BEGINNING
+    before = audit_log.BEGINNING
     for path in (*log.parts(), log.path):
         made = []
         for text in path.read_bytes().splitlines():
-            line = msgspec.json.decode(text, type=auditlog.Line)
+            line = msgspec.json.decode(text, type=audit_log.Line)
             entry = msgspec.structs.replace(line.entry, message="nothing to see")
             line = msgspec.structs.replace(line, previous=before, entry=entry)
-            line = msgspec.structs.replace(line, hash=auditlog.hash_of(line))
+            line = msgspec.structs.replace(line, hash=audit_log.hash_of(line))
             before = line.hash
             made.append(msgspec.json.encode(line, order="deterministic") + b"\n")
         path.write_bytes(b"".join(made))
@@ -91,7 +92,7 @@ def make_anew(log: auditlog.Log) -> None:
     ],
 )
 def test_tampering_is_told_and_so_is_its_end(
-    service: services.Services, tamper: Callable[[auditlog.Log], None], said: str
+    service: services.Services, tamper: Callable[[audit_log.Log], None], said: str
 ) -> None:
     log = log_of(service)
     look = watching(service)
@@ -113,12 +114,12 @@ def test_a_look_waits_nineteen_times_as_long_as_it_works_and_ends_with_the_serve
 ) -> None:
     log_of(service)
     waits: list[float] = []
-    asyncio.run(auditwatch.Watch(service, lambda: NOW, waits.append).look())
+    asyncio.run(audit_watch.Watch(service, lambda: NOW, waits.append).look())
     assert len(waits) >= 2
     assert min(waits) >= 0
     service.stop()
-    with pytest.raises(auditwatch.StoppedError):
-        asyncio.run(auditwatch.Watch(service, lambda: NOW, waits.append).look())
+    with pytest.raises(audit_watch.StoppedError):
+        asyncio.run(audit_watch.Watch(service, lambda: NOW, waits.append).look())
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_a_look_waits_nineteen_times_as_long_as_it_works_and_ends_with_the_serve
     [(change, "it was changed"), (cut_short, "was there before"), (make_anew, "was made anew")],
 )
 def test_what_is_lost_while_no_server_runs_is_told(
-    service: services.Services, tamper: Callable[[auditlog.Log], None], said: str
+    service: services.Services, tamper: Callable[[audit_log.Log], None], said: str
 ) -> None:
     log = log_of(service)
     assert watching(service)() == ""
@@ -143,11 +144,11 @@ def test_a_look_goes_on_from_what_was_kept_before_there_were_hashes(
     service: services.Services,
 ) -> None:
     log = log_of(service)
-    seen = service.audit_path.with_name(auditwatch.SEEN_FILE)
+    seen = service.audit_path.with_name(audit_watch.SEEN_FILE)
     seen.write_bytes(b'{"lines":450,"at":1.0}')  # as written before hashes were kept
     assert watching(service)() == ""
     assert log.tail(1)[0].hash in seen.read_text()
-    log.append(auditing.Entry(at=1.0, revision="new", result="Synced"))
+    log.append(audit_entries.Entry(at=1.0, revision="new", result="Synced"))
     assert watching(service)() == ""
 
 
@@ -164,7 +165,7 @@ def test_who_moves_the_log_away_with_what_is_known_of_it_begins_anew(
 def test_what_is_kept_of_a_look_may_be_damaged_or_impossible_to_keep(
     service: services.Services, caplog: pytest.LogCaptureFixture
 ) -> None:
-    seen = service.audit_path.with_name(auditwatch.SEEN_FILE)
+    seen = service.audit_path.with_name(audit_watch.SEEN_FILE)
     seen.write_bytes(b"{")
     assert watching(service)() == ""
     assert "is not known" in caplog.text
@@ -187,7 +188,7 @@ def test_a_log_that_can_not_be_read_from_the_start_on_has_a_time_to_alert_by(
     log.path.mkdir()
 
     for _ in range(2):
-        asyncio.run(auditwatch.Watch(service, lambda: NOW + 5, pass_by).try_look())
+        asyncio.run(audit_watch.Watch(service, lambda: NOW + 5, pass_by).try_look())
         assert told(service) == {"verified_timestamp_seconds": f"{NOW:.0f}"}
     log.path.rmdir()
     log.path.write_bytes(data)

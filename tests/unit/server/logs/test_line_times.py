@@ -4,15 +4,19 @@ from typing import Any
 
 import pytest
 
-from reconciler.model.protocol import agent_messages as wire
-from reconciler.server.logs import line_times as linetimes
+from reconciler.model.protocol import agent_messages
+from reconciler.server.logs import line_times
 
-MARKS = (wire.LogMark(100.0, 4), wire.LogMark(200.0, 8), wire.LogMark(300.0, 12))
-WHOLE = wire.LogChunk(b"one\ntwo\nsix\n", marks=MARKS)
+MARKS = (
+    agent_messages.LogMark(100.0, 4),
+    agent_messages.LogMark(200.0, 8),
+    agent_messages.LogMark(300.0, 12),
+)
+WHOLE = agent_messages.LogChunk(b"one\ntwo\nsix\n", marks=MARKS)
 
 
-def shown(*pieces: wire.LogChunk, **asked: Any) -> list[str]:
-    lines = linetimes.Lines(50.0, **asked)
+def shown(*pieces: agent_messages.LogChunk, **asked: Any) -> list[str]:
+    lines = line_times.Lines(50.0, **asked)
     return b"".join(lines.add(piece) for piece in pieces).decode().splitlines()
 
 
@@ -44,24 +48,24 @@ def test_no_line_is_left_out_that_may_be_of_the_span(
 
 
 def test_a_line_in_pieces_has_the_time_of_its_beginning() -> None:
-    first = wire.LogChunk(b"one\nt", marks=MARKS[:2])
-    second = wire.LogChunk(b"wo\nsix\n", offset=5, marks=MARKS)
+    first = agent_messages.LogChunk(b"one\nt", marks=MARKS[:2])
+    second = agent_messages.LogChunk(b"wo\nsix\n", offset=5, marks=MARKS)
     assert shown(first, second, shown=True) == shown(WHOLE, shown=True)
     assert shown(first, second, since=250.0) == ["six"]
 
 
 def test_what_rewrites_its_line_is_one_line() -> None:
-    bar = wire.LogChunk(b"10%\r20%\rdone\n", marks=(wire.LogMark(100.0, 13),))
+    bar = agent_messages.LogChunk(b"10%\r20%\rdone\n", marks=(agent_messages.LogMark(100.0, 13),))
     assert shown(bar, shown=True)[0] == "1970-01-01T00:01:40.000Z 10%"
-    assert b"".join([linetimes.Lines(0.0, shown=True).add(bar)]).count(b"Z ") == 1
+    assert b"".join([line_times.Lines(0.0, shown=True).add(bar)]).count(b"Z ") == 1
 
 
 def test_a_log_that_was_cut_begins_a_line() -> None:
-    half = wire.LogChunk(b"one\nhal", marks=MARKS[:2])
-    anew = wire.LogChunk(b"new\n", offset=0, marks=(wire.LogMark(400.0, 4),))
+    half = agent_messages.LogChunk(b"one\nhal", marks=MARKS[:2])
+    anew = agent_messages.LogChunk(b"new\n", offset=0, marks=(agent_messages.LogMark(400.0, 4),))
     assert shown(half, anew, shown=True)[-1].endswith("1970-01-01T00:06:40.000Z new")
 
 
 def test_of_a_node_that_knows_no_times_nothing_is_left_out() -> None:
-    old = wire.LogChunk(b"one\n")
+    old = agent_messages.LogChunk(b"one\n")
     assert shown(old, shown=True, since=1e9) == ["- one"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from reconciler.server.nodes import node_metrics_pages as nodepages
+from reconciler.server.nodes import node_metrics_pages
 from reconciler.store import StoreError
 
 
@@ -18,7 +18,7 @@ class Scene:
         self.rendered: list[str] = []
         self.broken: set[str] = set()
         self.unknown = {"ghost"}
-        self.pages = nodepages.NodePages(self.render, lambda: self.now)
+        self.pages = node_metrics_pages.NodePages(self.render, lambda: self.now)
 
     def render(self, node: str) -> bytes | None:
         if node in self.broken:
@@ -60,17 +60,17 @@ def test_a_report_outdates_a_page_but_not_more_often_than_every_few_seconds() ->
     scene.pages.listed(["n1"])
     scene.step()
     scene.pages.told("n1")
-    assert scene.step(nodepages.EVERY_S / 2) == []
-    assert scene.step(nodepages.EVERY_S / 2) == ["n1"]
-    assert scene.text("n1") == f"n1 at {1000 + nodepages.EVERY_S:g}\n"
-    assert scene.step(nodepages.EVERY_S) == []  # there was no news
+    assert scene.step(node_metrics_pages.EVERY_S / 2) == []
+    assert scene.step(node_metrics_pages.EVERY_S / 2) == ["n1"]
+    assert scene.text("n1") == f"n1 at {1000 + node_metrics_pages.EVERY_S:g}\n"
+    assert scene.step(node_metrics_pages.EVERY_S) == []  # there was no news
 
 
 def test_a_silent_node_is_made_anew_now_and_then() -> None:
     scene = Scene()
     scene.pages.listed(["n1", "n2"])
     scene.step()
-    assert scene.step(nodepages.SILENT_S - 1) == []
+    assert scene.step(node_metrics_pages.SILENT_S - 1) == []
     assert scene.step(1) == ["n1", "n2"]
 
 
@@ -78,21 +78,21 @@ def test_what_is_read_no_longer_is_forgotten() -> None:
     scene = Scene()
     scene.pages.listed(["n1", "n2"])
     scene.step()
-    scene.now += nodepages.WANTED_S
+    scene.now += node_metrics_pages.WANTED_S
     scene.text("n2")
     scene.pages.told("n1")
     assert scene.step(1) == ["n2"]
     scene.pages.told("n1")
-    assert scene.step(nodepages.EVERY_S) == []
+    assert scene.step(node_metrics_pages.EVERY_S) == []
 
 
 def test_the_oldest_come_first_and_no_more_than_a_batch_at_once() -> None:
     scene = Scene()
-    names = [f"n{number:02d}" for number in range(nodepages.BATCH + 3)]
+    names = [f"n{number:02d}" for number in range(node_metrics_pages.BATCH + 3)]
     scene.pages.listed(names)
-    assert scene.step() == names[: nodepages.BATCH]
+    assert scene.step() == names[: node_metrics_pages.BATCH]
     scene.pages.told(names[0])
-    assert scene.step(nodepages.EVERY_S) == [*names[nodepages.BATCH :], names[0]]
+    assert scene.step(node_metrics_pages.EVERY_S) == [*names[node_metrics_pages.BATCH :], names[0]]
 
 
 def test_news_during_the_making_is_for_the_next_page() -> None:
@@ -102,7 +102,7 @@ def test_news_during_the_making_is_for_the_next_page() -> None:
     made = scene.pages.make(due)
     scene.pages.told("n1")
     scene.pages.take(made)
-    assert scene.step(nodepages.EVERY_S) == ["n1"]
+    assert scene.step(node_metrics_pages.EVERY_S) == ["n1"]
 
 
 def waiting(
@@ -129,14 +129,14 @@ def test_the_first_scrape_of_a_page_waits_for_it() -> None:
     assert gzip.decompress(first) == b"n1 at 1000\n"
     assert (second, none) == (first, None)
     assert scene.rendered == ["n1", "ghost"]
-    assert scene.step(nodepages.SILENT_S) == ["n1"]  # nothing is left of the ghost
+    assert scene.step(node_metrics_pages.SILENT_S) == ["n1"]  # nothing is left of the ghost
 
 
 def test_whoever_waits_goes_before_what_is_outdated() -> None:
     scene = Scene()
-    many = [f"n{number:02d}" for number in range(3 * nodepages.BATCH)]
+    many = [f"n{number:02d}" for number in range(3 * node_metrics_pages.BATCH)]
     waiting(scene, ["urgent"], lambda: scene.pages.listed(many))
-    assert scene.rendered.index("urgent") <= nodepages.BATCH
+    assert scene.rendered.index("urgent") <= node_metrics_pages.BATCH
 
 
 def test_a_page_that_cannot_be_made_says_why_and_the_old_one_stands() -> None:
@@ -148,15 +148,15 @@ def test_a_page_that_cannot_be_made_says_why_and_the_old_one_stands() -> None:
     waiting(scene, ["n1"])
     scene.broken.add("n1")
     scene.pages.told("n1")
-    assert scene.step(nodepages.EVERY_S) == []
+    assert scene.step(node_metrics_pages.EVERY_S) == []
     assert scene.text("n1") == "n1 at 1000\n"
     scene.broken.clear()
-    assert scene.step(nodepages.SILENT_S) == ["n1"]
+    assert scene.step(node_metrics_pages.SILENT_S) == ["n1"]
 
 
 def test_those_who_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
-    monkeypatch.setattr(nodepages, "WAITED_MAX", 2)
+    monkeypatch.setattr(node_metrics_pages, "WAITED_MAX", 2)
     told = waiting(scene, ["n1", "n2", "n3"])
-    assert isinstance(told[2], nodepages.BusyError)
+    assert isinstance(told[2], node_metrics_pages.BusyError)
     assert "2 pages of nodes are waited for already" in str(told[2])

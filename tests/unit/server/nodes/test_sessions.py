@@ -2,8 +2,7 @@
 
 import asyncio
 
-from reconciler.model.protocol import agent_messages as wire
-from reconciler.model.protocol import loop_messages as link
+from reconciler.model.protocol import agent_messages, loop_messages
 from reconciler.server.nodes import sessions
 
 ONE, TWO = ("boot", "one"), ("boot", "two")
@@ -79,34 +78,34 @@ def test_an_exchange_that_is_not_the_newest_stops_waiting() -> None:
 def test_news_are_a_set_an_end_or_a_log_request() -> None:
     session = sessions.Session("n1")
     assert not session.has_news_for((0, 0))
-    session.update(link.NodeUpdate("n1", 1, 1, payload=b"x"))
+    session.update(loop_messages.NodeUpdate("n1", 1, 1, payload=b"x"))
     assert session.has_news_for((0, 0))
     assert not session.has_news_for((1, 1))
-    session.update(link.NodeUpdate("n1", 1, 1, acknowledged=("a", "b")))
-    session.log_requests["l"] = wire.LogRequest("l", "a")
+    session.update(loop_messages.NodeUpdate("n1", 1, 1, acknowledged=("a", "b")))
+    session.log_requests["l"] = agent_messages.LogRequest("l", "a")
     assert session.has_news_for((1, 1))
-    assert session.take() == (("a", "b"), (wire.LogRequest("l", "a"),))
+    assert session.take() == (("a", "b"), (agent_messages.LogRequest("l", "a"),))
     assert not session.has_news_for((1, 1))
 
 
 def test_what_waits_is_bounded() -> None:
     session = sessions.Session("n1")
     many = tuple(str(number) for number in range(sessions.ACKNOWLEDGED_MAX + 5))
-    session.update(link.NodeUpdate("n1", 1, 1, acknowledged=many))
+    session.update(loop_messages.NodeUpdate("n1", 1, 1, acknowledged=many))
     assert len(session.acknowledged) == sessions.ACKNOWLEDGED_MAX
 
 
 def test_orders_are_forgotten_when_the_loop_says_them_anew() -> None:
     known = sessions.Sessions()
-    known.update(link.NodeUpdate("n1", 1, 1, payload=b"x", acknowledged=("a",)))
+    known.update(loop_messages.NodeUpdate("n1", 1, 1, payload=b"x", acknowledged=("a",)))
     known.forget_orders()
     session = known.get("n1")
     assert session is not None
     assert not session.has_news_for((0, 0))
 
 
-def _update(confirms: int = 0, lease_s: float | None = None) -> link.NodeUpdate:
-    return link.NodeUpdate("n1", 1, 1, confirms=confirms, lease_s=lease_s)
+def _update(confirms: int = 0, lease_s: float | None = None) -> loop_messages.NodeUpdate:
+    return loop_messages.NodeUpdate("n1", 1, 1, confirms=confirms, lease_s=lease_s)
 
 
 def test_a_node_is_sure_for_a_lease_after_a_contact_that_the_loop_knows_of() -> None:

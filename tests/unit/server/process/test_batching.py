@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from reconciler.server import errors as failures
-from reconciler.server.process import batching as gathering
+from reconciler.server import errors
+from reconciler.server.process import batching
 
 
 class Work:
@@ -30,7 +30,7 @@ class Work:
 
 async def _settled(work: Work, first: int, others: Sequence[int]) -> list[int | BaseException]:
     """Ask for one, and for the others once its call is under way."""
-    gathered = gathering.Gathered(work)
+    gathered = batching.Gathered(work)
     asked = [asyncio.ensure_future(gathered.ask(first))]
     await asyncio.to_thread(work.begun.wait)
     asked += [asyncio.ensure_future(gathered.ask(one)) for one in others]
@@ -56,15 +56,15 @@ def test_what_comes_meanwhile_is_one_call(others: list[int], expected: list[obje
 
 def test_a_call_has_a_bound() -> None:
     work = Work()
-    others = list(range(3, 3 + 4 * gathering.CALL_MAX, 2))
+    others = list(range(3, 3 + 4 * batching.CALL_MAX, 2))
     assert asyncio.run(_settled(work, 1, others)) == [2, *(2 * one for one in others)]
-    assert [len(call) for call in work.calls] == [1, gathering.CALL_MAX, gathering.CALL_MAX]
+    assert [len(call) for call in work.calls] == [1, batching.CALL_MAX, batching.CALL_MAX]
 
 
 def test_who_leaves_costs_the_others_nothing() -> None:
     async def run() -> tuple[list[list[int]], int]:
         work = Work()
-        gathered = gathering.Gathered(work)
+        gathered = batching.Gathered(work)
         first = asyncio.ensure_future(gathered.ask(1))
         await asyncio.to_thread(work.begun.wait)
         leaving, staying = (asyncio.ensure_future(gathered.ask(one)) for one in (3, 5))
@@ -79,7 +79,7 @@ def test_who_leaves_costs_the_others_nothing() -> None:
 
 
 def test_who_finds_too_many_waiting_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "WAITING_MAX", 2)
+    monkeypatch.setattr(batching, "WAITING_MAX", 2)
     *_, third = asyncio.run(_settled(Work(), 1, [3, 5, 7]))
-    assert isinstance(third, failures.Failure)
+    assert isinstance(third, errors.Failure)
     assert third.status == 503

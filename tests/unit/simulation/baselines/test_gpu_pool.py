@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from reconciler.simulation.baselines import gpu_pool as peers
+from reconciler.simulation.baselines import gpu_pool
 from reconciler.simulation.traces.workloads import Row, Workload
 
 #: (submit, runs, size, limit) of jobs a, b, c ...
@@ -21,7 +21,7 @@ def workload(jobs: Jobs) -> Workload:
 
 
 def starts(policy: str, jobs: Jobs, units: int) -> dict[str, float | None]:
-    return {job.name: job.start_s for job in peers.run(policy, workload(jobs), units).jobs}
+    return {job.name: job.start_s for job in gpu_pool.run(policy, workload(jobs), units).jobs}
 
 
 #: On 10 units: a runs short of its limit; b needs all; c and d could go beside a.
@@ -89,16 +89,16 @@ def test_a_job_without_a_limit_counts_as_endless() -> None:
         Row("b", 1, 10, 2, "q", limit_s=10),
         Row("c", 2, 50, 1, "q", limit_s=50),
     )
-    found = {j.name: j.start_s for j in peers.run("easy", Workload(rows), 2).jobs}
+    found = {j.name: j.start_s for j in gpu_pool.run("easy", Workload(rows), 2).jobs}
     assert found == {"a": 0, "b": 52, "c": 2}
-    found = {j.name: j.start_s for j in peers.run("conservative", Workload(rows), 2).jobs}
+    found = {j.name: j.start_s for j in gpu_pool.run("conservative", Workload(rows), 2).jobs}
     assert found == {"a": 0, "b": 52, "c": 2}
 
 
 def test_a_job_that_is_too_large_never_starts_and_one_over_its_limit_is_ended() -> None:
     jobs: Jobs = [(0, 10, 11, 10), (0, 100, 10, 30), (1, 10, 1, 10)]
-    for policy in peers.POLICIES:
-        run = peers.run(policy, workload(jobs), 10)
+    for policy in gpu_pool.POLICIES:
+        run = gpu_pool.run(policy, workload(jobs), 10)
         assert [job.start_s for job in run.jobs] == [None, 0, 30]
         assert run.jobs[1].end_s == 30
 
@@ -115,10 +115,10 @@ def drawn(seed: int) -> Jobs:
     return jobs
 
 
-@pytest.mark.parametrize(("policy", "seed"), list(itertools.product(peers.POLICIES, range(8))))
+@pytest.mark.parametrize(("policy", "seed"), list(itertools.product(gpu_pool.POLICIES, range(8))))
 def test_capacity_holds_and_every_job_runs_once(policy: str, seed: int) -> None:
     jobs = drawn(seed)
-    run = peers.run(policy, workload(jobs), 8)
+    run = gpu_pool.run(policy, workload(jobs), 8)
     assert sorted(s.job for s in run.stretches) == sorted(job.name for job in run.jobs)
     for job in run.jobs:
         assert job.start_s is not None
@@ -161,7 +161,7 @@ def slow_conservative(jobs: Jobs, units: int) -> list[float]:
 @pytest.mark.parametrize("seed", range(6))
 def test_conservative_against_an_obvious_one(seed: int) -> None:
     jobs = drawn(seed)[:26]
-    found = [job.start_s for job in peers.run("conservative", workload(jobs), 8).jobs]
+    found = [job.start_s for job in gpu_pool.run("conservative", workload(jobs), 8).jobs]
     assert found == slow_conservative(jobs, 8)
 
 

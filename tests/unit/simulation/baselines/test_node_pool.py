@@ -3,9 +3,8 @@ they do."""
 
 import pytest
 
-from reconciler.simulation.baselines import gpu_pool as peers
-from reconciler.simulation.baselines import node_pool as nodepeers
-from reconciler.simulation.traces import trace_results as results
+from reconciler.simulation.baselines import gpu_pool, node_pool
+from reconciler.simulation.traces import trace_results
 from reconciler.simulation.traces.workloads import Row, Workload
 
 
@@ -19,7 +18,7 @@ def workload(*rows: tuple[float, float, int, int]) -> Workload:
     )
 
 
-def starts(run: results.Run) -> list[float | None]:
+def starts(run: trace_results.Run) -> list[float | None]:
     return [job.start_s for job in run.jobs]
 
 
@@ -28,19 +27,19 @@ SINGLES = workload(
 )
 
 
-@pytest.mark.parametrize("name", nodepeers.POLICIES)
+@pytest.mark.parametrize("name", node_pool.POLICIES)
 def test_one_gpu_each_is_as_over_a_number_of_gpus(name: str) -> None:
-    assert starts(nodepeers.run(name, SINGLES, 2, 4)) == starts(peers.run(name, SINGLES, 8))
+    assert starts(node_pool.run(name, SINGLES, 2, 4)) == starts(gpu_pool.run(name, SINGLES, 8))
 
 
-@pytest.mark.parametrize("name", nodepeers.POLICIES)
+@pytest.mark.parametrize("name", node_pool.POLICIES)
 def test_gaps_of_two_nodes_hold_no_whole_one(name: str) -> None:
     rows = workload((0, 100, 3, 100), (0, 100, 3, 100), (1, 10, 2, 10))
-    assert starts(peers.run(name, rows, 8)) == [0, 0, 1]
-    assert starts(nodepeers.run(name, rows, 2, 4)) == [0, 0, 100]
+    assert starts(gpu_pool.run(name, rows, 8)) == [0, 0, 1]
+    assert starts(node_pool.run(name, rows, 2, 4)) == [0, 0, 100]
 
 
 def test_who_overtakes_leaves_the_head_its_nodes() -> None:
     """The head waits for the node that is free at 50; what runs beyond goes to the other."""
     rows = workload((0, 50, 4, 50), (0, 200, 2, 200), (1, 10, 4, 10), (2, 90, 2, 90), (3, 9, 1, 9))
-    assert starts(nodepeers.run("easy", rows, 2, 4)) == [0, 0, 50, 2, 60]
+    assert starts(node_pool.run("easy", rows, 2, 4)) == [0, 0, 50, 2, 60]

@@ -11,9 +11,7 @@ from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values.resources import Resources
-from reconciler.simulation.engine import event_queue as agenda
-from reconciler.simulation.engine import faults
-from reconciler.simulation.engine import simulated_cluster as clusters
+from reconciler.simulation.engine import event_queue, faults, simulated_cluster
 from reconciler.simulation.engine.simulated_nodes import Fate
 from tests.unit.core.world import GI, job
 
@@ -58,13 +56,13 @@ def structure(nodes: int = 2, gpu: int = 2, node_silence_s: int = 90) -> desired
     )
 
 
-def state(cluster: clusters.Cluster, name: str) -> JobState:
+def state(cluster: simulated_cluster.Cluster, name: str) -> JobState:
     return cluster.memory.jobs[name].state
 
 
 def test_one_cycle_for_all_that_happens_at_a_moment() -> None:
     log = Log()
-    cluster = clusters.Cluster(
+    cluster = simulated_cluster.Cluster(
         structure(), now=BEGIN, fates=lambda _: Fate(runs_s=100.0), watcher=log
     )
     cluster.run(BEGIN)
@@ -82,9 +80,9 @@ def test_one_cycle_for_all_that_happens_at_a_moment() -> None:
 
 
 def test_starts_may_ride_along_with_the_next_cycle() -> None:
-    timing = clusters.Timing(start_report_within_s=30.0)
+    timing = simulated_cluster.Timing(start_report_within_s=30.0)
     fates = {"long": Fate(runs_s=1000.0), "short": Fate(runs_s=10.0, exit_code=3)}
-    cluster = clusters.Cluster(
+    cluster = simulated_cluster.Cluster(
         structure(), now=BEGIN, timing=timing, fates=lambda attempt: fates[attempt.job]
     )
     cluster.run(BEGIN)
@@ -106,10 +104,10 @@ def test_starts_may_ride_along_with_the_next_cycle() -> None:
 
 def test_a_task_takes_its_time_to_start_and_to_leave() -> None:
     log = Log()
-    cluster = clusters.Cluster(
+    cluster = simulated_cluster.Cluster(
         structure(),
         now=BEGIN,
-        timing=clusters.Timing(start_s=5.0),
+        timing=simulated_cluster.Timing(start_s=5.0),
         fates=lambda _: Fate(leaves_s=90.0),
         watcher=log,
     )
@@ -125,9 +123,9 @@ def test_a_task_takes_its_time_to_start_and_to_leave() -> None:
 
 
 def test_what_runs_already_runs_on() -> None:
-    first = clusters.Cluster(structure(), now=BEGIN, jobs={"a": job("a", gpu=1)})
+    first = simulated_cluster.Cluster(structure(), now=BEGIN, jobs={"a": job("a", gpu=1)})
     first.run(BEGIN + 60)
-    second = clusters.Cluster(
+    second = simulated_cluster.Cluster(
         first.structure,
         now=BEGIN + 60,
         jobs=first.jobs,
@@ -141,7 +139,7 @@ def test_what_runs_already_runs_on() -> None:
 
 
 def test_documents_of_finished_jobs_can_be_pruned() -> None:
-    cluster = clusters.Cluster(structure(), now=BEGIN, fates=lambda _: Fate(runs_s=1.0))
+    cluster = simulated_cluster.Cluster(structure(), now=BEGIN, fates=lambda _: Fate(runs_s=1.0))
     cluster.commit([job("a"), job("b")])
     cluster.run(BEGIN)
     cluster.prune(["a"])
@@ -156,10 +154,10 @@ def test_documents_of_finished_jobs_can_be_pruned() -> None:
 
 def test_a_silent_nodes_work_moves_after_its_lease_and_never_runs_twice() -> None:
     log = Log()
-    cluster = clusters.Cluster(
+    cluster = simulated_cluster.Cluster(
         structure(nodes=2, gpu=0, node_silence_s=30),
         now=BEGIN,
-        timing=clusters.Timing(heartbeat_s=10.0),
+        timing=simulated_cluster.Timing(heartbeat_s=10.0),
         fates=lambda _: Fate(leaves_s=math.inf),
         watcher=log,
     )
@@ -185,10 +183,10 @@ def test_a_silent_nodes_work_moves_after_its_lease_and_never_runs_twice() -> Non
 
 def test_a_machine_that_boots_again_has_lost_its_tasks() -> None:
     log = Log()
-    cluster = clusters.Cluster(
+    cluster = simulated_cluster.Cluster(
         structure(nodes=1, gpu=0),
         now=BEGIN,
-        timing=clusters.Timing(heartbeat_s=10.0),
+        timing=simulated_cluster.Timing(heartbeat_s=10.0),
         watcher=log,
     )
     cluster.commit([job("a")])
@@ -201,7 +199,7 @@ def test_a_machine_that_boots_again_has_lost_its_tasks() -> None:
 
 
 def test_another_leader_goes_on() -> None:
-    cluster = clusters.Cluster(structure(), now=BEGIN, fates=lambda _: Fate(runs_s=50.0))
+    cluster = simulated_cluster.Cluster(structure(), now=BEGIN, fates=lambda _: Fate(runs_s=50.0))
     cluster.commit([job("a"), job("b", gpu=4)])
     cluster.run(BEGIN + 1)
     cluster.change_leader()
@@ -211,8 +209,8 @@ def test_another_leader_goes_on() -> None:
 
 
 def test_a_fault_of_a_node_that_is_not_there_is_refused() -> None:
-    cluster = clusters.Cluster(structure(), now=BEGIN)
-    with pytest.raises(agenda.SimulationError, match="there is no node 'n9'"):
+    cluster = simulated_cluster.Cluster(structure(), now=BEGIN)
+    with pytest.raises(event_queue.SimulationError, match="there is no node 'n9'"):
         cluster.suffer(faults.Fault(BEGIN, "cut", "n9"))
 
 
@@ -227,14 +225,14 @@ RATES = faults.Rates(
 )
 
 
-def story(seed: int) -> tuple[clusters.Cluster, Log]:
+def story(seed: int) -> tuple[simulated_cluster.Cluster, Log]:
     """Twenty jobs on a cluster that suffers for an hour, and then is left alone."""
     chance = random.Random(seed)
     log = Log()
-    cluster = clusters.Cluster(
+    cluster = simulated_cluster.Cluster(
         structure(nodes=3, node_silence_s=60),
         now=BEGIN,
-        timing=clusters.Timing(start_s=0.5, heartbeat_s=10.0),
+        timing=simulated_cluster.Timing(start_s=0.5, heartbeat_s=10.0),
         weather=faults.Weather(chance, lose=0.1, duplicate=0.1, delay=0.2, delay_s_max=30.0),
         fates=lambda _: Fate(runs_s=chance.uniform(5, 500), leaves_s=chance.uniform(0, 40)),
         watcher=log,
@@ -289,10 +287,10 @@ def test_a_plan_of_faults_brings_every_node_back() -> None:
 
 
 def test_an_agenda_keeps_the_order_of_what_is_due_together_and_has_a_limit() -> None:
-    planned: agenda.Agenda[str] = agenda.Agenda(planned_max=3)
+    planned: event_queue.Agenda[str] = event_queue.Agenda(planned_max=3)
     for at, item in ((2.0, "b"), (1.0, "a"), (2.0, "c")):
         planned.put(at, item)
-    with pytest.raises(agenda.SimulationError, match="more than 3 things"):
+    with pytest.raises(event_queue.SimulationError, match="more than 3 things"):
         planned.put(3.0, "d")
     assert planned.next_at() == 1.0
     assert planned.take(2.0) == ["a", "b", "c"]
@@ -300,8 +298,8 @@ def test_an_agenda_keeps_the_order_of_what_is_due_together_and_has_a_limit() -> 
 
 
 def test_what_hurries_is_decided_at_once_unless_the_controller_stands_still() -> None:
-    cluster = clusters.Cluster(
-        structure(), now=BEGIN, timing=clusters.Timing(cycle_every_s=60, heartbeat_s=10)
+    cluster = simulated_cluster.Cluster(
+        structure(), now=BEGIN, timing=simulated_cluster.Timing(cycle_every_s=60, heartbeat_s=10)
     )
     cluster.run(BEGIN + 20)
     cycles = cluster.cycles
@@ -325,12 +323,12 @@ def test_a_gang_starts_when_all_of_it_has_its_image() -> None:
     log = Log()
     fates = iter([Fate(runs_s=50, fetch_s=5), Fate(runs_s=50, fetch_s=20, fetches_again=True)])
     known: dict[str, Fate] = {}
-    cluster = clusters.Cluster(
+    cluster = simulated_cluster.Cluster(
         structure(gpu=1),
         now=BEGIN,
         fates=lambda attempt: known.setdefault(attempt.id, next(fates)),
         watcher=log,
-        timing=clusters.Timing(start_s=1, heartbeat_s=10),
+        timing=simulated_cluster.Timing(start_s=1, heartbeat_s=10),
     )
     cluster.commit([job("gang", gpu=1, count=2, runtime="podman", image="docker.io/a/b")])
 

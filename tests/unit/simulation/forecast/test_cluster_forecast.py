@@ -10,9 +10,8 @@ from reconciler.model.observed import devices
 from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 from reconciler.model.values.resources import Resources
-from reconciler.simulation.engine import simulated_cluster as clusters
-from reconciler.simulation.forecast import cluster_forecast as forecasts
-from reconciler.simulation.forecast import forecast_diff as shifts
+from reconciler.simulation.engine import simulated_cluster
+from reconciler.simulation.forecast import cluster_forecast, forecast_diff
 
 BEGIN = 1_000_000.0
 GI = 2**30
@@ -53,7 +52,7 @@ def after(
     *jobs: desired.Job, run_s: float = 600.0, structure: desired.Structure = STRUCTURE
 ) -> tuple[records.Observed, float]:
     """What is known of a cluster in which these jobs are wanted since so long."""
-    cluster = clusters.Cluster(structure, now=BEGIN, jobs={one.name: one for one in jobs})
+    cluster = simulated_cluster.Cluster(structure, now=BEGIN, jobs={one.name: one for one in jobs})
     cluster.run(BEGIN + run_s)
     return cluster.memory.observed((), {}), BEGIN + run_s
 
@@ -68,7 +67,7 @@ def test_the_preempted_job_and_the_queue_that_waits_longer_are_named() -> None:
     observed, now = after(LOW, KEPT, WAITS, structure=UNRESERVED)
     base = wanted(LOW, KEPT, WAITS, structure=UNRESERVED)
     head = wanted(LOW, KEPT, WAITS, URGENT, structure=UNRESERVED)
-    found = shifts.forecast(base, head, observed, now)
+    found = forecast_diff.forecast(base, head, observed, now)
     (gone,) = found.evictions
     assert (gone.job, gone.reason, gone.by.partition("[")[0]) == ("low", "Preempted", "urgent")
     assert gone.at == now
@@ -89,7 +88,7 @@ def test_the_preempted_job_and_the_queue_that_waits_longer_are_named() -> None:
 
 
 def test_a_future_hears_of_ends_on_nodes_that_have_reported_often() -> None:
-    cluster = clusters.Cluster(STRUCTURE, now=BEGIN)
+    cluster = simulated_cluster.Cluster(STRUCTURE, now=BEGIN)
     for number in range(20):
         cluster.commit([job(f"short-{number}", gpu=1)])
         cluster.run(BEGIN + 10 * number)
@@ -97,7 +96,7 @@ def test_a_future_hears_of_ends_on_nodes_that_have_reported_often() -> None:
     cluster.commit([LOW, KEPT])
     cluster.run(BEGIN + 600)
     seen = cluster.memory.observed((), {})
-    found = forecasts.future(
+    found = cluster_forecast.future(
         wanted(LOW, KEPT, WAITS), seen, cluster.now, base_nodes=frozenset(POOL.nodes)
     )
     assert found.starts["waits"] - BEGIN == pytest.approx(190 + 3600, abs=3)
@@ -109,7 +108,7 @@ def test_what_saves_loses_nothing_and_goes_on_from_there() -> None:
     observed, now = after(low, KEPT, WAITS, structure=UNRESERVED)
     base = wanted(low, KEPT, WAITS, structure=UNRESERVED)
     head = wanted(low, KEPT, WAITS, URGENT, structure=UNRESERVED)
-    found = shifts.forecast(base, head, observed, now)
+    found = forecast_diff.forecast(base, head, observed, now)
     assert [one.lost_gpu_s for one in found.evictions] == [0.0]
     (waits,) = [shift for shift in found.shifts if shift.job == "waits"]
     assert (waits.later_s or 0) == pytest.approx(60, abs=5)
@@ -117,7 +116,7 @@ def test_what_saves_loses_nothing_and_goes_on_from_there() -> None:
 
 def test_what_leaves_the_queue_lets_others_start_sooner() -> None:
     observed, now = after(LOW, KEPT, WAITS)
-    found = shifts.forecast(wanted(LOW, KEPT, WAITS), wanted(KEPT, WAITS), observed, now)
+    found = forecast_diff.forecast(wanted(LOW, KEPT, WAITS), wanted(KEPT, WAITS), observed, now)
     (waits,) = found.shifts
     assert waits.later_s is not None
     assert waits.later_s < -2990
@@ -129,7 +128,7 @@ def test_what_leaves_the_queue_lets_others_start_sooner() -> None:
 def test_who_has_room_reserved_starts_before_who_was_preempted() -> None:
     observed, now = after(LOW, KEPT, WAITS)
     base, head = wanted(LOW, KEPT, WAITS), wanted(LOW, KEPT, WAITS, URGENT)
-    found = shifts.forecast(base, head, observed, now)
+    found = forecast_diff.forecast(base, head, observed, now)
     (gone,) = found.evictions
     assert gone.job == "low"
     assert (gone.back_at or 0) - now == pytest.approx(3660, abs=5)
@@ -142,22 +141,22 @@ def test_without_a_change_nothing_is_told() -> None:
     observed, now = after(LOW, KEPT, WAITS)
     state = wanted(LOW, KEPT, WAITS)
     again = msgspec.structs.replace(state, generation=7)
-    found = shifts.forecast(state, again, observed, now)
+    found = forecast_diff.forecast(state, again, observed, now)
     assert (found.shifts, found.evictions, found.spared, found.queues) == ((), (), (), ())
 
 
 def test_same_input_same_forecast() -> None:
     observed, now = after(LOW, KEPT, WAITS)
     base, head = wanted(LOW, KEPT, WAITS), wanted(LOW, KEPT, WAITS, URGENT)
-    first = shifts.forecast(base, head, observed, now)
-    assert shifts.forecast(base, head, observed, now) == first
+    first = forecast_diff.forecast(base, head, observed, now)
+    assert forecast_diff.forecast(base, head, observed, now) == first
 
 
 def test_work_without_a_limit_never_ends_unless_its_like_did() -> None:
     endless = msgspec.structs.replace(LOW, time_limit_s=None, priority=200)
     observed, now = after(endless, KEPT, run_s=60.0)
     base, head = wanted(endless, KEPT), wanted(endless, KEPT, URGENT)
-    found = shifts.forecast(base, head, observed, now)
+    found = forecast_diff.forecast(base, head, observed, now)
     assert found.endless == 1
     (urgent,) = [shift for shift in found.shifts if shift.is_new]
     assert (urgent.after or 0) - now > 7000, "only the other one makes room"
@@ -165,7 +164,7 @@ def test_work_without_a_limit_never_ends_unless_its_like_did() -> None:
         observed.recollection, run_times={"\nlow": (600.0, 500.0, 700.0)}
     )
     known = msgspec.structs.replace(observed, recollection=learned)
-    found = shifts.forecast(base, head, known, now)
+    found = forecast_diff.forecast(base, head, known, now)
     assert found.endless == 0
     (urgent,) = [shift for shift in found.shifts if shift.is_new]
     assert (urgent.after or 0) - now == pytest.approx(540, abs=2)
@@ -177,12 +176,14 @@ def test_nodes_that_are_away_stay_away_and_new_ones_come_up() -> None:
     (free,) = {"n1", "n2"} - {attempt.node for attempt in observed.attempts.values()}
     nodes[free] = msgspec.structs.replace(nodes[free], state=NodeState.UNKNOWN)
     observed = msgspec.structs.replace(observed, nodes=nodes)
-    found = shifts.forecast(wanted(KEPT), wanted(KEPT, URGENT), observed, now)
+    found = forecast_diff.forecast(wanted(KEPT), wanted(KEPT, URGENT), observed, now)
     (urgent,) = found.shifts
     assert (urgent.after or 0) - now > 6000
     larger = msgspec.structs.replace(POOL, nodes=("n1", "n2", "n3"))
     structure = msgspec.structs.replace(STRUCTURE, pools={"gpu": larger})
-    found = shifts.forecast(wanted(KEPT), wanted(KEPT, URGENT, structure=structure), observed, now)
+    found = forecast_diff.forecast(
+        wanted(KEPT), wanted(KEPT, URGENT, structure=structure), observed, now
+    )
     (urgent,) = found.shifts
     assert (urgent.after or 0) - now < 2
 
@@ -206,7 +207,7 @@ def test_a_layout_that_is_declared_is_there_once_what_runs_has_ended() -> None:
     layout = desired.MigLayout(0, (("1g.18gb", 7),))
     cut = msgspec.structs.replace(pool, mig=(layout,))
     head = msgspec.structs.replace(structure, pools={"gpu": cut})
-    found = shifts.forecast(
+    found = forecast_diff.forecast(
         wanted(kept, structure=structure), wanted(kept, small, structure=head), observed, now
     )
     (shift,) = found.shifts
@@ -215,7 +216,7 @@ def test_a_layout_that_is_declared_is_there_once_what_runs_has_ended() -> None:
     real = msgspec.structs.replace(real, gpus=(stuck,))
     nodes = {"n1": msgspec.structs.replace(observed.nodes["n1"], inventory=real)}
     observed = msgspec.structs.replace(observed, nodes=nodes)
-    found = shifts.forecast(
+    found = forecast_diff.forecast(
         wanted(kept, structure=structure), wanted(kept, small, structure=head), observed, now
     )
     (shift,) = found.shifts
@@ -241,12 +242,12 @@ def test_a_job_with_a_task_on_a_node_that_is_taken_away_leaves_as_a_whole_and_co
     before = wanted(over, structure=structure)
     # left alone it goes on to its end, and who waits for its other node starts then
     waits = job("waits", groups=pair, limit_s=60)
-    found = shifts.forecast(before, wanted(over, waits, structure=head), observed, now)
+    found = forecast_diff.forecast(before, wanted(over, waits, structure=head), observed, now)
     assert not found.evictions
     (shift,) = found.shifts
     assert (shift.after or 0) - now == pytest.approx(7200 - 600, abs=120)
     firm = job("firm", groups=pair, queue="firm", preemptible=False, limit_s=60)
-    found = shifts.forecast(before, wanted(over, firm, structure=head), observed, now)
+    found = forecast_diff.forecast(before, wanted(over, firm, structure=head), observed, now)
     (gone,) = found.evictions
     assert gone.job == "over"
     assert (gone.back_at or 0) - now == pytest.approx(60, abs=10)
@@ -255,7 +256,7 @@ def test_a_job_with_a_task_on_a_node_that_is_taken_away_leaves_as_a_whole_and_co
 def test_what_does_not_start_within_the_horizon_says_why() -> None:
     observed, now = after(KEPT, LOW)
     huge = job("huge", gpu=8)
-    found = shifts.forecast(wanted(KEPT, LOW), wanted(KEPT, LOW, huge), observed, now)
+    found = forecast_diff.forecast(wanted(KEPT, LOW), wanted(KEPT, LOW, huge), observed, now)
     (shift,) = found.shifts
     assert shift.after is None
     assert shift.reason.startswith("NeverFits: ")
@@ -270,22 +271,22 @@ def test_who_never_starts_is_told_what_it_waits_for_at_the_end() -> None:
     short = job("short", gpu=2, limit_s=25, queue="own")
     observed, now = after(*low, structure=structure)
     asked = wanted(*low, *more, short, structure=structure)
-    found = forecasts.future(asked, observed, now, base_nodes=frozenset(POOL.nodes))
+    found = cluster_forecast.future(asked, observed, now, base_nodes=frozenset(POOL.nodes))
     assert found.reasons, "there is more than the nodes hold"
     assert not any(told.startswith("Behind") for told in found.reasons.values()), found.reasons
-    assert found.until == now + forecasts.HORIZON_S
+    assert found.until == now + cluster_forecast.HORIZON_S
 
 
 def test_the_cycles_of_a_future_are_bounded_and_the_rest_is_estimated() -> None:
     many = [job(f"j{number:03}", limit_s=3600) for number in range(60)]
     observed, now = after(*many)
-    before = forecasts.EFFORT_MAX
-    forecasts.EFFORT_MAX = 0
+    before = cluster_forecast.EFFORT_MAX
+    cluster_forecast.EFFORT_MAX = 0
     try:
-        found = shifts.forecast(wanted(*many), wanted(*many, URGENT), observed, now)
+        found = forecast_diff.forecast(wanted(*many), wanted(*many, URGENT), observed, now)
     finally:
-        forecasts.EFFORT_MAX = before
-    assert found.cycles <= 2 * forecasts.CYCLES_MIN
+        cluster_forecast.EFFORT_MAX = before
+    assert found.cycles <= 2 * cluster_forecast.CYCLES_MIN
     assert found.decided_until < found.until
     assert all(one.at <= found.decided_until for one in found.evictions)
     starts = {shift.job: shift for shift in found.shifts}

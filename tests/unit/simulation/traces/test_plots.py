@@ -9,10 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from reconciler.simulation.baselines import gpu_pool as peers
-from reconciler.simulation.traces import plots as pictures
-from reconciler.simulation.traces import trace_replay as replay
-from reconciler.simulation.traces import workloads
+from reconciler.simulation.baselines import gpu_pool
+from reconciler.simulation.traces import plots, trace_replay, workloads
 from reconciler.simulation.traces.trace_results import JobResult, Run, Stretch
 
 
@@ -21,22 +19,22 @@ def runs() -> list[Run]:
     if not os.environ.get("CI"):
         pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     workload = workloads.with_limits(workloads.generate(1, 40, 8, 1.0, queues=12), 1)
-    structure = replay.make_structure(2, 4, "gpu", workloads.guarantees(workload, 8))
-    return [replay.replay_rows(workload, structure, 4), peers.run("fifo", workload, 8)]
+    structure = trace_replay.make_structure(2, 4, "gpu", workloads.guarantees(workload, 8))
+    return [trace_replay.replay_rows(workload, structure, 4), gpu_pool.run("fifo", workload, 8)]
 
 
 def test_a_png(runs: list[Run]) -> None:
-    found = pictures.png(runs, "a title")
+    found = plots.png(runs, "a title")
     assert found.startswith(b"\x89PNG")
-    assert found == pictures.png(runs, "a title")
+    assert found == plots.png(runs, "a title")
 
 
 def test_a_page_that_needs_nothing_else(runs: list[Run]) -> None:
-    found = pictures.page(runs, "jobs <of> mine")
+    found = plots.page(runs, "jobs <of> mine")
     assert "jobs &lt;of&gt; mine" in found
     assert "<svg" in found
     assert "fifo" in found
-    assert found == pictures.page(runs, "jobs <of> mine")
+    assert found == plots.page(runs, "jobs <of> mine")
     loaded = re.findall(r'(?:src|href)="(?!#|data:)([^"]*)"', found)
     assert loaded == [], "nothing is fetched"
 
@@ -49,8 +47,8 @@ def test_names_of_others_are_drawn_as_they_are() -> None:
     jobs = [JobResult(one.job, one.queue, 1, 0.0, 10.0, start_s=0.0, end_s=10.0) for one in shown]
     run = Run("muster", 8, jobs, shown)
     title = "$\\frac{$ of \x1b\x00"
-    assert pictures.png([run], title).startswith(b"\x89PNG")
-    found = pictures.page([run], title)
+    assert plots.png([run], title).startswith(b"\x89PNG")
+    found = plots.page([run], title)
     assert "\x1b" not in found
     assert "\x00" not in found
     assert "<h1>$\\frac{$ of " in found
@@ -63,7 +61,7 @@ def test_slowdowns_are_plain_numbers_on_their_axis() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     first = JobResult("j0", "q", 1, 0.0, 100_000.0, start_s=200_000.0, end_s=300_000.0)
     shown = [Stretch("j0", "q", "n", 1, 200_000, 300_000)]
-    found = pictures.page([Run("p", 8, [first], shown)], "a title")
+    found = plots.page([Run("p", 8, [first], shown)], "a title")
     marks = " ".join(re.findall(r">([^<>]*)</text>", found))
     assert "started within 1 2 5 10 0%" in marks
 
@@ -72,7 +70,7 @@ def boxes(run: Run) -> list[tuple[str, Any]]:
     """The title of each part that has a legend, and where the two are on the picture."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     found = []
-    with pictures._drawn([run], "a title") as figure:
+    with plots._drawn([run], "a title") as figure:
         figure.savefig(io.BytesIO(), format="png")
         for axes in figure.axes:
             if (shown := axes.get_legend()) is not None:
@@ -101,7 +99,7 @@ def test_what_is_counted_is_said() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     jobs = [JobResult("j", "q", 1, 0.0, 100.0, start_s=0.0, end_s=100.0)]
     run = Run("p", 8, jobs, [Stretch("j", "q", "n", 1, 0, 100)], unit="cpu")
-    found = pictures.page([run], "a title")
+    found = plots.page([run], "a title")
     assert "CPUs in use by queue (p), of 8</text>" in found
     assert "GPU" not in found
     assert "seconds from the first submission on</text>" in found
@@ -109,7 +107,7 @@ def test_what_is_counted_is_said() -> None:
 
 def test_an_empty_part_says_why() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
-    found = pictures.page([Run("p", 8, [], [])], "a title")
+    found = plots.page([Run("p", 8, [], [])], "a title")
     for told in ("no job started", "no job ended", "nothing ran"):
         assert f"{told}</text>" in found
 
@@ -118,7 +116,7 @@ def test_jobs_that_all_start_at_once_are_a_line() -> None:
     """From nobody to the edge of the picture, not a dot on its border."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     jobs = [JobResult("j", "q", 1, 0.0, 100.0, start_s=0.0, end_s=100.0)] * 3
-    with pictures._drawn([Run("p", 8, jobs, [])], "a title") as figure:
+    with plots._drawn([Run("p", 8, jobs, [])], "a title") as figure:
         for axes in figure.axes[:2]:
             (line,) = axes.get_lines()
             ends = np.asarray(line.get_xydata())[[0, -1]].tolist()
@@ -127,10 +125,10 @@ def test_jobs_that_all_start_at_once_are_a_line() -> None:
 
 def test_nodes_that_are_left_out_are_counted() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
-    count = pictures.NODES_MAX + 2
+    count = plots.NODES_MAX + 2
     shown = [Stretch(f"j{n}", "q", f"n{n:03}", 1, 0, 100) for n in range(count)]
-    found = pictures.page([Run("p", count, [], shown)], "a title")
-    assert f"the first {pictures.NODES_MAX} of {count} nodes</text>" in found
+    found = plots.page([Run("p", count, [], shown)], "a title")
+    assert f"the first {plots.NODES_MAX} of {count} nodes</text>" in found
 
 
 def test_what_the_nodes_are_not_drawn_with_is_said_and_evictions_are_marked() -> None:
@@ -144,7 +142,7 @@ def test_what_the_nodes_are_not_drawn_with_is_said_and_evictions_are_marked() ->
         (shown, (marked,)),
         ([*shown, without], (left_out, marked)),
     ):
-        with pictures._drawn([Run("p", 8, [], stretches)], "a title") as figure:
+        with plots._drawn([Run("p", 8, [], stretches)], "a title") as figure:
             nodes = figure.axes[-1]
             title = nodes.get_title(loc="left").replace("\n", " ")
             assert [one for one in (left_out, marked) if one in title] == list(told)
@@ -153,7 +151,7 @@ def test_what_the_nodes_are_not_drawn_with_is_said_and_evictions_are_marked() ->
 
 
 def test_a_run_in_which_nothing_ran_is_drawn_too(runs: list[Run]) -> None:
-    assert pictures.png([Run("empty", 8, [], [])], "nothing").startswith(b"\x89PNG")
+    assert plots.png([Run("empty", 8, [], [])], "nothing").startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -172,8 +170,8 @@ def test_the_axis_of_what_waits_reaches_its_most(
     first, *others = (JobResult(f"j{n}", "q", n, 0.0, 100.0) for n in sizes)
     first = msgspec.structs.replace(first, start_s=0.0, end_s=100.0)
     run = Run("p", 8, [first, *others], [Stretch(first.name, "q", "n", 1, 0, 100)])
-    assert f"{told}</text>" in pictures.page([run], "a title")
-    with pictures._drawn([run], "a title") as figure:
+    assert f"{told}</text>" in plots.page([run], "a title")
+    with plots._drawn([run], "a title") as figure:
         shown = [
             (axes, float(patch.get_data().values.max()))
             for axes in figure.axes
@@ -191,19 +189,19 @@ def test_work_without_gpus_among_others_has_no_bar() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     jobs = [JobResult(f"j{n}", "q", n, 0.0, 100.0, start_s=0.0, end_s=100.0) for n in (0, 1)]
     with_gpu = Stretch("j1", "q", "n", 1, 0, 100)
-    alone = pictures.page([Run("p", 8, jobs, [with_gpu])], "a title")
+    alone = plots.page([Run("p", 8, jobs, [with_gpu])], "a title")
     for node in ("n", "a-node-of-cpus"):
         without = Stretch("j0", "q", node, 0, 0, 100)
-        found = pictures.page([Run("p", 8, jobs, [without, with_gpu])], "a title")
+        found = plots.page([Run("p", 8, jobs, [without, with_gpu])], "a title")
         assert found.replace("; work without GPUs is left out", "") == alone
-        assert "<svg" in pictures.page([Run("p", 8, jobs, [without])], "a title")
+        assert "<svg" in plots.page([Run("p", 8, jobs, [without])], "a title")
 
 
 def test_queues_beyond_the_colours_share_grey() -> None:
     stretches = [Stretch(f"j{n}", f"q{n:02}", "n", 1, 0, 100 - n) for n in range(12)]
-    colours = pictures.queue_colours(Run("p", 8, [], stretches))
+    colours = plots.queue_colours(Run("p", 8, [], stretches))
     assert list(colours) == [f"q{n:02}" for n in range(12)], "the most work first"
-    assert len(set(colours.values())) == pictures.QUEUES_MAX + 1
+    assert len(set(colours.values())) == plots.QUEUES_MAX + 1
     assert colours["q10"] == colours["q11"]
 
 
@@ -215,7 +213,7 @@ def test_bars_of_one_moment_never_overlap() -> None:
         Stretch("d", "q", "n", 2, 10, 20),
         Stretch("e", "q", "m", 2, 0, 20),
     ]
-    assert pictures.lanes_of(bars) == [[(0, 2)], [(2, 3)], [(2, 3)], [(0, 2)], [(0, 2)]]
+    assert plots.lanes_of(bars) == [[(0, 2)], [(2, 3)], [(2, 3)], [(0, 2)], [(0, 2)]]
 
 
 def test_no_node_has_more_lanes_than_units_are_busy() -> None:
@@ -225,17 +223,17 @@ def test_no_node_has_more_lanes_than_units_are_busy() -> None:
         Stretch("c", "q", "n", 1, 0, 10),
         Stretch("d", "q", "n", 2, 5, 10),
     ]
-    assert pictures.lanes_of(bars)[3] == [(1, 2), (3, 4)]
+    assert plots.lanes_of(bars)[3] == [(1, 2), (3, 4)]
 
 
 def test_delays_are_told_as_the_terminal_tells_them() -> None:
-    form = next(form for field, _, form in pictures._COLUMNS if field == "delay_mean_s")
-    assert pictures._told(form, 78_247.0) == "21h44m"
+    form = next(form for field, _, form in plots._COLUMNS if field == "delay_mean_s")
+    assert plots._told(form, 78_247.0) == "21h44m"
 
 
 def test_what_colours_tell_apart_is_told_apart_without_them_too() -> None:
-    assert len(pictures.HATCHES) == len(set(pictures.HATCHES)) == len(pictures.COLOURS)
-    assert pictures.hatch_of("#B0B0B0") == ""
-    looks = list(pictures._looks())
+    assert len(plots.HATCHES) == len(set(plots.HATCHES)) == len(plots.COLOURS)
+    assert plots.hatch_of("#B0B0B0") == ""
+    looks = list(plots._looks())
     assert len({(look["color"], str(look["linestyle"])) for look in looks}) == len(looks)
-    assert len({str(look["linestyle"]) for look in looks[: len(pictures.DASHES)]}) == 5
+    assert len({str(look["linestyle"]) for look in looks[: len(plots.DASHES)]}) == 5

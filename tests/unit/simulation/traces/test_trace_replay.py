@@ -10,10 +10,8 @@ from reconciler.model import desired
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason
 from reconciler.model.values.resources import Resources
-from reconciler.simulation.baselines import gpu_pool as peers
-from reconciler.simulation.traces import trace_replay as replay
-from reconciler.simulation.traces import trace_results as results
-from reconciler.simulation.traces import workloads
+from reconciler.simulation.baselines import gpu_pool
+from reconciler.simulation.traces import trace_replay, trace_results, workloads
 from reconciler.simulation.traces.trace_results import JobResult, Run, Stretch
 from reconciler.simulation.traces.workloads import Row, Workload
 from tests.unit.core.world import job
@@ -29,8 +27,8 @@ def rows(*jobs: tuple[float, float, int]) -> Workload:
 
 
 def run(workload: Workload, nodes: int = 2, per_node: int = 4, **options: float) -> Run:
-    structure = replay.make_structure(nodes, per_node, workload.unit, {"q": nodes * per_node})
-    return replay.replay_rows(workload, structure, per_node, replay.Options(**options))
+    structure = trace_replay.make_structure(nodes, per_node, workload.unit, {"q": nodes * per_node})
+    return trace_replay.replay_rows(workload, structure, per_node, trace_replay.Options(**options))
 
 
 def test_jobs_start_when_there_is_room() -> None:
@@ -52,7 +50,7 @@ def test_a_cycle_every_so_often() -> None:
 def test_what_never_fits_never_starts_and_the_simulation_ends() -> None:
     found = run(rows((0, 10, 9), (1, 10, 2)))
     assert [job.start_s for job in found.jobs] == [None, 1]
-    assert results.figures(found).never_started == 1
+    assert trace_results.figures(found).never_started == 1
 
 
 def test_the_simulation_can_stop_in_between() -> None:
@@ -64,14 +62,14 @@ def test_the_simulation_can_stop_in_between() -> None:
 def test_what_was_not_submitted_until_it_stopped_did_not_fail_to_start() -> None:
     found = run(rows((0, 10, 4), (70, 100, 8), (71, 10, 1), (100, 10, 4)), until_s=80.0)
     assert [job.name for job in found.jobs] == ["a", "b", "c"]
-    assert (results.never_started(found), found.later) == (["c"], ["d"])
-    figures = results.figures(found)
+    assert (trace_results.never_started(found), found.later) == (["c"], ["d"])
+    figures = trace_results.figures(found)
     assert (figures.jobs, figures.finished) == (4, 1)
     assert (figures.never_started, figures.not_submitted) == (1, 1)
     assert figures.utilisation == (40 + 8) / (8 * 71), "until the last that was submitted"
 
 
-@pytest.mark.parametrize("policy", ["muster", *peers.POLICIES])
+@pytest.mark.parametrize("policy", ["muster", *gpu_pool.POLICIES])
 def test_a_time_limit_is_no_eviction_under_any_policy(policy: str) -> None:
     """Who runs as long as its limit to the second is done; a second more, and it is not."""
     workload = Workload(
@@ -80,20 +78,20 @@ def test_a_time_limit_is_no_eviction_under_any_policy(policy: str) -> None:
             for name, runs_s in (("a", 99.0), ("b", 100.0), ("c", 101.0))
         )
     )
-    found = run(workload) if policy == "muster" else peers.run(policy, workload, 8)
+    found = run(workload) if policy == "muster" else gpu_pool.run(policy, workload, 8)
     assert [(job.start_s, job.end_s) for job in found.jobs] == [(0, 99), (0, 100), (99, 199)]
-    assert results.timed_out(found) == ["c"]
-    assert results.never_started(found) == []
-    figures = results.figures(found)
+    assert trace_results.timed_out(found) == ["c"]
+    assert trace_results.never_started(found) == []
+    figures = trace_results.figures(found)
     assert (figures.finished, figures.timed_out, figures.evictions, figures.lost) == (2, 1, 0, 0)
     assert figures.slowdown_mean == 1.0, "of what is done"
     assert figures.shortfall == 0, "it waits no more"
 
 
-@pytest.mark.parametrize("policy", ["muster", *peers.POLICIES])
+@pytest.mark.parametrize("policy", ["muster", *gpu_pool.POLICIES])
 def test_a_time_limit_ends_work_of_which_nothing_else_tells(policy: str) -> None:
     workload = Workload((Row("a", 0.0, 500.0, 4, "q", "", 100),))
-    found = run(workload) if policy == "muster" else peers.run(policy, workload, 8)
+    found = run(workload) if policy == "muster" else gpu_pool.run(policy, workload, 8)
     assert [(job.end_s, job.timed_out) for job in found.jobs] == [(100, True)]
 
 
@@ -105,12 +103,12 @@ def test_what_an_eviction_costs(
     checkpoint_every_s: float | None, end_s: float, lost_unit_s: float
 ) -> None:
     """A borrower is evicted at 100; it goes on at 150, from its checkpoint or from nothing."""
-    structure = replay.make_structure(1, 4, "gpu", {"lender": 4, "borrower": 0})
+    structure = trace_replay.make_structure(1, 4, "gpu", {"lender": 4, "borrower": 0})
     workload = Workload(
         (Row("first", 0.0, 101.0, 4, "borrower"), Row("due", 100.0, 50.0, 4, "lender"))
     )
-    options = replay.Options(checkpoint_every_s=checkpoint_every_s)
-    found = replay.replay_rows(workload, structure, 4, options)
+    options = trace_replay.Options(checkpoint_every_s=checkpoint_every_s)
+    found = trace_replay.replay_rows(workload, structure, 4, options)
     borrower, lender = found.jobs
     assert (lender.start_s, lender.end_s) == (100, 150)
     assert (borrower.start_s, borrower.end_s, borrower.evictions) == (0, end_s, 1)
@@ -119,21 +117,21 @@ def test_what_an_eviction_costs(
 
 def test_a_job_is_cut_into_equal_tasks_that_fit_a_node() -> None:
     for size, tasks in ((1, 1), (8, 1), (16, 2), (12, 2), (9, 3), (11, 11)):
-        made = replay.make_job(Row("a", 0, 1, size, "q"), per_node=8, unit="gpu")
+        made = trace_replay.make_job(Row("a", 0, 1, size, "q"), per_node=8, unit="gpu")
         (group,) = made.groups
         assert group.count == tasks
         assert group.count * group.resources.gpu_milli == size * 1000
 
 
 def test_a_desired_state_with_an_array() -> None:
-    structure = replay.make_structure(1, 2, "cpu", {"default": 2})
+    structure = trace_replay.make_structure(1, 2, "cpu", {"default": 2})
     array = job("sweep", cpu=1, array_count=4, parallelism=1, time_limit_s=100)
     wanted = desired.Desired(structure=structure, jobs={"sweep": array})
-    drawn = replay.drawn_runs(wanted, seed=1, default_s=60.0)
+    drawn = trace_replay.drawn_runs(wanted, seed=1, default_s=60.0)
     assert [drawn("sweep", n) for n in range(4)] == [
-        replay.drawn_runs(wanted, seed=1, default_s=9.0)("sweep", n) for n in range(4)
+        trace_replay.drawn_runs(wanted, seed=1, default_s=9.0)("sweep", n) for n in range(4)
     ]
-    found = replay.replay_state(wanted, drawn)
+    found = trace_replay.replay_state(wanted, drawn)
     assert [j.name for j in found.jobs] == [f"sweep[{n}]" for n in range(4)]
     ends = [j.end_s for j in found.jobs]
     starts = [j.start_s for j in found.jobs]
@@ -148,8 +146,8 @@ def elastic(name: str, minimum: int, most: int, **more: Any) -> desired.Job:
 
 def test_an_elastic_job_has_started_with_as_many_tasks_as_are_enough() -> None:
     """It runs on two CPUs of the four that it could use, and is done all the same."""
-    structure = replay.make_structure(1, 2, "cpu", {"default": 2})
-    found = replay.replay(
+    structure = trace_replay.make_structure(1, 2, "cpu", {"default": 2})
+    found = trace_replay.replay(
         "p", structure, [(0.0, elastic("grows", 1, 4))], lambda *_: 50.0, unit="cpu"
     )
     (grows,) = found.jobs
@@ -159,12 +157,12 @@ def test_an_elastic_job_has_started_with_as_many_tasks_as_are_enough() -> None:
 
 def test_tasks_that_join_an_elastic_job_end_with_the_others() -> None:
     """They would else outlive the time limit of the job, which ends it undone."""
-    structure = replay.make_structure(1, 2, "cpu", {"default": 2})
+    structure = trace_replay.make_structure(1, 2, "cpu", {"default": 2})
     lengths = {"first": 40.0, "grows": 90.0}
     arrivals = [
         (0.0, job("first", cpu=1)), (1.0, elastic("grows", 1, 2, time_limit_s=100)),
     ]  # fmt: skip
-    found = replay.replay("p", structure, arrivals, lambda name, _: lengths[name], unit="cpu")
+    found = trace_replay.replay("p", structure, arrivals, lambda name, _: lengths[name], unit="cpu")
     grows = found.jobs[1]
     assert (grows.start_s, grows.end_s, grows.evictions) == (1.0, 91.0, 0)
     assert sorted((s.begin_s, s.end_s) for s in found.stretches if s.job == "grows") == [
@@ -173,10 +171,10 @@ def test_tasks_that_join_an_elastic_job_end_with_the_others() -> None:
 
 
 def test_an_elastic_job_that_gives_up_a_task_was_not_evicted() -> None:
-    structure = replay.make_structure(1, 2, "cpu", {"owner": 1, "default": 1})
+    structure = trace_replay.make_structure(1, 2, "cpu", {"owner": 1, "default": 1})
     lengths = {"due": 10.0, "grows": 50.0}
     arrivals = [(0.0, elastic("grows", 1, 2)), (20.0, job("due", cpu=1, queue="owner"))]
-    found = replay.replay("p", structure, arrivals, lambda name, _: lengths[name], unit="cpu")
+    found = trace_replay.replay("p", structure, arrivals, lambda name, _: lengths[name], unit="cpu")
     grows, due = found.jobs
     assert (due.start_s, due.end_s) == (20.0, 30.0)
     assert (grows.start_s, grows.end_s, grows.evictions) == (0.0, 50.0, 0)
@@ -185,7 +183,7 @@ def test_an_elastic_job_that_gives_up_a_task_was_not_evicted() -> None:
 
 def test_work_of_an_elastic_job_goes_on_whichever_of_its_tasks_do() -> None:
     """Its checkpoint is of the work of all, not of the task that ran longest."""
-    ledger = replay._Ledger("cpu", 20.0)
+    ledger = trace_replay._Ledger("cpu", 20.0)
     ledger.add(elastic("grows", 1, 2), 0.0, lambda *_: 200.0)
     old, young = (
         records.AttemptRecord(
@@ -201,29 +199,29 @@ def test_work_of_an_elastic_job_goes_on_whichever_of_its_tasks_do() -> None:
             boot_id="",
             resources=Resources(1000, 0, 0),
             state=AttemptState.RUNNING,
-            assigned_at=replay.BEGIN,
+            assigned_at=trace_replay.BEGIN,
         )
         for index in range(2)
     )
-    ledger.started(old, replay.BEGIN)
-    ledger.started(young, replay.BEGIN + 50)
-    ledger.ended(old, replay.BEGIN + 60, EndReason.PREEMPTED, 60.0)
-    ledger.ended(young, replay.BEGIN + 90, EndReason.PREEMPTED, 40.0)
+    ledger.started(old, trace_replay.BEGIN)
+    ledger.started(young, trace_replay.BEGIN + 50)
+    ledger.ended(old, trace_replay.BEGIN + 60, EndReason.PREEMPTED, 60.0)
+    ledger.ended(young, trace_replay.BEGIN + 90, EndReason.PREEMPTED, 40.0)
     assert ledger.fate(old).runs_s == 200.0 - 80.0
     assert ledger.lost_unit_s == 20.0, "ten seconds of both, at 80"
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
     workload = workloads.with_limits(workloads.generate(3, 60, 16, 1.2), 3)
-    structure = replay.make_structure(4, 4, "gpu", workloads.guarantees(workload, 16))
-    one, two = (replay.replay_rows(workload, structure, 4) for _ in range(2))
+    structure = trace_replay.make_structure(4, 4, "gpu", workloads.guarantees(workload, 16))
+    one, two = (trace_replay.replay_rows(workload, structure, 4) for _ in range(2))
     assert one == two
     at_once = [
         sum(s.units for s in one.stretches if s.begin_s <= at < s.end_s)
         for at in {s.begin_s for s in one.stretches}
     ]
     assert max(at_once) <= 16
-    assert results.figures(one).finished == 60
+    assert trace_results.figures(one).finished == 60
 
 
 # -- figures
@@ -240,7 +238,7 @@ def test_figures_by_hand() -> None:
         JobResult("c", "y", 11, 50.0, 5.0),
     ]
     stretches = [Stretch("a", "x", "", 10, 0, 100), Stretch("b", "y", "", 5, 100, 105)]
-    found = results.figures(made(jobs, stretches, lost_unit_s=51.25))
+    found = trace_results.figures(made(jobs, stretches, lost_unit_s=51.25))
     assert (found.jobs, found.finished, found.never_started) == (3, 2, 1)
     assert (found.delay_mean_s, found.delay_p50_s) == (50.0, 50.0)
     assert found.slowdown_mean == (1.0 + 10.5) / 2, "five seconds count as ten"
@@ -251,7 +249,7 @@ def test_figures_by_hand() -> None:
 
 
 def test_nothing_has_no_figures() -> None:
-    found = results.figures(made([], []))
+    found = trace_results.figures(made([], []))
     assert (found.delay_p99_s, found.utilisation, found.fairness, found.shortfall) == (0, 0, 1, 0)
 
 
@@ -268,11 +266,11 @@ def test_a_queue_below_its_guarantee() -> None:
         Stretch("c", "y", "", 8, 20, 30),
     ]
     found = made(jobs, stretches, guaranteed={"x": 4, "y": 6})
-    assert results.shortfall(found) == 40 / (40 + (40 + 40 + 60))
+    assert trace_results.shortfall(found) == 40 / (40 + (40 + 40 + 60))
 
 
 def test_steps_hold_until_the_next() -> None:
-    steps = results.steps([(5.0, 2.0), (1.0, 1.0), (5.0, -1.0), (9.0, -2.0)])
+    steps = trace_results.steps([(5.0, 2.0), (1.0, 1.0), (5.0, -1.0), (9.0, -2.0)])
     assert steps.at(np.array([0.0, 1.0, 4.9, 5.0, 8.0, 9.0, 99.0])).tolist() == [
         0,
         1,
@@ -282,7 +280,7 @@ def test_steps_hold_until_the_next() -> None:
         0,
         0,
     ]
-    assert results.steps([]).at(np.array([1.0])).tolist() == [0]
+    assert trace_results.steps([]).at(np.array([1.0])).tolist() == [0]
 
 
 def test_the_first_estimate_of_a_start_is_held_against_what_happened() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.operations.simulate import trace_simulation as simulations
+from reconciler.operations.simulate import trace_simulation
 from reconciler.simulation.traces import workloads
 from reconciler.simulation.traces.workloads import Row, Workload
 
@@ -99,7 +99,7 @@ def test_only_so_many_malformed_rows_are_named_but_all_are_counted() -> None:
 def test_files_plain_or_packed(tmp_path: Path, packed: bool) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(gzip.compress(PHILLY.encode()) if packed else PHILLY.encode())
-    assert len(simulations.read_file(path, workloads.read_philly).rows) == 3
+    assert len(trace_simulation.read_file(path, workloads.read_philly).rows) == 3
 
 
 @pytest.mark.parametrize(
@@ -114,19 +114,19 @@ def test_files_plain_or_packed(tmp_path: Path, packed: bool) -> None:
 def test_a_file_that_cant_be_read_is_named(tmp_path: Path, data: bytes, told: str) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(data)
-    with pytest.raises(simulations.SimulateError, match=told):
-        simulations.read_file(path, workloads.read_philly)
+    with pytest.raises(trace_simulation.SimulateError, match=told):
+        trace_simulation.read_file(path, workloads.read_philly)
 
 
 def test_a_row_with_an_open_quote_or_strange_bytes_costs_none_behind_it(tmp_path: Path) -> None:
     heading, *rows = PHILLY.encode().splitlines(keepends=True)
     path = tmp_path / "t.csv"
     path.write_bytes(heading + b"".join(rows))
-    plain = simulations.read_file(path, workloads.read_philly)
+    plain = trace_simulation.read_file(path, workloads.read_philly)
     open_quote = b'2017-10-09 07:00:00,600,8,4800,"vision\n'
     latin = "2017-10-09 07:00:00,600,8,4800,Zürich\n".encode("latin-1")
     path.write_bytes(b"\xef\xbb\xbf" + heading + open_quote + latin + b"".join(rows))
-    found = simulations.read_file(path, workloads.read_philly)
+    found = trace_simulation.read_file(path, workloads.read_philly)
     assert [(row.submit_s, row.size) for row in found.rows] == [
         (row.submit_s, row.size) for row in plain.rows
     ]
@@ -134,17 +134,17 @@ def test_a_row_with_an_open_quote_or_strange_bytes_costs_none_behind_it(tmp_path
     assert (first.line, "its quotes are not closed" in first.why) == (2, True)
     assert (second.line, second.why) == (3, "it is not UTF-8")
     path.write_bytes(heading + open_quote.replace(b'"vision', b'"vision, 2"'))
-    (quoted,) = simulations.read_file(path, workloads.read_philly).rows
+    (quoted,) = trace_simulation.read_file(path, workloads.read_philly).rows
     assert quoted.queue == "vision, 2"
     columns = ",".join(f'"{name}"' for name in workloads.PHILLY_COLUMNS)
     path.write_bytes(columns.encode() + b"\n" + b"".join(rows))
-    assert simulations.read_file(path, workloads.read_philly).rows == plain.rows
+    assert trace_simulation.read_file(path, workloads.read_philly).rows == plain.rows
 
 
 def test_a_comment_in_another_encoding_costs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "t.swf"
     path.write_bytes("; Computer: Köln\n".encode("latin-1") + SWF.encode())
-    assert len(simulations.read_file(path, workloads.read_swf).rows) == 2
+    assert len(trace_simulation.read_file(path, workloads.read_swf).rows) == 2
 
 
 def test_time_limits_are_drawn_once_and_never_too_short() -> None:
