@@ -28,14 +28,14 @@ from agents.host import (
 )
 from agents.job_data import reported_data
 from agents.link import leader_epochs, sync
-from agents.link.http_client import LinkError, RejectedError, Target
+from agents.link.http_client import ControllerTarget, LinkError, RejectedError
 from agents.logs import event_log, log_streamer
 from agents.node import agent_identity, cleanup, inventory, monitor, remediation, shared_folder
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from agents.supervisor import client
 from agents.tasks import container_cleanup, gates, images, launcher, nccl_interfaces, start_orders
 from reconciler.model.observed.devices import GpuProcess
-from reconciler.model.observed.health_checks import Plan, Result
+from reconciler.model.observed.health_checks import CheckPlan, CheckResult
 from reconciler.model.protocol.agent_messages import Assignment, SyncRequest, SyncResponse
 from reconciler.model.state.records import AttemptReport, Gpu
 from reconciler.model.state.states import AttemptState, EndReason
@@ -47,7 +47,7 @@ RESTART_AFTER_S = 1.0
 class Agent:
     """One node's agent."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AgentSettings) -> None:
         self.settings = settings
         self.root = settings.root
         self.lock = threading.RLock()
@@ -57,11 +57,13 @@ class Agent:
         self.wake_read, self.wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.incarnation = os.urandom(8).hex()
         token = start_orders.read_token(settings.token_file) if settings.token_file else ""
-        self.target = Target(settings.server, token)
+        self.target = ControllerTarget(settings.server, token)
         self.target.parts()
-        self.talks = sync.Talks(self, settings.name, self.target, self.changed, self.leaving)
-        self.voice = operator_log.Voice(settings.name, settings.log_format, settings.log_level)
-        self.tells = event_log.Chronicle(settings, self.voice)
+        self.talks = sync.ControllerSync(
+            self, settings.name, self.target, self.changed, self.leaving
+        )
+        self.voice = operator_log.Console(settings.name, settings.log_format, settings.log_level)
+        self.tells = event_log.EventLog(settings, self.voice)
         self._orphaned = self._restarting = False
         self.epoch = leader_epochs.Newest(self.root, self.voice)
 
@@ -75,18 +77,24 @@ class Agent:
         for problem in images.end_left(str(self.root)):
             self.say(problem)
         follows = agent_identity.succeed(self.root, self.incarnation)
-        ours = shared_folder.Commons(self.settings.shared or self.root / "shared", self.leaving)
+        ours = shared_folder.SharedFolder(
+            self.settings.shared or self.root / "shared", self.leaving
+        )
         shared = ours.find()
         for folder in ("attempts", "logs", "trash"):
             (self.root / folder).mkdir(mode=0o711, exist_ok=True)
         self.boot_id = inventory.boot_id_of(self.settings)
-        self.state = state.NodeState(self.boot_id, leader_epochs.load(self.root, self.voice))
-        self.senses = monitor.Senses(self.settings, self.boot_id, self, self.lock, self.leaving)
+        self.state = state.AgentState(self.boot_id, leader_epochs.load(self.root, self.voice))
+        self.senses = monitor.NodeMonitor(
+            self.settings, self.boot_id, self, self.lock, self.leaving
+        )
         self.senses.skew = self.talks.skew
         found = self.senses.inventory
-        self.keeper = client.Keeper(self.root, self.settings.isolation, self.settings.enter)
+        self.keeper = client.SupervisorClient(
+            self.root, self.settings.isolation, self.settings.enter
+        )
         self.trash = trash.Trash(self.root / "trash")
-        place = start_orders.Place(
+        place = start_orders.NodeFolders(
             name=self.settings.name,
             root=str(self.root),
             shared=shared,
@@ -95,15 +103,15 @@ class Agent:
             podman=self.settings.podman,
             fabric=nccl_interfaces.of_node(found),
         )
-        self.carrier = launcher.Carrier(self.settings, place, self.trash, self.lock)
+        self.carrier = launcher.Launcher(self.settings, place, self.trash, self.lock)
         self.carrier.volumes, self.carrier.cutter = self.senses.volumes, self.senses.cutter
-        self.gate = self.carrier.gate = gates.Gate(self, self.lock)
-        self.words = reported_data.Words(self.root, place.shared)
+        self.gate = self.carrier.gate = gates.StartGate(self, self.lock)
+        self.words = reported_data.JobData(self.root, place.shared)
         self.orders = remediation.Orders(self.root, self.boot_id, self, self.changed.set)
         if self.orders.reports():
             self.state.remedies = None
         self.leftovers = container_cleanup.Leftovers(self.root, self, self.leaving)
-        self.tidier = cleanup.Tidier(self.settings, self, self.trash, (self.clean, self.leaving))
+        self.tidier = cleanup.Cleanup(self.settings, self, self.trash, (self.clean, self.leaving))
         self.followers = log_streamer.Followers(
             self.root / "logs", self.settings.name, self.target, self._has_ended
         )
@@ -354,7 +362,7 @@ class Agent:
                 return self.carrier.release(attempt)
             case state.Refuse(attempt, reason, message):
                 return [launcher.refusal(attempt, reason, message)]
-            case state.Stop():
+            case state.EndAttempt():
                 return [self.carrier.stop_order(step)]
             case state.Forget(attempts):
                 failpoints.reach("acknowledged-not-deleted")
@@ -374,11 +382,11 @@ class Agent:
             case state.Check(plan):
                 self.gate.follow(plan)
                 self.senses.follow(plan)
-            case state.Watch(volumes):
+            case state.WatchVolumes(volumes):
                 self.senses.volumes.follow(volumes)
             case state.Cut(layout):
                 self.senses.cut(layout)
-            case state.Remedy(remedies):
+            case state.CarryOutRemedies(remedies):
                 self.orders.take(remedies)
             case state.StreamLog(request):
                 self.followers.add(request)
@@ -457,7 +465,7 @@ class Agent:
         """These are the GPUs from now on."""
         self.carrier.place = msgspec.structs.replace(self.carrier.place, gpus=gpus)
 
-    def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
+    def check_now(self, plan: CheckPlan, names: tuple[str, ...]) -> tuple[CheckResult, ...]:
         """Make checks before or after a job, and have what they found told."""
         return self.senses.check_now(plan, names)
 

@@ -17,7 +17,7 @@ from agents.host import operator_log
 from agents.job_data import reported_data
 from agents.link import sync
 from agents.node import inventory, monitor, remediation
-from agents.settings import Listen, Settings
+from agents.settings import AgentSettings, Listen
 from reconciler.model.observed import devices, task_reports, task_usage
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
@@ -32,7 +32,7 @@ class Life(msgspec.Struct, frozen=True):
     follows: tuple[str, ...]
 
 
-class Given(msgspec.Struct, frozen=True):
+class GivenAttempt(msgspec.Struct, frozen=True):
     """One attempt that is on the node, with what it was given."""
 
     report: records.AttemptReport
@@ -53,7 +53,7 @@ class Now(msgspec.Struct, frozen=True):
     reported_at: float
     inventory: records.Inventory
     usage: records.NodeUsage
-    attempts: tuple[Given, ...]
+    attempts: tuple[GivenAttempt, ...]
     gpu_usage: tuple[devices.GpuUsage, ...]
     words: dict[str, task_reports.TaskMetrics]
     uses: dict[str, task_usage.TaskUse]
@@ -64,12 +64,12 @@ class Reports:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         life: Life,
         *,
-        node: state.NodeState,
-        senses: monitor.Senses,
-        words: reported_data.Words,
+        node: state.AgentState,
+        senses: monitor.NodeMonitor,
+        words: reported_data.JobData,
         remedies: remediation.Orders,
         stager: staging.Stager,
     ) -> None:
@@ -149,7 +149,7 @@ class Reports:
             uses=self._senses.uses.newest(),
         )
 
-    def _attempts(self) -> tuple[Given, ...]:
+    def _attempts(self) -> tuple[GivenAttempt, ...]:
         """Attempts that have not ended, those that are wanted first, each in the order given.
 
         One that this agent never heard of, as one begun anew while the controller wants it no more,
@@ -168,14 +168,14 @@ class Reports:
             or records.AttemptReport(name, node.stages.get(name, AttemptState.STARTING))
             for name in self._given
         )
-        return tuple(Given(one, *self._given[one.id]) for one in reports)
+        return tuple(GivenAttempt(one, *self._given[one.id]) for one in reports)
 
 
 def open_port(
     listen: Listen | None,
     now: Callable[[], Now | None],
     leaving: threading.Event,
-    tells: operator_log.Voice,
+    tells: operator_log.Console,
     notice: Callable[[str], None],
 ) -> tuple[Callable[[], None], ...]:
     """Open the node's own port, where one is asked for; what threads are to do for it.
@@ -191,5 +191,5 @@ def open_port(
         return ()
     from agents.exporter import metrics_page, metrics_server  # noqa: PLC0415 - most have no port
 
-    page = metrics_page.Page(now, leaving)
+    page = metrics_page.NodePage(now, leaving)
     return page.turn, metrics_server.Door(listen, page, leaving, tells, notice).turn

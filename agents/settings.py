@@ -38,7 +38,7 @@ class Listen(msgspec.Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Settings(msgspec.Struct, frozen=True):
+class AgentSettings(msgspec.Struct, frozen=True):
     """One agent's settings. ``cpu_milli`` and ``memory_bytes`` 0: what the machine has.
 
     ``task_pids_max``: 0 for no limit.
@@ -157,7 +157,7 @@ def parser(*, required: bool = True) -> Parser:
     return made
 
 
-def parse(arguments: list[str] | None = None) -> Settings:
+def parse(arguments: list[str] | None = None) -> AgentSettings:
     """Settings from a command line; leaves with 64 where it makes no sense."""
     made = parser()
     given = made.parse_args(arguments)
@@ -213,7 +213,7 @@ def chosen_gpus(given: argparse.Namespace) -> frozenset[str] | None:
     return frozenset(filter(None, given.gpus.split(",")))
 
 
-def _settings(given: argparse.Namespace) -> Settings:
+def _settings(given: argparse.Namespace) -> AgentSettings:
     """The values in units of their own.
 
     Raises:
@@ -225,7 +225,7 @@ def _settings(given: argparse.Namespace) -> Settings:
         Gpu(i, f"GPU-sim-{given.name}-{i}", given.gpu_model, gpu_memory, simulated=True)
         for i in range(given.simulated_gpus)
     )
-    return Settings(
+    return AgentSettings(
         server=given.server,
         name=given.name,
         root=Path(os.path.realpath(given.root)),

@@ -47,7 +47,7 @@ class Refuse(msgspec.Struct, frozen=True):
     message: str
 
 
-class Stop(msgspec.Struct, frozen=True):
+class EndAttempt(msgspec.Struct, frozen=True):
     """End a running attempt. ``grace_s`` None: the one it was started with."""
 
     attempt: str
@@ -90,16 +90,16 @@ class Complain(msgspec.Struct, frozen=True):
     message: str
 
 
-class Remedy(msgspec.Struct, frozen=True):
+class CarryOutRemedies(msgspec.Struct, frozen=True):
     """Carry out, once each, what the controller wants made right; nothing else is open."""
 
-    orders: tuple[drift_kinds.Remedy, ...]
+    orders: tuple[drift_kinds.DriftRemedy, ...]
 
 
 class Check(msgspec.Struct, frozen=True):
     """Look at the node's health as this says from now on; None: no longer."""
 
-    plan: health_checks.Plan | None
+    plan: health_checks.CheckPlan | None
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -108,7 +108,7 @@ class Cut(msgspec.Struct, frozen=True):
     plan: desired.MigPlan | None
 
 
-class Watch(msgspec.Struct, frozen=True):
+class WatchVolumes(msgspec.Struct, frozen=True):
     """Look at these volumes from now on, and at no others."""
 
     volumes: tuple[storage.WantedVolume, ...]
@@ -116,13 +116,13 @@ class Watch(msgspec.Struct, frozen=True):
 
 Step = (
     Check
-    | Watch
+    | WatchVolumes
     | Cut
-    | Remedy
+    | CarryOutRemedies
     | Start
     | Release
     | Refuse
-    | Stop
+    | EndAttempt
     | Forget
     | SaveEpoch
     | Renew
@@ -132,7 +132,7 @@ Step = (
 )
 
 
-class NodeState:
+class AgentState:
     """The assignments one node has to have, and the attempts it has."""
 
     def __init__(self, boot_id: str, epoch: int = 0) -> None:
@@ -142,13 +142,13 @@ class NodeState:
         self.assignments: dict[str, Assignment] = {}
         self.templates: dict[str, TaskTemplate] = {}
         self.known: dict[str, AttemptReport] = {}
-        self.checks: health_checks.Plan | None = None
+        self.checks: health_checks.CheckPlan | None = None
         self.volumes: tuple[storage.WantedVolume, ...] = ()
         self.mig: desired.MigPlan | None = None
         #: The pool that the node is in, as far as a set has said.
         self.pool = ""
         #: The orders that were last handed on; None: an earlier agent's are not settled yet.
-        self.remedies: tuple[drift_kinds.Remedy, ...] | None = ()
+        self.remedies: tuple[drift_kinds.DriftRemedy, ...] | None = ()
         self.want_inventory = True
         #: What attempts wait for that have not started yet, where that is known.
         self.notes: dict[str, str] = {}
@@ -249,13 +249,13 @@ class NodeState:
             steps.append(Check(self.checks))
         if news.volumes != self.volumes:
             self.volumes = news.volumes
-            steps.append(Watch(self.volumes))
+            steps.append(WatchVolumes(self.volumes))
         if news.mig != self.mig:
             self.mig = news.mig
             steps.append(Cut(self.mig))
         if news.remedies != self.remedies:
             self.remedies = news.remedies
-            steps.append(Remedy(news.remedies))
+            steps.append(CarryOutRemedies(news.remedies))
         return steps + self._reconcile()
 
     # Questions -------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ class NodeState:
             ended = report is not None and report.state is AttemptState.ENDED
             if not ended and name not in self.assignments and name not in self._stops:
                 self._stops[name] = None
-                steps.append(Stop(name, EndReason.CANCELLED))
+                steps.append(EndAttempt(name, EndReason.CANCELLED))
         return steps
 
     def _toward(self, name: str, assignment: Assignment) -> list[Step]:
@@ -384,7 +384,7 @@ class NodeState:
         if order is None or self._stops.get(name) == order:
             return []
         self._stops[name] = order
-        return [Stop(name, order.reason, order.signal, order.grace_s)]
+        return [EndAttempt(name, order.reason, order.signal, order.grace_s)]
 
     def _begin(self, assignment: Assignment) -> Step:
         """How an attempt begins that is not known here: it starts, or it never will."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from agents.link.http_client import Connection, LinkError, Target
+from agents.link.http_client import Connection, ControllerTarget, LinkError
 from bench import agent_cost, cluster, idle
 from bench.latency import percentile
 from bench.throughput import QUEUE
@@ -54,7 +54,7 @@ class Node:
     def __init__(self, bed: cluster.Bed, name: str) -> None:
         token = (bed.cluster.state / "node-token").read_text().strip()
         self.name, self.incarnation, self.sequence = name, os.urandom(8).hex(), 0
-        self.connection = Connection(Target(bed.cluster.url, token))
+        self.connection = Connection(ControllerTarget(bed.cluster.url, token))
 
     def ask(self, usage: NodeUsage | None = None) -> float:
         """One exchange; how many milliseconds it took.

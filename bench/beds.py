@@ -41,7 +41,7 @@ class Bed:
         self.jobs: dict[str, desired.Job] = {}
         self.generation = 1
         self.running: dict[str, records.AttemptRecord] = {}
-        self.memory = observed_state.Memory(records.Observed(), leader_since=now)
+        self.memory = observed_state.ObservedState(records.Observed(), leader_since=now)
         self._sequence = itertools.count(1)
         self._news: dict[str, list[records.AttemptReport]] = {}
         for pool in structure.pools.values():
@@ -68,7 +68,7 @@ class Bed:
             )
             for number, spec in enumerate(specs)
         }
-        self.memory = observed_state.Memory.as_of(
+        self.memory = observed_state.ObservedState.as_of(
             msgspec.structs.replace(
                 self.memory.observed((), {}),
                 jobs=waiting,

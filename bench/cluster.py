@@ -37,7 +37,7 @@ class Bed:
         self.folder = folder
         self.cluster = cluster
         self._in_place = in_place
-        self.api = api_client.Client(cluster.endpoint)
+        self.api = api_client.ApiClient(cluster.endpoint)
 
     def commit(self, files: dict[str, str], message: str) -> None:
         """Put files into the branch by one commit, and push it unless it is there already."""

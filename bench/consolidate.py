@@ -10,7 +10,7 @@ from typing import Any
 
 from bench import situations
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.inputs.snapshots import Policy, Snapshot
+from reconciler.scheduling.inputs.snapshots import SchedulingPolicy, Snapshot
 
 _TASKS, _GPUS, _USED = 10, 6, 3
 
@@ -30,7 +30,7 @@ def situation(nodes: int) -> Snapshot:
         (situations.shape(nodes, 1), situations.shape(nodes, _GPUS, _TASKS)),
         (situations.line(1, 1, gangs(nodes), first=1_000_000),),
         (),
-        policy=Policy(reclaim=False, preempt=False, moves_max=nodes * situations.GPUS),
+        policy=SchedulingPolicy(reclaim=False, preempt=False, moves_max=nodes * situations.GPUS),
     )
     return situations.taken(empty, situations.ones(nodes, each=_USED))
 

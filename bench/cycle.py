@@ -37,7 +37,7 @@ class Bed:
             pools={"pool": self.pool}, queues={"bench": desired.Queue(name="bench")}
         )
         self.now = 1_000_000.0
-        self.memory = observed_state.Memory(records.Observed(), leader_since=self.now)
+        self.memory = observed_state.ObservedState(records.Observed(), leader_since=self.now)
         self.jobs = {spec.name: spec for spec in map(self._job, range(jobs))}
         self.generation = 1
         self.sequence = itertools.count(1)

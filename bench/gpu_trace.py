@@ -128,7 +128,7 @@ def of_rows(
 
 def _kind(at: int, asked: Asked, models: list[str]) -> Kind:
     allowed = asked.models.split("|") if asked.models else models
-    group = snapshots.GroupShape(
+    group = snapshots.TaskGroupShape(
         f"kind-{at}",
         1,
         (asked.cpu, asked.memory * MIB, asked.devices * asked.share),

@@ -13,15 +13,15 @@ import msgspec
 from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.inputs.snapshots import (
-    Claim,
-    HeldTask,
-    Holding,
-    Line,
+    Allocation,
     NodeColumns,
-    Policy,
+    PendingGroup,
+    PendingJob,
     QueueColumns,
+    SchedulingPolicy,
     Shape,
     Snapshot,
+    TaskAllocation,
 )
 
 
@@ -41,25 +41,25 @@ class Cluster:
         nodes: NodeColumns,
         queues: QueueColumns,
         shapes: Sequence[Shape],
-        policy: Policy | None = None,
+        policy: SchedulingPolicy | None = None,
     ) -> None:
         self.nodes = nodes
         self.queues = queues
         self.shapes = tuple(shapes)
-        self.policy = Policy() if policy is None else policy
+        self.policy = SchedulingPolicy() if policy is None else policy
         self.turn = 0
         self.arrivals = 0
         self.kinds: dict[str, Kind] = {}
-        self.claims: dict[str, Claim] = {}
-        self.running: dict[str, Holding] = {}
-        self._waiting: dict[Kind, dict[str, Claim]] = {}
-        self._lines: dict[Kind, Line] = {}
+        self.claims: dict[str, PendingJob] = {}
+        self.running: dict[str, Allocation] = {}
+        self._waiting: dict[Kind, dict[str, PendingJob]] = {}
+        self._lines: dict[Kind, PendingGroup] = {}
         #: Jobs for which the last cycle kept room.
         self._promised: set[str] = set()
 
     def arrive(self, job: str, kind: Kind) -> None:
         """A job of one element comes."""
-        claim = Claim(job, self.arrivals, (0,), 1)
+        claim = PendingJob(job, self.arrivals, (0,), 1)
         self.arrivals += 1
         self.kinds[job], self.claims[job] = kind, claim
         self._wait(job)
@@ -74,7 +74,7 @@ class Cluster:
         self._waiting.setdefault(kind, {})[job] = self.claims[job]
         self._lines.pop(kind, None)
 
-    def _take(self, holding: Holding, sign: int) -> None:
+    def _take(self, holding: Allocation, sign: int) -> None:
         """Charge nodes and queues, or give it back; snapshots that went out have copies."""
         nodes, queues = self.nodes, self.queues
         for task in holding.tasks:
@@ -91,7 +91,7 @@ class Cluster:
         for kind, waiting in self._waiting.items():
             if kind not in self._lines:
                 claims = sorted(waiting.values(), key=lambda claim: claim.order)
-                self._lines[kind] = Line(
+                self._lines[kind] = PendingGroup(
                     kind.queue, kind.shape, kind.priority, preemptible=True, claims=tuple(claims)
                 )
         nodes, queues = self.nodes, self.queues
@@ -117,14 +117,14 @@ class Cluster:
         decisions = scheduling_cycle.schedule(self.snapshot(now))
         for placement in decisions.placements:
             job, kind = placement.job, self.kinds[placement.job]
-            holding = Holding(
+            holding = Allocation(
                 job,
                 0,
                 kind.queue,
                 kind.priority,
                 self.claims[job].order,
                 tuple(
-                    HeldTask(task.node, task.amounts, task.devices, task.share)
+                    TaskAllocation(task.node, task.amounts, task.devices, task.share)
                     for task in placement.tasks
                 ),
                 since=now,

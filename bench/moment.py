@@ -209,9 +209,9 @@ class Moment:
         )
 
 
-def _amounts_of(queue: desired.Queue, pool: str) -> desired.Queue | desired.Flavor:
+def _amounts_of(queue: desired.Queue, pool: str) -> desired.Queue | desired.QueueFlavor:
     flavors = (flavor for flavor in queue.flavors if flavor.pool == pool)
-    return next(flavors, desired.Flavor(pool)) if pool else queue
+    return next(flavors, desired.QueueFlavor(pool)) if pool else queue
 
 
 def asked(spec: desired.Job) -> tuple[int, int, int]:

@@ -1,6 +1,6 @@
 """Muster's own placement in the fragmentation benchmark: its scheduler, with its defaults.
 
-``Rooms`` places each task as it comes in one ``Room``, which is what a cycle does with a single
+``Rooms`` places each task as it comes in one ``Capacity``, which is what a cycle does with a single
 claim; ``Cycles`` calls ``schedule()`` for each task with a snapshot of the cluster as it is; both
 choose the same nodes and devices (tested). ``backlog`` is one call with everything pending.
 """
@@ -15,7 +15,7 @@ from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 
 #: As the controller learns a mix: so many kinds are told apart, the most frequent ones.
 KINDS_MAX = 64
@@ -30,13 +30,13 @@ def shapes(trace: Trace) -> tuple[snapshots.Shape, ...]:
     )
 
 
-def mix(trace: Trace, weights: Costs) -> tuple[snapshots.MixEntry, ...]:
+def mix(trace: Trace, weights: Costs) -> tuple[snapshots.ArrivalShare, ...]:
     """The most frequent kinds that take GPUs."""
     kinds = [at for at, kind in enumerate(trace.kinds) if kind.group.devices and weights[at] > 0]
     kinds = sorted(kinds, key=lambda at: -weights[at])[:KINDS_MAX]
     total = sum(float(weights[at]) for at in kinds)
     return tuple(
-        snapshots.MixEntry(
+        snapshots.ArrivalShare(
             trace.kinds[at].group,
             trace.kinds[at].eligible[trace.node_class],
             float(weights[at]) / total,
@@ -49,8 +49,8 @@ def situation(
     trace: Trace,
     cluster: Cluster,
     asked: tuple[snapshots.Shape, ...],
-    lines: tuple[snapshots.Line, ...] = (),
-    arrives: tuple[snapshots.MixEntry, ...] = (),
+    lines: tuple[snapshots.PendingGroup, ...] = (),
+    arrives: tuple[snapshots.ArrivalShare, ...] = (),
     *,
     turn: int = 0,
 ) -> snapshots.Snapshot:
@@ -100,7 +100,7 @@ class Rooms:
 
     def __init__(self, trace: Trace, cluster: Cluster) -> None:
         self.trace = trace
-        self.room = Room(situation(trace, cluster, shapes(trace)))
+        self.room = Capacity(situation(trace, cluster, shapes(trace)))
 
     def observe(self, shares_of_arrivals: Costs) -> None:
         """Another mix."""
@@ -118,7 +118,7 @@ class Cycles:
     def __init__(self, trace: Trace, cluster: Cluster) -> None:
         self.trace, self.cluster = trace, cluster
         self.shapes = shapes(trace)
-        self.arrives: tuple[snapshots.MixEntry, ...] = ()
+        self.arrives: tuple[snapshots.ArrivalShare, ...] = ()
         self.started = 0
 
     def observe(self, shares_of_arrivals: Costs) -> None:
@@ -127,8 +127,8 @@ class Cycles:
 
     def choose(self, kind: int) -> Spot | None:
         """A spot."""
-        claim = snapshots.Claim("task", 0, (0,), 1)
-        line = snapshots.Line(0, kind, 0, True, (claim,))
+        claim = snapshots.PendingJob("task", 0, (0,), 1)
+        line = snapshots.PendingGroup(0, kind, 0, True, (claim,))
         now = situation(
             self.trace, self.cluster, self.shapes, (line,), self.arrives, turn=self.started
         )
@@ -141,13 +141,13 @@ class Cycles:
 
 def backlog(trace: Trace, cluster: Cluster, drawn: Sequence[int]) -> list[tuple[int, Spot]]:
     """(kind, spot) of what one cycle starts when all these tasks wait since one moment."""
-    claims: dict[int, list[snapshots.Claim]] = {}
+    claims: dict[int, list[snapshots.PendingJob]] = {}
     for order, kind in enumerate(drawn):
         claims.setdefault(kind, []).append(
-            snapshots.Claim(f"task-{order}", order, (0,), 1, submitted_at=_MOMENT)
+            snapshots.PendingJob(f"task-{order}", order, (0,), 1, submitted_at=_MOMENT)
         )
     lines = tuple(
-        snapshots.Line(0, kind, 0, True, tuple(of)) for kind, of in sorted(claims.items())
+        snapshots.PendingGroup(0, kind, 0, True, tuple(of)) for kind, of in sorted(claims.items())
     )
     shares = np.bincount(drawn, minlength=len(trace.kinds)) / len(drawn)
     now = situation(trace, cluster, shapes(trace), lines, mix(trace, shares))

@@ -70,7 +70,7 @@ def _peer(
     return trace_results.figures(run), taken_s
 
 
-def _seen(cluster: simulated_cluster.Cluster) -> moment.Seen:
+def _seen(cluster: simulated_cluster.SimulatedCluster) -> moment.Seen:
     memory = cluster.memory
     return moment.Seen(
         now=cluster.now,
@@ -93,7 +93,7 @@ class Idle:
         self.capacity_gpu_s = NODES * GPUS * (last - first)
         self.found = idleness.Idleness(trace_replay.BEGIN + last)
 
-    def look(self, cluster: simulated_cluster.Cluster) -> None:
+    def look(self, cluster: simulated_cluster.SimulatedCluster) -> None:
         """Take note of this moment."""
         if not self.every or cluster.cycles % self.every:
             return
@@ -125,7 +125,7 @@ class Reasons:
         self.false: list[str] = []
         self.spent_s = 0.0
 
-    def look(self, cluster: simulated_cluster.Cluster) -> None:
+    def look(self, cluster: simulated_cluster.SimulatedCluster) -> None:
         """Try out all reasons of this moment."""
         if not self.every or cluster.cycles % self.every:
             return
@@ -162,7 +162,9 @@ def _muster(
     workload: workloads.Workload, options: argparse.Namespace, told: Reasons, idle: Idle
 ) -> tuple[trace_results.Figures, list[float], float]:
     guaranteed = workloads.guarantees(workload, NODES * GPUS)
-    settings = desired.Settings(scheduling=desired.Scheduling(learned_quantile=options.learned))
+    settings = desired.ClusterSettings(
+        scheduling=desired.Scheduling(learned_quantile=options.learned)
+    )
     structure = trace_replay.make_structure(NODES, GPUS, "gpu", guaranteed, settings)
     shown = 0
 
@@ -173,7 +175,7 @@ def _muster(
             spent_s = time.monotonic() - began
             print(f"muster: {ended} jobs have ended, {spent_s:.0f} s", file=sys.stderr)
 
-    def look(cluster: simulated_cluster.Cluster) -> None:
+    def look(cluster: simulated_cluster.SimulatedCluster) -> None:
         told.look(cluster)
         idle.look(cluster)
 

@@ -122,11 +122,11 @@ def propose(folder: Path, nodes: int, jobs: int, below: str = "") -> None:
 def live(wanted: desired.Desired, revision: str, cycles: int) -> cluster_snapshot.Live:
     """A cluster that has decided so many cycles over what is wanted."""
     runs_s = {name: 0.7 * (job.time_limit_s or 3600) for name, job in wanted.jobs.items()}
-    cluster = simulated_cluster.Cluster(
+    cluster = simulated_cluster.SimulatedCluster(
         wanted.structure,
         now=_NOW,
         jobs=wanted.jobs,
-        fates=lambda attempt: simulated_nodes.Fate(runs_s=runs_s[attempt.job]),
+        fates=lambda attempt: simulated_nodes.TaskOutcome(runs_s=runs_s[attempt.job]),
         timing=simulated_cluster.Timing(start_report_within_s=60.0, cycle_every_s=60.0),
     )
     while cluster.cycles < cycles:

@@ -19,7 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench import keeping, situations
-from reconciler.scheduling.inputs.snapshots import UNLIMITED, GroupShape, Policy, Shape
+from reconciler.scheduling.inputs.snapshots import (
+    UNLIMITED,
+    SchedulingPolicy,
+    Shape,
+    TaskGroupShape,
+)
 
 _OWNED, _BORROWED = 20, 100
 #: Cycles of one moment, each with evictions: far more than it takes until nobody has to leave.
@@ -101,10 +106,10 @@ def _cluster(load: Load, *, preempt: bool) -> keeping.Cluster:
         ]
     nodes = situations.nodes(1, (whole, situations.GI, 0))
     shapes = [
-        Shape((GroupShape("main", 1, (c.cpus * 1000, 0, 0)),), nodes.accepts.copy())
+        Shape((TaskGroupShape("main", 1, (c.cpus * 1000, 0, 0)),), nodes.accepts.copy())
         for c in load.classes
     ]
-    policy = Policy(consolidate=False, preempt=preempt)
+    policy = SchedulingPolicy(consolidate=False, preempt=preempt)
     return keeping.Cluster(nodes, situations.queues(members), shapes, policy)
 
 

@@ -24,7 +24,7 @@ from reconciler.model.state import outcome, records, usage_rollups
 from reconciler.model.state.states import AttemptState, EndReason, JobState, NodeState
 from reconciler.model.values.resources import Resources
 from reconciler.operations.reports import usage_reports
-from reconciler.store import Reader, Store
+from reconciler.store import Store, StoreReader
 
 #: Midnight of a day, in UTC: the history is the year before it.
 NOW = 1_767_225_600.0
@@ -116,23 +116,23 @@ def _shares(
     day: int,
 ) -> tuple[
     dict[usage_rollups.ShareKey, usage_rollups.Share],
-    dict[usage_rollups.PoolShareKey, usage_rollups.PoolShare],
+    dict[usage_rollups.PoolShareKey, usage_rollups.PoolShareTotals],
 ]:
     """What each queue was promised and given in each hour of a day, and in each pool of it."""
     first = int(NOW // 3600) - 24 * (DAYS - day)
     shares: dict[usage_rollups.ShareKey, usage_rollups.Share] = {}
-    by_pool: dict[usage_rollups.PoolShareKey, usage_rollups.PoolShare] = {}
+    by_pool: dict[usage_rollups.PoolShareKey, usage_rollups.PoolShareTotals] = {}
     for hour, queue in itertools.product(range(first, first + 24), range(QUEUES)):
         name, had = f"queue{queue:02d}", (60 + queue) * 3600.0
         key = usage_rollups.ShareKey(hour, name)
         shares[key] = usage_rollups.Share(64 * 3600.0, 70 * 3600.0, had, 80 * 3600.0, 100.0 * queue)
         for pool in range(POOLS):
-            part = usage_rollups.PoolShare(16 * 3600.0, 17 * 3600.0, had / POOLS, 20 * 3600.0)
+            part = usage_rollups.PoolShareTotals(16 * 3600.0, 17 * 3600.0, had / POOLS, 20 * 3600.0)
             by_pool[usage_rollups.PoolShareKey(hour, name, f"pool{pool}")] = part
     return shares, by_pool
 
 
-def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, usage_rollups.Rollup]]:
+def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, usage_rollups.UsageRollup]]:
     """The history, a day at a time."""
     draw = random.Random(1)
     nodes = _nodes()
@@ -141,7 +141,7 @@ def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, usage_rollups.Rollup]]:
         began = NOW - 86_400.0 * (DAYS - day)
         made, tries = [], []
         usage: dict[usage_rollups.UsageKey, usage_rollups.Usage] = {}
-        waits: dict[usage_rollups.WaitKey, usage_rollups.Wait] = {}
+        waits: dict[usage_rollups.WaitKey, usage_rollups.WaitTotals] = {}
         for _ in range(jobs * (day + 1) // DAYS - jobs * day // DAYS):
             node = draw.choice(nodes)
             job, attempt = _job(next(numbers), began + draw.uniform(0, 86_400), draw, node)
@@ -162,8 +162,8 @@ def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, usage_rollups.Rollup]]:
                 node.inventory.gpus[0].model,
                 usage_rollups.bucket_of(wait_s),
             )
-            known = waits.get(waited, usage_rollups.Wait())
-            waits[waited] = usage_rollups.Wait(known.jobs + 1, known.wait_s + wait_s)
+            known = waits.get(waited, usage_rollups.WaitTotals())
+            waits[waited] = usage_rollups.WaitTotals(known.jobs + 1, known.wait_s + wait_s)
         decided = outcome.Outcome(
             now=began + 86_400,
             desired_generation=1,
@@ -171,7 +171,7 @@ def _days(jobs: int) -> Iterator[tuple[outcome.Outcome, usage_rollups.Rollup]]:
             attempts=tuple(tries),
             nodes=tuple(nodes) if day == 0 else (),
         )
-        yield decided, usage_rollups.Rollup(usage, waits, *_shares(day))
+        yield decided, usage_rollups.UsageRollup(usage, waits, *_shares(day))
 
 
 def fill(url: str, jobs: int) -> None:
@@ -213,12 +213,12 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
             _row("jobs", options.jobs, "jobs"),
             _row("store_mib", path.stat().st_size / 2**20, "MiB"),
         ]
-        asked = usage_reports.Asked(NOW - 86_400.0 * DAYS, NOW, (), NOW)
+        asked = usage_reports.ReportPeriod(NOW - 86_400.0 * DAYS, NOW, (), NOW)
         for what, by in ASKED:
             took, cpu = [], []
             for _ in range(options.times):
                 began, used = time.monotonic(), time.process_time()
-                with contextlib.closing(Reader.open(url)) as reader:
+                with contextlib.closing(StoreReader.open(url)) as reader:
                     made = usage_reports.make(what, reader, _by(asked, by))
                 took.append(time.monotonic() - began)
                 cpu.append(time.process_time() - used)
@@ -230,5 +230,7 @@ def run(arguments: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def _by(asked: usage_reports.Asked, by: tuple[usage_reports.By, ...]) -> usage_reports.Asked:
-    return usage_reports.Asked(asked.began, asked.ended, by, asked.now)
+def _by(
+    asked: usage_reports.ReportPeriod, by: tuple[usage_reports.By, ...]
+) -> usage_reports.ReportPeriod:
+    return usage_reports.ReportPeriod(asked.began, asked.ended, by, asked.now)

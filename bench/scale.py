@@ -49,7 +49,7 @@ class Bed(beds.Bed):
         ]
         share = situations.GPUS * nodes * 1000 // QUEUES // 1000 * 1000
         queues = [
-            desired.Queue(name=f"q{number:02d}", guaranteed=desired.Amounts(gpu_milli=share))
+            desired.Queue(name=f"q{number:02d}", guaranteed=desired.QuotaAmounts(gpu_milli=share))
             for number in range(QUEUES)
         ]
         pool = desired.Pool(

@@ -79,7 +79,9 @@ class Node:
     ) -> None:
         self.name = f"gpu{number:04d}"
         token = (bed.cluster.state / "node-token").read_text().strip()
-        self.connection = http_client.Connection(http_client.Target(bed.cluster.url, token))
+        self.connection = http_client.Connection(
+            http_client.ControllerTarget(bed.cluster.url, token)
+        )
         self.sequence = 0
         self.have = (0, 0)
         self.attempts: tuple[records.AttemptReport, ...] = ()

@@ -16,15 +16,15 @@ from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
 from reconciler.scheduling.inputs.snapshots import (
     UNLIMITED,
-    Claim,
-    GroupShape,
-    HeldTask,
-    Holding,
-    Line,
+    Allocation,
     NodeColumns,
+    PendingGroup,
+    PendingJob,
     QueueColumns,
     Shape,
     Snapshot,
+    TaskAllocation,
+    TaskGroupShape,
 )
 
 GI = 2**30
@@ -100,30 +100,30 @@ def shape(
     preferred_level: int = -1,
 ) -> Shape:
     """Whole GPUs, so many in each task."""
-    group = GroupShape("main", tasks, (cpu, memory, gpus * 1000), devices=gpus)
+    group = TaskGroupShape("main", tasks, (cpu, memory, gpus * 1000), devices=gpus)
     return Shape((group,), np.ones(node_count, dtype=np.bool_), preferred_level=preferred_level)
 
 
-def line(queue: int, index: int, jobs: int, *, first: int = 0, priority: int = 50) -> Line:
+def line(queue: int, index: int, jobs: int, *, first: int = 0, priority: int = 50) -> PendingGroup:
     """Jobs of one element each."""
     claims = tuple(
-        Claim(f"job-{number:06d}", number, (0,), 1) for number in range(first, first + jobs)
+        PendingJob(f"job-{number:06d}", number, (0,), 1) for number in range(first, first + jobs)
     )
-    return Line(queue, index, priority, preemptible=True, claims=claims)
+    return PendingGroup(queue, index, priority, preemptible=True, claims=claims)
 
 
 def ones(
     node_count: int, *, each: int = GPUS, queue: int = 0, movable: bool = True
-) -> list[Holding]:
+) -> list[Allocation]:
     """One-GPU jobs that run, so many on each node."""
     return [
-        Holding(
+        Allocation(
             f"run-{number:06d}",
             0,
             queue,
             50,
             number,
-            (HeldTask(number // each, (1000, GI, 1000), (number % each,)),),
+            (TaskAllocation(number // each, (1000, GI, 1000), (number % each,)),),
             shape=0,
             movable=movable,
         )
@@ -131,7 +131,7 @@ def ones(
     ]
 
 
-def taken(situation: Snapshot, holdings: Iterable[Holding]) -> Snapshot:
+def taken(situation: Snapshot, holdings: Iterable[Allocation]) -> Snapshot:
     """The same with elements that hold something of it."""
     there = tuple(holdings)
     columns, owners = situation.nodes, situation.queues

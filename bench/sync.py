@@ -116,7 +116,7 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def _load(repository: Path) -> loader.Loader:
-    made = loader.Loader(source.Source(str(repository)))
+    made = loader.Loader(source.GitSource(str(repository)))
     value = made.load()
     if value.status.sync != "Synced":
         raise RuntimeError(f"{repository} did not load: {value.status.message}")

@@ -153,7 +153,9 @@ class Checker(moment.Moment):
         tried += [rest] if rest else []
         return [msgspec.structs.replace(spec, pools=one) for one in tried]
 
-    def _bounds(self, queues: Iterable[desired.Queue]) -> list[tuple[str, desired.Amounts, str]]:
+    def _bounds(
+        self, queues: Iterable[desired.Queue]
+    ) -> list[tuple[str, desired.QuotaAmounts, str]]:
         """Limits in pools, and caps on pools: pool, amounts, and whose queue's (a cap: '')."""
         bounds = [
             (flavor.pool, flavor.limit, queue.name) for queue in queues for flavor in queue.flavors

@@ -1,8 +1,8 @@
 """What the processes of a controller write to their standard error: configured once, at the start.
 
-Python's loggers go through ``Lines``, which makes lines of their records; the fields of a record
-are what was given as ``extra``. The events of a cycle are many and alike, so they go there in one
-write a cycle, past the loggers, and look the same.
+Python's loggers go through ``ReadableFormatter``, which makes lines of their records; the fields of
+a record are what was given as ``extra``. The events of a cycle are many and alike, so they go there
+in one write a cycle, past the loggers, and look the same.
 """
 
 import logging
@@ -17,7 +17,7 @@ from reconciler.model.values import log_lines
 FIELDS = ("event", "revision", "cycle", "job", "node", "pool", "attempt", "path")
 
 
-class Lines(logging.Formatter):
+class ReadableFormatter(logging.Formatter):
     """Makes one line of each record, exceptions included."""
 
     def __init__(self, form: str, source: str) -> None:
@@ -83,7 +83,7 @@ def configure(form: str, level: str, source: str) -> EventLines | None:
         source: who says it, such as ``loop``.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines(form, source))
+    handler.setFormatter(ReadableFormatter(form, source))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     # a line for each request would tell the addresses of webhooks, which may be secrets
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -52,13 +52,13 @@ class StageError(Exception):
     """Why data can't be copied."""
 
 
-def say(message: dict[str, Any]) -> None:
+def send(message: dict[str, Any]) -> None:
     """Tell the agent."""
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
 
-class Progress:
+class CopyProgress:
     """Bytes so far, told now and then."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Progress:
         now = time.monotonic()
         if now >= self._told_at + TELL_EVERY_S:
             self._told_at = now
-            say({"moved": self.moved})
+            send({"moved": self.moved})
 
 
 # Folders -----------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def descend(handle: int, path: str, *, make: bool = False) -> int:
     return at
 
 
-class Folder:
+class CopyFolder:
     """A folder that data is copied from or to; its own path may be a link, nothing below is."""
 
     def __init__(self, path: str) -> None:
@@ -232,7 +232,7 @@ def store_of(item: dict[str, Any]) -> Any:
     if store.get("objects"):
         return object_store.Bucket(store["objects"], tuple(item["keys"]))
     try:
-        return Folder(store["folder"])
+        return CopyFolder(store["folder"])
     except OSError as problem:
         raise refused(problem, store["folder"]) from None
 
@@ -260,7 +260,7 @@ def is_whole(entry: str) -> bool:
     return True
 
 
-def fetch(order: dict[str, Any], progress: Progress) -> dict[str, list[str]]:
+def fetch(order: dict[str, Any], progress: CopyProgress) -> dict[str, list[str]]:
     """Have all items of an order in the cache; entry and path in it by name."""
     found = {}
     for item in order["items"]:
@@ -278,7 +278,7 @@ def fetch(order: dict[str, Any], progress: Progress) -> dict[str, list[str]]:
         while True:
             there = is_whole(entry)
             size = sum(size for _, size, _ in listing)
-            say({"listed": {"name": item["name"], "key": key, "bytes": size, "there": there}})
+            send({"listed": {"name": item["name"], "key": key, "bytes": size, "there": there}})
             if sys.stdin.readline().strip() != "go":
                 raise SystemExit(3)
             if not there:
@@ -292,7 +292,7 @@ def fetch(order: dict[str, Any], progress: Progress) -> dict[str, list[str]]:
 
 def copy_in(
     source: Any, item: dict[str, Any], listing: Listing, entry: str, *, single: bool,
-    progress: Progress,
+    progress: CopyProgress,
 ) -> None:  # fmt: skip
     """Make an entry of the cache; it has its name only when it is whole."""
     for old in (entry, entry + PART):
@@ -328,7 +328,7 @@ def copy_in(
 
 
 def _write(
-    path: str, chunks: Iterator[bytes], size: int, *, hashing: bool, progress: Progress
+    path: str, chunks: Iterator[bytes], size: int, *, hashing: bool, progress: CopyProgress
 ) -> str:
     """Write a file of the cache that nobody writes to again; its checksum, if it is wanted."""
     digest, count = hashlib.sha256(), 0
@@ -393,10 +393,10 @@ class AtMost:
         return data
 
 
-def deliver(order: dict[str, Any], progress: Progress) -> None:
+def deliver(order: dict[str, Any], progress: CopyProgress) -> None:
     """Copy what a task has left to where it is to be."""
     try:
-        work = Folder(order["work"])
+        work = CopyFolder(order["work"])
     except OSError as problem:
         raise refused(problem, order["work"]) from None
     for item in order["items"]:
@@ -417,23 +417,23 @@ def main() -> int:
     if os.getppid() != parent:
         return 3
     os.umask(0o077)
-    progress = Progress()
+    progress = CopyProgress()
     try:
         line = sys.stdin.readline()
         if not line:
             return 3  # whoever wanted it has gone
         order = json.loads(line)
         if order["do"] == "in":
-            say({"done": {"entries": fetch(order, progress), "moved": progress.moved}})
+            send({"done": {"entries": fetch(order, progress), "moved": progress.moved}})
         else:
             os.umask(0o022)
             deliver(order, progress)
-            say({"done": {"entries": {}, "moved": progress.moved}})
+            send({"done": {"entries": {}, "moved": progress.moved}})
     except (StageError, object_store.BucketError) as problem:
-        say({"problem": str(problem), "moved": progress.moved})
+        send({"problem": str(problem), "moved": progress.moved})
         return 1
     except OSError as problem:
-        say({"problem": f"{problem}", "moved": progress.moved})
+        send({"problem": f"{problem}", "moved": progress.moved})
         return 1
     return 0
 

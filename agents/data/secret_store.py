@@ -19,11 +19,11 @@ BYTES_MAX = 64 * 2**10
 COMMAND_S = 30.0
 
 
-class SecretError(Exception):
+class SecretUnavailableError(Exception):
     """A secret that can't be had here, and why."""
 
 
-class Vault(msgspec.Struct, frozen=True):
+class SecretStore(msgspec.Struct, frozen=True):
     """Where a node's secrets come from."""
 
     folder: Path | None = None
@@ -45,23 +45,25 @@ class Vault(msgspec.Struct, frozen=True):
             except FileNotFoundError:
                 pass
             except OSError as problem:
-                raise SecretError(f"secret {name!r} of {user}: {problem.strerror}") from None
+                raise SecretUnavailableError(
+                    f"secret {name!r} of {user}: {problem.strerror}"
+                ) from None
         if self.command:
             return self._ask(user, name)
         where = f"{self.folder}/{user}/{name} does not exist" if self.folder else (
             "this node's agent has neither --secrets nor --secret-command")  # fmt: skip
-        raise SecretError(f"secret {name!r} of {user}: {where}")
+        raise SecretUnavailableError(f"secret {name!r} of {user}: {where}")
 
     def _ask(self, user: str, name: str) -> str:
         what = f"secret {name!r} of {user}"
         try:
             ran = commands.run([*self.command, user, name], COMMAND_S, BYTES_MAX + 1)
         except OSError as problem:
-            raise SecretError(f"{what}: command: {problem.strerror}") from None
+            raise SecretUnavailableError(f"{what}: command: {problem.strerror}") from None
         if len(ran.said) <= BYTES_MAX and ran.status is None:
-            raise SecretError(f"{what}: the command took over {COMMAND_S:g} s")
+            raise SecretUnavailableError(f"{what}: the command took over {COMMAND_S:g} s")
         if len(ran.said) <= BYTES_MAX and ran.status != 0:
-            raise SecretError(f"{what}: the command ended {ran.status}")
+            raise SecretUnavailableError(f"{what}: the command ended {ran.status}")
         return _text(ran.said, name)
 
 
@@ -95,7 +97,7 @@ def _problems_of(user: Path) -> Iterator[str]:
     for path in sorted(user.iterdir()):
         try:
             _read(path, uid)
-        except SecretError as problem:
+        except SecretUnavailableError as problem:
             yield str(problem)
         except OSError as problem:
             yield f"{path} can't be read: {problem.strerror}"
@@ -105,29 +107,33 @@ def _read(path: Path, uid: int) -> str:
     """A file that nobody else could have read or put there."""
     for folder in (path.parent, path.parent.parent):
         if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise SecretError(f"folder {folder}: others can write there; chmod go-w {folder}")
+            raise SecretUnavailableError(
+                f"folder {folder}: others can write there; chmod go-w {folder}"
+            )
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as stream:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
-            raise SecretError(f"{path} is not a file")
+            raise SecretUnavailableError(f"{path} is not a file")
         if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise SecretError(
+            raise SecretUnavailableError(
                 f"{path} has mode {stat.S_IMODE(found.st_mode):04o}: others can get at it; "
                 f"chmod 600 {path}"
             )
         if found.st_uid not in {0, uid, os.geteuid()}:
-            raise SecretError(f"{path} belongs to user {found.st_uid}, neither root nor its own")
+            raise SecretUnavailableError(
+                f"{path} belongs to user {found.st_uid}, neither root nor its own"
+            )
         return _text(stream.read(BYTES_MAX + 1), path.name)
 
 
 def _text(data: bytes, name: str) -> str:
     if len(data) > BYTES_MAX:
-        raise SecretError(f"secret {name!r} is larger than {BYTES_MAX} bytes")
+        raise SecretUnavailableError(f"secret {name!r} is larger than {BYTES_MAX} bytes")
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise SecretError(f"secret {name!r} is not text") from None
+        raise SecretUnavailableError(f"secret {name!r} is not text") from None
     if "\0" in text:
-        raise SecretError(f"secret {name!r} is not text")
+        raise SecretUnavailableError(f"secret {name!r} is not text")
     return text.removesuffix("\n")

@@ -49,13 +49,13 @@ _KEY = re.compile(r"[0-9a-f]{40}")
 Told = Callable[[str, dict[str, str]], None]
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class StagingRequest(msgspec.Struct, frozen=True):
     """What is copied for one attempt. ``user`` is as in orders, None: the agent's own; ``name``,
     ``uid`` and ``gid`` are those of the user either way. ``words`` fill the placeholders.
     ``lease_s``: for how long the attempt is this node's after each renewal, None: for ever;
     ``grace_s``: what one has that is told to leave, where it is not told how long."""
 
-    plan: storage.Plan
+    plan: storage.StagingPlan
     user: dict[str, Any] | None
     name: str
     uid: int
@@ -65,7 +65,7 @@ class Wanted(msgspec.Struct, frozen=True):
     grace_s: float = 0.0
 
 
-_convert_wanted = decoders.converter(Wanted)
+_convert_wanted = decoders.converter(StagingRequest)
 
 
 class _Copy:
@@ -77,7 +77,7 @@ class _Copy:
         self.note = note
         self.home = home
         self.lease_s = lease_s
-        self.child: worker_process.Child | None = None
+        self.child: worker_process.WorkerProcess | None = None
         self.why = ""
         self.reason: EndReason | None = None
         #: Moments of the monotonic clock: when it has to have ended.
@@ -111,7 +111,9 @@ class Stager:
         secrets: where credentials come from.
     """
 
-    def __init__(self, root: str, cache: data_cache.Cache, secrets: secret_store.Vault) -> None:
+    def __init__(
+        self, root: str, cache: data_cache.Cache, secrets: secret_store.SecretStore
+    ) -> None:
         self.cache = cache
         self.moved_bytes = 0
         self._root = root
@@ -123,7 +125,7 @@ class Stager:
         self._queue: list[_Copy] = []
         self._busy: list[_Copy] = []
         #: Those that can't be killed: their turn is another's.
-        self._hung: list[worker_process.Child] = []
+        self._hung: list[worker_process.WorkerProcess] = []
         #: When leases were renewed, on the boot clock; nothing is known before the first time.
         self._renewed_at = -math.inf
         #: How long attempts have that were told to leave.
@@ -133,7 +135,7 @@ class Stager:
 
     # In --------------------------------------------------------------------------------------
 
-    def prepare(self, attempt: str, wanted: Wanted) -> None:
+    def prepare(self, attempt: str, wanted: StagingRequest) -> None:
         """Note what is to be copied out of an attempt, before it starts.
 
         Raises:
@@ -146,7 +148,7 @@ class Stager:
         if wanted.plan.ins:
             self.cache.home(wanted.uid, wanted.gid)
 
-    def want(self, attempt: str, wanted: Wanted, told: Told) -> None:
+    def want(self, attempt: str, wanted: StagingRequest, told: Told) -> None:
         """Have ``told`` called, from another thread, when the data is there or can't be had."""
         with self._lock:
             copy = _Copy("waiting for its turn to copy data", home=wanted.uid)
@@ -156,7 +158,7 @@ class Stager:
             found: dict[str, str] = {}
             try:
                 problem = self._fetch(attempt, wanted, copy, found)
-            except (OSError, secret_store.SecretError) as failure:
+            except (OSError, secret_store.SecretUnavailableError) as failure:
                 problem = f"data: {failure}"
             except Exception as failure:  # whatever it is, who waits has to hear of it
                 problem = f"data: {failure!r}"
@@ -183,7 +185,9 @@ class Stager:
         with self._lock:
             return {name: copy.note for name, copy in self._ins.items()}
 
-    def _fetch(self, attempt: str, wanted: Wanted, copy: _Copy, found: dict[str, str]) -> str:
+    def _fetch(
+        self, attempt: str, wanted: StagingRequest, copy: _Copy, found: dict[str, str]
+    ) -> str:
         items = [
             {
                 "name": one.name, "store": msgspec.to_builtins(one.store), "path": one.path,
@@ -284,7 +288,7 @@ class Stager:
     def _deliver(
         self,
         report: AttemptReport,
-        wanted: Wanted,
+        wanted: StagingRequest,
         outs: list[storage.Out],
         copy: _Copy,
         told: Callable[[AttemptReport], None],
@@ -304,7 +308,7 @@ class Stager:
                 copy.note = f"copying out, {_gib(count)} so far"
 
             problem = self._copy_out(order, wanted, copy, moved)
-        except (OSError, secret_store.SecretError) as failure:
+        except (OSError, secret_store.SecretUnavailableError) as failure:
             problem = str(failure)
         except Exception as failure:  # the end has to be told, whatever it is
             problem = f"{failure!r}"
@@ -316,7 +320,7 @@ class Stager:
     def _copy_out(
         self,
         order: dict[str, Any],
-        wanted: Wanted,
+        wanted: StagingRequest,
         copy: _Copy,
         moved: Callable[[int], None],
     ) -> str:
@@ -338,7 +342,7 @@ class Stager:
 
     # Both ------------------------------------------------------------------------------------
 
-    def _keys(self, store: storage.Store, wanted: Wanted) -> list[str]:
+    def _keys(self, store: storage.VolumeStore, wanted: StagingRequest) -> list[str]:
         """Access key and secret key of a store."""
         objects = store.objects
         if objects is None or not objects.access_key:
@@ -350,7 +354,7 @@ class Stager:
     def _run(
         self,
         order: dict[str, Any],
-        wanted: Wanted,
+        wanted: StagingRequest,
         copy: _Copy,
         listed: Callable[[dict[str, Any]], str],
         moved: Callable[[int], None],
@@ -370,7 +374,7 @@ class Stager:
             copy.timeout_s = wanted.plan.timeout_s
             copy.late_at = time.monotonic() + copy.timeout_s
             try:
-                child = worker_process.Child(
+                child = worker_process.WorkerProcess(
                     [sys.executable, "-I", copy_worker.__file__],
                     functools.partial(self._is_over, copy), LINE_BYTES_MAX, cwd="/", **more,
                 )  # fmt: skip
@@ -397,7 +401,7 @@ class Stager:
 
     def _converse(
         self,
-        child: worker_process.Child,
+        child: worker_process.WorkerProcess,
         order: dict[str, Any],
         listed: Callable[[dict[str, Any]], str],
         moved: Callable[[int], None],

@@ -21,7 +21,7 @@ class OverError(Exception):
     """The child's time is over."""
 
 
-class Child:
+class WorkerProcess:
     """One child, in a session of its own.
 
     Args:

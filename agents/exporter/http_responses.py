@@ -29,14 +29,14 @@ _WITH = {
 }
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class HttpRefusal(msgspec.Struct, frozen=True):
     """A request that gets no page, by its status, and why."""
 
     status: int
     why: str
 
 
-class Asked(msgspec.Struct, frozen=True):
+class HttpRequest(msgspec.Struct, frozen=True):
     """A request that is answered: for the page, packed by gzip where the caller takes that, or,
     not ``page``, for a sign of life."""
 
@@ -44,11 +44,11 @@ class Asked(msgspec.Struct, frozen=True):
     packed: bool = False
 
 
-OVERLONG = Refusal(431, f"a request's line and headers have at most {HEAD_BYTES_MAX} bytes")
-SLOW = Refusal(408, "the request was not whole in time")
+OVERLONG = HttpRefusal(431, f"a request's line and headers have at most {HEAD_BYTES_MAX} bytes")
+SLOW = HttpRefusal(408, "the request was not whole in time")
 
 
-def read(head: bytes, token: bytes) -> Asked | Refusal:
+def read(head: bytes, token: bytes) -> HttpRequest | HttpRefusal:
     """What a request asks for. ``head`` ends with the empty line; ``token`` empty: none is asked.
 
     A token is asked for before anything is said of paths.
@@ -56,35 +56,35 @@ def read(head: bytes, token: bytes) -> Asked | Refusal:
     line, *rest = head.removesuffix(END_OF_HEAD).decode("latin-1").split("\r\n")
     words = line.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
-        return Refusal(400, "the request is not HTTP/1.1")
+        return HttpRefusal(400, "the request is not HTTP/1.1")
     headers: dict[str, str] = {}
     for one in rest:
         name, colon, value = one.partition(":")
         if not colon or not name or name != name.strip():
-            return Refusal(400, "a header is not NAME: VALUE")
+            return HttpRefusal(400, "a header is not NAME: VALUE")
         if headers.setdefault(name.lower(), value.strip()) != value.strip():
-            return Refusal(400, f"there are two headers {name[:40]!a}")
+            return HttpRefusal(400, f"there are two headers {name[:40]!a}")
     method, path = words[0], words[1].partition("?")[0]
     if path != "/healthz":
         refusal = _refused(headers, token)
         if refusal is not None:
             return refusal
         if path != "/metrics":
-            return Refusal(404, "there is /metrics, and /healthz")
+            return HttpRefusal(404, "there is /metrics, and /healthz")
     if method != "GET":
-        return Refusal(405, "nothing but GET is answered")
-    return Asked(path == "/metrics", _takes_gzip(headers.get("accept-encoding", "")))
+        return HttpRefusal(405, "nothing but GET is answered")
+    return HttpRequest(path == "/metrics", _takes_gzip(headers.get("accept-encoding", "")))
 
 
-def _refused(headers: Mapping[str, str], token: bytes) -> Refusal | None:
+def _refused(headers: Mapping[str, str], token: bytes) -> HttpRefusal | None:
     if token:
         kind, _, given = headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not hmac.compare_digest(given.encode("latin-1"), token):
-            return Refusal(401, "send Authorization: Bearer TOKEN, as in --metrics-token-file")
+            return HttpRefusal(401, "send Authorization: Bearer TOKEN, as in --metrics-token-file")
         return None
     host = headers.get("host", "")
     if "origin" in headers or (host and not addresses.is_loopback(addresses.host_of(host))):
-        return Refusal(
+        return HttpRefusal(
             403, "without a token only localhost, 127.0.0.1 and [::1] are answered to, and no page "
             "of a browser"
         )  # fmt: skip
@@ -109,6 +109,6 @@ def answer(status: int, body: bytes, *, kind: str = PAGE_TYPE, packed: bool = Fa
     return "\r\n".join(lines).encode("latin-1") + END_OF_HEAD + body
 
 
-def refuse(refusal: Refusal) -> bytes:
+def refuse(refusal: HttpRefusal) -> bytes:
     """The answer to what is refused."""
     return answer(refusal.status, f"{refusal.why}\n".encode(), kind="text/plain; charset=utf-8")

@@ -45,7 +45,7 @@ def render(now: reports.Now) -> bytes:
     return node_series.render(record, attempts, now.gpu_usage, words, now.uses, judged=False)
 
 
-def attempt_of(now: reports.Now, given: reports.Given) -> records.AttemptRecord:
+def attempt_of(now: reports.Now, given: reports.GivenAttempt) -> records.AttemptRecord:
     """An attempt as its controller has it, as far as the node was told."""
     assignment, template, report = given.assignment, given.template, given.report
     return records.AttemptRecord(
@@ -82,7 +82,7 @@ class Ready(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-class Page:
+class NodePage:
     """The page of one node. ``turn`` is one thread's; the rest may be called by any.
 
     Args:

@@ -41,7 +41,7 @@ class _Caller:
         self.came_at = now
         self.until = now + ASK_S
         self.heard = b""
-        self.asked: http_responses.Asked | None = None
+        self.asked: http_responses.HttpRequest | None = None
         self.left = memoryview(b"")
 
     def say(self, answer: bytes, now: float) -> None:
@@ -61,7 +61,11 @@ class Port:
     """
 
     def __init__(
-        self, listener: socket.socket, token: str, page: metrics_page.Page, leaving: threading.Event
+        self,
+        listener: socket.socket,
+        token: str,
+        page: metrics_page.NodePage,
+        leaving: threading.Event,
     ) -> None:
         self._listener = listener
         self._token = token.encode()
@@ -178,7 +182,7 @@ class Port:
             self._say(selector, caller, http_responses.refuse(http_responses.OVERLONG))
         elif end:
             asked = http_responses.read(head + end, self._token)
-            if isinstance(asked, http_responses.Refusal):
+            if isinstance(asked, http_responses.HttpRefusal):
                 self._say(selector, caller, http_responses.refuse(asked))
             elif asked.page:
                 caller.asked, caller.until = asked, time.monotonic() + MAKE_S
@@ -192,7 +196,7 @@ class Port:
             if ready is not None:
                 self._say(selector, caller, self._answer(ready, caller.asked))
             elif now > caller.until:
-                late = http_responses.Refusal(503, f"the page was not made in {MAKE_S:.0f} s")
+                late = http_responses.HttpRefusal(503, f"the page was not made in {MAKE_S:.0f} s")
                 self._say(selector, caller, http_responses.refuse(late))
         elif now > caller.until:
             if caller.left:
@@ -201,9 +205,9 @@ class Port:
                 self._say(selector, caller, http_responses.refuse(http_responses.SLOW))
 
     @staticmethod
-    def _answer(ready: metrics_page.Ready, asked: http_responses.Asked) -> bytes:
+    def _answer(ready: metrics_page.Ready, asked: http_responses.HttpRequest) -> bytes:
         if ready.problem:
-            return http_responses.refuse(http_responses.Refusal(503, ready.problem))
+            return http_responses.refuse(http_responses.HttpRefusal(503, ready.problem))
         if asked.packed:
             return http_responses.answer(200, ready.packed, packed=True)
         return http_responses.answer(200, ready.page)
@@ -242,9 +246,9 @@ class Door:
     def __init__(
         self,
         listen: Listen,
-        page: metrics_page.Page,
+        page: metrics_page.NodePage,
         leaving: threading.Event,
-        tells: operator_log.Voice,
+        tells: operator_log.Console,
         notice: Callable[[str], None],
     ) -> None:
         self._listen = listen

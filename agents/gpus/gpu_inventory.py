@@ -35,7 +35,7 @@ CLOCK_REASONS = (
 )
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ForeignProcess(msgspec.Struct, frozen=True):
     """A process that was on a device without belonging to a task, and since which sample."""
 
     process: devices.GpuProcess
@@ -139,18 +139,18 @@ def attribute(
     known: tuple[records.Gpu, ...],
     table: Mapping[int, process_owners.Facts],
     tasks: Mapping[str, int],
-    before: Mapping[tuple[str, int], Seen],
+    before: Mapping[tuple[str, int], ForeignProcess],
     *,
     shared_cgroup: str,
     clocks: tuple[float, float],
-) -> tuple[dict[tuple[str, int], Seen], dict[str, tuple[task_usage.GpuUse, ...]]]:
+) -> tuple[dict[tuple[str, int], ForeignProcess], dict[str, tuple[task_usage.GpuUse, ...]]]:
     """Processes on devices that are no task's, by device and pid, and what tasks have on each.
 
     Who is there in one sample only is not told: a task that has just ended, or started, looks the
     same for a moment. ``clocks`` are the wall clock and the boot clock, in seconds.
     """
     numbers = {gpu.uuid: gpu.index for gpu in known}
-    found: dict[tuple[str, int], Seen] = {}
+    found: dict[tuple[str, int], ForeignProcess] = {}
     owned: dict[str, dict[int, task_usage.GpuUse]] = {}
     for device in sample.devices:
         for process in device.processes:
@@ -172,7 +172,9 @@ def attribute(
                 found[key] = msgspec.structs.replace(earlier, looks=earlier.looks + 1)
             elif len(found) < FOREIGN_MAX:
                 number = numbers.get(device.uuid, device.index)
-                found[key] = Seen(_foreign(process, device.uuid, number, facts, clocks), ticks)
+                found[key] = ForeignProcess(
+                    _foreign(process, device.uuid, number, facts, clocks), ticks
+                )
     return found, {name: tuple(uses.values()) for name, uses in owned.items()}
 
 
@@ -208,7 +210,7 @@ def _foreign(
     )
 
 
-def told(seen: Mapping[tuple[str, int], Seen]) -> tuple[devices.GpuProcess, ...]:
+def told(seen: Mapping[tuple[str, int], ForeignProcess]) -> tuple[devices.GpuProcess, ...]:
     """The processes that were there twice in a row."""
     lasting = [one.process for one in seen.values() if one.looks > 1]
     return tuple(sorted(lasting, key=lambda process: (process.gpu, process.pid)))

@@ -17,7 +17,7 @@ import msgspec
 
 from agents.gpus import gpu_inventory, gpu_selection, mig_manager, process_owners, samples
 from agents.host import host_info, processes
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from reconciler.model.observed import devices, task_usage
 from reconciler.model.state import records
 
@@ -27,7 +27,7 @@ ABSENT_EVERY_S = 600.0
 FIRST_S = 5.0
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """Where samples come from: :class:`agents.gpus.nvml_client.Probe`."""
 
     def sample(self, *, usage: bool) -> samples.Sample:
@@ -40,7 +40,7 @@ class Source(Protocol):
         """Let go of the driver."""
 
 
-class Look(msgspec.Struct, frozen=True):
+class GpuLook(msgspec.Struct, frozen=True):
     """What a look found. ``gpus`` by number; ``foreign`` are processes that are no task's.
 
     ``tasks``: what attempts have on devices.
@@ -69,16 +69,16 @@ class _Kept(msgspec.Struct, frozen=True):
 _DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
 
 
-class Watch:
+class GpuWatch:
     """One node's GPUs. Not for two threads at once."""
 
     def __init__(
         self,
         root: Path,
         boot_id: str,
-        source: Source,
-        settings: Settings,
-        cutter: mig_manager.Cutter | None = None,
+        source: SampleSource,
+        settings: AgentSettings,
+        cutter: mig_manager.MigManager | None = None,
     ) -> None:
         self._cutter = cutter
         self._root = root
@@ -86,12 +86,12 @@ class Watch:
         self._source = source
         self._chosen = settings.gpu_uuids
         self._usage = settings.gpu_usage
-        self._seen: dict[tuple[str, int], gpu_inventory.Seen] = {}
+        self._seen: dict[tuple[str, int], gpu_inventory.ForeignProcess] = {}
         self._xids: dict[str, tuple[devices.Xid, ...]] = {}
         self._shared_cgroup = process_owners.cgroup_of(os.getpid())
         self.known = self._load()
 
-    def look(self, tasks: Mapping[str, int]) -> Look:
+    def look(self, tasks: Mapping[str, int]) -> GpuLook:
         """What the devices are and do now; ``tasks`` maps live attempts to main processes."""
         sample = self._source.sample(usage=self._usage)
         sample = gpu_selection.chosen(sample, self._chosen, self.known)
@@ -106,7 +106,7 @@ class Watch:
         driver = gpu_inventory.driver_of(sample)
         if sample.driver != devices.OK:
             # nobody knows who is on the devices: what was told stays told
-            return Look(known, driver, gpu_inventory.told(self._seen))
+            return GpuLook(known, driver, gpu_inventory.told(self._seen))
         pids = {process.pid for device in sample.devices for process in device.processes}
         table = process_owners.read(pids, tasks, str(self._root)) if pids else {}
         self._seen, owned = gpu_inventory.attribute(
@@ -122,11 +122,11 @@ class Watch:
         foreign = gpu_inventory.told(self._seen)
         lacking = tuple(gpu_selection.lacking(self._chosen, known))
         if not self._usage:
-            return Look(known, driver, foreign, again=again, tasks=owned, lacking=lacking)
+            return GpuLook(known, driver, foreign, again=again, tasks=owned, lacking=lacking)
         found = gpu_inventory.usage_of(sample, known, owned=owned, foreign=foreign, xids=self._xids)
         if self._cutter is not None:
             found = self._cutter.with_attempts(found)
-        return Look(known, driver, foreign, found, again, owned, lacking)
+        return GpuLook(known, driver, foreign, found, again, owned, lacking)
 
     def close(self) -> None:
         """Let go of the driver."""
@@ -153,16 +153,16 @@ class Watch:
             fresh.replace(self._root / "gpus.json")
 
 
-class Watcher:
+class GpuWatcher:
     """Runs a watch for the agent: ``turn`` again and again, in a thread of its own."""
 
     def __init__(
         self,
-        settings: Settings,
-        watch: Watch,
+        settings: AgentSettings,
+        watch: GpuWatch,
         *,
         tasks: Callable[[], Mapping[str, int]],
-        take: Callable[[Look], None],
+        take: Callable[[GpuLook], None],
         leaving: threading.Event,
     ) -> None:
         self._every_s = settings.gpu_every_s
@@ -178,7 +178,7 @@ class Watcher:
         self._driver = threading.Lock()
         if watch.known:
             note = "not asked since the agent started"
-            take(Look(watch.known, devices.GpuDriver(devices.OK, note)))
+            take(GpuLook(watch.known, devices.GpuDriver(devices.OK, note)))
             self._first.set()
 
     def turn(self) -> None:
@@ -212,10 +212,10 @@ class Watcher:
         message = f"the NVIDIA driver has not answered in {FIRST_S:g} s; going on without GPUs"
         with self._taking:
             if not self._first.is_set():
-                self._take(Look((), devices.GpuDriver(devices.UNRESPONSIVE, message)))
+                self._take(GpuLook((), devices.GpuDriver(devices.UNRESPONSIVE, message)))
 
 
-def complaints(look: Look) -> Iterator[str]:
+def complaints(look: GpuLook) -> Iterator[str]:
     """What of a look the operator of the node has to know."""
     if look.driver.state not in {devices.OK, "absent"}:
         yield look.driver.message

@@ -14,7 +14,7 @@ Wanted = Sequence[tuple[str, int]]
 _TRIES_MAX = 100_000
 
 
-class Place(msgspec.Struct, frozen=True):
+class MemorySlices(msgspec.Struct, frozen=True):
     """Memory slices of a device, from ``start`` on."""
 
     start: int
@@ -25,16 +25,16 @@ class Place(msgspec.Struct, frozen=True):
         return range(self.start, self.start + self.size)
 
 
-class Profile(msgspec.Struct, frozen=True):
+class MigProfile(msgspec.Struct, frozen=True):
     """What the driver could make: ``id`` of the driver's, ``slices`` of compute, ``places``."""
 
     name: str
     id: int
     slices: int
-    places: tuple[Place, ...]
+    places: tuple[MemorySlices, ...]
 
 
-class Instance(msgspec.Struct, frozen=True):
+class GpuInstance(msgspec.Struct, frozen=True):
     """A GPU instance. ``whole``: all of its compute is in one compute instance; ``empty``: none is.
 
     ``mine``: it may be undone.
@@ -42,18 +42,18 @@ class Instance(msgspec.Struct, frozen=True):
 
     id: int
     profile: str
-    place: Place
+    place: MemorySlices
     whole: bool = True
     empty: bool = False
     mine: bool = True
 
 
-class Steps(msgspec.Struct, frozen=True):
+class MigSteps(msgspec.Struct, frozen=True):
     """What makes a layout: instances that go, those that get their compute, and those made."""
 
-    destroy: tuple[Instance, ...] = ()
-    complete: tuple[Instance, ...] = ()
-    create: tuple[tuple[Profile, Place], ...] = ()
+    destroy: tuple[GpuInstance, ...] = ()
+    complete: tuple[GpuInstance, ...] = ()
+    create: tuple[tuple[MigProfile, MemorySlices], ...] = ()
 
 
 class LayoutError(Exception):
@@ -64,7 +64,9 @@ class LayoutError(Exception):
         self.blocked = blocked
 
 
-def plan(wanted: Wanted, there: Sequence[Instance], profiles: Mapping[str, Profile]) -> Steps:
+def plan(
+    wanted: Wanted, there: Sequence[GpuInstance], profiles: Mapping[str, MigProfile]
+) -> MigSteps:
     """The steps from what is there to what is wanted.
 
     Args:
@@ -95,14 +97,16 @@ def plan(wanted: Wanted, there: Sequence[Instance], profiles: Mapping[str, Profi
             f"{told(Counter(one.profile for one in foreign).items())} on it were made by others",
             blocked=True,
         )
-    return Steps(tuple(extra), tuple(one for one in kept if one.empty), found)
+    return MigSteps(tuple(extra), tuple(one for one in kept if one.empty), found)
 
 
-def _sorted_out(wanted: Wanted, there: Iterable[Instance]) -> tuple[list[Instance], list[Instance]]:
+def _sorted_out(
+    wanted: Wanted, there: Iterable[GpuInstance]
+) -> tuple[list[GpuInstance], list[GpuInstance]]:
     """Instances that may stay, and those that are too many or cut otherwise."""
     left = Counter(dict(wanted))
-    kept: list[Instance] = []
-    extra: list[Instance] = []
+    kept: list[GpuInstance] = []
+    extra: list[GpuInstance] = []
     # those of others first: they stay before ours do
     for one in sorted(there, key=lambda one: (one.mine, one.empty, one.id)):
         if left[one.profile] > 0 and (one.whole or (one.empty and one.mine)):
@@ -113,7 +117,7 @@ def _sorted_out(wanted: Wanted, there: Iterable[Instance]) -> tuple[list[Instanc
     return kept, extra
 
 
-def _missing(wanted: Wanted, kept: Iterable[Instance]) -> list[str]:
+def _missing(wanted: Wanted, kept: Iterable[GpuInstance]) -> list[str]:
     """Profiles of instances to be made, those that take most first."""
     left = Counter(dict(wanted))
     left.subtract(one.profile for one in kept)
@@ -121,8 +125,8 @@ def _missing(wanted: Wanted, kept: Iterable[Instance]) -> list[str]:
 
 
 def place(
-    missing: Iterable[str], profiles: Mapping[str, Profile], kept: Iterable[Instance]
-) -> tuple[tuple[Profile, Place], ...] | None:
+    missing: Iterable[str], profiles: Mapping[str, MigProfile], kept: Iterable[GpuInstance]
+) -> tuple[tuple[MigProfile, MemorySlices], ...] | None:
     """A place for each instance beside those that stay; None where there is none for all."""
     taken = {number for one in kept for number in one.place.slices()}
     chosen = [profiles[name] for name in missing]
@@ -130,7 +134,7 @@ def place(
     chosen.sort(key=lambda one: (-one.places[0].size if one.places else 0, one.name))
     tries = 0
 
-    def search(at: int, taken: frozenset[int]) -> list[tuple[Profile, Place]] | None:
+    def search(at: int, taken: frozenset[int]) -> list[tuple[MigProfile, MemorySlices]] | None:
         nonlocal tries
         if at == len(chosen):
             return []

@@ -34,7 +34,7 @@ class NotReadyError(Exception):
     """What an assignment is to have is not there: it may be, later or elsewhere."""
 
 
-class Node(Protocol):
+class MigNode(Protocol):
     """What cutting needs to know of the node."""
 
     def holders(self) -> Mapping[str, Assignment | None]:
@@ -83,7 +83,7 @@ class _Try(msgspec.Struct, frozen=True):
 _DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
 
 
-class Cutter:
+class MigManager:
     """One node's. Its file is written under the agent's lock.
 
     ``given``: UUIDs of instances that the node was given of devices which are not its own: the
@@ -94,7 +94,7 @@ class Cutter:
         self,
         root: Path,
         boot_id: str,
-        node: Node,
+        node: MigNode,
         lock: threading.RLock,
         clock: Callable[[], float] = time.monotonic,
         *,

@@ -24,7 +24,7 @@ ANSWER_S = 20.0
 PATH_BYTES_MAX = 90
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class MpsShare(msgspec.Struct, frozen=True):
     """A device as one user shares it. ``user`` is as in orders, None: the agent's own."""
 
     device: int
@@ -37,7 +37,7 @@ class Wanted(msgspec.Struct, frozen=True):
         return f"{self.device}-{self.user['uid'] if self.user else os.geteuid()}"
 
 
-_DECODE_WANTED = msgspec.json.Decoder(Wanted).decode
+_DECODE_WANTED = msgspec.json.Decoder(MpsShare).decode
 
 
 class MpsError(Exception):
@@ -77,7 +77,7 @@ class Daemons:
         #: Folder of the daemon that an attempt needs, also of those that began under another agent.
         self._of = {path.name: path.parent.parent for path in self._folder.glob("*/tasks/*")}
 
-    def want(self, attempt: str, wanted: Wanted) -> None:
+    def want(self, attempt: str, wanted: MpsShare) -> None:
         """Have a daemon run for an attempt.
 
         Raises:
@@ -132,7 +132,7 @@ class Daemons:
             (folder / "tasks" / attempt).unlink(missing_ok=True)
             return folder not in self._of.values()
 
-    def _make(self, folder: Path, wanted: Wanted) -> None:
+    def _make(self, folder: Path, wanted: MpsShare) -> None:
         if len(os.fsencode(folder)) > PATH_BYTES_MAX:
             raise MpsError(f"{folder} is too long for sockets: give the agent a shorter --root")
         self._folder.mkdir(mode=0o711, exist_ok=True)
@@ -148,12 +148,12 @@ class Daemons:
                 # the folder around them stays the agent's: no link can stand in the way
                 os.chown(path, wanted.user["uid"], wanted.user["gid"], follow_symlinks=False)
 
-    def _begin(self, folder: Path, wanted: Wanted) -> None:
+    def _begin(self, folder: Path, wanted: MpsShare) -> None:
         status = self._run(folder, wanted, ["-d"], "")
         if status != 0:
             raise MpsError(f"`{self._program} -d` ended with status {status}; see {folder}/log")
 
-    def _run(self, folder: Path, wanted: Wanted, arguments: list[str], words: str) -> int:
+    def _run(self, folder: Path, wanted: MpsShare, arguments: list[str], words: str) -> int:
         """Run the control program as the user; its status."""
         as_user: dict[str, Any] = {}
         if wanted.user is not None:

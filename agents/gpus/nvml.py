@@ -32,9 +32,9 @@ from agents.gpus.nvml_calls import (
     FUNCTION_NOT_FOUND,
     LIBRARY_NOT_FOUND,
     VERSION_MISMATCH,
-    Caller,
     Code,
     DriverError,
+    NvmlCaller,
     call,
 )
 from reconciler.model.observed import devices
@@ -118,7 +118,7 @@ class Nvml:
         if code:
             state, message = DEVICE_GONE.get(code, (devices.FAILED, f"NVML error {code}"))
             return samples.DeviceReading(index, state, message)
-        ask = Caller(self.library, handle)
+        ask = NvmlCaller(self.library, handle)
         values = self._facts(ask)
         if usage and ask.state == devices.OK:
             values |= read_usage(ask)
@@ -132,7 +132,7 @@ class Nvml:
             )
         return samples.DeviceReading(index, ask.state, ask.message, errors=ask.errors, **values)
 
-    def _facts(self, ask: Caller) -> dict[str, Any]:
+    def _facts(self, ask: NvmlCaller) -> dict[str, Any]:
         uuid = str(ask("nvmlDeviceGetUUID") or "")
         mode = ask("nvmlDeviceGetComputeMode")
         mig_mode = ask("nvmlDeviceGetMigMode")
@@ -174,7 +174,7 @@ class Nvml:
         _, count = call(self.library, "nvmlDeviceGetCount")
         for index in range(count or 0):
             _, handle = call(self.library, "nvmlDeviceGetHandleByIndex", index)
-            ask = Caller(self.library, handle)
+            ask = NvmlCaller(self.library, handle)
             supported = ask("nvmlDeviceGetSupportedEventTypes") or 0
             if supported & EVENT_XID:
                 ask("nvmlDeviceRegisterEvents", EVENT_XID, waiting)
@@ -200,7 +200,7 @@ def address_of(handle: Any) -> int:
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
-def read_memory(ask: Caller) -> dict[str, int | None]:
+def read_memory(ask: NvmlCaller) -> dict[str, int | None]:
     """Memory in bytes; what the driver keeps for itself only where it tells."""
     found = ask.first(
         ("nvmlDeviceGetMemoryInfo", getattr(ask.library, "nvmlMemory_v2", 0x2000028)),
@@ -216,7 +216,7 @@ def read_memory(ask: Caller) -> dict[str, int | None]:
     }
 
 
-def read_processes(ask: Caller) -> tuple[samples.ProcessReading, ...]:
+def read_processes(ask: NvmlCaller) -> tuple[samples.ProcessReading, ...]:
     """Processes with a compute context, those that go through MPS marked."""
     found: dict[int, samples.ProcessReading] = {}
     for mps, name in ((False, "Compute"), (True, "MPSCompute")):
@@ -237,7 +237,7 @@ def instance_of(process: Any) -> tuple[int, int] | None:
     return None if NO_INSTANCE in ids else ids
 
 
-def read_links(ask: Caller) -> tuple[samples.LinkReading, ...]:
+def read_links(ask: NvmlCaller) -> tuple[samples.LinkReading, ...]:
     """NVLinks that are active, with what is at their other end."""
     found = []
     for link in range(LINKS_MAX):
@@ -251,7 +251,7 @@ def read_links(ask: Caller) -> tuple[samples.LinkReading, ...]:
     return tuple(found)
 
 
-def read_fabric(ask: Caller) -> tuple[str, str]:
+def read_fabric(ask: NvmlCaller) -> tuple[str, str]:
     """Which NVSwitch domain the GPU has joined, as ``CLUSTER.CLIQUE``, and why it has not joined
     the one that it belongs to; empty where it has, or belongs to none."""
     for name in ("c_nvmlGpuFabricInfo_v2_t", "c_nvmlGpuFabricInfo_t"):
@@ -272,7 +272,7 @@ def read_fabric(ask: Caller) -> tuple[str, str]:
     return "", ""
 
 
-def read_usage(ask: Caller) -> dict[str, Any]:
+def read_usage(ask: NvmlCaller) -> dict[str, Any]:
     """What the device does now, and the errors that it counts."""
     rates = ask("nvmlDeviceGetUtilizationRates")
     fields = read_fields(ask)
@@ -311,7 +311,7 @@ def read_usage(ask: Caller) -> dict[str, Any]:
     }
 
 
-def read_fields(ask: Caller) -> dict[int, int]:
+def read_fields(ask: NvmlCaller) -> dict[int, int]:
     """Values that NVML tells by number: each has a return code of its own."""
     wanted = [
         (FIELD_MEMORY_TEMPERATURE, 0),
@@ -326,7 +326,7 @@ def read_fields(ask: Caller) -> dict[int, int]:
     return found
 
 
-def read_ecc(ask: Caller, counter: int) -> tuple[int | None, int | None] | None:
+def read_ecc(ask: NvmlCaller, counter: int) -> tuple[int | None, int | None] | None:
     """(Corrected, uncorrected) errors; None where ECC is off or not there."""
     both = (
         ask("nvmlDeviceGetTotalEccErrors", 0, counter),
@@ -335,7 +335,7 @@ def read_ecc(ask: Caller, counter: int) -> tuple[int | None, int | None] | None:
     return None if both == (None, None) else both
 
 
-def read_retired(ask: Caller) -> tuple[int | None, int | None] | None:
+def read_retired(ask: NvmlCaller) -> tuple[int | None, int | None] | None:
     """Pages retired for (several single-bit errors, a double-bit error)."""
     both = [ask("nvmlDeviceGetRetiredPages", cause) for cause in (0, 1)]
     if both == [None, None]:
@@ -347,7 +347,7 @@ def read_retired(ask: Caller) -> tuple[int | None, int | None] | None:
 # The process -------------------------------------------------------------------------------------
 
 
-def say(message: samples.Sample | samples.Progress | samples.MigOutcome) -> None:
+def say(message: samples.Sample | samples.SampleProgress | samples.MigOutcome) -> None:
     """One frame to the agent."""
     body = msgspec.msgpack.encode(message)
     os.write(1, struct.pack(">I", len(body)) + body)
@@ -391,7 +391,7 @@ def main() -> int:
     if len(sys.argv) > 1 and os.getppid() != int(sys.argv[1]):
         return 0  # the agent died before the line above
     try:
-        say(samples.Progress("nvmlInit"))
+        say(samples.SampleProgress("nvmlInit"))
         nvml = start()
     except DriverError as error:
         say(failure(error.code))
@@ -401,10 +401,12 @@ def main() -> int:
         for line in sys.stdin:
             try:
                 if line.startswith("cut "):
-                    say(samples.Progress("a change of MIG"))
+                    say(samples.SampleProgress("a change of MIG"))
                     say(nvml_mig.cut(nvml.library, decode_order(line[4:])))
                     continue
-                say(nvml.read(lambda what: say(samples.Progress(what)), usage="usage" in line))
+                say(
+                    nvml.read(lambda what: say(samples.SampleProgress(what)), usage="usage" in line)
+                )
             except DriverError as error:
                 say(failure(error.code))
                 return 1

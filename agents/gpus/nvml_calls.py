@@ -27,7 +27,7 @@ class DriverError(Exception):
         super().__init__(f"NVML error {code}")
 
 
-class Caller:
+class NvmlCaller:
     """Calls functions of one device, and keeps what went wrong."""
 
     def __init__(self, library: Any, device: Any = None) -> None:

@@ -39,10 +39,12 @@ _NOT_UNDERSTOOD = (
 )
 
 _Answer = samples.Sample | samples.MigOutcome
-_decode = msgspec.msgpack.Decoder(samples.Sample | samples.Progress | samples.MigOutcome).decode
+_decode = msgspec.msgpack.Decoder(
+    samples.Sample | samples.SampleProgress | samples.MigOutcome
+).decode
 
 
-class Probe:
+class NvmlClient:
     """Where samples come from. Not for two threads at once."""
 
     def __init__(self, *, start_s: float = START_S, answer_s: float = ANSWER_S) -> None:
@@ -157,8 +159,8 @@ class Probe:
                 code = process.wait()
                 self.close()
                 return _failed(f"the process that reads GPUs ended ({code}) at {self._at}")
-            message: _Answer | samples.Progress = _decode(body)
-            if isinstance(message, samples.Progress):
+            message: _Answer | samples.SampleProgress = _decode(body)
+            if isinstance(message, samples.SampleProgress):
                 self._at = message.what
             else:
                 self._answered = True

@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from agents.gpus import mig_layout, samples
-from agents.gpus.nvml_calls import FUNCTION_NOT_FOUND, NOT_SUPPORTED, RESET_REQUIRED, Caller, call
+from agents.gpus.nvml_calls import (
+    FUNCTION_NOT_FOUND,
+    NOT_SUPPORTED,
+    RESET_REQUIRED,
+    NvmlCaller,
+    call,
+)
 from reconciler.model.observed import devices
 
 MIG_MAX = 16
@@ -44,7 +50,7 @@ class _CallError(Exception):
         return known.get(self.code, devices.CUT_FAILED)
 
 
-def read_mig(ask: Caller) -> Iterator[devices.MigInstance]:
+def read_mig(ask: NvmlCaller) -> Iterator[devices.MigInstance]:
     """MIG devices of a GPU. They can go while one looks."""
     for part, uuid in _parts(ask):
         shape = part("nvmlDeviceGetAttributes")
@@ -58,19 +64,19 @@ def read_mig(ask: Caller) -> Iterator[devices.MigInstance]:
         )
 
 
-def read_usage(ask: Caller) -> Iterator[devices.MigUsage]:
+def read_usage(ask: NvmlCaller) -> Iterator[devices.MigUsage]:
     """What each MIG device has taken of its memory: NVML tells no more of one."""
     for part, uuid in _parts(ask):
         memory = part("nvmlDeviceGetMemoryInfo")
         yield devices.MigUsage(uuid, None if memory is None else memory.used)
 
 
-def _parts(ask: Caller) -> Iterator[tuple[Caller, str]]:
+def _parts(ask: NvmlCaller) -> Iterator[tuple[NvmlCaller, str]]:
     for index in range(min(MIG_MAX, ask("nvmlDeviceGetMaxMigDeviceCount") or 0)):
         code, handle = call(ask.library, "nvmlDeviceGetMigDeviceHandleByIndex", ask.device, index)
         if code:
             continue
-        part = Caller(ask.library, handle)
+        part = NvmlCaller(ask.library, handle)
         uuid = part("nvmlDeviceGetUUID")
         if uuid:
             yield part, str(uuid)
@@ -133,7 +139,7 @@ class _Cutter:
             self._create(profile, where)
         return devices.FITS, ""
 
-    def _undo(self, there: list[mig_layout.Instance]) -> tuple[str, str]:
+    def _undo(self, there: list[mig_layout.GpuInstance]) -> tuple[str, str]:
         """Make the device whole again, as far as it is Muster's to undo."""
         for one in there:
             if one.mine:
@@ -161,7 +167,7 @@ class _Cutter:
         if status:
             raise _CallError(what, int(status))
 
-    def _profiles(self) -> Iterator[mig_layout.Profile]:
+    def _profiles(self) -> Iterator[mig_layout.MigProfile]:
         """What the driver could make of the device, and where."""
         for number in range(GPU_PROFILES):
             code, info = call(
@@ -177,14 +183,16 @@ class _Cutter:
                 "places of MIG instances", "nvmlDeviceGetGpuInstancePossiblePlacements",
                 self._device, info.id, ctypes.byref(places), ctypes.byref(room),
             )  # fmt: skip
-            yield mig_layout.Profile(
+            yield mig_layout.MigProfile(
                 _text(info.name).rpartition(" ")[2],
                 info.id,
                 info.sliceCount,
-                tuple(mig_layout.Place(one.start, one.size) for one in places[: room.value]),
+                tuple(mig_layout.MemorySlices(one.start, one.size) for one in places[: room.value]),
             )
 
-    def _instances(self, profiles: dict[str, mig_layout.Profile]) -> Iterator[mig_layout.Instance]:
+    def _instances(
+        self, profiles: dict[str, mig_layout.MigProfile]
+    ) -> Iterator[mig_layout.GpuInstance]:
         """The device's GPU instances, by their ids."""
         found = []
         for profile in profiles.values():
@@ -196,10 +204,10 @@ class _Cutter:
                 self._handles[info.id] = handle
                 slices = [size for size, _ in self._computes(handle)]
                 found.append(
-                    mig_layout.Instance(
+                    mig_layout.GpuInstance(
                         id=info.id,
                         profile=profile.name,
-                        place=mig_layout.Place(info.placement.start, info.placement.size),
+                        place=mig_layout.MemorySlices(info.placement.start, info.placement.size),
                         whole=slices == [profile.slices],
                         empty=not slices,
                         mine=self.order.take_over or self._is_made(info.id),
@@ -247,7 +255,7 @@ class _Cutter:
         self._do(what, "nvmlGpuInstanceDestroy", handle)
         self.mine.discard(number)
 
-    def _complete(self, handle: Any, profile: mig_layout.Profile) -> None:
+    def _complete(self, handle: Any, profile: mig_layout.MigProfile) -> None:
         """Give all of a GPU instance's compute to one compute instance."""
         what = f"the compute of a {profile.name}"
         whole = [id_ for slices, id_ in self._compute_profiles(handle) if slices == profile.slices]
@@ -255,7 +263,7 @@ class _Cutter:
             raise _CallError(what, NOT_SUPPORTED)
         self._do(what, "nvmlGpuInstanceCreateComputeInstance", handle, whole[0])
 
-    def _create(self, profile: mig_layout.Profile, where: mig_layout.Place) -> None:
+    def _create(self, profile: mig_layout.MigProfile, where: mig_layout.MemorySlices) -> None:
         what = f"making a {profile.name} at {where.start}"
         wanted = self.library.c_nvmlGpuInstancePlacement_t(where.start, where.size)
         handle = self._do(

@@ -104,7 +104,7 @@ class Sample(msgspec.Struct, frozen=True, omit_defaults=True, tag="sample"):
     events: tuple[EventReading, ...] = ()
 
 
-class Progress(msgspec.Struct, frozen=True, tag="progress"):
+class SampleProgress(msgspec.Struct, frozen=True, tag="progress"):
     """What is about to be read, so that a driver that hangs can be told where."""
 
     what: str

@@ -32,7 +32,7 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     memory_bytes: int | None = None
 
 
-class Event(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SimulatedXid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An XID; it is told once for each ``sequence``."""
 
     gpu: int
@@ -53,7 +53,7 @@ class Scene(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     driver_version: str = "550.54.15"
     gpus: dict[int, dict[str, Any] | None] = {}
     processes: tuple[Process, ...] = ()
-    xids: tuple[Event, ...] = ()
+    xids: tuple[SimulatedXid, ...] = ()
 
 
 _DECODE_SCENE = msgspec.json.Decoder(Scene).decode
@@ -81,7 +81,7 @@ def _instance(uuid: str, profile: str, number: int) -> devices.MigInstance:
     return devices.MigInstance(uuid, profile, number, 0, slices, gib * 2**30)
 
 
-class Source:
+class SimulatedSamples:
     """Samples of simulated devices, as ``agents.gpus.gpu_watcher.Watch`` takes them."""
 
     def __init__(self, path: Path, gpus: tuple[records.Gpu, ...]) -> None:

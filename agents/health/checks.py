@@ -17,7 +17,7 @@ import msgspec
 from agents.health import site_checks
 from agents.host import host_info, processes
 from reconciler.model.observed import devices
-from reconciler.model.observed.health_checks import BUILT_IN, Plan, Result, Verdict
+from reconciler.model.observed.health_checks import BUILT_IN, CheckPlan, CheckResult, Verdict
 from reconciler.model.state import records
 from reconciler.model.values.quantities import counted
 
@@ -72,7 +72,7 @@ class Readings(msgspec.Struct, frozen=True):
     mounts: dict[str, str] = {}
 
 
-def judge(readings: Readings, plan: Plan) -> tuple[Result, ...]:
+def judge(readings: Readings, plan: CheckPlan) -> tuple[CheckResult, ...]:
     """The result of every built-in check that is on, in their order."""
     found = []
     for name in BUILT_IN:
@@ -82,18 +82,18 @@ def judge(readings: Readings, plan: Plan) -> tuple[Result, ...]:
     return tuple(found)
 
 
-def _result(name: str, findings: list[Finding]) -> Result:
+def _result(name: str, findings: list[Finding]) -> CheckResult:
     if not findings:
-        return Result(name)
+        return CheckResult(name)
     failed = [one for one in findings if one[0] == "failed"]
     told = failed or findings
     more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
     text = f"{told[0][1]}{more}"[: site_checks.MESSAGE_CHARACTERS_MAX]
     numbers = tuple(sorted({one[2] for one in told if len(one) == 3}))
-    return Result(name, "failed" if failed else "degraded", text, numbers)
+    return CheckResult(name, "failed" if failed else "degraded", text, numbers)
 
 
-def _gpu_count(readings: Readings, plan: Plan) -> Iterator[Finding]:
+def _gpu_count(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
     usable = sum(gpu.state == devices.OK for gpu in readings.gpus)
     if usable < plan.gpus:
         bad = [gpu for gpu in readings.gpus if gpu.state != devices.OK]
@@ -101,14 +101,14 @@ def _gpu_count(readings: Readings, plan: Plan) -> Iterator[Finding]:
         yield "failed", f"{counted(usable, 'GPU')} of {plan.gpus} can be used{why}"
 
 
-def _gpu_driver(readings: Readings, plan: Plan) -> Iterator[Finding]:
+def _gpu_driver(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
     driver = readings.driver
     if driver is None or driver.state == devices.OK or not (plan.gpus or readings.gpus):
         return  # a machine without GPUs may have a driver in any state
     yield "failed", f"the NVIDIA driver is {driver.state}: {driver.message}"
 
 
-def _gpu_ecc(readings: Readings, _: Plan) -> Iterator[Finding]:
+def _gpu_ecc(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
     for one in readings.usage:
         if one.ecc_volatile is not None and one.ecc_volatile[1]:
             yield (
@@ -118,7 +118,7 @@ def _gpu_ecc(readings: Readings, _: Plan) -> Iterator[Finding]:
             )
 
 
-def _gpu_memory(readings: Readings, _: Plan) -> Iterator[Finding]:
+def _gpu_memory(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
     for one in readings.usage:
         if one.row_remap_failed:
             yield (
@@ -134,7 +134,7 @@ def _gpu_memory(readings: Readings, _: Plan) -> Iterator[Finding]:
             )
 
 
-def _gpu_xid(readings: Readings, _: Plan) -> Iterator[Finding]:
+def _gpu_xid(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
     for one in readings.usage:
         for xid in one.xids:
             if xid.number in XIDS_FAILED:
@@ -151,7 +151,7 @@ def _gpu_xid(readings: Readings, _: Plan) -> Iterator[Finding]:
                 )
 
 
-def _gpu_temperature(readings: Readings, plan: Plan) -> Iterator[Finding]:
+def _gpu_temperature(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
     most = plan.gpu_temperature_celsius
     for one in readings.usage:
         if one.temperature_celsius is not None and one.temperature_celsius >= most:
@@ -160,7 +160,7 @@ def _gpu_temperature(readings: Readings, plan: Plan) -> Iterator[Finding]:
             yield "degraded", f"GPU {one.index} is slowed down by heat", one.index
 
 
-def _gpu_nvlink(readings: Readings, _: Plan) -> Iterator[Finding]:
+def _gpu_nvlink(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
     for gpu in readings.gpus:
         if gpu.state != devices.OK or gpu.mig_enabled:
             continue  # instances use none: whether a driver keeps them up is no matter
@@ -178,7 +178,7 @@ def links_of(gpu: records.Gpu) -> int:
     return sum(peer.links for peer in gpu.nvlinks)
 
 
-def _gpu_pcie(readings: Readings, _: Plan) -> Iterator[Finding]:
+def _gpu_pcie(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
     made_for = {gpu.index: gpu.pcie_width_max for gpu in readings.gpus}
     for one in readings.usage:
         most = made_for.get(one.index)
@@ -190,17 +190,17 @@ def _gpu_pcie(readings: Readings, _: Plan) -> Iterator[Finding]:
             )
 
 
-def _mounts(readings: Readings, _: Plan) -> Iterator[Finding]:
+def _mounts(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
     for path, problem in sorted(readings.mounts.items()):
         if problem:
             yield "failed", f"{path} {problem}"
 
 
-def _disk_space(readings: Readings, plan: Plan) -> Iterator[Finding]:
+def _disk_space(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
     yield from _scarce("space", readings.disk_free_ratio, plan.disk_free_ratio)
 
 
-def _inodes(readings: Readings, plan: Plan) -> Iterator[Finding]:
+def _inodes(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
     yield from _scarce("inodes", readings.inodes_free_ratio, plan.inodes_free_ratio)
 
 
@@ -211,14 +211,14 @@ def _scarce(what: str, free: float, least: float) -> Iterator[Finding]:
         yield "degraded", f"less than {least:.1%} of its {what} is free"
 
 
-def _clock(readings: Readings, _: Plan) -> Iterator[Finding]:
+def _clock(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
     if readings.clock_synchronised is False:
         yield "degraded", "the clock is not synchronised, as systemd-timesyncd says"
     if readings.clock_skew:
         yield "degraded", readings.clock_skew
 
 
-def _memory_errors(readings: Readings, _: Plan) -> Iterator[Finding]:
+def _memory_errors(readings: Readings, _: CheckPlan) -> Iterator[Finding]:
     corrected, uncorrected = readings.memory_errors
     if uncorrected:
         yield "failed", "the machine's memory has errors that could not be corrected: replace it"
@@ -226,12 +226,12 @@ def _memory_errors(readings: Readings, _: Plan) -> Iterator[Finding]:
         yield "degraded", f"the machine's memory has had {CORRECTED_MANY} or more corrected errors"
 
 
-def _stuck(readings: Readings, plan: Plan) -> Iterator[Finding]:
+def _stuck(readings: Readings, plan: CheckPlan) -> Iterator[Finding]:
     if readings.stuck >= plan.stuck_processes:
         yield "failed", f"{plan.stuck_processes} or more processes can't be ended"
 
 
-_CHECKS: dict[str, Callable[[Readings, Plan], Iterator[Finding]]] = {
+_CHECKS: dict[str, Callable[[Readings, CheckPlan], Iterator[Finding]]] = {
     "gpu-count": _gpu_count,
     "gpu-driver": _gpu_driver,
     "gpu-ecc": _gpu_ecc,
@@ -356,16 +356,16 @@ class Checker:
         self._unkillable: dict[tuple[int, int], float] = {}
         self._mounts = Mounts()
         self._site = site_checks.Site()
-        self._gated: dict[str, Result] = {}
+        self._gated: dict[str, CheckResult] = {}
         self.turn = threading.Lock()
 
     def look(
         self,
-        plan: Plan,
+        plan: CheckPlan,
         seen: Readings,
         *,
         idle: bool = True,
-    ) -> tuple[Result, ...]:
+    ) -> tuple[CheckResult, ...]:
         """Read what is not ``seen`` by others, judge, and run what the site has."""
         found = list(judge(self._read(plan, seen), plan))
         gated = {*plan.before, *plan.after}
@@ -378,10 +378,12 @@ class Checker:
             before = self._gated.get(check.name)
             if before is not None and before.verdict != "healthy" and idle:
                 before = self._gated[check.name] = self._site.run(check)
-            found.append(before or Result(check.name))
+            found.append(before or CheckResult(check.name))
         return tuple(found)
 
-    def gate(self, plan: Plan, names: tuple[str, ...], seen: Readings) -> tuple[Result, ...]:
+    def gate(
+        self, plan: CheckPlan, names: tuple[str, ...], seen: Readings
+    ) -> tuple[CheckResult, ...]:
         """Make the checks of these names now, whether or not they are due."""
         built_in = {one.name: one for one in judge(self._read(plan, seen), plan)}
         commands = {one.name: one for one in plan.commands}
@@ -394,7 +396,7 @@ class Checker:
                 found.append(self._gated[name])
         return tuple(found)
 
-    def _read(self, plan: Plan, seen: Readings) -> Readings:
+    def _read(self, plan: CheckPlan, seen: Readings) -> Readings:
         most = self._links.most(seen.gpus)
         space = os.statvfs(self._root)
         return msgspec.structs.replace(
@@ -428,12 +430,12 @@ def _unkillable() -> Iterator[tuple[int, int]]:
             yield int(name), int(fields[19])
 
 
-def unwell(results: Iterable[Result]) -> tuple[Result, ...]:
+def unwell(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
     """Those that have something to say, in the order of their checks."""
     return tuple(one for one in results if one.verdict != "healthy")
 
 
-def merged(told: Iterable[Result], found: Iterable[Result]) -> tuple[Result, ...]:
+def merged(told: Iterable[CheckResult], found: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
     """What is told of checks with some of them made anew; healthy ones say nothing."""
     made = {one.name: one for one in told} | {one.name: one for one in found}
     return unwell(made.values())

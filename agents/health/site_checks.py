@@ -3,7 +3,7 @@
 import subprocess
 
 from agents.host import commands
-from reconciler.model.observed.health_checks import Command, Result
+from reconciler.model.observed.health_checks import CheckCommand, CheckResult
 from reconciler.model.observed.task_reports import told_text
 
 OUTPUT_BYTES_MAX = 4096
@@ -17,31 +17,33 @@ class Site:
     def __init__(self) -> None:
         self._hung: dict[str, subprocess.Popen[bytes]] = {}
 
-    def run(self, check: Command) -> Result:
+    def run(self, check: CheckCommand) -> CheckResult:
         """Run one; what it prints first is why, the rest is thrown away."""
         self._hung = {name: child for name, child in self._hung.items() if child.poll() is None}
         if check.name in self._hung:
             pid = self._hung[check.name].pid
-            return Result(check.name, "failed", f"process {pid}, which made it, can't be ended")
+            return CheckResult(
+                check.name, "failed", f"process {pid}, which made it, can't be ended"
+            )
         found, left = _run(check)
         if left is not None:
             self._hung[check.name] = left
         return found
 
 
-def _run(check: Command) -> tuple[Result, subprocess.Popen[bytes] | None]:
+def _run(check: CheckCommand) -> tuple[CheckResult, subprocess.Popen[bytes] | None]:
     """The result, and the process where it can't be ended."""
     try:
         ran = commands.run(
             list(check.command), check.timeout_s, OUTPUT_BYTES_MAX, errors=True, drop=True
         )
     except OSError as problem:
-        return Result(check.name, "failed", f"it can't be run: {problem.strerror}"), None
+        return CheckResult(check.name, "failed", f"it can't be run: {problem.strerror}"), None
     if ran.status is None:
         message = f"it has not ended after {check.timeout_s:g} s"
-        return Result(check.name, "failed", message), ran.left
+        return CheckResult(check.name, "failed", message), ran.left
     if ran.status == 0:
-        return Result(check.name), ran.left
+        return CheckResult(check.name), ran.left
     lines = ran.said.decode("utf-8", "replace").strip().splitlines()
     first = told_text(lines[0], MESSAGE_CHARACTERS_MAX) if lines else f"status {ran.status}"
-    return Result(check.name, "degraded" if ran.status == 1 else "failed", first), ran.left
+    return CheckResult(check.name, "degraded" if ran.status == 1 else "failed", first), ran.left

@@ -11,7 +11,7 @@ SAY_AGAIN_S = 60.0
 BEGINNING_CHARACTERS, REMEMBERED_MAX = 80, 256
 
 
-class Voice:
+class Console:
     """One agent's; called by all its threads."""
 
     def __init__(self, name: str, form: str = "readable", level: str = "info") -> None:

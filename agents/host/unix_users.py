@@ -30,7 +30,7 @@ class Account(NamedTuple):
     groups: tuple[int, ...]
 
 
-class Accounts:
+class UnixUsers:
     """What is known of names. Its methods may be called by different threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -80,7 +80,7 @@ def groups_of(name: str, gid: int) -> tuple[int, ...]:
 
 
 #: Of this process: all of it asks the same system.
-SYSTEM = Accounts()
+SYSTEM = UnixUsers()
 
 
 class _Inquiry:
@@ -100,7 +100,7 @@ class Inquiries:
         source: where it is asked.
     """
 
-    def __init__(self, lock: threading.RLock, limit_s: float, source: Accounts) -> None:
+    def __init__(self, lock: threading.RLock, limit_s: float, source: UnixUsers) -> None:
         self._lock = lock
         self._limit_s = limit_s
         self._source = source

@@ -1,13 +1,13 @@
 """The control groups of attempts, one in each hierarchy that an attempt needs.
 
 To make such groups and to remove them costs a supervisor, and the kernel's workers after it,
-several times what it costs to go there and back. So in version 1 groups that an attempt has left
-as it found them are kept, with their files open, and are another's next: a ``Group`` comes from
-the ``Pool`` and goes back there. One in which anything was killed, that holds a process or a group,
-or to which more than a little memory is still charged is removed. So are those of tasks that could
-write to their files, as root or as the agent's own user, those of containers, which others find by
-the attempt's name, and those that nobody has needed for a while. What can't be read is not taken
-for empty. Standard library only: the supervisor imports it.
+several times what it costs to go there and back. So in version 1 groups that an attempt has left as
+it found them are kept, with their files open, and are another's next: a ``AttemptCgroup`` comes
+from the ``CgroupPool`` and goes back there. One in which anything was killed, that holds a process
+or a group, or to which more than a little memory is still charged is removed. So are those of tasks
+that could write to their files, as root or as the agent's own user, those of containers, which
+others find by the attempt's name, and those that nobody has needed for a while. What can't be read
+is not taken for empty. Standard library only: the supervisor imports it.
 """
 
 # No pathlib or contextlib here: they would cost the supervisor memory.
@@ -94,7 +94,7 @@ def memory(tree: cgroups.Tree, limits: dict[str, Any]) -> tuple[str, Files]:
     return "memory", [("memory.limit_in_bytes", text), ("?memory.memsw.limit_in_bytes", text)]
 
 
-class Group:
+class AttemptCgroup:
     """The groups of one attempt, or of one after another.
 
     The limit of memory is set by :meth:`bound`, when the supervisor is not in there any more.
@@ -313,18 +313,18 @@ class Group:
         self._files = {}
 
 
-class Pool:
+class CgroupPool:
     """Groups for attempts: made, kept, removed. ``files_max``: how many may be open."""
 
     def __init__(self, tree: cgroups.Tree, files_max: int) -> None:
         self._tree = tree
         self._most = min(KEPT_MAX, files_max // 2 // _OPEN_MAX)
-        self._idle: dict[Shape, list[tuple[float, Group]]] = {}
+        self._idle: dict[Shape, list[tuple[float, AttemptCgroup]]] = {}
         self._kept = 0
         self._serial = 0
         self._remove: list[str] = []
 
-    def take(self, name: str, limits: dict[str, Any], *, keep: bool) -> Group:
+    def take(self, name: str, limits: dict[str, Any], *, keep: bool) -> AttemptCgroup:
         """The groups of an attempt, furnished, with nobody in them.
 
         ``keep``: they need not have the attempt's name.
@@ -351,12 +351,14 @@ class Pool:
             raise
         return group
 
-    def _made(self, name: str, hierarchies: Sequence[str], shape: Shape, *, keep: bool) -> Group:
+    def _made(
+        self, name: str, hierarchies: Sequence[str], shape: Shape, *, keep: bool
+    ) -> AttemptCgroup:
         if keep:
             self._kept += 1
             self._serial += 1
             name = f"kept-{os.getpid()}-{self._serial}"
-        group = Group(self._tree, name, hierarchies, shape, kept=keep)
+        group = AttemptCgroup(self._tree, name, hierarchies, shape, kept=keep)
         try:
             group.make()
         except OSError:
@@ -364,14 +366,14 @@ class Pool:
             raise
         return group
 
-    def give_back(self, group: Group, now: float) -> None:
+    def give_back(self, group: AttemptCgroup, now: float) -> None:
         """An attempt is over: its groups wait for another, or go."""
         if group.clear():
             self._idle.setdefault(group.shape, []).append((now, group))
         else:
             self.remove(group)
 
-    def remove(self, group: Group) -> None:
+    def remove(self, group: AttemptCgroup) -> None:
         """Remove the groups of an attempt; what can't be removed yet is tried again later."""
         group.close()
         self._kept -= group.kept

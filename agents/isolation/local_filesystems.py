@@ -127,7 +127,7 @@ def _interpreter_in(head: bytes) -> str | None:
     return ""
 
 
-class Nearby:
+class LocalPaths:
     """What is near, by the mounts there are now."""
 
     def __init__(self, root: str, own: Iterable[str]) -> None:

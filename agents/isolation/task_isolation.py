@@ -33,7 +33,7 @@ QUIET_S = 0.03
 Company = Literal["alone", "among", "beside"]
 
 
-class Confinement:
+class TaskIsolation:
     """Control groups and mount namespaces for tasks; either may be missing."""
 
     def __init__(self, root: str, asked: str) -> None:
@@ -43,14 +43,16 @@ class Confinement:
             mount_namespace.Sandbox() if asked != PROCESS_GROUP and os.geteuid() == 0 else None
         )
         self._root = root
-        self._pool = attempt_cgroups.Pool(self.tree, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self._groups: dict[str, attempt_cgroups.Group] = {}
+        self._pool = attempt_cgroups.CgroupPool(
+            self.tree, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        )
+        self._groups: dict[str, attempt_cgroups.AttemptCgroup] = {}
         self._over: set[str] = set()
         #: Why an attempt that ran already could not be held, by its id.
         self._unheld: dict[str, str] = {}
         #: The hierarchy in which a child can be born where it belongs, if any.
         self._born_in = cgroups.UNIFIED if self._can_fork_into() else ""
-        self._nearby = local_filesystems.Nearby(root, [reaper.SHELL])
+        self._nearby = local_filesystems.LocalPaths(root, [reaper.SHELL])
         #: When a task was last started, by a clock that only goes forward.
         self._started_at = -QUIET_S
 
@@ -102,7 +104,7 @@ class Confinement:
 
     def start(
         self, order: dict[str, Any], standard: tuple[int, int, int], company: Company = "alone"
-    ) -> spawn.Child:
+    ) -> spawn.SpawnedChild:
         """Start a task in groups and a view of its own; :meth:`see_begin` waits for its program.
 
         ``company``: of others that start.
@@ -129,7 +131,7 @@ class Confinement:
         self._groups[name] = group
         return child
 
-    def see_begin(self, name: str, child: spawn.Child) -> int:
+    def see_begin(self, name: str, child: spawn.SpawnedChild) -> int:
         """Wait until the program of a task that was started has begun; the number of its process.
         Until then nobody is started from within groups.
 
@@ -148,9 +150,9 @@ class Confinement:
         self,
         order: dict[str, Any],
         standard: tuple[int, int, int],
-        group: attempt_cgroups.Group | None,
+        group: attempt_cgroups.AttemptCgroup | None,
         company: Company,
-    ) -> spawn.Child:
+    ) -> spawn.SpawnedChild:
         """In the view that an order asks for, where views are to be had."""
         view = order.get("private")
         if not view or self.sandbox is None or not self.sandbox.usable:
@@ -180,9 +182,9 @@ class Confinement:
         self,
         order: dict[str, Any],
         standard: tuple[int, int, int],
-        group: attempt_cgroups.Group | None,
+        group: attempt_cgroups.AttemptCgroup | None,
         company: Company,
-    ) -> spawn.Child:
+    ) -> spawn.SpawnedChild:
         """In groups. What might hang is forked: that holds the child alone. A child that is forked
         goes to its groups by itself, before it is anybody else: what the supervisor's own pages
         cost would be charged to the task for ever. So would be what it copies while it is there
@@ -191,7 +193,7 @@ class Confinement:
         if group is None:
             if forks:
                 return spawn.spawn_as(order, standard, [])
-            return spawn.Child(spawn.spawn(order, standard))
+            return spawn.SpawnedChild(spawn.spawn(order, standard))
         now = time.monotonic()
         quiet, self._started_at = now - self._started_at >= QUIET_S, now
         born_in = group.folders.get(self._born_in, "")
@@ -202,10 +204,13 @@ class Confinement:
                 raise _unbound(problem) from None
             entries = group.entries(but=self._born_in if born_in else "")
             return spawn.spawn_as(order, standard, entries, born_in)
-        return spawn.Child(self._spawn_from_within(order, standard, group))
+        return spawn.SpawnedChild(self._spawn_from_within(order, standard, group))
 
     def _spawn_from_within(
-        self, order: dict[str, Any], standard: tuple[int, int, int], group: attempt_cgroups.Group
+        self,
+        order: dict[str, Any],
+        standard: tuple[int, int, int],
+        group: attempt_cgroups.AttemptCgroup,
     ) -> int:
         """Go to the groups, start the task and come back: where many tasks start, a fork for each
         costs more."""
@@ -303,7 +308,7 @@ def _come_home(view: mount_namespace.Sandbox) -> None:
         raise SystemExit(f"no way back from the folders of a task: {problem}") from None
 
 
-def _come_back(group: attempt_cgroups.Group) -> None:
+def _come_back(group: attempt_cgroups.AttemptCgroup) -> None:
     try:
         group.come_back()
     except OSError as problem:  # among tasks it would be killed with one of them

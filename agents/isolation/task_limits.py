@@ -21,7 +21,7 @@ _NVIDIA_MAJOR = 195
 _PROC = Path("/proc")
 
 
-class Holding(msgspec.Struct, frozen=True):
+class IsolationCapabilities(msgspec.Struct, frozen=True):
     """How a node's supervisor holds tasks, as it says itself, and how far the node goes.
 
     ``path`` is where groups of attempts stand in their hierarchy, empty where there are none.
@@ -36,7 +36,11 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 def limits_of(
-    holding: Holding, cpu_milli: int, memory_bytes: int, cpus: str, denied: dict[str, str]
+    holding: IsolationCapabilities,
+    cpu_milli: int,
+    memory_bytes: int,
+    cpus: str,
+    denied: dict[str, str],
 ) -> dict[str, Any]:
     """Limits as the supervisor takes them; those that it can't set are left out."""
     wanted: dict[str, tuple[str, Any]] = {
@@ -50,7 +54,8 @@ def limits_of(
 
 
 def view_of(
-    holding: Holding, folder: str, needed: list[str], *, memory_bytes: int, denied: list[str],
+    holding: IsolationCapabilities, folder: str, needed: list[str], *,
+    memory_bytes: int, denied: list[str],
     alone: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """The task's own folders as the supervisor takes them; empty where it can make none.

@@ -23,7 +23,7 @@ import msgspec
 
 from agents.job_data.metrics import newer
 from agents.tasklib.muster import BAD, COMPLETE
-from reconciler.model.observed.task_reports import PATH_CHARACTERS_MAX, Rule, Saved
+from reconciler.model.observed.task_reports import PATH_CHARACTERS_MAX, CheckpointRule, Saved
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import AttemptReport
 
@@ -58,7 +58,13 @@ class _Budget:
 
 
 def newest(
-    shared: str, below: str, rule: Rule | None, element: int, *, now: float, told: str = ""
+    shared: str,
+    below: str,
+    rule: CheckpointRule | None,
+    element: int,
+    *,
+    now: float,
+    told: str = "",
 ) -> Saved | None:
     """The newest whole checkpoint of an element.
 
@@ -70,7 +76,7 @@ def newest(
         now: by the clock of who writes.
         told: path of one that a task has named.
     """
-    rule = rule or Rule()
+    rule = rule or CheckpointRule()
     if rule.marker and not is_name(rule.marker):
         return None
     with contextlib.suppress(OSError), _folder(shared, below) as folder:
@@ -83,7 +89,7 @@ def is_name(text: str) -> bool:
     return text not in {"", ".", ".."} and "/" not in text and text.isprintable()
 
 
-def _newest(folder: int, rule: Rule, element: int, now: float, told: str) -> Saved | None:
+def _newest(folder: int, rule: CheckpointRule, element: int, now: float, told: str) -> Saved | None:
     budget = _Budget()
     found: set[str] = set()
     parts = rule.pattern.replace("{element}", str(element)).split("/")
@@ -180,7 +186,7 @@ def _matching(folder: int, parts: list[str], below: str, whole: _Budget) -> Iter
 
 
 def _judge(
-    folder: int, path: str, rule: Rule, budget: _Budget, *, now: float, named: bool
+    folder: int, path: str, rule: CheckpointRule, budget: _Budget, *, now: float, named: bool
 ) -> Saved | None:
     """The checkpoint, if it is a whole one. ``named``: its task has said so."""
     above, _, name = path.rpartition("/")
@@ -234,7 +240,7 @@ def _extent(parent: int, name: str, budget: _Budget) -> tuple[int, float]:
 
 
 def _marker(
-    parent: int, name: str, rule: Rule
+    parent: int, name: str, rule: CheckpointRule
 ) -> tuple[tuple[int | None, float | None] | None, int]:
     """What a marker says of bytes and step, None where there is none; the bytes of one of the
     rule's in the checkpoint: who counted before it was there, or without it, told so many less."""
@@ -285,7 +291,7 @@ class Watched(msgspec.Struct, frozen=True):
     attempt: str
     shared: str
     below: str
-    rule: Rule
+    rule: CheckpointRule
     element: int
 
 
@@ -303,7 +309,7 @@ def watched(assignment: Assignment, template: TaskTemplate | None, shared: str) 
     )
 
 
-class Watcher:
+class CheckpointWatcher:
     """Looks every now and then for what running tasks have saved. One thread looks."""
 
     def __init__(self) -> None:

@@ -52,7 +52,7 @@ def install(root: Path) -> None:
         part.replace(folder / "muster.py")
 
 
-class Place(msgspec.Struct):
+class ReadPosition(msgspec.Struct):
     """How far a file was read, and what of its past is kept. ``sorts`` are (seen, stride, kept)."""
 
     inode: int = 0
@@ -61,7 +61,7 @@ class Place(msgspec.Struct):
     sorts: dict[str, tuple[int, int, int]] = {}
 
 
-_DECODE_PLACE = msgspec.json.Decoder(Place).decode
+_DECODE_PLACE = msgspec.json.Decoder(ReadPosition).decode
 
 
 class Listener:
@@ -81,7 +81,7 @@ class Listener:
                 place.unlink(missing_ok=True)  # an agent that was killed had just let go of it
         self._reading = threading.Lock()
         self._words: dict[str, metric_lines.Words] = {}
-        self._known: dict[str, Place] = {}
+        self._known: dict[str, ReadPosition] = {}
         #: What was read, under a lock of its own that is never held for long.
         self._telling = threading.Lock()
         self._told: dict[str, task_reports.TaskMetrics] = {}
@@ -202,16 +202,16 @@ class Listener:
                 self._saved[name] = words.checkpoint
             self._news[name] = None
 
-    def _place(self, name: str) -> Place:
+    def _place(self, name: str) -> ReadPosition:
         place = self._known.get(name)
         if place is None:
-            place = Place()
+            place = ReadPosition()
             with contextlib.suppress(OSError, msgspec.MsgspecError):
                 place = _DECODE_PLACE((self._places / name).read_bytes())
             self._known[name] = place
         return place
 
-    def _keep(self, name: str, place: Place, rows: list[dict[str, float]]) -> None:
+    def _keep(self, name: str, place: ReadPosition, rows: list[dict[str, float]]) -> None:
         """Add to the past, and thin it out where it has grown too long."""
         path = self._logs / f"{name}.{FILE}"
         kept = []
@@ -255,7 +255,7 @@ def _open(folder: Path) -> int:
     raise OSError(f"{folder}/{FILE} is not a file of its task's own")
 
 
-def _skip(place: Place, words: metric_lines.Words, size: int, *, last: bool) -> None:
+def _skip(place: ReadPosition, words: metric_lines.Words, size: int, *, last: bool) -> None:
     """Leave out the middle of what a task has written faster than it is read."""
     most, kept = (LAST_BYTES_MAX,) * 2 if last else (BEHIND_BYTES_MAX, READ_BYTES_MAX)
     if size - place.offset > most:
@@ -264,7 +264,7 @@ def _skip(place: Place, words: metric_lines.Words, size: int, *, last: bool) -> 
 
 
 def _rows(
-    handle: int, place: Place, words: metric_lines.Words, *, now: float, last: bool
+    handle: int, place: ReadPosition, words: metric_lines.Words, *, now: float, last: bool
 ) -> list[dict[str, float]]:
     """Read on in a file; the rows of values that were found. ``last``: nothing comes after."""
     data = os.pread(handle, READ_BYTES_MAX, place.offset)
@@ -300,12 +300,12 @@ def _row(found: tuple[task_reports.Metric, ...]) -> dict[str, float]:
     return {one.name: one.value for one in found} | row
 
 
-def _sort_of(row: dict[str, float], place: Place) -> str:
+def _sort_of(row: dict[str, float], place: ReadPosition) -> str:
     sort = " ".join(sorted(row))
     return sort if sort in place.sorts or len(place.sorts) < SORTS_MAX else "(others)"
 
 
-def _thin(path: Path, place: Place) -> None:
+def _thin(path: Path, place: ReadPosition) -> None:
     """Let each second row go of the sort that has most."""
     if not path.exists():
         place.sorts.clear()  # it was pruned as too old

@@ -16,18 +16,18 @@ from reconciler.model.observed import task_reports
 from reconciler.model.state.records import AttemptReport
 
 
-class Words:
+class JobData:
     """Of one agent; ``shared`` is the folder that all nodes share."""
 
     def __init__(self, root: Path, shared: str) -> None:
         self.shared = shared
         self._listener = metrics.Listener(root)
-        self._watcher = checkpoints.Watcher()
+        self._watcher = checkpoints.CheckpointWatcher()
         self._marks = timestamps.Marks(root / "logs")
         metrics.install(root)
 
     def loops(
-        self, lock: threading.RLock, node: state.NodeState, leaving: threading.Event
+        self, lock: threading.RLock, node: state.AgentState, leaving: threading.Event
     ) -> tuple[Callable[[], None], ...]:
         """What threads do until the agent leaves."""
 
@@ -51,7 +51,7 @@ class Words:
 
         return read_metrics, find_checkpoints, mark_output
 
-    def _watched(self, node: state.NodeState) -> Iterator[checkpoints.Watched]:
+    def _watched(self, node: state.AgentState) -> Iterator[checkpoints.Watched]:
         for name in node.running():
             assignment = node.assignments.get(name)
             if assignment is not None:

@@ -8,14 +8,14 @@ kernel takes to reach the controller leads here from wherever the controller can
 import contextlib
 import socket
 
-from agents.link.http_client import LinkError, Target
-from agents.settings import Settings
+from agents.link.http_client import ControllerTarget, LinkError
+from agents.settings import AgentSettings
 from reconciler.model.values import addresses
 
 LOOPBACK = "127.0.0.1"
 
 
-def address_of(settings: Settings) -> str:
+def address_of(settings: AgentSettings) -> str:
     """What is said on the command line, else what the machine's name means to itself, else the
     address from which the controller is reached; ``LOOPBACK`` where none of these is one that
     others could use. It may ask a name server."""
@@ -33,7 +33,7 @@ def toward(server: str) -> str:
     """The address from which this machine reaches a controller; empty where it is the machine's
     own alone, or can't be told. Nothing is sent."""
     try:
-        _, host, port, _ = Target(server).parts()
+        _, host, port, _ = ControllerTarget(server).parts()
         # of version 4, as what frameworks are told of an address is followed by a colon and a port
         where = socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_DGRAM)[0][4]
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:

@@ -28,7 +28,7 @@ class LinkError(Exception):
     """The controller could not be reached, or what came back is not HTTP."""
 
 
-class Target(msgspec.Struct, frozen=True):
+class ControllerTarget(msgspec.Struct, frozen=True):
     """Where the controller listens and as whom the agent comes."""
 
     url: str
@@ -65,7 +65,7 @@ def _writable(value: Any) -> Any:
 class Connection:
     """One kept connection, for one thread."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: ControllerTarget) -> None:
         self.target = target
         self._secure, self._host, self._port, self._prefix = target.parts()
         self._socket: Any = None

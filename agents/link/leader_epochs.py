@@ -6,7 +6,7 @@ from pathlib import Path
 from agents.host import operator_log
 
 
-def load(root: Path, says: operator_log.Voice) -> int:
+def load(root: Path, says: operator_log.Console) -> int:
     """The epoch that was saved; 0 for none."""
     try:
         return int((root / "epoch").read_text(encoding="ascii"))
@@ -41,7 +41,7 @@ class Newest:
     one that is started after it.
     """
 
-    def __init__(self, root: Path, says: operator_log.Voice) -> None:
+    def __init__(self, root: Path, says: operator_log.Console) -> None:
         self._root = root
         self._says = says
         self._unsaved = 0  # none

@@ -11,7 +11,14 @@ from typing import Protocol
 import msgspec
 
 from agents.host import clock_skew, processes
-from agents.link.http_client import Connection, LinkError, RejectedError, Target, packed, understand
+from agents.link.http_client import (
+    Connection,
+    ControllerTarget,
+    LinkError,
+    RejectedError,
+    packed,
+    understand,
+)
 from reconciler.model.protocol.agent_messages import SyncRequest, SyncResponse
 from reconciler.model.state.records import AttemptReport
 
@@ -35,7 +42,7 @@ def relative(report: AttemptReport, root: str) -> AttemptReport:
     return msgspec.structs.replace(report, message=report.message.replace(f"{root}/", ""))
 
 
-class Node(Protocol):
+class SyncNode(Protocol):
     """What talking needs of the agent around it. All of it is called without its lock."""
 
     def request(self, wait_s: float, *, complete: bool) -> SyncRequest:
@@ -54,14 +61,14 @@ class Node(Protocol):
         """The controller did not answer as it should."""
 
 
-class Talks:
+class ControllerSync:
     """One agent's. ``changed`` is set when there is something to tell."""
 
     def __init__(
         self,
-        node: Node,
+        node: SyncNode,
         name: str,
-        target: Target,
+        target: ControllerTarget,
         changed: threading.Event,
         leaving: threading.Event,
     ) -> None:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from agents.host import operator_log
-from agents.settings import Settings
-from agents.state import NodeState
+from agents.settings import AgentSettings
+from agents.state import AgentState
 from reconciler.model.state.records import AttemptReport, Inventory
 from reconciler.model.state.states import AttemptState
 from reconciler.model.values.quantities import counted, format_cpu, format_memory
@@ -21,7 +21,7 @@ OUTDATED = (
 _NEWS = frozenset({AttemptState.RUNNING, AttemptState.ENDED})
 
 
-class Chronicle:
+class EventLog:
     """One agent's; called by all its threads.
 
     Args:
@@ -30,8 +30,8 @@ class Chronicle:
 
     def __init__(
         self,
-        settings: Settings,
-        says: operator_log.Voice,
+        settings: AgentSettings,
+        says: operator_log.Console,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
@@ -98,7 +98,7 @@ class Chronicle:
     def heard(
         self,
         reports: Iterable[AttemptReport],
-        before: NodeState,
+        before: AgentState,
     ) -> None:
         """What has become of attempts, and what was known of them until now."""
         newest: dict[str, AttemptReport] = {}  # one may start and end in the same reports

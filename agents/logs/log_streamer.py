@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agents.link.http_client import Connection, LinkError, Target
+from agents.link.http_client import Connection, ControllerTarget, LinkError
 from agents.logs import log_file, timestamps
 from agents.tasks.start_orders import ATTEMPT_PATTERN
 from reconciler.model.protocol.agent_messages import LogChunk, LogRequest
@@ -90,7 +90,7 @@ class Followers:
     """Threads that send logs, so many at a time and each so long."""
 
     def __init__(
-        self, folder: Path, node: str, target: Target, has_ended: Callable[[str], bool]
+        self, folder: Path, node: str, target: ControllerTarget, has_ended: Callable[[str], bool]
     ) -> None:
         self._folder = folder
         self._node = node
@@ -167,7 +167,7 @@ class Followers:
 class Post:
     """Where the pieces of one log go."""
 
-    def __init__(self, target: Target, path: str) -> None:
+    def __init__(self, target: ControllerTarget, path: str) -> None:
         self._connection = Connection(target)
         self._path = path
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from agents.host import malloc_tuning, trash
 from agents.logs import log_streamer
-from agents.settings import Settings
+from agents.settings import AgentSettings
 
 ROTATE_EVERY_S = 5.0
 #: How often it is noticed what has changed of the machine itself.
@@ -27,7 +27,7 @@ PRUNE_EVERY_S = 300.0
 REST_TIMES = 20
 
 
-class Node(Protocol):
+class CleanupNode(Protocol):
     """What tidying needs of the agent around it."""
 
     def running(self) -> list[str]:
@@ -44,7 +44,7 @@ class Logs:
     """The logs of one node, within their limits. Time is in seconds of any steady clock."""
 
     def __init__(
-        self, folder: Path, settings: Settings, clock: Callable[[], float] = time.monotonic
+        self, folder: Path, settings: AgentSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._folder = folder
         self._settings = settings
@@ -86,13 +86,13 @@ class Logs:
         return True
 
 
-class Tidier:
+class Cleanup:
     """Runs all of it. ``clean`` is set where there is something to delete now."""
 
     def __init__(
         self,
-        settings: Settings,
-        node: Node,
+        settings: AgentSettings,
+        node: CleanupNode,
         rubbish: trash.Trash,
         events: tuple[threading.Event, threading.Event],
     ) -> None:

@@ -12,7 +12,7 @@ import psutil
 from agents.gpus import gpu_inventory, gpu_watcher
 from agents.host import host_info
 from agents.link import controller_address
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from reconciler.model.observed.host_facts import Host
 from reconciler.model.state.records import Inventory, NodeUsage
 from reconciler.model.values import addresses
@@ -22,7 +22,7 @@ VERSION = "0.1.0"
 SAMPLE_EVERY_S = 15.0
 
 
-def capacity_of(settings: Settings, gpu_milli: int) -> Resources:
+def capacity_of(settings: AgentSettings, gpu_milli: int) -> Resources:
     """What the command line says, or else what the machine has now: CPUs may go offline."""
     return Resources(
         cpu_milli=settings.cpu_milli or 1000 * (psutil.cpu_count() or 1),
@@ -31,7 +31,7 @@ def capacity_of(settings: Settings, gpu_milli: int) -> Resources:
     )
 
 
-def inventory_of(settings: Settings) -> Inventory:
+def inventory_of(settings: AgentSettings) -> Inventory:
     """What the node offers: what the machine has, unless the command line says otherwise."""
     capacity = capacity_of(settings, 1000 * len(settings.gpus))
     return Inventory(
@@ -49,7 +49,7 @@ def inventory_of(settings: Settings) -> Inventory:
     )
 
 
-def with_gpus(before: Inventory, look: gpu_watcher.Look) -> Inventory:
+def with_gpus(before: Inventory, look: gpu_watcher.GpuLook) -> Inventory:
     """The inventory with GPUs as they were last seen. It changes only when they do."""
     capacity = before.capacity
     return msgspec.structs.replace(
@@ -63,7 +63,7 @@ def with_gpus(before: Inventory, look: gpu_watcher.Look) -> Inventory:
     )
 
 
-def boot_id_of(settings: Settings) -> str:
+def boot_id_of(settings: AgentSettings) -> str:
     """Which boot of the node this is.
 
     A virtual node's boots are its own: they last until the file ``boot`` in its root is removed,
@@ -82,7 +82,7 @@ def boot_id_of(settings: Settings) -> str:
     return f"{machine}-{nonce.read_text(encoding='ascii').strip()}"
 
 
-def with_host(before: Inventory, host: Host, address: str, settings: Settings) -> Inventory:
+def with_host(before: Inventory, host: Host, address: str, settings: AgentSettings) -> Inventory:
     """The inventory with the machine as it is now; of a virtual node nothing is the machine's."""
     if before.host is None:
         return before
@@ -90,7 +90,7 @@ def with_host(before: Inventory, host: Host, address: str, settings: Settings) -
     return msgspec.structs.replace(before, host=host, address=address, capacity=capacity)
 
 
-def address_now(before: Inventory, settings: Settings) -> str:
+def address_now(before: Inventory, settings: AgentSettings) -> str:
     """The node's address: what it was, unless that leads back to itself, as on a machine whose
     network came up after its agent."""
     lost = addresses.is_loopback(before.address)

@@ -16,16 +16,16 @@ from agents.health import checks, volume_checks
 from agents.host import clock_skew, host_info
 from agents.isolation import cgroups
 from agents.node import inventory, usage_sampler
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from reconciler.model import desired
 from reconciler.model.observed.devices import GpuUsage
-from reconciler.model.observed.health_checks import Plan, Result
+from reconciler.model.observed.health_checks import CheckPlan, CheckResult
 from reconciler.model.observed.storage import VolumeState
 from reconciler.model.protocol.agent_messages import Assignment
 from reconciler.model.state.records import Gpu, Inventory, Isolation
 
 
-class Node(Protocol):
+class MonitoredNode(Protocol):
     """What noticing needs of the agent around it."""
 
     def running(self) -> list[str]:
@@ -50,7 +50,7 @@ class Node(Protocol):
         """Tell the operator."""
 
 
-class Senses:
+class NodeMonitor:
     """One node's.
 
     Attributes:
@@ -64,14 +64,14 @@ class Senses:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         boot_id: str,
-        node: Node,
+        node: MonitoredNode,
         lock: threading.RLock,
         leaving: threading.Event,
     ) -> None:
         self.inventory = inventory.inventory_of(settings)
-        self.probe = nvml_client.Probe()
+        self.probe = nvml_client.NvmlClient()
         self._settings = settings
         self._boot_id = boot_id
         self._node = node
@@ -80,15 +80,15 @@ class Senses:
         self._checker = checks.Checker(settings.root, boot_id)
         self.volumes = volume_checks.Volumes(checks.Mounts(), self._know_volumes)
         self._given = gpu_selection.parts(settings.gpu_uuids)
-        self.cutter = mig_manager.Cutter(
+        self.cutter = mig_manager.MigManager(
             settings.root, boot_id, node, lock, gpus=settings.gpus, given=self._given
         )
         self.skew = clock_skew.Skew()
         self._notices: dict[str, str] = {}
         self.uses = usage_sampler.Uses(cgroups.token_of(str(settings.root)))
         self._on_gpus: usage_sampler.OnGpus = {}
-        self._watcher_of_gpus: gpu_watcher.Watcher | None = None
-        self._plan: Plan | None = None
+        self._watcher_of_gpus: gpu_watcher.GpuWatcher | None = None
+        self._plan: CheckPlan | None = None
         self._look_now = threading.Event()
         self._seen: tuple[GpuUsage, ...] = ()
         self._untold: tuple[GpuUsage, ...] | None = None
@@ -99,7 +99,7 @@ class Senses:
             self._begin_simulating()
         if not self._settings.watch_gpus:
             return
-        watch = gpu_watcher.Watch(
+        watch = gpu_watcher.GpuWatch(
             self._settings.root, self._boot_id, self.probe, self._settings, self.cutter
         )
         watcher = self._watcher_of_gpus = self._watcher(watch)
@@ -126,7 +126,7 @@ class Senses:
         with watcher.leave_alone(reset) if watcher is not None else contextlib.nullcontext():
             yield
 
-    def follow(self, plan: Plan | None) -> None:
+    def follow(self, plan: CheckPlan | None) -> None:
         """What is to be checked from now on."""
         self._plan = plan
         self._look_now.set()
@@ -191,7 +191,7 @@ class Senses:
                     known = msgspec.structs.replace(self.inventory, checks=told, unchecked=False)
                     self.take_over(known)
 
-    def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
+    def check_now(self, plan: CheckPlan, names: tuple[str, ...]) -> tuple[CheckResult, ...]:
         """Make checks before or after a job; what they found is told before anything else."""
         with self._lock:
             seen = self._readings()
@@ -215,15 +215,17 @@ class Senses:
         with self._lock:
             self.take_over(msgspec.structs.replace(self.inventory, volumes=known))
 
-    def _watcher(self, watch: gpu_watcher.Watch) -> gpu_watcher.Watcher:
-        return gpu_watcher.Watcher(
+    def _watcher(self, watch: gpu_watcher.GpuWatch) -> gpu_watcher.GpuWatcher:
+        return gpu_watcher.GpuWatcher(
             self._settings, watch, tasks=self._node.pids, take=self._take, leaving=self._leaving
         )
 
     def _begin_simulating(self) -> None:
         """Look at simulated GPUs, from when a file says something of them or one is cut."""
-        source = simulated.Source(self._settings.root / simulated.FILE_NAME, self._settings.gpus)
-        watch = gpu_watcher.Watch(
+        source = simulated.SimulatedSamples(
+            self._settings.root / simulated.FILE_NAME, self._settings.gpus
+        )
+        watch = gpu_watcher.GpuWatch(
             self._settings.root, self._boot_id, source, self._settings, self.cutter
         )
         watcher = self._watcher_of_gpus = self._watcher(watch)
@@ -243,7 +245,7 @@ class Senses:
 
         self._node.keep_at(turn)
 
-    def _take(self, look: gpu_watcher.Look) -> None:
+    def _take(self, look: gpu_watcher.GpuLook) -> None:
         """Take over what a look at GPUs found; what changed is reported at once."""
         with self._lock:
             self._untold = look.usage or self._untold

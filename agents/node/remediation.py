@@ -23,8 +23,8 @@ import msgspec
 from agents.health import site_checks
 from agents.host import processes
 from reconciler.model.observed import devices
-from reconciler.model.observed.health_checks import Command
-from reconciler.model.policy.drift_kinds import Remedy
+from reconciler.model.observed.health_checks import CheckCommand
+from reconciler.model.policy.drift_kinds import DriftRemedy
 from reconciler.model.state.records import RemedyReport
 
 #: How long a process may take to leave after SIGTERM, and to go after SIGKILL.
@@ -47,7 +47,7 @@ class OrderError(Exception):
     """An order that can't be carried out; says why."""
 
 
-class Node(Protocol):
+class RemediatedNode(Protocol):
     """What carrying out orders needs to know of the node."""
 
     def foreign(self) -> tuple[devices.GpuProcess, ...]:
@@ -90,7 +90,7 @@ class _Kept(msgspec.Struct, frozen=True):
 _DECODE_KEPT = msgspec.json.Decoder(_Kept).decode
 
 
-Handler = Callable[[Remedy, Node], str]
+Handler = Callable[[DriftRemedy, RemediatedNode], str]
 
 
 class Orders:
@@ -108,7 +108,7 @@ class Orders:
         self,
         root: Path,
         boot_id: str,
-        node: Node,
+        node: RemediatedNode,
         ended: Callable[[], None],
         handlers: "dict[str, Handler] | None" = None,
     ) -> None:
@@ -118,14 +118,14 @@ class Orders:
         self._told = ended
         self._handlers = HANDLERS if handlers is None else handlers
         self._lock = threading.Lock()
-        self._waiting: queue.Queue[Remedy] = queue.Queue()
+        self._waiting: queue.Queue[DriftRemedy] = queue.Queue()
         self._wanted: set[str] = set()
         #: The boot in which each order has come that is not taken back; empty: not known.
         self._begun: dict[str, str] = {}
         self._ended: dict[str, RemedyReport] = {}
         self._load()
 
-    def take(self, orders: Iterable[Remedy]) -> None:
+    def take(self, orders: Iterable[DriftRemedy]) -> None:
         """The orders that the node is to have now; those that are new are carried out."""
         wanted = {one.id: one for one in orders}
         with self._lock:
@@ -161,7 +161,7 @@ class Orders:
             self._save()
         self._told()
 
-    def _is_withdrawn(self, order: Remedy) -> bool:
+    def _is_withdrawn(self, order: DriftRemedy) -> bool:
         """Whether an order was taken back while it waited: then it is as if it had never come."""
         with self._lock:
             if order.id in self._wanted:
@@ -199,7 +199,7 @@ def _survived(name: str, before: str, now: str) -> RemedyReport:
     return RemedyReport(name, done=False, message=message)
 
 
-def end_process(order: Remedy, node: Node) -> str:
+def end_process(order: DriftRemedy, node: RemediatedNode) -> str:
     """End a process that holds a device and is no task's: SIGTERM, then SIGKILL.
 
     Raises:
@@ -244,7 +244,7 @@ def _own() -> set[int]:
     return found | {0, 1}
 
 
-def _check_start(order: Remedy) -> None:
+def _check_start(order: DriftRemedy) -> None:
     """Raise OrderError where the number of the process has gone to another one since."""
     facts = processes.process_facts(order.pid)
     if facts is None or not order.started_at:
@@ -261,13 +261,13 @@ def _gone(handle: int, wait_s: float) -> bool:
     return bool(poller.poll(1000 * wait_s))
 
 
-def restart_agent(_: Remedy, node: Node) -> str:
+def restart_agent(_: DriftRemedy, node: RemediatedNode) -> str:
     """End this agent; its tasks go on, and who keeps it alive starts it again."""
     node.restart()
     return "the agent ends, to be started again"
 
 
-def run_command(order: Remedy, node: Node) -> str:
+def run_command(order: DriftRemedy, node: RemediatedNode) -> str:
     """Run what the site has for it, with a deadline and without a shell.
 
     Raises:
@@ -277,7 +277,7 @@ def run_command(order: Remedy, node: Node) -> str:
     return _run(order.command, order.timeout_s)
 
 
-def reset_gpu(order: Remedy, node: Node) -> str:
+def reset_gpu(order: DriftRemedy, node: RemediatedNode) -> str:
     """Reset devices that nobody uses, by nvidia-smi.
 
     Raises:
@@ -300,7 +300,7 @@ def reset_gpu(order: Remedy, node: Node) -> str:
         return _run(("nvidia-smi", "--gpu-reset", "-i", ",".join(uuids)), RESET_S)
 
 
-def reboot(_: Remedy, node: Node) -> str:
+def reboot(_: DriftRemedy, node: RemediatedNode) -> str:
     """Boot the machine again. That it was asked for is no end: until the machine is down others
     are not to follow, and nothing is to start here.
 
@@ -321,7 +321,7 @@ def reboot(_: Remedy, node: Node) -> str:
 _SITE = site_checks.Site()
 
 
-def _must_be_idle(node: Node) -> None:
+def _must_be_idle(node: RemediatedNode) -> None:
     here = node.occupants()
     if here:
         if len(here) == 1:
@@ -330,7 +330,7 @@ def _must_be_idle(node: Node) -> None:
 
 
 def _run(command: tuple[str, ...], timeout_s: float) -> str:
-    found = _SITE.run(Command(command[0], command, timeout_s))
+    found = _SITE.run(CheckCommand(command[0], command, timeout_s))
     if found.verdict != "healthy":
         raise OrderError(f"{command[0]}: {found.message}")
     return f"{command[0]} has ended with status 0"

@@ -21,7 +21,7 @@ AWAY = frozenset({
 })  # fmt: skip
 
 
-class Commons:
+class SharedFolder:
     """One agent's look for it, until that leaves."""
 
     def __init__(self, path: Path, leaving: threading.Event) -> None:

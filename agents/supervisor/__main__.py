@@ -82,8 +82,8 @@ class Supervisor:
         }
         self.live: dict[str, spawn.Attempt] = {}
         self.by_pid: dict[int, spawn.Attempt] = {}
-        self.sweeper = orphans.Sweeper(root)
-        self.held = task_isolation.Confinement(root, os.environ.get(task_isolation.VARIABLE, ""))
+        self.sweeper = orphans.OrphanFinder(root)
+        self.held = task_isolation.TaskIsolation(root, os.environ.get(task_isolation.VARIABLE, ""))
         #: Processes that not even a kill ended, of attempts that are over.
         self.stuck: set[int] = set()
         self.news: dict[str, Record] = {}
@@ -96,7 +96,7 @@ class Supervisor:
         self.tidy_at: float | None = None
         self.leave_at = 0.0
         facts = processes.process_facts(os.getpid())
-        self.guardian = reaper.Guardian(
+        self.guardian = reaper.Reaper(
             reaper.token(os.getpid(), facts[2] if facts else 0), root, self.held.for_guardian()
         )
         self.null = os.open("/dev/null", os.O_RDWR)
@@ -128,7 +128,7 @@ class Supervisor:
         self.journal.flush()
         self.news = {}
 
-    def on_hello(self, _order: Record, client: connections.Client) -> None:
+    def on_hello(self, _order: Record, client: connections.ClientConnection) -> None:
         """A new agent: it gets every record there is, and from now on all changes.
 
         It hears of starts that wait or hang as well: an agent before it ordered them, and they may
@@ -161,12 +161,12 @@ class Supervisor:
             "started_at": record.get("started_at"),
         }  # fmt: skip
 
-    def on_start(self, order: Record, _client: connections.Client) -> None:
+    def on_start(self, order: Record, _client: connections.ClientConnection) -> None:
         """Queue a start, so that a burst of them does not keep exits waiting."""
         if not self.leaving:
             self.starts.queue.append(order)
 
-    def on_refuse(self, order: Record, _client: connections.Client) -> None:
+    def on_refuse(self, order: Record, _client: connections.ClientConnection) -> None:
         """Record an end of an attempt that never started, so that it never will."""
         name = order["id"]
         if name in self.records:
@@ -179,7 +179,7 @@ class Supervisor:
         record = {"id": name, "started_at": None, "exit_code": order.get("exit_code")}
         self.end(record, order["reason"], message=order.get("message", ""))
 
-    def on_stop(self, order: Record, _client: connections.Client) -> None:
+    def on_stop(self, order: Record, _client: connections.ClientConnection) -> None:
         """Signal an attempt; a later order can only bring the kill nearer."""
         queued = [start for start in self.starts.queue if start["id"] == order["id"]]
         if queued and order["id"] not in self.records:
@@ -193,11 +193,11 @@ class Supervisor:
                 grace_s = attempt.order["grace_s"]
             self.stop(attempt, order["reason"], order["signal"], float(grace_s))
 
-    def on_renew(self, order: Record, _client: connections.Client) -> None:
+    def on_renew(self, order: Record, _client: connections.ClientConnection) -> None:
         """The controller answered a request sent at ``at`` on the boot clock."""
         self.renewed_at = max(self.renewed_at, min(float(order["at"]), processes.boottime()))
 
-    def on_forget(self, order: Record, _client: connections.Client) -> None:
+    def on_forget(self, order: Record, _client: connections.ClientConnection) -> None:
         """Ends that the controller has, and whose directories are gone."""
         names = [n for n in order["ids"] if self.records.get(n, {}).get("state") == "Ended"]
         for name in names:
@@ -205,7 +205,7 @@ class Supervisor:
         if names:
             self.journal.add({"forget": names}, sync=False)
 
-    def on_shutdown(self, order: Record, _client: connections.Client) -> None:
+    def on_shutdown(self, order: Record, _client: connections.ClientConnection) -> None:
         """Stop every task, then leave."""
         self.leaving = True
         self.starts.stop_all(order["reason"])
@@ -234,14 +234,14 @@ class Supervisor:
         """Tell of an attempt that is long on its way to its program."""
         self.news[name] = {"id": name, "state": "Starting", "pid": 0, "message": message}
 
-    def began(self, begun: start_queue.Begun, record: Record) -> None:
+    def began(self, begun: start_queue.PendingStart, record: Record) -> None:
         """Record an attempt as running: its program has begun."""
         attempt = spawn.Attempt(begun.order, record)
         self.live[begun.name] = self.by_pid[attempt.pid] = attempt
         self.records[begun.name] = self.news[begun.name] = record
         self.journal.add({"record": record}, sync=False)
 
-    def doomed(self, begun: start_queue.Begun, reason: str, message: str) -> None:
+    def doomed(self, begun: start_queue.PendingStart, reason: str, message: str) -> None:
         """Kill an attempt that is on its way: from then on it never gets its program, even where
         it can't go yet. It ends as one that ran does, or when it was waited for long enough."""
         now = processes.boottime()
@@ -390,7 +390,7 @@ class Supervisor:
         # A machine that sleeps wakes with a boot clock ahead of the one that epoll waits by.
         return min(60.0, max(0.0, min(moments) - processes.boottime()) + 0.001)
 
-    def obey(self, client: connections.Client, line: bytes) -> None:
+    def obey(self, client: connections.ClientConnection, line: bytes) -> None:
         """Carry out one order."""
         try:
             order = json.loads(line)

@@ -44,7 +44,7 @@ class KeeperError(Exception):
     """There is no supervisor, and none can be started."""
 
 
-class Keeper:
+class SupervisorClient:
     """A connection to the supervisor of one root."""
 
     def __init__(self, root: Path, isolation: str = "auto", enter: tuple[str, ...] = ()) -> None:

@@ -30,7 +30,7 @@ def listen(name: str) -> socket.socket:
     return listener
 
 
-class Client:
+class ClientConnection:
     """One connection, non-blocking. ``greeted``: it has been told all records there are."""
 
     def __init__(self, link: socket.socket) -> None:
@@ -79,7 +79,7 @@ class Clients:
 
     def __init__(self) -> None:
         self.poller = select.epoll()
-        self._by_handle: dict[int, Client] = {}
+        self._by_handle: dict[int, ClientConnection] = {}
 
     def __len__(self) -> int:
         return len(self._by_handle)
@@ -92,10 +92,10 @@ class Clients:
         link, _ = listener.accept()
         if len(self._by_handle) >= CLIENTS_MAX:
             self._tend(next(iter(self._by_handle.values())), alive=False)
-        self._by_handle[link.fileno()] = Client(link)
+        self._by_handle[link.fileno()] = ClientConnection(link)
         self.poller.register(link.fileno(), select.EPOLLIN)
 
-    def attend(self, handle: int, event: int) -> tuple[Client, list[bytes]]:
+    def attend(self, handle: int, event: int) -> tuple[ClientConnection, list[bytes]]:
         """See to a connection of which something is known; the lines that have come by it."""
         client = self._by_handle[handle]
         if event & select.EPOLLOUT:
@@ -105,7 +105,7 @@ class Clients:
             self._tend(client, alive=False)
         return client, lines or []
 
-    def send(self, client: Client, message: dict[str, Any]) -> None:
+    def send(self, client: ClientConnection, message: dict[str, Any]) -> None:
         """Tell one agent; one that does not read is dropped and asks anew."""
         self._tend(client, alive=client.send(message))
 
@@ -115,7 +115,7 @@ class Clients:
             if client.greeted:
                 self.send(client, message)
 
-    def _tend(self, client: Client, *, alive: bool) -> None:
+    def _tend(self, client: ClientConnection, *, alive: bool) -> None:
         """Wait for what a connection needs next, or let go of it."""
         handle = client.link.fileno()
         if alive and handle in self._by_handle:

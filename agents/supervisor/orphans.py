@@ -15,7 +15,7 @@ from agents.isolation import task_isolation
 from agents.supervisor import spawn
 
 
-class Sweeper:
+class OrphanFinder:
     """Orphans of attempts by pid, as far as they were seen."""
 
     def __init__(self, root: str) -> None:

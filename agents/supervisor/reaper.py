@@ -84,7 +84,7 @@ def token(pid: int, ticks: int) -> str:
     return f"{pid}.{ticks}"
 
 
-class Guardian:
+class Reaper:
     """The supervisor's end: start it, know it among one's children, and part in peace."""
 
     def __init__(self, name: str, root: str, groups: tuple[str, str, list[str]]) -> None:

@@ -74,7 +74,7 @@ class SpawnError(Exception):
         super().__init__(message)
 
 
-class Child:
+class SpawnedChild:
     """A process that is to be a task: its number, and the pipe by which it says what went wrong,
     -1 where the program runs already."""
 
@@ -183,7 +183,7 @@ def fork_into(folder: str) -> int:
 
 def spawn_as(
     order: Record, standard: tuple[int, int, int], entries: list[str], born_in: str = ""
-) -> Child:
+) -> SpawnedChild:
     """Start a task by a fork, as another user if the order names one. The child's pipe closes at
     ``exec``, or brings what went wrong: nobody waits for that here, so that several can be on
     their way there at once.
@@ -202,7 +202,7 @@ def spawn_as(
         raise
     finally:
         os.close(write)
-    return Child(pid, read)
+    return SpawnedChild(pid, read)
 
 
 def die_with(parent: int, number: int) -> None:

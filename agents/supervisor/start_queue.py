@@ -42,13 +42,15 @@ class NotStartedError(Exception):
         super().__init__(message)
 
 
-class Begun:
+class PendingStart:
     """An attempt whose process is on its way to its program, and what is recorded of it: in any
     case, and if it runs."""
 
     __slots__ = ("child", "kept", "order", "record", "start_s", "told_at", "until")
 
-    def __init__(self, order: Record, record: Record, kept: Record, child: spawn.Child) -> None:
+    def __init__(
+        self, order: Record, record: Record, kept: Record, child: spawn.SpawnedChild
+    ) -> None:
         self.order = order
         self.record = record
         self.kept = kept
@@ -84,7 +86,7 @@ class Begun:
         )
 
 
-def must_wait(begun: list[Begun], order: Record) -> bool:
+def must_wait(begun: list[PendingStart], order: Record) -> bool:
     """Whether one of those that were begun has to have its program before this one is begun.
 
     A second order for the same attempt is none for a second process. And a task of the
@@ -99,12 +101,12 @@ def must_wait(begun: list[Begun], order: Record) -> bool:
     return order["id"] in [other.name for other in begun]
 
 
-class Way:
+class SlowStarts:
     """Attempts that take longer to their program than anybody waits: each is heard by its pipe."""
 
     def __init__(self, poller: select.epoll) -> None:
         self._poller = poller
-        self._by_handle: dict[int, Begun] = {}
+        self._by_handle: dict[int, PendingStart] = {}
 
     def __len__(self) -> int:
         return len(self._by_handle)
@@ -112,15 +114,15 @@ class Way:
     def __contains__(self, handle: int) -> bool:
         return handle in self._by_handle
 
-    def __iter__(self) -> Iterator[Begun]:
+    def __iter__(self) -> Iterator[PendingStart]:
         return iter(list(self._by_handle.values()))
 
-    def add(self, begun: Begun) -> None:
+    def add(self, begun: PendingStart) -> None:
         """Nobody waits for this one any more."""
         self._poller.register(begun.child.said, select.EPOLLIN)
         self._by_handle[begun.child.said] = begun
 
-    def take(self, handle: int) -> Begun:
+    def take(self, handle: int) -> PendingStart:
         """One that is through, or is to be given up."""
         # to close it is not enough: a child that was forked meanwhile may have it open as well
         self._poller.unregister(handle)
@@ -128,7 +130,7 @@ class Way:
         begun.record["started_at"] = time.time()  # it hung till now: that is no time of the task's
         return begun
 
-    def with_pid(self, pid: int) -> Begun | None:
+    def with_pid(self, pid: int) -> PendingStart | None:
         """The one whose process has this number."""
         found = (begun for begun in self._by_handle.values() if begun.child.pid == pid)
         return next(found, None)
@@ -146,14 +148,14 @@ class Starter:
     """Starts attempts below a root, each once and never again."""
 
     def __init__(
-        self, root: str, held: task_isolation.Confinement, guardian_name: str, null: int
+        self, root: str, held: task_isolation.TaskIsolation, guardian_name: str, null: int
     ) -> None:
         self._root = root
         self._held = held
         self._guardian = guardian_name
         self._null = null
 
-    def begin(self, order: Record, company: task_isolation.Company = "alone") -> Begun:
+    def begin(self, order: Record, company: task_isolation.Company = "alone") -> PendingStart:
         """Make an attempt's folder and its process, in the ``company`` of others that start.
 
         Raises:
@@ -186,9 +188,9 @@ class Starter:
         finally:
             for handle in standard[1:]:
                 os.close(handle)
-        return Begun(order, record, kept, child)
+        return PendingStart(order, record, kept, child)
 
-    def see_begin(self, begun: Begun) -> Record:
+    def see_begin(self, begun: PendingStart) -> Record:
         """Wait until an attempt's program has begun; the record of what runs.
 
         Raises:
@@ -212,7 +214,7 @@ def _not_started(record: Record, problem: Exception) -> NotStartedError:
     return NotStartedError(record, "StartFailed", f"could not be started: {problem!r}")
 
 
-class Host(Protocol):
+class StartHooks(Protocol):
     """What has to be known and done about attempts that start: the supervisor's side."""
 
     records: dict[str, Record]
@@ -223,10 +225,10 @@ class Host(Protocol):
     def hangs(self, name: str, message: str) -> None:
         """It takes long, and may run yet."""
 
-    def began(self, begun: Begun, record: Record) -> None:
+    def began(self, begun: PendingStart, record: Record) -> None:
         """Its program runs."""
 
-    def doomed(self, begun: Begun, reason: str, message: str) -> None:
+    def doomed(self, begun: PendingStart, reason: str, message: str) -> None:
         """It is to be killed on its way to its program, and ends for that reason."""
 
     def end(self, record: Record, reason: str, *, message: str = "") -> None:
@@ -239,9 +241,9 @@ class Host(Protocol):
 class Starts:
     """Starts that were ordered: those that wait for their turn, and those on their way."""
 
-    def __init__(self, starter: Starter, poller: select.epoll, host: Host) -> None:
+    def __init__(self, starter: Starter, poller: select.epoll, host: StartHooks) -> None:
         self.queue: list[Record] = []
-        self.way = Way(poller)
+        self.way = SlowStarts(poller)
         self._starter = starter
         self._host = host
         self._patience_s = 0.0
@@ -258,7 +260,7 @@ class Starts:
         """Start some of what waits; whatever was begun runs, has ended or is on its way when this
         returns."""
         chosen, self.queue = self.queue[:PER_TURN], self.queue[PER_TURN:]
-        begun: list[Begun] = []
+        begun: list[PendingStart] = []
         self._patience_s = PATIENCE_S
         for order in chosen:
             name = order["id"]
@@ -284,7 +286,7 @@ class Starts:
             return "beside"
         return "alone" if len(chosen) == 1 else "among"
 
-    def _await(self, begun: Begun) -> None:
+    def _await(self, begun: PendingStart) -> None:
         """See an attempt's program begin, or leave the attempt on its way to it."""
         if begun.child.is_through(self._patience_s):
             self._see_begin(begun)
@@ -292,7 +294,7 @@ class Starts:
             self._patience_s = 0.0
             self.way.add(begun)
 
-    def _see_begin(self, begun: Begun) -> None:
+    def _see_begin(self, begun: PendingStart) -> None:
         try:
             self._host.began(begun, self._starter.see_begin(begun))
         except NotStartedError as problem:
@@ -335,7 +337,7 @@ class Starts:
                 begun.told_at = None
                 self._host.hangs(begun.name, begun.silence(TELL_S))
 
-    def _give_up(self, begun: Begun, reason: str, message: str) -> None:
+    def _give_up(self, begun: PendingStart, reason: str, message: str) -> None:
         """One that turns out to be through runs, and is like any other."""
         self.way.take(begun.child.said)
         if begun.child.is_through():

@@ -60,7 +60,7 @@ class Removal(msgspec.Struct, frozen=True):
 _DECODE = msgspec.json.Decoder(Removal).decode
 
 
-class Node(Protocol):
+class ContainerNode(Protocol):
     """What is asked of the agent around it."""
 
     def say(self, text: str) -> None:
@@ -76,7 +76,7 @@ class Leftovers:
     def __init__(
         self,
         root: Path,
-        node: Node,
+        node: ContainerNode,
         leaving: threading.Event,
         execute: Execute = images.execute,
     ) -> None:

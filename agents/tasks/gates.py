@@ -10,33 +10,33 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from reconciler.model.observed.health_checks import Plan, Result
+from reconciler.model.observed.health_checks import CheckPlan, CheckResult
 
 #: Called under the agent's lock with the reason that a task may not start, or with nothing.
 Decided = Callable[[str], None]
 
 
-class Node(Protocol):
+class GatedNode(Protocol):
     """What gates ask of the agent around them. All of it is called without its lock."""
 
-    def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
+    def check_now(self, plan: CheckPlan, names: tuple[str, ...]) -> tuple[CheckResult, ...]:
         """Make checks, and have what they found told."""
 
 
-class Gate:
+class StartGate:
     """One node's. ``lock`` is the agent's, under which tasks are let in."""
 
-    def __init__(self, node: Node, lock: threading.RLock) -> None:
+    def __init__(self, node: GatedNode, lock: threading.RLock) -> None:
         self._node = node
         self._lock = lock
-        self._plan: Plan | None = None
+        self._plan: CheckPlan | None = None
         self._waiting: dict[str, Decided] = {}
         #: Whether something has ended that no look after it has begun for, and whether one goes on.
         self._left = False
         self._looking = False
         self._work = threading.Event()
 
-    def follow(self, plan: Plan | None) -> None:
+    def follow(self, plan: CheckPlan | None) -> None:
         """What is to be checked from now on."""
         self._plan = plan
         self._work.set()
@@ -97,7 +97,7 @@ class Gate:
                 if decided is not None:
                     decided(problem)
 
-    def _look(self, plan: Plan | None, *, asked: bool, left: bool) -> str:
+    def _look(self, plan: CheckPlan | None, *, asked: bool, left: bool) -> str:
         """Make the checks that are due; why nothing may start here, or nothing."""
         names = plan.after if plan is not None and left else ()
         if plan is not None and asked:

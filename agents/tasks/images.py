@@ -40,7 +40,7 @@ SAID_CHARACTERS_MAX = 400
 Told = Callable[[str], None]
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ImageRequest(msgspec.Struct, frozen=True):
     """An image as one user has it. ``user`` is as in orders, None: the agent's own; ``timeout_s``
     is how long a pull may take, None: as long as the node says."""
 
@@ -83,7 +83,7 @@ class Images:
         self._turns = threading.Semaphore(TOGETHER_MAX)
         self._fetches: dict[tuple[str, str, str], _Fetch] = {}
 
-    def want(self, attempt: str, wanted: Wanted, told: Told) -> None:
+    def want(self, attempt: str, wanted: ImageRequest, told: Told) -> None:
         """Have ``told`` called, from another thread, when the image is there or can't be had."""
         limit_s = wanted.timeout_s or self._timeout_s
         with self._lock:
@@ -107,7 +107,7 @@ class Images:
         with self._lock:
             return {a: key[1] for key, fetch in self._fetches.items() for a in fetch.waiting}
 
-    def _get(self, wanted: Wanted, fetch: _Fetch) -> None:
+    def _get(self, wanted: ImageRequest, fetch: _Fetch) -> None:
         while True:
             try:
                 problem: str | None = self._fetch(wanted, fetch)
@@ -124,7 +124,7 @@ class Images:
         for one in waiting.values():
             one.told(problem or "")
 
-    def _fetch(self, wanted: Wanted, fetch: _Fetch) -> str:
+    def _fetch(self, wanted: ImageRequest, fetch: _Fetch) -> str:
         """Get an image; why it can't be had, or nothing.
 
         Raises:
@@ -171,7 +171,7 @@ class Images:
         return is_wanted
 
 
-def _missing(wanted: Wanted, status: int | None, said: str) -> str:
+def _missing(wanted: ImageRequest, status: int | None, said: str) -> str:
     """Why a file can't be an image here; who runs it is the one who looked."""
     if status is None:
         return f"the file system it is on has not answered in {LOOK_S:g} s"

@@ -19,7 +19,7 @@ from agents.gpus import mig_manager, mps
 from agents.health import volume_checks
 from agents.host import host_info, trash, unix_users
 from agents.isolation import cpu_pinning, task_limits
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from agents.supervisor import client
 from agents.tasks import container_runtimes, gates, images, start_orders
 from reconciler.model.state.records import AttemptReport, Isolation
@@ -40,8 +40,8 @@ class _Needs(msgspec.Struct, frozen=True):
     later: Callable[[dict[str, Any]], None]
     image: Any
     secrets: dict[str, Any] | None
-    sharing: mps.Wanted | None
-    stage: staging.Wanted | None
+    sharing: mps.MpsShare | None
+    stage: staging.StagingRequest | None
     volumes: tuple[str, ...]
 
     @property
@@ -60,13 +60,13 @@ class _Needs(msgspec.Struct, frozen=True):
         self.later(refusal(self.name, reason, problem))
 
 
-class Carrier:
+class Launcher:
     """Makes orders for one node."""
 
     def __init__(
         self,
-        settings: Settings,
-        place: start_orders.Place,
+        settings: AgentSettings,
+        place: start_orders.NodeFolders,
         spares: trash.Trash,
         lock: threading.RLock,
     ) -> None:
@@ -81,25 +81,25 @@ class Carrier:
         self._takes_spares = False
         self._cores: cpu_pinning.Cores | None = None
         self.images = images.Images(settings.image_timeout_s, place.root)
-        self._vault = secret_store.Vault(settings.secrets, settings.secret_command)
+        self._vault = secret_store.SecretStore(settings.secrets, settings.secret_command)
         cache = data_cache.Cache(settings.root, settings.cache_bytes_max)
         self.stager = staging.Stager(place.root, cache, self._vault)
         #: Looks at volumes before tasks start; None: nobody does.
         self.volumes: volume_checks.Volumes | None = None
         #: Gives out MIG instances; None: nobody does.
-        self.cutter: mig_manager.Cutter | None = None
+        self.cutter: mig_manager.MigManager | None = None
         self._fetching: set[str] = set()
         self._daemons = mps.Daemons(Path(place.root))
         self._ready: dict[str, dict[str, Any]] = {}
         self._released: set[str] = set()
         #: Where tasks wait for checks of the node; None: nobody makes any.
-        self.gate: gates.Gate | None = None
+        self.gate: gates.StartGate | None = None
 
     def supervised(self, hello: Mapping[str, Any]) -> Isolation:
         """A supervisor has said how it holds tasks, and what it has: take that over."""
         facts = hello.get("isolation", {})
         enforces = tuple(facts.get("enforces", ()))
-        holding = task_limits.Holding(
+        holding = task_limits.IsolationCapabilities(
             kind=facts.get("kind", "process-group"),
             enforces=enforces,
             views=bool(facts.get("views")),
@@ -218,7 +218,7 @@ class Carrier:
         def look() -> None:
             try:
                 kept, problem = start_orders.checkpoints_of(assignment, template, self.place), ""
-            except start_orders.UnfitError as unfit:
+            except start_orders.UnstartableError as unfit:
                 kept, problem = {}, str(unfit)
             except Exception as defect:  # said as the reason of its end
                 kept, problem = {}, f"{DEFECT}: {defect!a}"
@@ -269,7 +269,7 @@ class Carrier:
         """Get what a start needs, in a thread of its own. What goes wrong is its end."""
         try:
             refused = self._get(needs)
-        except (secret_store.SecretError, mps.MpsError) as problem:
+        except (secret_store.SecretUnavailableError, mps.MpsError) as problem:
             refused = EndReason.START_FAILED, str(problem)
         except OSError as problem:
             refused = EndReason.STAGE_FAILED, f"data: {problem}"
@@ -358,7 +358,7 @@ class Carrier:
         ready = (AttemptState.READY, "what it needs is there; it waits for the rest of its gang")
         return found | dict.fromkeys(self._ready, ready)
 
-    def stop_order(self, step: state.Stop) -> dict[str, Any]:
+    def stop_order(self, step: state.EndAttempt) -> dict[str, Any]:
         """The order to stop an attempt, or to record that it never will start."""
         if self.gate is not None and self.gate.give_up(step.attempt):
             return refusal(step.attempt, step.reason, "stopped while its node was checked")
@@ -390,9 +390,9 @@ class Carrier:
             cpus = self._cores.take(assignment.attempt, template.cpu_milli, self._near(step))
         try:
             parts = self.cutter.allot(assignment) if self.cutter is not None else ()
-            given = start_orders.Given(cpus, kept, parts)
+            given = start_orders.AttemptResources(cpus, kept, parts)
             order = start_orders.order_for(assignment, template, self.place, given)
-        except (start_orders.UnfitError, mig_manager.NotReadyError) as problem:
+        except (start_orders.UnstartableError, mig_manager.NotReadyError) as problem:
             if self._cores is not None:
                 self._cores.give_back(assignment.attempt)
             lacks = isinstance(problem, mig_manager.NotReadyError)
@@ -414,7 +414,9 @@ def refusal(attempt: str, reason: EndReason, message: str) -> dict[str, Any]:
     return {"op": "refuse", "id": attempt, "reason": reason.value, "message": message}
 
 
-def give(to: client.Keeper, orders: list[dict[str, Any]], say: Callable[[str], None]) -> None:
+def give(
+    to: client.SupervisorClient, orders: list[dict[str, Any]], say: Callable[[str], None]
+) -> None:
     """Give orders to the supervisor; one that can't be written down fails alone."""
     try:
         to.send(orders)
@@ -437,7 +439,9 @@ def add_staged(order: dict[str, Any], found: dict[str, str]) -> None:
                 order["env"][key] = path
 
 
-def add_secrets(order: dict[str, Any], wanted: dict[str, Any], source: secret_store.Vault) -> None:
+def add_secrets(
+    order: dict[str, Any], wanted: dict[str, Any], source: secret_store.SecretStore
+) -> None:
     """Put what a task may know into its order: files, and the variables that it asked for."""
     names = [name for name, _ in wanted["names"]]
     values = source.fetch(wanted["user"], wanted["uid"], names)

@@ -71,7 +71,7 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-class Line:
+class LineConnection:
     """A connection that is spoken over in lines; several may arrive as one."""
 
     def __init__(self, link: socket.socket) -> None:
@@ -148,13 +148,13 @@ class Line:
             raise ConnectionError("whoever listens there does not know the secret of this gang")
 
 
-def dial(host: str, port: int, deadline: float) -> Line:
+def dial(host: str, port: int, deadline: float) -> LineConnection:
     """A connection to a follower of this gang; tried again until the deadline."""
     while True:
         link = None
         try:
             link = socket.create_connection((host, port), DIAL_S)
-            made = Line(link)
+            made = LineConnection(link)
             made.allow(DIAL_S)
             made.meet(f"{host}:{port}")
             made.allow(None)
@@ -251,7 +251,7 @@ class Follower:
 
     def answer(self, link: socket.socket) -> None:
         """See that the other side belongs here, and do what it asks."""
-        line = Line(link)
+        line = LineConnection(link)
         line.allow(ORDER_S)
         ours = nonce()
         line.send({"nonce": ours})
@@ -273,7 +273,7 @@ class Follower:
         os._exit(0)  # however it ended: that is its own to report
 
 
-def run(line: Line, order: dict[str, str]) -> None:
+def run(line: LineConnection, order: dict[str, str]) -> None:
     """Run a command line for the first task: its output goes there, and its end."""
     child = subprocess.Popen(
         ["/bin/sh", "-c", order["line"]], cwd=order["cwd"] if os.path.isdir(order["cwd"]) else None,  # noqa: PTH112

@@ -31,7 +31,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 RESERVED_PREFIX = "MUSTER_"
 
 
-class Place(msgspec.Struct, frozen=True):
+class NodeFolders(msgspec.Struct, frozen=True):
     """What of a node its tasks depend on. ``root`` and ``shared`` are absolute, without links."""
 
     name: str
@@ -39,7 +39,7 @@ class Place(msgspec.Struct, frozen=True):
     shared: str
     gpus: tuple[Gpu, ...] = ()
     as_root: bool = False
-    holding: task_limits.Holding = task_limits.Holding()
+    holding: task_limits.IsolationCapabilities = task_limits.IsolationCapabilities()
     podman: tuple[str, ...] = ("podman",)
     fabric: dict[str, str] = {}
 
@@ -55,22 +55,22 @@ class User(msgspec.Struct, frozen=True):
     groups: tuple[int, ...] = ()
 
 
-class UnfitError(Exception):
+class UnstartableError(Exception):
     """An assignment that can't be started here, and why."""
 
 
-def find_user(template: TaskTemplate, place: Place) -> User:
+def find_user(template: TaskTemplate, place: NodeFolders) -> User:
     """The user a task runs as: the template's where the agent is root, else the agent's own."""
     found = _account(template, place)
     if place.as_root and found.uid == 0 and not template.allow_root:
-        raise UnfitError(
+        raise UnstartableError(
             f"job {template.job} would run as root on node {place.name}; give its owner a user, or "
             "allow root in the pool"
         )
     return found
 
 
-def _account(template: TaskTemplate, place: Place) -> User:
+def _account(template: TaskTemplate, place: NodeFolders) -> User:
     name = asked_for(template, place)
     if name is None:
         uid = os.geteuid()
@@ -81,7 +81,7 @@ def _account(template: TaskTemplate, place: Place) -> User:
         return User(entry.pw_name, uid, entry.pw_gid, entry.pw_dir, switch=False)
     found = unix_users.SYSTEM.of(name)
     if found is None:
-        raise UnfitError(
+        raise UnstartableError(
             f"user {name!r} does not exist on node {place.name}; create it there, or change "
             "the job's user"
         )
@@ -89,7 +89,7 @@ def _account(template: TaskTemplate, place: Place) -> User:
     return User(found.name, found.uid, found.gid, found.home, switch=switch, groups=found.groups)
 
 
-def asked_for(template: TaskTemplate, place: Place) -> str | None:
+def asked_for(template: TaskTemplate, place: NodeFolders) -> str | None:
     """The name of the user that the system is asked for; None: it is the agent's own."""
     return template.user if place.as_root else None
 
@@ -100,7 +100,7 @@ def switch_to(user: User) -> dict[str, Any]:
     return {"name": user.name, "uid": user.uid, "gid": user.gid, "groups": list(user.groups)}
 
 
-class Given(msgspec.Struct, frozen=True):
+class AttemptResources(msgspec.Struct, frozen=True):
     """What this node has chosen for one attempt.
 
     ``cpus`` are cores, as the kernel lists them; ``instances`` MIG devices. ``kept`` is what
@@ -112,11 +112,14 @@ class Given(msgspec.Struct, frozen=True):
     instances: tuple[MigInstance, ...] = ()
 
 
-NOTHING_GIVEN = Given()
+NOTHING_GIVEN = AttemptResources()
 
 
 def order_for(
-    assignment: Assignment, template: TaskTemplate, place: Place, given: Given = NOTHING_GIVEN
+    assignment: Assignment,
+    template: TaskTemplate,
+    place: NodeFolders,
+    given: AttemptResources = NOTHING_GIVEN,
 ) -> dict[str, Any]:
     """The supervisor's order to start an attempt.
 
@@ -125,7 +128,7 @@ def order_for(
     """
     name = assignment.attempt
     if not ATTEMPT_PATTERN.fullmatch(name):
-        raise UnfitError(f"attempt id {name!r} can't be the name of a folder")
+        raise UnstartableError(f"attempt id {name!r} can't be the name of a folder")
     folder = f"{place.root}/attempts/{name}"
     user = find_user(template, place)
     argv, script = _command(template, folder)
@@ -160,10 +163,10 @@ def _command(template: TaskTemplate, folder: str) -> tuple[list[str], str | None
     script = template.script
     if script is None:
         if not template.command:
-            raise UnfitError(f"job {template.job} has neither a command nor a script")
+            raise UnstartableError(f"job {template.job} has neither a command nor a script")
         return list(template.command), None
     if len(script.encode()) > exec_limits.SCRIPT_BYTES_MAX:
-        raise UnfitError(
+        raise UnstartableError(
             f"script of job {template.job} is larger than {exec_limits.SCRIPT_BYTES_MAX} bytes"
         )
     argv = [f"{folder}/script"]
@@ -184,7 +187,7 @@ def _common(assignment: Assignment, template: TaskTemplate, user: User) -> dict[
     }
 
 
-def _share(sharing: mps.Wanted, assignment: Assignment, place: Place) -> dict[str, str]:
+def _share(sharing: mps.MpsShare, assignment: Assignment, place: NodeFolders) -> dict[str, str]:
     """What a task is told of its share of a device."""
     gpu = next(gpu for gpu in place.gpus if gpu.index == sharing.device)
     folder = f"{place.root}/mps/{sharing.name}"
@@ -194,10 +197,10 @@ def _share(sharing: mps.Wanted, assignment: Assignment, place: Place) -> dict[st
 def _held(
     assignment: Assignment,
     template: TaskTemplate,
-    place: Place,
+    place: NodeFolders,
     user: User,
     *,
-    given: Given,
+    given: AttemptResources,
     needed: list[str],
 ) -> dict[str, Any]:
     """What a process is held to, and what it sees of its node."""
@@ -218,25 +221,25 @@ def _held(
 
 
 def shared_device(
-    assignment: Assignment, template: TaskTemplate, place: Place, user: User
-) -> mps.Wanted | None:
+    assignment: Assignment, template: TaskTemplate, place: NodeFolders, user: User
+) -> mps.MpsShare | None:
     """The device that a plain process is to share by MPS; None: it shares none, or by turns."""
     if not template.mps or assignment.share_milli >= 1000 or template.runtime != "process":
         return None
     given = [gpu for gpu in place.gpus if gpu.index in assignment.devices and not gpu.simulated]
     if len(given) != 1:
         return None
-    return mps.Wanted(given[0].index, given[0].uuid, switch_to(user) if user.switch else None)
+    return mps.MpsShare(given[0].index, given[0].uuid, switch_to(user) if user.switch else None)
 
 
 def _contained(
     assignment: Assignment,
     template: TaskTemplate,
-    place: Place,
+    place: NodeFolders,
     user: User,
     *,
     task: dict[str, Any],
-    given: Given,
+    given: AttemptResources,
 ) -> dict[str, Any]:
     """The order for a task in a container; ``image`` says what has to be there before.
 
@@ -246,7 +249,7 @@ def _contained(
     task = {**task, "env": {**task["env"], "PATH": node_path(user)}}
     runtime = container_runtimes.find(template.runtime, place.podman, task["env"]["PATH"])
     if runtime is None:
-        raise UnfitError(
+        raise UnstartableError(
             f"job {template.job} runs by {template.runtime}, which is not installed on node "
             f"{place.name}; install it, or keep the job to pools that have it"
         )
@@ -293,7 +296,7 @@ def _contained(
             place.holding, template.cpu_milli, template.memory_bytes, given.cpus, denied
         ),
         "cleanup": {"argv": remove, "env": base, "user": switched} if remove else None,
-        "image": images.Wanted(
+        "image": images.ImageRequest(
             runtime, template.image, switched, tuple(base.items()), template.image_timeout_s
         ),
     }
@@ -311,7 +314,7 @@ def staged_variable(name: str) -> str:
 
 def wanted_data(
     assignment: Assignment, template: TaskTemplate, user: User
-) -> staging.Wanted | None:
+) -> staging.StagingRequest | None:
     """What is copied for a task, and as whom; None: nothing."""
     if not template.stage:
         return None
@@ -320,7 +323,7 @@ def wanted_data(
         "group": template.group, "index": str(assignment.index), "try": str(assignment.try_number),
     }  # fmt: skip
     switched = switch_to(user) if user.switch else None
-    return staging.Wanted(
+    return staging.StagingRequest(
         template.stage, switched, user.name, user.uid, user.gid, words,
         template.lease_s, template.grace_s,
     )  # fmt: skip
@@ -336,7 +339,7 @@ def wanted_secrets(template: TaskTemplate, user: User) -> dict[str, Any] | None:
 def environment_of(
     assignment: Assignment,
     template: TaskTemplate,
-    place: Place,
+    place: NodeFolders,
     user: User,
     kept: dict[str, str],
     *,
@@ -405,7 +408,9 @@ def _shares_of(assignment: Assignment) -> dict[str, str]:
     return told
 
 
-def checkpoints_of(assignment: Assignment, template: TaskTemplate, place: Place) -> dict[str, str]:
+def checkpoints_of(
+    assignment: Assignment, template: TaskTemplate, place: NodeFolders
+) -> dict[str, str]:
     """Variables of the folder for checkpoints, which is made, and of the newest whole one in it.
 
     The folder is on storage that may take its time, or hang.
@@ -447,7 +452,7 @@ def make_folder(shared: str, relative: str, user: User) -> str:
     """Make a folder under the shared one, the last of it the user's own. No link is followed."""
     parts = [part for part in relative.split("/") if part not in {"", "."}]
     if relative.startswith("/") or ".." in parts or not parts:
-        raise UnfitError(
+        raise UnstartableError(
             f"checkpoint path {relative!r} has to be relative to the shared folder {shared} and "
             "stay in it"
         )
@@ -467,7 +472,7 @@ def make_folder(shared: str, relative: str, user: User) -> str:
         finally:
             os.close(handle)
     except OSError as problem:
-        raise UnfitError(
+        raise UnstartableError(
             f"checkpoint folder {where}: {os.strerror(problem.errno or 0)}; links are not followed"
         ) from None
     return where
@@ -486,11 +491,11 @@ def read_token(path: Path) -> str:
     """The token to show to the controller, from a file that nobody else can read."""
     mode = path.stat().st_mode
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise UnfitError(
+        raise UnstartableError(
             f"token file {path} has mode {stat.S_IMODE(mode):04o}: others can get at it; "
             f"chmod 600 {path}"
         )
     token = path.read_text(encoding="utf-8").strip()
     if not token or not token.isascii() or any(c.isspace() for c in token):
-        raise UnfitError(f"token file {path} has to hold one token of ASCII without spaces")
+        raise UnstartableError(f"token file {path} has to hold one token of ASCII without spaces")
     return token

@@ -53,7 +53,7 @@ class Kind:
         eligible: (c,) classes of nodes it may go to.
     """
 
-    group: snapshots.GroupShape
+    group: snapshots.TaskGroupShape
     eligible: snapshots.Mask
 
 
@@ -85,7 +85,7 @@ def room_for(cluster: Cluster, kind: Kind) -> Rows:
     return np.flatnonzero(fits)
 
 
-def tightest_devices(free: Amounts, group: snapshots.GroupShape) -> tuple[int, ...]:
+def tightest_devices(free: Amounts, group: snapshots.TaskGroupShape) -> tuple[int, ...]:
     """Of one node's devices those with the least free that is enough; then the first ones."""
     order = [int(at) for at in np.argsort(free, kind="stable") if free[at] >= group.share]
     return tuple(sorted(order[: group.devices]))
@@ -269,7 +269,7 @@ class Gradient:
 
 
 def options(
-    states: States, open_to: snapshots.Mask, group: snapshots.GroupShape
+    states: States, open_to: snapshots.Mask, group: snapshots.TaskGroupShape
 ) -> tuple[Rows, Amounts, States]:
     """Each way to place one task: row of the state, smallest device taken, what is left.
 

@@ -22,7 +22,7 @@ _IDENTITY = {
 }
 
 
-def reference(repository: source.Source) -> str:
+def reference(repository: source.GitSource) -> str:
     """Where the notes are: ``muster``, and ``muster-FOLDER`` of the cluster in a folder."""
     if not repository.sub_path:
         return REFERENCE
@@ -30,7 +30,7 @@ def reference(repository: source.Source) -> str:
     return f"{REFERENCE}-{folder.replace('.', '%2E').replace('~', '%7E')}"
 
 
-def exist(repository: source.Source) -> bool:
+def exist(repository: source.GitSource) -> bool:
     """Whether any revision of the repository was ever applied.
 
     Where the remote takes no notes, the mirror of it on this machine still has them.
@@ -43,7 +43,7 @@ def exist(repository: source.Source) -> bool:
     return bool(here.strip()) or (not repository.local and _are_there(repository, name))
 
 
-def _are_there(repository: source.Source, name: str) -> bool:
+def _are_there(repository: source.GitSource, name: str) -> bool:
     """Whether the remote has notes."""
     found = git_commands.run(
         repository.folder,
@@ -53,7 +53,7 @@ def _are_there(repository: source.Source, name: str) -> bool:
     return bool(found.stdout.strip())
 
 
-def write(repository: source.Source, revision: str, text: str) -> None:
+def write(repository: source.GitSource, revision: str, text: str) -> None:
     """Put a note on a revision, in place of the one before.
 
     Raises:
@@ -79,7 +79,7 @@ def write(repository: source.Source, revision: str, text: str) -> None:
             return
 
 
-def _fetch(repository: source.Source, name: str) -> None:
+def _fetch(repository: source.GitSource, name: str) -> None:
     if not _are_there(repository, name):
         return
     git_commands.run(
@@ -90,7 +90,7 @@ def _fetch(repository: source.Source, name: str) -> None:
     )
 
 
-def _add(repository: source.Source, revision: str, text: str) -> None:
+def _add(repository: source.GitSource, revision: str, text: str) -> None:
     git_commands.run(
         repository.folder,
         *("notes", f"--ref={reference(repository)}", "add", "--force", "--message", text, revision),

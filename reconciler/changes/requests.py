@@ -63,7 +63,7 @@ class EditObject(msgspec.Struct, frozen=True):
     permit: Permit | None = None
 
 
-class MissingError(LookupError):
+class MissingTargetError(LookupError):
     """What a revision is about is not in the document."""
 
 
@@ -87,7 +87,7 @@ class ReviseObject(msgspec.Struct, frozen=True):
     """Set fields of an object that depend on what it says now: run numbers, lists.
 
     ``revise`` gets the document as it stands below whatever is committed in the end, however
-    often that is tried, and returns the fields to set. It raises ``MissingError`` or
+    often that is tried, and returns the fields to set. It raises ``MissingTargetError`` or
     ``ConflictError`` where there is nothing to be done. ``below`` is as of ``EditObject``.
     """
 
@@ -135,7 +135,7 @@ class Approve(msgspec.Struct, frozen=True):
 Request = AddJob | EditObject | ReviseObject | RemoveObject | Approve
 
 
-class Together(msgspec.Struct, frozen=True):
+class RequestGroup(msgspec.Struct, frozen=True):
     """Requests of which all are done, in one push, or none: one result for each."""
 
     requests: tuple[Request, ...]
@@ -193,7 +193,7 @@ def confined(path: str, below: str) -> str:
     )
 
 
-class Result(msgspec.Struct, frozen=True):
+class RequestResult(msgspec.Struct, frozen=True):
     """What became of a request.
 
     ``accepted``: it is in ``commit``, which is pushed. ``unchanged``: things were so already.

@@ -67,7 +67,7 @@ def _names(ctx: Any, path: str, incomplete: str, **query: str | float | None) ->
     given = ctx.params
     try:
         endpoint = endpoints.find(given.get("server"), given.get("token_file"), Path.cwd())
-        with api_client.Client(endpoint, ANSWER_S, answer_s=ANSWER_S) as api:
+        with api_client.ApiClient(endpoint, ANSWER_S, answer_s=ANSWER_S) as api:
             names = [str(item["name"]) for item in api.get(path, **query)["items"]]
     except (
         endpoints.EndpointError,

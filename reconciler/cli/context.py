@@ -48,10 +48,10 @@ _LIKE_A_CLOCK = re.compile(r"\d+:\d+(:\d+)?Z?")
 
 
 @contextmanager
-def controller(server: str | None, token_file: str | None) -> Iterator[api_client.Client]:
+def controller(server: str | None, token_file: str | None) -> Iterator[api_client.ApiClient]:
     """A connection; what goes wrong in the block ends the command with the right exit code."""
     try:
-        with api_client.Client(endpoint(server, token_file)) as connection:
+        with api_client.ApiClient(endpoint(server, token_file)) as connection:
             yield connection
     except endpoints.EndpointError as error:  # of the token: it is read as it is used
         terminal.fail(str(error))

@@ -48,7 +48,7 @@ class Patient:
     """
 
     def __init__(
-        self, api: api_client.Client, *, answered: bool = False, ends_at: float | None = None
+        self, api: api_client.ApiClient, *, answered: bool = False, ends_at: float | None = None
     ) -> None:
         self._api = api
         self._ends_at = ends_at

@@ -39,7 +39,7 @@ class Adoption:
         self,
         choice: loop_messages.Adopt,
         wanted: desired.Desired | None,
-        memory: observed_state.Memory,
+        memory: observed_state.ObservedState,
     ) -> bool:
         """Somebody says which jobs are new: the others count as done."""
         if not self.pending or wanted is None or wanted.generation <= 0:

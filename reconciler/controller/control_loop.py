@@ -22,7 +22,6 @@ from reconciler.controller import (
     failpoints,
     loop_inbox,
     publisher,
-    report_intake,
     retention,
     server_link,
     wall_clock,
@@ -94,12 +93,12 @@ class Loop:
         provision: Callable[[Iterable[instance_records.Order]], None] = lambda _: None,
         event_lines: log_format.EventLines | None = None,
         told: publisher.Told | None = None,
-        happened: Callable[[outcome.Outcome, observed_state.Memory, desired.Desired], None] = (
-            lambda *_: None
-        ),
+        happened: Callable[
+            [outcome.Outcome, observed_state.ObservedState, desired.Desired], None
+        ] = (lambda *_: None),
         clock: Callable[[], float] = time.time,
         decide: Callable[..., outcome.Outcome] = reconcile.reconcile,
-        refuse: Callable[[isolate_failures.Refusal], None] = lambda _: None,
+        refuse: Callable[[isolate_failures.RevisionRefusal], None] = lambda _: None,
         contained: bool = False,
     ) -> None:
         self._store = store
@@ -112,22 +111,22 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._selector.register(inbox.descriptor, selectors.EVENT_READ, "inbox")
         self._link = server_link.LinkServer(socket_path, self._selector)
-        self._memory = observed_state.Memory(store.load(), leader_since=clock())
+        self._memory = observed_state.ObservedState(store.load(), leader_since=clock())
         self._engine = agents.AgentsEngine(epoch)
         self._before = before
         self._decide_by = decide
         self._refuse = refuse
         self._passed: isolate_failures.Passed | None = None
         self._kept: desired.Desired | None = None  # instead of what no cycle passed with
-        self._search = job_bisection.Search(time.monotonic)
+        self._search = job_bisection.JobBisection(time.monotonic)
         self._passed_incumbents = accepted
         self._adoption = adoption.Adoption(pending=adopting)
-        self._in_force = job_bisection.InForce(self._adoption, self._search, self._memory)
+        self._in_force = job_bisection.CycleDesired(self._adoption, self._search, self._memory)
         self._desired: desired.Desired | None = None
         self._wake_at: float | None = None
         self._counters = metrics.Counters(clock())
         self._defects = defects.Defects(self._counters.defects, contained=contained)
-        self._teller = dispatcher.Teller(self._link, self._engine, provision, self._defects)
+        self._teller = dispatcher.Dispatcher(self._link, self._engine, provision, self._defects)
         self._meter = usage_accounting.Meter(self._counters)
         self._commits = cycle_commit.Committer(
             store,
@@ -152,7 +151,7 @@ class Loop:
         self._cycle_s = 0.0
         self._stopping = False
         self._pruner = retention.Pruner(store, epoch, clock())
-        self._steps = wall_clock.Steps(clock())
+        self._steps = wall_clock.ClockSteps(clock())
 
     def stop(self) -> None:
         """Leave after the cycle under way."""
@@ -248,8 +247,8 @@ class Loop:
                 if self._defects.is_aside(node, self._clock()):  # no cycle would answer otherwise
                     return node in self._teller.questions
                 with self._defects.spare("usage"):
-                    report_intake.measure(message, self._meter, self._memory)
-                self._memory.add_report(report_intake.report_of(message))
+                    loop_inbox.measure(message, self._meter, self._memory)
+                self._memory.add_report(loop_inbox.report_of(message))
                 return True
             case loop_messages.Answered(node=node, at=at):
                 self._memory.answered[node] = at
@@ -270,13 +269,15 @@ class Loop:
         now = self._clock()
         self._mind_clock(now)
         asked, scripts = self._memory.take_asked(), self._memory.take_provisioned()
-        unheard = frozenset(self._defects.unheard(isolate_failures.Inflow()))
-        came = isolate_failures.Inflow(*self._memory.take_input(), asked, scripts, unheard)
+        unheard = frozenset(self._defects.unheard(isolate_failures.CycleInput()))
+        came = isolate_failures.CycleInput(*self._memory.take_input(), asked, scripts, unheard)
         got = self._attempt(came, now)
         result = self._contain(got, came, now) if isinstance(got, Exception) else got
         return self._find_jobs(result, now) if self._search.is_open else result
 
-    def _attempt(self, came: isolate_failures.Inflow, now: float) -> outcome.Outcome | Exception:
+    def _attempt(
+        self, came: isolate_failures.CycleInput, now: float
+    ) -> outcome.Outcome | Exception:
         """Decide by what is desired and carry it out, or leave everything as it was."""
         started = time.perf_counter()
         wanted = self._in_force.of(self._desired or _NOTHING)
@@ -297,7 +298,7 @@ class Loop:
         return result
 
     def _decide(
-        self, wanted: desired.Desired, came: isolate_failures.Inflow, now: float
+        self, wanted: desired.Desired, came: isolate_failures.CycleInput, now: float
     ) -> tuple[outcome.Outcome, float]:
         """Decide, and make it durable; how long deciding took. What raises here has done nothing
         that ``_undo`` does not undo."""
@@ -364,24 +365,24 @@ class Loop:
         return nullcontext() if self._is_new() else self._defects.spare(part)
 
     def _contain(
-        self, defect: Exception, came: isolate_failures.Inflow, now: float
+        self, defect: Exception, came: isolate_failures.CycleInput, now: float
     ) -> outcome.Outcome:
         """Decide a cycle that raised with less than it had; raises it where that does not help."""
         newer = self._desired or _NOTHING
-        bases = [isolate_failures.Basis(newer, self._commits.incumbents)]
+        bases = [isolate_failures.CycleBasis(newer, self._commits.incumbents)]
         problem = isolate_failures.problem_of(defect)
         if self._is_new():
             self._kept = isolate_failures.refused(newer.status, self._as_before(), problem)
-            bases.append(isolate_failures.Basis(self._kept, None))
+            bases.append(isolate_failures.CycleBasis(self._kept, None))
 
         def attempt(
-            basis: isolate_failures.Basis, part: isolate_failures.Inflow
+            basis: isolate_failures.CycleBasis, part: isolate_failures.CycleInput
         ) -> isolate_failures.Got:
             self._desired, self._commits.incumbents = basis
             return self._attempt(part, now)
 
         def without_jobs(
-            basis: isolate_failures.Basis, part: isolate_failures.Inflow, *, started: bool
+            basis: isolate_failures.CycleBasis, part: isolate_failures.CycleInput, *, started: bool
         ) -> isolate_failures.Got | None:
             self._desired, self._commits.incumbents = basis
             return self._without_jobs(part, now, started=started)
@@ -397,12 +398,12 @@ class Loop:
             self._inbox.adopt(newer.generation)
         elif sifted is not None:
             self._refuse(
-                isolate_failures.Refusal(
+                isolate_failures.RevisionRefusal(
                     newer.generation, problem, self._passed_incumbents, sifted.apart
                 )
             )
         if found.left_out:
-            nodes = self._defects.unheard(isolate_failures.Inflow())
+            nodes = self._defects.unheard(isolate_failures.CycleInput())
             self._teller.doubt(nodes, found.basis.wanted.structure, self._memory)
         if found.left_out or not found.waiting.is_bare:
             isolate_failures.put_back(found.waiting, self._memory)
@@ -410,7 +411,7 @@ class Loop:
         return found.result
 
     def _without_jobs(
-        self, came: isolate_failures.Inflow, now: float, *, started: bool
+        self, came: isolate_failures.CycleInput, now: float, *, started: bool
     ) -> isolate_failures.Got | None:
         """Decide without the jobs that wait, or with ``started`` without all; None: nobody does.
 
@@ -440,7 +441,7 @@ class Loop:
         return got
 
     def _would_pass(
-        self, tried: desired.Desired, came: isolate_failures.Inflow, now: float
+        self, tried: desired.Desired, came: isolate_failures.CycleInput, now: float
     ) -> bool:
         """Whether a cycle can be decided; nothing comes of it."""
         self._memory.leave_out(tried.aside.keys())
@@ -454,7 +455,7 @@ class Loop:
     def _find_jobs(self, result: outcome.Outcome, now: float) -> outcome.Outcome:
         """Find which of the jobs that were left out have to stay so, for as long as a turn may."""
         wanted = self._desired or _NOTHING
-        got = self._search.go_on(lambda: self._attempt(isolate_failures.Inflow(), now), wanted)
+        got = self._search.go_on(lambda: self._attempt(isolate_failures.CycleInput(), now), wanted)
         if self._search.is_open:
             self._wake_at = now
             return got if got is not None else result
@@ -464,22 +465,28 @@ class Loop:
         if not found:
             return got if got is not None else result
         self._desired = job_bisection.told(wanted, found, next(self._in_force.numbers))
-        last = self._attempt(isolate_failures.Inflow(), now)
+        last = self._attempt(isolate_failures.CycleInput(), now)
         problem = found[0].problem("")
         self._refuse(
-            isolate_failures.Refusal(wanted.generation, problem, self._passed_incumbents, found)
+            isolate_failures.RevisionRefusal(
+                wanted.generation, problem, self._passed_incumbents, found
+            )
         )
         return result if isinstance(last, Exception) else last
 
     def _sift(
-        self, attempt: isolate_failures.Attempt, newest: isolate_failures.Basis, *, is_whole: bool
+        self,
+        attempt: isolate_failures.Attempt,
+        newest: isolate_failures.CycleBasis,
+        *,
+        is_whole: bool,
     ) -> isolate_failures.Sifted:
         """Go on by what is refused but for its jobs that can't be decided, or without it."""
         found = isolate_failures.Sifted(self._kept or newest.wanted)
         if not (self._adoption.pending or is_whole):
             found = revision_bisection.sift(
                 lambda wanted: attempt(
-                    isolate_failures.Basis(wanted, None), isolate_failures.Inflow()
+                    isolate_failures.CycleBasis(wanted, None), isolate_failures.CycleInput()
                 ),
                 *(newest.wanted, found.wanted, self._in_force.numbers),
                 clock=time.monotonic,

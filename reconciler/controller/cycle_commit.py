@@ -45,7 +45,7 @@ class Committer:
         store: sql_store.Store,
         epoch: int,
         *,
-        memory: observed_state.Memory,
+        memory: observed_state.ObservedState,
         meter: usage_accounting.Meter,
         defects: defects.Defects,
         spare: Callable[[str], AbstractContextManager[None]],

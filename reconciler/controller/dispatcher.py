@@ -25,7 +25,7 @@ log = logging.getLogger("muster.loop")
 COMPLAIN_EVERY_S = 60.0
 
 
-class Teller:
+class Dispatcher:
     """What the loop says to the server process and to provisioners.
 
     Args:
@@ -58,7 +58,7 @@ class Teller:
         self,
         result: outcome.Outcome,
         structure: desired.Structure,
-        memory: observed_state.Memory,
+        memory: observed_state.ObservedState,
     ) -> None:
         """Tell the nodes that an outcome touches, and those that wait to hear how they stand."""
         touched = self._engine.touched(result.actions)
@@ -85,7 +85,9 @@ class Teller:
         for identity, refused in result.answers.items():
             self._server.send(loop_messages.OverrideAnswered(identity, refused))
 
-    def everything(self, structure: desired.Structure, memory: observed_state.Memory) -> None:
+    def everything(
+        self, structure: desired.Structure, memory: observed_state.ObservedState
+    ) -> None:
         """A server has connected: every node's set. Who asked the one before has gone."""
         self.questions.clear()
         for node in memory.nodes:
@@ -93,7 +95,10 @@ class Teller:
                 self._server.send(self._engine.update(node, structure, memory))
 
     def doubt(
-        self, nodes: Iterable[str], structure: desired.Structure, memory: observed_state.Memory
+        self,
+        nodes: Iterable[str],
+        structure: desired.Structure,
+        memory: observed_state.ObservedState,
     ) -> None:
         """Let no lease of these nodes be renewed: what they say can't be decided."""
         for node in nodes:
@@ -110,7 +115,9 @@ class Teller:
             yield
             self._unserved.discard(node)
 
-    def _behind(self, structure: desired.Structure, memory: observed_state.Memory) -> set[str]:
+    def _behind(
+        self, structure: desired.Structure, memory: observed_state.ObservedState
+    ) -> set[str]:
         """Nodes that have to hear of another plan than they know."""
         found = set()
         for node in self._engine.planned(memory):

@@ -67,12 +67,12 @@ class _Note(NamedTuple):
     text: str
 
 
-class RepositoryThread(threading.Thread):
+class GitWatcher(threading.Thread):
     """Loads revisions and hands them to the loop; looks again when told to, or after a while."""
 
     def __init__(
         self,
-        repository: source.Source,
+        repository: source.GitSource,
         reading: loader.Loader,
         inbox: loop_inbox.Inbox,
         polling: watch.Polling,
@@ -84,7 +84,7 @@ class RepositoryThread(threading.Thread):
         super().__init__(name="repository", daemon=True)
         self._audit = audit
         self._notifier = notifier
-        self._chained: audit_log.Line | None = None
+        self._chained: audit_log.ChainEntry | None = None
         self._tidied_at = -TIDY_EVERY_S
         self._repository = repository
         self._loader = reading
@@ -106,9 +106,9 @@ class RepositoryThread(threading.Thread):
         self._last: desired.Desired | None = None
         self._recorded: deque[_Recorded] = deque(maxlen=RECORDED_MAX)
         self._withdrawn: list[int] = []
-        self._refusals: deque[isolate_failures.Refusal] = deque(maxlen=REFUSALS_MAX)
+        self._refusals: deque[isolate_failures.RevisionRefusal] = deque(maxlen=REFUSALS_MAX)
 
-    def refuse(self, refusal: isolate_failures.Refusal) -> None:
+    def refuse(self, refusal: isolate_failures.RevisionRefusal) -> None:
         """The loop could not decide by what it was handed: take it back."""
         self._refusals.append(refusal)
         self.changed()
@@ -192,7 +192,7 @@ class RepositoryThread(threading.Thread):
             if self._last is None or self._last.generation != refusal.generation:
                 continue
             packed = refusal.incumbents
-            before = last_good.decode(packed) if packed else last_good.Incumbents()
+            before = last_good.decode(packed) if packed else last_good.LastGood()
             if refusal.jobs:
                 self._loader.leave(before, refusal.jobs)
             else:
@@ -274,14 +274,14 @@ class RepositoryThread(threading.Thread):
             except (git_commands.GitError, OSError) as error:
                 log.warning("the time of commit %s can't be read: %s", revision, error)
         self._inbox.put_look(
-            metrics.Look(metrics.LOOK_OF[status.sync], time.time(), took_s, committed_at)
+            metrics.RepositoryLook(metrics.LOOK_OF[status.sync], time.time(), took_s, committed_at)
         )
 
     def _fail(self, defect: Exception) -> None:
         """Go on by what is in force, look again later, and let everybody see it."""
         self._polling.polled(reached=False)
         self._inbox.put_look(
-            metrics.Look(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
+            metrics.RepositoryLook(metrics.LOOK_OF["Unknown"], time.time(), 0.0, defect=True)
         )
         last = self._last or desired.Desired()
         message = isolate_failures.unread(defect)

@@ -10,8 +10,11 @@ from collections import deque
 from collections.abc import Callable
 
 from reconciler import metrics
+from reconciler.core import observed_state
+from reconciler.metrics import usage_accounting
 from reconciler.model import desired
-from reconciler.model.state import instance_records
+from reconciler.model.protocol import agent_messages, loop_messages
+from reconciler.model.state import instance_records, records
 
 #: The most looks at the repository that wait to be counted.
 LOOKS_MAX = 1000
@@ -24,11 +27,11 @@ class Inbox:
         self._lock = threading.Lock()
         self._desired: desired.Desired | None = None
         self._incumbents: bytes | None = None
-        self._provisioned: deque[instance_records.Result] = deque()
+        self._provisioned: deque[instance_records.OrderResult] = deque()
         #: The newest generation that a cycle passed with, and who is told of it.
         self.adopted = 0
         self.on_adopted: Callable[[], None] = lambda: None
-        self._looks: deque[metrics.Look] = deque(maxlen=LOOKS_MAX)
+        self._looks: deque[metrics.RepositoryLook] = deque(maxlen=LOOKS_MAX)
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
@@ -55,20 +58,20 @@ class Inbox:
             self.adopted = generation
             self.on_adopted()
 
-    def put_look(self, look: metrics.Look) -> None:
+    def put_look(self, look: metrics.RepositoryLook) -> None:
         """The repository was looked at; nothing waits for that to be known."""
         self._looks.append(look)
 
-    def put_provisioned(self, result: instance_records.Result) -> None:
+    def put_provisioned(self, result: instance_records.OrderResult) -> None:
         """A script has answered; there are no more answers than open orders."""
         self._provisioned.append(result)
         self.wake()
 
-    def take_provisioned(self) -> list[instance_records.Result]:
+    def take_provisioned(self) -> list[instance_records.OrderResult]:
         """What scripts answered since the last time."""
         return [self._provisioned.popleft() for _ in range(len(self._provisioned))]
 
-    def take_looks(self) -> list[metrics.Look]:
+    def take_looks(self) -> list[metrics.RepositoryLook]:
         """The looks at the repository since the last time."""
         return [self._looks.popleft() for _ in range(len(self._looks))]
 
@@ -93,3 +96,37 @@ class Inbox:
                 pass
         except BlockingIOError:
             return
+
+
+def report_of(message: loop_messages.Reported) -> records.NodeReport:
+    """What a node said, for the next cycle."""
+    request = message.request
+    return records.NodeReport(
+        node=request.node,
+        boot_id=request.boot_id,
+        incarnation=request.incarnation,
+        received_at=message.received_at,
+        attempts=request.attempts,
+        complete=request.complete,
+        sequence=request.sequence,
+        inventory=request.inventory,
+        usage=request.usage,
+        remedies=request.remedies[: agent_messages.REMEDIES_MAX],
+    )
+
+
+def measure(
+    message: loop_messages.Reported,
+    meter: usage_accounting.Meter,
+    memory: observed_state.ObservedState,
+) -> None:
+    """Take down how busy the GPUs of a node's attempts are."""
+    node = message.request.node
+    if message.gpu_ratios:
+        attempts = memory.attempts
+        meter.reported(
+            node,
+            dict(message.gpu_ratios),
+            message.received_at,
+            [attempts[one] for one in memory.attempts_by_node.get(node, ()) if one in attempts],
+        )

@@ -223,7 +223,7 @@ def server_command(options: argparse.Namespace, store_url: str) -> list[str]:
     return command
 
 
-def _is_adoption(store: sql_store.Store, repository: source.Source, *, known: bool) -> bool:
+def _is_adoption(store: sql_store.Store, repository: source.GitSource, *, known: bool) -> bool:
     """Whether the store knows nothing of a repository that was run before."""
     if known:
         return store.view(adoption.VIEW) == b"pending"
@@ -262,7 +262,7 @@ def _begun(store: sql_store.Store, names: Collection[str]) -> dict[str, str]:
     return {name: key for name, (key, state) in found.items() if state not in waiting}
 
 
-def _watch(address: str, reading: git_watcher.RepositoryThread) -> watch.LocalWatch | None:
+def _watch(address: str, reading: git_watcher.GitWatcher) -> watch.LocalWatch | None:
     """See changes of a repository on this machine at once; others are polled."""
     if not source.is_local(address):
         return None
@@ -286,20 +286,20 @@ def _notifier(options: argparse.Namespace) -> delivery.Notifier:
 def _reading(
     options: argparse.Namespace,
     store: sql_store.Store,
-    repository: source.Source,
-    before: last_good.Incumbents,
+    repository: source.GitSource,
+    before: last_good.LastGood,
     *,
     inbox: loop_inbox.Inbox,
     notifier: delivery.Notifier,
-) -> git_watcher.RepositoryThread:
+) -> git_watcher.GitWatcher:
     """What brings revisions from the repository to the loop, on from those accepted ``before``."""
-    return git_watcher.RepositoryThread(
+    return git_watcher.GitWatcher(
         repository,
         loader.Loader(
             repository,
             before,
             accept_revision=options.accept_revision,
-            gate=sync_limits.Safety(lambda: _records(store), time.time),
+            gate=sync_limits.SafetyGate(lambda: _records(store), time.time),
             begun=lambda names: _begun(store, names),
         ),
         inbox,
@@ -352,14 +352,14 @@ def _lead(
 ) -> None:
     """Lead a store until told to stop."""
     epoch = store.lead(f"{socket.gethostname()}:{os.getpid()}", time.time())
-    repository = source.Source(
+    repository = source.GitSource(
         options.repo,
         branch=options.branch,
         sub_path=options.path,
         state=options.state,
     )
     packed = store.incumbents()
-    before = last_good.decode(packed) if packed else last_good.Incumbents()
+    before = last_good.decode(packed) if packed else last_good.LastGood()
     inbox = loop_inbox.Inbox()
     notifier = _notifier(options)
     reading = _reading(options, store, repository, before, inbox=inbox, notifier=notifier)
@@ -399,7 +399,7 @@ def _lead(
 
 def _end(
     server: ServerProcess,
-    reading: git_watcher.RepositoryThread,
+    reading: git_watcher.GitWatcher,
     notifier: delivery.Notifier,
     running: runner.Runner,
 ) -> None:

@@ -1,11 +1,12 @@
 """What the loop tells the server of itself after each cycle: how far it is, and its metrics."""
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from reconciler import metrics
-from reconciler.controller import loop_inbox, metrics_pages, server_link
+from reconciler.controller import loop_inbox, server_link
 from reconciler.controller.quarantine import defects
 from reconciler.core import observed_state
 from reconciler.model import desired
@@ -72,7 +73,7 @@ class Publisher:
         self._state_folder = state_folder
         self._told = told
         self._clock = clock
-        self._page = metrics_pages.Page()
+        self._page = PageTimer()
         self._rendered = b""
 
     def wait_s(self) -> float:
@@ -82,7 +83,7 @@ class Publisher:
     def publish(
         self,
         wanted: desired.Desired | None,
-        memory: observed_state.Memory,
+        memory: observed_state.ObservedState,
         *,
         cycle: int,
         adopting: bool,
@@ -104,7 +105,7 @@ class Publisher:
             page = self._page.render_if_due(lambda: self._render(desired_, known))
         elif not anew:
             return
-        settings = wanted.structure.settings if wanted else desired.Settings()
+        settings = wanted.structure.settings if wanted else desired.ClusterSettings()
         leases = [settings.lease_s, settings.node_silence_s]
         self._server.send(
             loop_messages.Published(
@@ -121,7 +122,7 @@ class Publisher:
             )
         )
 
-    def _render(self, wanted: desired.Desired, memory: observed_state.Memory) -> bytes:
+    def _render(self, wanted: desired.Desired, memory: observed_state.ObservedState) -> bytes:
         """The page; where it can't be made, the one before, whose age is told of by an alert."""
         with self._defects.spare("metrics"):
             self._rendered = metrics.render_cluster(
@@ -134,3 +135,51 @@ class Publisher:
                 told=self._told.counts(),
             )
         return self._rendered
+
+
+#: The page is rendered anew after so long without a cycle, so that it tells that the loop lives.
+RENDER_EVERY_S = 30.0
+#: A page that takes more of the processor than this is rendered so seldom that rendering takes at
+#: most one part in so many of the time.
+CPU_S_MIN = 0.004
+PARTS = 20
+
+
+class PageTimer:
+    """Knows when the page is due; ``clock`` and ``cpu_clock`` count seconds."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._clock, self._cpu_clock = clock, cpu_clock
+        self._rendered_at: float | None = None
+        self._cpu_s = 0.0
+        self._outdated = False
+
+    def wait_s(self) -> float:
+        """How long what was rendered last may stand; 0 or less: a page is due."""
+        if self._rendered_at is None:
+            return RENDER_EVERY_S if not self._outdated else 0.0
+        every_s = RENDER_EVERY_S
+        if self._outdated:
+            every_s = min(every_s, self._cpu_s * PARTS if self._cpu_s > CPU_S_MIN else 0.0)
+        return self._rendered_at + every_s - self._clock()
+
+    def render_if_due(self, render: Callable[[], bytes]) -> bytes | None:
+        """The page, when it is due after something may have changed; None: the last one stands."""
+        self._outdated = True
+        if self.wait_s() > 0:
+            return None
+        began_s = self._cpu_clock()
+        page = render()
+        self._cpu_s = self._cpu_clock() - began_s
+        self._rendered_at = self._clock()
+        self._outdated = False
+        return page
+
+    def forget(self) -> None:
+        """Nobody has a page: the next call renders one, and until then none is due."""
+        self._rendered_at = None
+        self._outdated = False

@@ -21,7 +21,7 @@ class Pruner:
         """The clock was set: nothing waits for longer than it would."""
         self.next_at = min(self.next_at, now + PRUNE_EVERY_S)
 
-    def prune(self, settings: desired.Settings | None, now: float) -> None:
+    def prune(self, settings: desired.ClusterSettings | None, now: float) -> None:
         """Delete what is due by now; nothing while it is not known how long to keep it."""
         if now < self.next_at or settings is None:
             return

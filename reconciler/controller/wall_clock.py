@@ -6,7 +6,7 @@ import time
 STEP_S_MAX = 1.0
 
 
-class Steps:
+class ClockSteps:
     """How far the wall clock is from the one that nobody sets.
 
     Args:

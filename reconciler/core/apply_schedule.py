@@ -23,7 +23,9 @@ RENDEZVOUS_PORTS = range(29_400, 32_700)
 
 
 def apply(
-    work: cycle_context.Work, situation: snapshot_builder.Situation, decided: decisions.Decisions
+    work: cycle_context.CycleContext,
+    situation: snapshot_builder.SnapshotResult,
+    decided: decisions.Decisions,
 ) -> None:
     """Write what was decided into the work: new attempts, stop orders, reasons."""
     given = _Given(work, situation)
@@ -48,7 +50,9 @@ def apply(
 
 
 def _evict(
-    work: cycle_context.Work, draft: job_draft.JobDraft, eviction: decisions.Eviction
+    work: cycle_context.CycleContext,
+    draft: job_draft.JobDraft,
+    eviction: decisions.EvictionDecision,
 ) -> None:
     """An element leaves, or only those of its tasks that it can go on without."""
     element, moving = eviction.element, eviction.ground == "consolidate"
@@ -70,7 +74,7 @@ def _evict(
     work.event("JobEvicted", f"{what} {verb}{whom}: {eviction.why}", job=eviction.job)
 
 
-def _goes_first(work: cycle_context.Work, job: str) -> None:
+def _goes_first(work: cycle_context.CycleContext, job: str) -> None:
     """Who others move for starts before them, also where it once moved for somebody itself.
 
     Else the one that moves now would go back to where it was, and move again, and so on.
@@ -86,7 +90,9 @@ def _goes_first(work: cycle_context.Work, job: str) -> None:
 class _Given:
     """What placements are turned into attempts with: names, ports, MIG instances."""
 
-    def __init__(self, work: cycle_context.Work, situation: snapshot_builder.Situation) -> None:
+    def __init__(
+        self, work: cycle_context.CycleContext, situation: snapshot_builder.SnapshotResult
+    ) -> None:
         self.nodes = situation.nodes
         self._work = work
         self._ports: _Ports | None = None
@@ -125,7 +131,7 @@ class _Given:
 
 
 def _place(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     parts: list[decisions.Placement],
     given: _Given,
@@ -185,7 +191,7 @@ def _place(
     work.event("JobPlaced", f"{what} {places}{why}{_waited_for(work, draft)}", job=spec.name)
 
 
-def _waited_for(work: cycle_context.Work, draft: job_draft.JobDraft) -> str:
+def _waited_for(work: cycle_context.CycleContext, draft: job_draft.JobDraft) -> str:
     """The reason that it carried until now: nobody could tell it later without a replay.
 
     An array tells none: of many elements it would be told again and again.
@@ -203,7 +209,7 @@ def _waited_for(work: cycle_context.Work, draft: job_draft.JobDraft) -> str:
 
 
 def _ranks(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     spec: desired.Job,
     tasks: list[decisions.TaskPlacement],
     node_names: tuple[str, ...],
@@ -247,7 +253,7 @@ def _ranks(
     return ranks
 
 
-def _ports_needed(work: cycle_context.Work, tasks: Mapping[str, int]) -> int:
+def _ports_needed(work: cycle_context.CycleContext, tasks: Mapping[str, int]) -> int:
     """How many tasks of a gang are at the address that has most; ``tasks``: by node."""
     found: Counter[str] = Counter()
     for name, count in tasks.items():
@@ -270,7 +276,9 @@ def _by_node(tasks: list[decisions.TaskPlacement]) -> dict[int, tuple[int, ...]]
 
 
 def _by_topology(
-    work: cycle_context.Work, tasks: list[decisions.TaskPlacement], node_names: tuple[str, ...]
+    work: cycle_context.CycleContext,
+    tasks: list[decisions.TaskPlacement],
+    node_names: tuple[str, ...],
 ) -> list[int]:
     """Positions of tasks in the order of their ranks; domains stand as they are first met."""
     met: dict[tuple[str, ...], int] = {}
@@ -291,7 +299,7 @@ def _by_topology(
 class _Ports:
     """Rendezvous ports that no gang of this moment has, as many in a row as one needs."""
 
-    def __init__(self, work: cycle_context.Work) -> None:
+    def __init__(self, work: cycle_context.CycleContext) -> None:
         self._used: set[int] = set()
         for attempt in work.live_attempts():
             port = attempt.rank.master_port
@@ -316,14 +324,16 @@ class _Ports:
 
 
 def _reasons(
-    work: cycle_context.Work, situation: snapshot_builder.Situation, decided: decisions.Decisions
+    work: cycle_context.CycleContext,
+    situation: snapshot_builder.SnapshotResult,
+    decided: decisions.Decisions,
 ) -> None:
     """Point every waiting job at its reasons; write only what changed.
 
     Plain jobs whose line is told the same as in the last cycle are not looked at.
     """
     reasons = {**situation.reasons, **decided.reasons}
-    part = work.recall.part(pending_cache.Pending)
+    part = work.recall.part(pending_cache.PendingCache)
     started = Counter(p.job for p in decided.placements if p.action != "grow")
     found = dict(situation.reason_of)
     visit = part.begin_telling(work.reasons)
@@ -361,7 +371,7 @@ def _reasons(
             work.reasons[key] = ()
 
 
-def _point(work: cycle_context.Work, name: str, key: str) -> None:
+def _point(work: cycle_context.CycleContext, name: str, key: str) -> None:
     """Write a key into a job's record, if it waits or this cycle has touched it."""
     draft = work.drafts.get(name)
     if draft is not None:
@@ -372,7 +382,9 @@ def _point(work: cycle_context.Work, name: str, key: str) -> None:
 
 
 def _deadlines(
-    work: cycle_context.Work, situation: snapshot_builder.Situation, decided: decisions.Decisions
+    work: cycle_context.CycleContext,
+    situation: snapshot_builder.SnapshotResult,
+    decided: decisions.Decisions,
 ) -> None:
     """Say at once which deadlines can't be met any more, and take it back where they can.
 

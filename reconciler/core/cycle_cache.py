@@ -1,8 +1,8 @@
 """What cycles worked out and need not work out again, so that a cycle costs what has changed.
 
 Records never change in place: a record that is the very same object as in the last cycle says the
-same. A ``Recall`` belongs to the ``Memory`` whose records it knows; each absorbed outcome tells it
-what is other now. What it keeps only spares work: with a new one, which knows nothing, every
+same. A ``CycleCache`` belongs to the ``Memory`` whose records it knows; each absorbed outcome tells
+it what is other now. What it keeps only spares work: with a new one, which knows nothing, every
 outcome is the same to the byte, and replays, plans and tests decide with a new one.
 """
 
@@ -19,20 +19,20 @@ from reconciler.model.state import outcome, records
 from reconciler.model.state.states import ELEMENT_CODE, JobState
 
 _PENDING = ELEMENT_CODE[JobState.PENDING]
-_Part = TypeVar("_Part", bound="Part")
+_Part = TypeVar("_Part", bound="CachePart")
 Index = dict[str, dict[int, dict[str, None]]]
 #: Moments that hold no longer are kept until they are so many more than those that do.
 MOMENTS_SPARE = 1000
 
 
-class Part:
+class CachePart:
     """Something kept from cycle to cycle by one of the phases.
 
     Attributes:
         jobs, nodes: names of what changed since the part was last brought up to date.
     """
 
-    def __init__(self, recall: "Recall") -> None:
+    def __init__(self, recall: "CycleCache") -> None:
         self.jobs: set[str] = set(recall.by_job)
         self.nodes: set[str] = set(recall.nodes.known)
 
@@ -135,7 +135,7 @@ class Moments:
         return self._heap[0][0] if self._heap else None
 
 
-class Recall:
+class CycleCache:
     """What is known of the records of one ``Memory``.
 
     Attributes:
@@ -172,11 +172,11 @@ class Recall:
         self._parts: dict[type, Any] = {}
 
     @classmethod
-    def of(cls, observed: records.Observed) -> "Recall":
+    def of(cls, observed: records.Observed) -> "CycleCache":
         """A new one, which knows nothing but what is observed."""
         return cls(observed.jobs, observed.active, observed.attempts, observed.nodes)
 
-    def part(self, kind: Callable[["Recall"], _Part]) -> _Part:
+    def part(self, kind: Callable[["CycleCache"], _Part]) -> _Part:
         """What a phase keeps here."""
         found: _Part | None = self._parts.get(kind)  # type: ignore[call-overload]
         if found is None:

@@ -1,8 +1,9 @@
 """The desk of one cycle: what is observed below, what the phases renew on top.
 
-Phases read jobs, attempts and nodes through a ``Work`` and see what earlier phases of the same
-cycle wrote; nothing they read is ever changed in place, so that ``reconcile`` stays a function.
-Every change of state passes through here and is checked against the tables of ``model.states``.
+Phases read jobs, attempts and nodes through a ``CycleContext`` and see what earlier phases of the
+same cycle wrote; nothing they read is ever changed in place, so that ``reconcile`` stays a
+function. Every change of state passes through here and is checked against the tables of
+``model.states``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +38,7 @@ class Ended(msgspec.Struct, frozen=True):
     ran_s: float | None = None
 
 
-class Work:
+class CycleContext:
     """What one cycle reads and what it renews."""
 
     def __init__(
@@ -45,7 +46,7 @@ class Work:
         wanted: desired.Desired,
         observed: records.Observed,
         now: float,
-        recall: cycle_cache.Recall | None = None,
+        recall: cycle_cache.CycleCache | None = None,
     ) -> None:
         """``recall``: what earlier cycles with these very records worked out.
 
@@ -53,7 +54,7 @@ class Work:
             ValueError: it knows other records.
         """
         if recall is None:
-            recall = cycle_cache.Recall.of(observed)
+            recall = cycle_cache.CycleCache.of(observed)
         elif recall.attempts is not observed.attempts:
             raise ValueError("what is recalled is of other records than those observed")
         self.recall = recall
@@ -78,14 +79,14 @@ class Work:
         self.short_since: dict[str, float] = {}
         self.overrides: tuple[records.Override, ...] = observed.overrides
         #: Tries to make differences right, oldest first; by cause on demand.
-        self.remedies: list[drift_kinds.Remedy] = list(observed.remedies)
-        self._by_cause: dict[str, list[drift_kinds.Remedy]] | None = None
-        self._on_node: dict[str, drift_kinds.Remedy] | None = None
+        self.remedies: list[drift_kinds.DriftRemedy] = list(observed.remedies)
+        self._by_cause: dict[str, list[drift_kinds.DriftRemedy]] | None = None
+        self._on_node: dict[str, drift_kinds.DriftRemedy] | None = None
         self.answers: dict[str, str] = {}
         #: Drains that are in force though git does not say them, by node.
-        self.override_drains: dict[str, desired.Drain] = {}
+        self.override_drains: dict[str, desired.NodeDrain] = {}
         #: Pools whose nodes come and go, and slots of theirs behind which nothing is to be.
-        self.books: dict[str, pool_state.Book] = {}
+        self.books: dict[str, pool_state.PoolState] = {}
         self.absent: set[str] = set()
         #: Keys of runs that somebody cancelled before they could begin.
         self.barred: set[str] = set()
@@ -236,7 +237,7 @@ class Work:
         there = dict.fromkeys(self.nodes, True) | dict.fromkeys(self.left_nodes, False)
         return self.recall.nodes.with_drafts(there)
 
-    def remedies_of(self, cause: str) -> list[drift_kinds.Remedy]:
+    def remedies_of(self, cause: str) -> list[drift_kinds.DriftRemedy]:
         """Tries at one difference, oldest first."""
         if self._by_cause is None:
             self._by_cause = {}
@@ -244,7 +245,7 @@ class Work:
                 self._by_cause.setdefault(one.cause, []).append(one)
         return self._by_cause.get(cause, [])
 
-    def remedy_on(self, node: str) -> drift_kinds.Remedy | None:
+    def remedy_on(self, node: str) -> drift_kinds.DriftRemedy | None:
         """What is done on a node under which nothing may run there; None: nothing is."""
         if self._on_node is None:
             self._on_node = {
@@ -320,13 +321,13 @@ class Work:
             self.nodes[node.name] = renewed
         return renewed
 
-    def add_remedy(self, remedy: drift_kinds.Remedy) -> None:
+    def add_remedy(self, remedy: drift_kinds.DriftRemedy) -> None:
         """Remember a try."""
         self.remedies.append(remedy)
         self._by_cause = self._on_node = None
 
     def end_remedy(
-        self, remedy: drift_kinds.Remedy, state: drift_kinds.RemedyState, message: str
+        self, remedy: drift_kinds.DriftRemedy, state: drift_kinds.RemedyState, message: str
     ) -> None:
         """An order of a node has come to its end; that is an event."""
         ended = msgspec.structs.replace(remedy, state=state, ended_at=self.now, message=message)
@@ -401,7 +402,11 @@ class Work:
 
 
 def stop_order(
-    work: Work, spec: desired.Job, attempt: records.AttemptRecord, reason: EndReason, by: str = ""
+    work: CycleContext,
+    spec: desired.Job,
+    attempt: records.AttemptRecord,
+    reason: EndReason,
+    by: str = "",
 ) -> records.StopOrder:
     """How an attempt is asked to leave: the checkpoint signal unless its work is unwanted."""
     if spec.checkpoint is not None and reason is not EndReason.CANCELLED:
@@ -416,12 +421,12 @@ def stop_order(
     return records.StopOrder(reason=reason, signal="SIGTERM", grace_s=grace_s, at=work.now, by=by)
 
 
-def lease_grace_s(work: Work, spec: desired.Job, node: str) -> int:
+def lease_grace_s(work: CycleContext, spec: desired.Job, node: str) -> int:
     """How long a task that starts now on ``node`` may take to leave when its lease has ended."""
     return _grace_s(work, spec, node) if spec.checkpoint is None else spec.checkpoint.grace_s
 
 
-def _grace_s(work: Work, spec: desired.Job, node_name: str) -> int:
+def _grace_s(work: CycleContext, spec: desired.Job, node_name: str) -> int:
     if spec.grace_s is not None:
         return spec.grace_s
     node = work.node(node_name)

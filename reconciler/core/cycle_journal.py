@@ -2,9 +2,9 @@
 
 ``Recorder`` stands beside the loop. It turns each call of ``reconcile`` into an ``Input``: what
 nodes said and people asked for, the time, and what changed of the desired state since the call
-before. Every so many calls it makes a whole ``Snapshot``. ``Replay`` goes the other way: from a
-snapshot and the inputs behind it to each ``Cycle`` as it was. Bytes go out and come in here; the
-store keeps them.
+before. Every so many calls it makes a whole ``JournalSnapshot``. ``Replay`` goes the other way:
+from a snapshot and the inputs behind it to each ``JournalledCycle`` as it was. Bytes go out and
+come in here; the store keeps them.
 """
 
 import itertools
@@ -75,28 +75,28 @@ class Input(msgspec.Struct, frozen=True, omit_defaults=True):
     wanted: DesiredDelta | None = None
     asked: tuple[records.OverrideRequest, ...] = ()
     adopted: tuple[str, ...] = ()
-    provisioned: tuple[instance_records.Result, ...] = ()
+    provisioned: tuple[instance_records.OrderResult, ...] = ()
     unheard: tuple[str, ...] = ()
     checks: tuple[int, ...] = ()
 
 
-class Told(msgspec.Struct, frozen=True):
+class JournalRecord(msgspec.Struct, frozen=True):
     """What outcomes tell of queues and expected starts only where it is new, as last told."""
 
     queues: tuple[outcome.QueueUsage, ...] = ()
     expected: Mapping[str, outcome.ExpectedStart] = {}
 
-    def after(self, result: outcome.Outcome) -> "Told":
+    def after(self, result: outcome.Outcome) -> "JournalRecord":
         """The same after one more outcome."""
         if result.queues is None and result.expected is None:
             return self
-        return Told(
+        return JournalRecord(
             self.queues if result.queues is None else result.queues,
             self.expected if result.expected is None else result.expected,
         )
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class JournalSnapshot(msgspec.Struct, frozen=True):
     """Everything that ``reconcile`` was given, but for reports: where a replay begins.
 
     ``wanted`` is without its jobs: ``names`` lists them in order, and ``specs`` holds those that
@@ -109,7 +109,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     specs: dict[str, desired.Job]
     observed: records.Observed
-    told: Told = Told()
+    told: JournalRecord = JournalRecord()
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ class Written(msgspec.Struct, frozen=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_inputs = msgspec.msgpack.Decoder(tuple[Input, ...]).decode
-_decode_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
+_decode_snapshot = msgspec.msgpack.Decoder(JournalSnapshot).decode
 
 
 #: Of a commit whose inputs can't be written down.
@@ -256,7 +256,7 @@ def pack_snapshot(
     muster: str,
     wanted: desired.Desired,
     observed: records.Observed,
-    told: Told,
+    told: JournalRecord,
 ) -> bytes:
     """A snapshot in few bytes."""
     known = observed.jobs
@@ -265,7 +265,7 @@ def pack_snapshot(
         for name, spec in wanted.jobs.items()
         if name not in known or (known[name].spec is not spec and known[name].spec != spec)
     }
-    snapshot = Snapshot(
+    snapshot = JournalSnapshot(
         muster=muster,
         wanted=msgspec.structs.replace(wanted, jobs={}),
         names=tuple(wanted.jobs),
@@ -295,7 +295,7 @@ class Recorder:
         self._since = 0.0
         self._snapshot: bytes | None = None
         self._wanted = desired.Desired()
-        self._told = Told()
+        self._told = JournalRecord()
 
     @property
     def full(self) -> bool:
@@ -381,7 +381,7 @@ class Recorder:
         return Written(inputs, snapshot)
 
 
-class Cycle(msgspec.Struct, frozen=True):
+class JournalledCycle(msgspec.Struct, frozen=True):
     """One call of ``reconcile`` as it was, and as it comes out again.
 
     ``observed`` holds the mappings of the replay itself: they are those of this call until the
@@ -395,7 +395,7 @@ class Cycle(msgspec.Struct, frozen=True):
     now: float
     adopted: tuple[str, ...]
     result: outcome.Outcome
-    told: Told
+    told: JournalRecord
     disagreements: tuple[str, ...]
 
 
@@ -418,17 +418,17 @@ class Replay:
         }
         self.muster = start.muster
         self._wanted = msgspec.structs.replace(start.wanted, jobs=jobs)
-        self._memory = observed_state.Memory.as_of(start.observed)
+        self._memory = observed_state.ObservedState.as_of(start.observed)
         self._told = start.told
 
-    def through(self, inputs: Iterable[Input]) -> Iterator[Cycle]:
+    def through(self, inputs: Iterable[Input]) -> Iterator[JournalledCycle]:
         """Each call in turn; its outcome is absorbed when the next one is asked for."""
         for one in inputs:
             cycle = self._call(one)
             yield cycle
             self._memory.absorb(cycle.result)
 
-    def _call(self, one: Input) -> Cycle:
+    def _call(self, one: Input) -> JournalledCycle:
         memory = self._memory
         if one.wanted is not None:
             self._wanted = changed(self._wanted, one.wanted)
@@ -443,7 +443,7 @@ class Replay:
             result = msgspec.structs.replace(result, new_runs=result.new_runs + one.adopted)
         self._told = self._told.after(result)
         found = checksums(result)
-        return Cycle(
+        return JournalledCycle(
             wanted=self._wanted,
             observed=observed,
             now=one.now,

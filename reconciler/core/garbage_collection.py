@@ -23,7 +23,7 @@ EVERY_S = 600.0
 AGAIN_S = 5.0
 
 
-def apply(work: cycle_context.Work) -> None:
+def apply(work: cycle_context.CycleContext) -> None:
     """Let go of what is due, and say when the next look is."""
     due_at = work.observed.look_at
     if due_at is not None and due_at <= work.now:
@@ -37,7 +37,7 @@ def apply(work: cycle_context.Work) -> None:
         work.wake(work.look_at)
 
 
-def _something_new(work: cycle_context.Work) -> bool:
+def _something_new(work: cycle_context.CycleContext) -> bool:
     """Whether there may be something to leave that the last look did not see."""
     wanted, observed = work.desired, work.observed
     if any(name not in wanted.jobs for name in work.finished_now):
@@ -52,7 +52,7 @@ def _something_new(work: cycle_context.Work) -> bool:
     )
 
 
-def _jobs(work: cycle_context.Work) -> float:
+def _jobs(work: cycle_context.CycleContext) -> float:
     """Let finished jobs without a document go; when to look again."""
     if work.desired.status.sync == "Unknown":
         return work.now + EVERY_S  # what can't be read says nothing of what is no longer there
@@ -77,7 +77,7 @@ def _jobs(work: cycle_context.Work) -> float:
     return max(next_at, work.now + EVERY_S)
 
 
-def _unasked(work: cycle_context.Work) -> list[records.JobRecord]:
+def _unasked(work: cycle_context.CycleContext) -> list[records.JobRecord]:
     """Finished jobs that no document asks for, those that ended first in front."""
     wanted, observed = work.desired, work.observed
     found = [
@@ -91,7 +91,7 @@ def _unasked(work: cycle_context.Work) -> list[records.JobRecord]:
     return sorted(found, key=lambda record: (record.ended_at or 0.0, record.order))
 
 
-def _needed(work: cycle_context.Work) -> set[str]:
+def _needed(work: cycle_context.CycleContext) -> set[str]:
     """Jobs on whose end others wait, now or in the run that git asks for next."""
     needed: set[str] = set()
     for name in work.active_names():
@@ -106,7 +106,7 @@ def _needed(work: cycle_context.Work) -> set[str]:
     return needed
 
 
-def _nodes(work: cycle_context.Work) -> float:
+def _nodes(work: cycle_context.CycleContext) -> float:
     """Let nodes go that are gone for long; when to look again."""
     retain_s = work.desired.structure.settings.retain_gone_nodes_s
     next_at = math.inf

@@ -27,7 +27,7 @@ ASKED_MAX = 1000
 RECENT_RUNS_MAX = 100_000
 
 
-class Memory:
+class ObservedState:
     """Records as of the last outcome, and what has come in since."""
 
     def __init__(self, loaded: records.Observed, leader_since: float) -> None:
@@ -46,7 +46,7 @@ class Memory:
         self.drift = loaded.drift
         self.remedies = loaded.remedies
         self.provisions: dict[str, instance_records.Provision] = dict(loaded.provisions)
-        self.provisioned: list[instance_records.Result] = []
+        self.provisioned: list[instance_records.OrderResult] = []
         self.promised: Mapping[str, int] = dict(loaded.promised)
         self.standing = loaded.standing
         self.look_at = loaded.look_at
@@ -79,11 +79,11 @@ class Memory:
         if len(self.asked) < ASKED_MAX:
             self.asked.append(request)
 
-    def add_provisioned(self, result: instance_records.Result) -> None:
+    def add_provisioned(self, result: instance_records.OrderResult) -> None:
         """Keep what a script answered for the next cycle; no more than there are open orders."""
         self.provisioned.append(result)
 
-    def take_provisioned(self) -> tuple[instance_records.Result, ...]:
+    def take_provisioned(self) -> tuple[instance_records.OrderResult, ...]:
         """What scripts answered since the last cycle; it is not handed out twice."""
         answers, self.provisioned = tuple(self.provisioned), []
         return answers
@@ -104,7 +104,7 @@ class Memory:
         reports: tuple[records.NodeReport, ...],
         answered: Mapping[str, float],
         asked: tuple[records.OverrideRequest, ...] = (),
-        provisioned: tuple[instance_records.Result, ...] = (),
+        provisioned: tuple[instance_records.OrderResult, ...] = (),
         unheard: tuple[str, ...] = (),
     ) -> records.Observed:
         """The input of ``reconcile``: records as they stand, and what came in."""
@@ -209,7 +209,7 @@ class Memory:
 
     def recall_anew(self) -> None:
         """Forget what cycles need not work out again: one of them has not come to its end."""
-        self.recall = cycle_cache.Recall(self.jobs, self.active, self.attempts, self.nodes)
+        self.recall = cycle_cache.CycleCache(self.jobs, self.active, self.attempts, self.nodes)
 
     def has_attempts(self, job: str) -> bool:
         """Whether a job has tries that are not concluded."""

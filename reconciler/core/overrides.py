@@ -26,14 +26,14 @@ OVERRIDES_MAX = 1000
 Overrides = dict[tuple[str, str], records.Override]
 
 
-class _Suspended(cycle_cache.Part):
+class _Suspended(cycle_cache.CachePart):
     """The structure with what overrides suspend: the same object for as long as they are the same.
 
     Much that is worked out is kept for as long as the structure is the same object: also what jobs
     are told, which names who suspended it, until when, and why.
     """
 
-    def __init__(self, recall: cycle_cache.Recall) -> None:
+    def __init__(self, recall: cycle_cache.CycleCache) -> None:
         super().__init__(recall)
         self._of: tuple[desired.Structure, tuple[records.Override, ...]] | None = None
 
@@ -48,7 +48,7 @@ class _Suspended(cycle_cache.Part):
         return self._made
 
 
-def apply(work: cycle_context.Work) -> None:
+def apply(work: cycle_context.CycleContext) -> None:
     """Take up what was asked for, let go of what has ended, and put the rest into force."""
     if not work.observed.overrides and not work.observed.asked:
         return
@@ -81,13 +81,13 @@ def apply(work: cycle_context.Work) -> None:
         work.desired = msgspec.structs.replace(work.desired, structure=made)
 
 
-def _still_cancels(work: cycle_context.Work, one: records.Override) -> bool:
+def _still_cancels(work: cycle_context.CycleContext, one: records.Override) -> bool:
     """Whether it is of a run that is not over yet."""
     record = work.job(one.subject) if one.verb == "cancel" else None
     return record is not None and not record.finished and record.key == one.run_key
 
 
-def _forget_oldest(work: cycle_context.Work, overrides: Overrides) -> None:
+def _forget_oldest(work: cycle_context.CycleContext, overrides: Overrides) -> None:
     """Of each owner's cancels of runs that are over, the newest stay, as drift, until they end."""
     over: dict[str, list[records.Override]] = {}
     for one in overrides.values():
@@ -148,7 +148,7 @@ def settled_by(one: records.Override, *, signed: bool) -> str:
 
 
 def _put(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     overrides: Overrides,
     asked: records.Override,
     pools: dict[str, desired.Pool],
@@ -196,7 +196,7 @@ def _put(
     return ""
 
 
-def _bar_changed(work: cycle_context.Work, record: records.JobRecord) -> None:
+def _bar_changed(work: cycle_context.CycleContext, record: records.JobRecord) -> None:
     """What git says of the cancelled run now does not begin either, where it was changed."""
     spec = work.desired.jobs.get(record.name)
     if spec is not None and spec.run == record.spec.run and spec.key != record.key:
@@ -204,7 +204,7 @@ def _bar_changed(work: cycle_context.Work, record: records.JobRecord) -> None:
         work.new_runs.append(spec.key)
 
 
-def _not_drainable(work: cycle_context.Work, node: str, pool: desired.Pool | None) -> str:
+def _not_drainable(work: cycle_context.CycleContext, node: str, pool: desired.Pool | None) -> str:
     """Why a node can't be drained by an override; empty where it can."""
     if pool is None and work.node(node) is None:
         return f"no node {node} is known"
@@ -223,7 +223,9 @@ def _is_suspended(structure: desired.Structure, subject: str) -> bool | None:
     )
 
 
-def _clear(work: cycle_context.Work, overrides: Overrides, asked: records.ClearOverride) -> str:
+def _clear(
+    work: cycle_context.CycleContext, overrides: Overrides, asked: records.ClearOverride
+) -> str:
     """End an override; why not, or nothing."""
     known = overrides.pop((asked.verb, asked.subject), None)
     if known is None:
@@ -233,7 +235,7 @@ def _clear(work: cycle_context.Work, overrides: Overrides, asked: records.ClearO
 
 
 def _ended(
-    work: cycle_context.Work, one: records.Override, pool: desired.Pool | None
+    work: cycle_context.CycleContext, one: records.Override, pool: desired.Pool | None
 ) -> tuple[str, str] | None:
     """The kind of event and message with which an override ends now, if it does."""
     if one.expires_at <= work.now:
@@ -259,10 +261,10 @@ def _ended(
     return None
 
 
-def _enforce(work: cycle_context.Work, one: records.Override) -> None:
+def _enforce(work: cycle_context.CycleContext, one: records.Override) -> None:
     """Do what an override that is in force says."""
     if one.verb == "drain":
-        work.override_drains[one.subject] = desired.Drain(one.reason, one.owner, one.expires_at)
+        work.override_drains[one.subject] = desired.NodeDrain(one.reason, one.owner, one.expires_at)
         return
     if one.verb == "suspend":
         return  # it is in the structure that the rest of the cycle goes by
@@ -275,7 +277,9 @@ def _enforce(work: cycle_context.Work, one: records.Override) -> None:
         draft.message = f"cancelled {describe(one)}"
 
 
-def _event(work: cycle_context.Work, kind: str, one: records.Override, message: str) -> None:
+def _event(
+    work: cycle_context.CycleContext, kind: str, one: records.Override, message: str
+) -> None:
     if one.verb == "cancel":
         work.event(kind, message, job=one.subject)
     elif one.verb == "drain":

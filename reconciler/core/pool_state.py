@@ -24,11 +24,14 @@ PAUSE_S = 1800.0
 _NUMBER_DIGITS_MAX = 15
 
 
-class Book:
+class PoolState:
     """The record of one pool while a cycle works on it."""
 
     def __init__(
-        self, work: cycle_context.Work, base: instance_records.Provision, pool: desired.Pool | None
+        self,
+        work: cycle_context.CycleContext,
+        base: instance_records.Provision,
+        pool: desired.Pool | None,
     ) -> None:
         """``pool`` None: git asks for it no longer."""
         self.work = work
@@ -111,14 +114,16 @@ class Book:
 
     # -- what happens to instances
 
-    def put(self, one: instance_records.Instance, **changes: object) -> instance_records.Instance:
+    def put(
+        self, one: instance_records.InstanceRecord, **changes: object
+    ) -> instance_records.InstanceRecord:
         """Renew an instance."""
         renewed = self.instances[one.node] = msgspec.structs.replace(one, **changes)
         return renewed
 
     def move(
-        self, one: instance_records.Instance, state: InstanceState, why: str
-    ) -> instance_records.Instance:
+        self, one: instance_records.InstanceRecord, state: InstanceState, why: str
+    ) -> instance_records.InstanceRecord:
         """Bring an instance into its next state; that is an event."""
         renewed = self.instances[one.node] = instance_records.moved(one, state, self.work.now, why)
         self.work.event(f"Instance{state.value}", f"{one.request}: {why}", node=one.node)
@@ -144,13 +149,15 @@ class Book:
         """Ask for a machine behind a free slot."""
         request = self.new_request(slot)
         self.changed_at = self.work.now
-        one = instance_records.Instance(slot, InstanceState.CREATING, request, self.work.now, why)
+        one = instance_records.InstanceRecord(
+            slot, InstanceState.CREATING, request, self.work.now, why
+        )
         self.instances[slot] = one
         self.work.event("InstanceCreating", f"{request}: {why}", node=slot)
         self.work.wake(self.work.now)
         self.begin(one)
 
-    def begin(self, one: instance_records.Instance) -> None:
+    def begin(self, one: instance_records.InstanceRecord) -> None:
         """Have the script of an instance's state run, where there is one and it is time."""
         work = self.work
         if not self.scripted or one.open or work.desired.structure.settings.suspend:
@@ -162,7 +169,7 @@ class Book:
         verb: instance_records.Verb = "create" if one.state is InstanceState.CREATING else "destroy"
         work.actions.append(outcome.RunProvisioner(verb, self.name, one.request, one.tries))
 
-    def empty(self, one: instance_records.Instance) -> None:
+    def empty(self, one: instance_records.InstanceRecord) -> None:
         """There is nothing behind a slot any more."""
         del self.instances[one.node]
         self.freed[one.node] = self.work.now
@@ -187,7 +194,7 @@ class Book:
         return PAUSE_S if self.failures > self.asked.retries else backoff_s(self.failures)
 
 
-_Retried = TypeVar("_Retried", instance_records.Instance, instance_records.Orphan)
+_Retried = TypeVar("_Retried", instance_records.InstanceRecord, instance_records.Orphan)
 
 
 def _bounded(one: _Retried, now: float) -> _Retried:
@@ -196,7 +203,7 @@ def _bounded(one: _Retried, now: float) -> _Retried:
     return one if one.retry_at <= latest else msgspec.structs.replace(one, retry_at=latest)
 
 
-def _past(one: instance_records.Instance, now: float) -> instance_records.Instance:
+def _past(one: instance_records.InstanceRecord, now: float) -> instance_records.InstanceRecord:
     """The same, and nothing that has happened is yet to come."""
     one = _bounded(one, now)
     if one.since > now:

@@ -12,7 +12,7 @@ import msgspec
 from reconciler.core import cycle_context
 from reconciler.model import desired
 from reconciler.model.observed import task_reports
-from reconciler.model.policy.drift_kinds import KINDS, Action, Remedy, RemedyVerb
+from reconciler.model.policy.drift_kinds import KINDS, Action, DriftRemedy, RemedyVerb
 from reconciler.model.values import quantities, times
 
 #: How long a try counts.
@@ -63,7 +63,7 @@ def idle_reason(structure: desired.Structure, pool: str) -> str:
     return ""
 
 
-def stand_of(work: cycle_context.Work, kind: str, cause: str, pool: str) -> Stand:
+def stand_of(work: cycle_context.CycleContext, kind: str, cause: str, pool: str) -> Stand:
     """How a difference stands that policy wants made right."""
     limits = work.desired.structure.settings.remediation
     tried = work.remedies_of(cause)
@@ -96,20 +96,20 @@ def _tries(count: int) -> str:
     return quantities.counted(count, "try", "tries")
 
 
-def _rate_at(work: cycle_context.Work, pool: str, per_hour: int) -> float:
+def _rate_at(work: cycle_context.CycleContext, pool: str, per_hour: int) -> float:
     """When the pool may see another try."""
     recent = [one.at for one in work.remedies if one.pool == pool and one.at > work.now - HOUR_S]
     return work.now if len(recent) < per_hour else recent[-per_hour] + HOUR_S
 
 
 def begin(
-    work: cycle_context.Work, verb: RemedyVerb, cause: str, pool: str, **details: object
-) -> Remedy:
+    work: cycle_context.CycleContext, verb: RemedyVerb, cause: str, pool: str, **details: object
+) -> DriftRemedy:
     """Note a try; one that a node carries out is open until the node tells of it."""
     number = len(work.remedies_of(cause)) + 1
     identity = f"{verb}.{zlib.crc32(cause.encode()):08x}.{int(work.now * 1000)}.{number}"
     open_ = "node" in details
-    remedy = Remedy(
+    remedy = DriftRemedy(
         id=identity,
         verb=verb,
         cause=cause,
@@ -123,13 +123,13 @@ def begin(
     return remedy
 
 
-def healing_of(work: cycle_context.Work, pool: str, subject: str) -> desired.Healing | None:
+def healing_of(work: cycle_context.CycleContext, pool: str, subject: str) -> desired.Healing | None:
     """What a pool says is to be done about a failed check, ``NODE/CHECK``."""
     declared = work.desired.structure.pools.get(pool)
     return declared.remedies.get(subject.rpartition("/")[2]) if declared else None
 
 
-def may_begin(work: cycle_context.Work, kind: str, cause: str, pool: str) -> bool:
+def may_begin(work: cycle_context.CycleContext, kind: str, cause: str, pool: str) -> bool:
     """Whether policy and limits allow a try at a difference that is there now."""
     if action_of(work.desired.structure, kind, pool) != "remediate":
         return False

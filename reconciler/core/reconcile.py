@@ -42,7 +42,7 @@ def reconcile(
     now: float,
     *,
     always_schedule: bool = False,
-    recall: cycle_cache.Recall | None = None,
+    recall: cycle_cache.CycleCache | None = None,
     ended: Callable[[Phase], None] = lambda _: None,
 ) -> outcome.Outcome:
     """Decide one cycle.
@@ -58,7 +58,7 @@ def reconcile(
         ended: told of each phase when it has ended, so that the caller's clock can measure it;
             nothing comes back from it.
     """
-    work = cycle_context.Work(wanted, observed, now, recall)
+    work = cycle_context.CycleContext(wanted, observed, now, recall)
     _bring_up_to_date(work, ended)
     last = schedule_reuse.find(work)
     if last is None or always_schedule:
@@ -66,7 +66,7 @@ def reconcile(
     return _outcome(work, _let_stand(work, last))
 
 
-def _bring_up_to_date(work: cycle_context.Work, ended: Callable[[Phase], None]) -> None:
+def _bring_up_to_date(work: cycle_context.CycleContext, ended: Callable[[Phase], None]) -> None:
     """Every phase before the schedule: what was reported and asked for, and what follows."""
     clock_steps.forget_the_future(work)
     node_reports.apply_reports(work)
@@ -92,7 +92,7 @@ def _bring_up_to_date(work: cycle_context.Work, ended: Callable[[Phase], None]) 
 class _Schedule(NamedTuple):
     """What a schedule, or the one that still stands, adds to an outcome."""
 
-    stands: records.Standing | None
+    stands: records.ScheduleInputs | None
     queues: tuple[outcome.QueueUsage, ...] | None
     promised: Mapping[str, int]
     recollection: scheduler_state.Recollection
@@ -100,8 +100,8 @@ class _Schedule(NamedTuple):
 
 
 def _remembered(
-    work: cycle_context.Work,
-    situation: snapshot_builder.Situation,
+    work: cycle_context.CycleContext,
+    situation: snapshot_builder.SnapshotResult,
     decided: decisions.Decisions,
     usage: tuple[outcome.QueueUsage, ...],
 ) -> scheduler_state.Recollection:
@@ -122,11 +122,11 @@ def _remembered(
     return found if renewed == found else renewed
 
 
-def _let_stand(work: cycle_context.Work, last: records.Standing) -> _Schedule:
+def _let_stand(work: cycle_context.CycleContext, last: records.ScheduleInputs) -> _Schedule:
     """The schedule that was made before, which would come out the same."""
     known = learned_mix.renewed(work)
     remembered = autoscaling.decide(work, known, scheduled=False)
-    stands: records.Standing | None = last
+    stands: records.ScheduleInputs | None = last
     if known.growing.helped.keys() - remembered.growing.helped.keys():
         stands = None  # what was said of them holds no longer
         work.wake(work.now)
@@ -134,7 +134,9 @@ def _let_stand(work: cycle_context.Work, last: records.Standing) -> _Schedule:
 
 
 def _schedule(
-    work: cycle_context.Work, last: records.Standing | None, ended: Callable[[Phase], None]
+    work: cycle_context.CycleContext,
+    last: records.ScheduleInputs | None,
+    ended: Callable[[Phase], None],
 ) -> _Schedule:
     """Make the schedule and apply it; as of the moment of ``last`` where that still stands."""
     at = work.now if last is None else last.at
@@ -165,7 +167,7 @@ def _schedule(
     return _Schedule(new, usage, decided.promised, remembered, starts)
 
 
-def _outcome(work: cycle_context.Work, schedule_: _Schedule) -> outcome.Outcome:
+def _outcome(work: cycle_context.CycleContext, schedule_: _Schedule) -> outcome.Outcome:
     stands = schedule_.stands
     if stands is not None and stands.wake_at is not None:
         work.wake(stands.wake_at)
@@ -204,7 +206,9 @@ def _outcome(work: cycle_context.Work, schedule_: _Schedule) -> outcome.Outcome:
 
 
 def _queue_usage(
-    work: cycle_context.Work, situation: snapshot_builder.Situation, decided: decisions.Decisions
+    work: cycle_context.CycleContext,
+    situation: snapshot_builder.SnapshotResult,
+    decided: decisions.Decisions,
 ) -> tuple[outcome.QueueUsage, ...]:
     table: snapshots.QueueColumns = situation.snapshot.queues
     queues = work.desired.structure.queues
@@ -251,7 +255,7 @@ def _queue_usage(
 
 
 def _by_pool(
-    queue: desired.Queue, situation: snapshot_builder.Situation, share: decisions.QueueShare
+    queue: desired.Queue, situation: snapshot_builder.SnapshotResult, share: decisions.QueueShare
 ) -> tuple[outcome.PoolUsage, ...]:
     """What a queue has in pools with amounts of their own, those first that it names itself."""
     pools = situation.snapshot.pools
@@ -262,7 +266,7 @@ def _by_pool(
     others = [name for name, one in by_name.items() if name not in flavors and any(one.allocated)]
     found = []
     for name in (*flavors, *others):
-        flavor, one = flavors.get(name, desired.Flavor(name)), by_name[name]
+        flavor, one = flavors.get(name, desired.QueueFlavor(name)), by_name[name]
         found.append(
             outcome.PoolUsage(
                 pool=name,

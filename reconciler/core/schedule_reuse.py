@@ -18,7 +18,7 @@ from reconciler.scheduling.inputs import snapshots
 SAMPLE_S = 60.0
 
 
-def find(work: cycle_context.Work) -> records.Standing | None:
+def find(work: cycle_context.CycleContext) -> records.ScheduleInputs | None:
     """The last schedule's standing if the phases before it changed nothing it was made from."""
     standing = work.observed.standing
     if standing is None or standing.generation != work.desired.generation:
@@ -42,8 +42,11 @@ def find(work: cycle_context.Work) -> records.Standing | None:
 
 
 def made(
-    work: cycle_context.Work, at: float, situation: snapshots.Snapshot, decided: decisions.Decisions
-) -> records.Standing | None:
+    work: cycle_context.CycleContext,
+    at: float,
+    situation: snapshots.Snapshot,
+    decided: decisions.Decisions,
+) -> records.ScheduleInputs | None:
     """What a schedule stands for; None where it changed what the next one is made from."""
     if decided.placements or decided.evictions:
         return None
@@ -52,7 +55,7 @@ def made(
     if decided.kept != situation.kept or decided.turns != situation.turns:
         return None
     stale_at = at + SAMPLE_S if situation.lines else None
-    return records.Standing(at, work.desired.generation, work.schedule_at, stale_at)
+    return records.ScheduleInputs(at, work.desired.generation, work.schedule_at, stale_at)
 
 
 def _other(before: records.NodeRecord | None, now: records.NodeRecord) -> bool:

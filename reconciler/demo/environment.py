@@ -1,7 +1,7 @@
 """What the story is played on: a repository, a clone to commit in, a cluster, and a clock.
 
 The story changes the cluster by commits and by ending processes; it learns what happened from
-the API. Everything stands below one folder, which ``Stage`` makes and clears.
+the API. Everything stands below one folder, which ``DemoEnvironment`` makes and clears.
 """
 
 import os
@@ -32,7 +32,7 @@ class Interrupted(Exception):  # noqa: N818 - not an error: somebody pressed Ctr
     """Somebody wants the demo to end."""
 
 
-class Stage:
+class DemoEnvironment:
     """Folder, repository, clone and cluster of one performance."""
 
     def __init__(self, folder: Path, interrupted: Callable[[], bool]) -> None:
@@ -48,13 +48,13 @@ class Stage:
             listen=f"127.0.0.1:{local_cluster.free_port()}",
             identity="demo@example.org",
         )
-        self._api: api_client.Client | None = None
+        self._api: api_client.ApiClient | None = None
 
     @property
-    def api(self) -> api_client.Client:
+    def api(self) -> api_client.ApiClient:
         """The users' API of the cluster."""
         if self._api is None:
-            self._api = api_client.Client(self.cluster.endpoint)
+            self._api = api_client.ApiClient(self.cluster.endpoint)
         return self._api
 
     def prepare(self) -> None:
@@ -90,7 +90,7 @@ class Stage:
         """
         try:
             self.cluster.start(self._interrupted)
-        except local_cluster.StoppedError:
+        except local_cluster.StartStoppedError:
             raise Interrupted from None
         except local_cluster.ClusterError as error:
             raise StoryError(str(error)) from error

@@ -23,7 +23,7 @@ from reconciler.model.values import paragraphs, times
 Json = Any
 
 
-class Step(msgspec.Struct):
+class DemoStep(msgspec.Struct):
     """One step of the story and how it went."""
 
     name: str
@@ -65,7 +65,7 @@ class Teller:
 class Story:
     """The steps, in order; each uses commits and public commands and checks by the API."""
 
-    def __init__(self, stage: environment.Stage, teller: Teller) -> None:
+    def __init__(self, stage: environment.DemoEnvironment, teller: Teller) -> None:
         self.stage = stage
         self.say = teller.say
 
@@ -331,15 +331,15 @@ def play(folder: Path, *, keep: bool) -> int:
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     teller = Teller()
-    stage = environment.Stage(folder, lambda: asked)
+    stage = environment.DemoEnvironment(folder, lambda: asked)
     story = Story(stage, teller)
     began = time.monotonic()
-    steps: list[Step] = []
+    steps: list[DemoStep] = []
     code = 0
     try:
         for name, act in STEPS:
             teller.title(name)
-            step = Step(name)
+            step = DemoStep(name)
             steps.append(step)
             at = time.monotonic()
             act(story)

@@ -24,13 +24,13 @@ from reconciler.model.values import hostlists
 class _Watched(msgspec.Struct, frozen=True):
     """What a node is to see to beside its tasks."""
 
-    checks: health_checks.Plan | None
+    checks: health_checks.CheckPlan | None
     volumes: tuple[storage.WantedVolume, ...]
     mig: desired.MigPlan | None
     pool: str
 
 
-class Held(Protocol):
+class EngineState(Protocol):
     """What the engine reads of the loop's memory."""
 
     @property
@@ -54,7 +54,7 @@ class Held(Protocol):
         """Nodes by name."""
 
     @property
-    def remedies(self) -> tuple[drift_kinds.Remedy, ...]:
+    def remedies(self) -> tuple[drift_kinds.DriftRemedy, ...]:
         """Tries of the last day to make differences right."""
 
 
@@ -84,7 +84,7 @@ class AgentsEngine:
         self,
         actions: Iterable[outcome.Action],
         structure: desired.Structure,
-        memory: Held,
+        memory: EngineState,
     ) -> list[loop_messages.NodeUpdate]:
         """The updates that follow from a committed outcome, one for each node it touches."""
         return [
@@ -108,11 +108,11 @@ class AgentsEngine:
             changed.setdefault(action.node)
         return {node: tuple(acknowledged.get(node, ())) for node in changed}
 
-    def planned(self, memory: Held) -> list[str]:
+    def planned(self, memory: EngineState) -> list[str]:
         """Nodes that were told what to see to beside their tasks."""
         return [node for node in self._plans if node in memory.nodes]
 
-    def is_behind(self, node: str, structure: desired.Structure, memory: Held) -> bool:
+    def is_behind(self, node: str, structure: desired.Structure, memory: EngineState) -> bool:
         """Whether a node was told to see to something else than its pool has now."""
         return self._plans.get(node) != _watched(node, structure, memory)
 
@@ -120,7 +120,7 @@ class AgentsEngine:
         self,
         node: str,
         structure: desired.Structure,
-        memory: Held,
+        memory: EngineState,
         acknowledged: tuple[str, ...] = (),
     ) -> loop_messages.NodeUpdate:
         """The node's whole set as it is now, under a new version."""
@@ -138,7 +138,7 @@ class AgentsEngine:
         )
 
     def _set(
-        self, node: str, structure: desired.Structure, memory: Held
+        self, node: str, structure: desired.Structure, memory: EngineState
     ) -> agent_messages.AssignmentSet:
         templates: dict[str, agent_messages.TaskTemplate] = {}
         assignments = []
@@ -186,7 +186,9 @@ class AgentsEngine:
             pool=watched.pool,
         )
 
-    def _holds(self, spec: desired.Job, attempt: records.AttemptRecord, memory: Held) -> bool:
+    def _holds(
+        self, spec: desired.Job, attempt: records.AttemptRecord, memory: EngineState
+    ) -> bool:
         """Whether a task is to wait because an image of its gang is not there yet."""
         if not spec.waits_for_images:
             return False
@@ -249,7 +251,7 @@ class AgentsEngine:
         )
 
 
-def _addresses(attempt: records.AttemptRecord, memory: Held) -> dict[str, str]:
+def _addresses(attempt: records.AttemptRecord, memory: EngineState) -> dict[str, str]:
     """Where the nodes of a gang are reached."""
     if not attempt.rank.hosts:
         return {}
@@ -276,12 +278,12 @@ def _mounted(volume: desired.Volume | None) -> desired.Volume | None:
     return volume if volume is not None and volume.objects is None else None
 
 
-def _stage(spec: desired.Job, structure: desired.Structure) -> storage.Plan:
+def _stage(spec: desired.Job, structure: desired.Structure) -> storage.StagingPlan:
     """What each task copies, of volumes that are there."""
     if not (spec.stage.ins or spec.stage.outs):
-        return storage.Plan()
+        return storage.StagingPlan()
     known = structure.volumes
-    return storage.Plan(
+    return storage.StagingPlan(
         tuple(
             storage.In(one.name, known[one.volume].store(), one.path, one.sha256, one.checksums)
             for one in spec.stage.ins
@@ -296,7 +298,7 @@ def _stage(spec: desired.Job, structure: desired.Structure) -> storage.Plan:
     )
 
 
-def _watched(node: str, structure: desired.Structure, memory: Held) -> _Watched:
+def _watched(node: str, structure: desired.Structure, memory: EngineState) -> _Watched:
     """What the pool of a node asks for, and the volumes that it is to have."""
     record = memory.nodes.get(node)
     pool = record.pool if record else ""
@@ -318,7 +320,9 @@ def _cut(pool: desired.Pool | None) -> desired.MigPlan | None:
     return desired.MigPlan(pool.mig, pool.mig_take_over)
 
 
-def plan_of(node: str, structure: desired.Structure, memory: Held) -> health_checks.Plan | None:
+def plan_of(
+    node: str, structure: desired.Structure, memory: EngineState
+) -> health_checks.CheckPlan | None:
     """The checks that the pool of a node asks for."""
     record = memory.nodes.get(node)
     pool = structure.pools.get(record.pool) if record else None

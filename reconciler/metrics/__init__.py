@@ -13,9 +13,9 @@ from reconciler.metrics.counters import (
     ClusterState,
     Counters,
     Histogram,
-    Look,
+    RepositoryLook,
 )
-from reconciler.metrics.exposition import Disk, disk_of, render_cluster
+from reconciler.metrics.exposition import StateDisk, disk_of, render_cluster
 from reconciler.metrics.server_metrics import Answers, AuditLook
 from reconciler.model.metrics.metric_table import LABELS, TABLE, Series
 from reconciler.model.metrics.node_series import render as render_node
@@ -29,10 +29,10 @@ __all__ = [
     "AuditLook",
     "ClusterState",
     "Counters",
-    "Disk",
     "Histogram",
-    "Look",
+    "RepositoryLook",
     "Series",
+    "StateDisk",
     "disk_of",
     "render_cluster",
     "render_node",

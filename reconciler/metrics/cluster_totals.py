@@ -1,7 +1,7 @@
 """Sums over all jobs and attempts that are kept up to date by what each cycle changes.
 
 A page is rendered after every cycle, so nothing here goes through everything but the first time.
-``Sums`` is fed with records as they change and holds what the cluster's page tells of them.
+``Aggregates`` is fed with records as they change and holds what the cluster's page tells of them.
 """
 
 import heapq
@@ -19,7 +19,7 @@ _PENDING = ELEMENT_CODE[JobState.PENDING]
 _NOTHING = (0, 0, 0)
 
 
-class Job(msgspec.Struct, frozen=True):
+class JobTotals(msgspec.Struct, frozen=True):
     """What a job adds to the sums.
 
     ``wants`` is what its ``waiting`` elements ask for, ``least`` with what they could start, and
@@ -41,7 +41,7 @@ class Job(msgspec.Struct, frozen=True):
     pool: str = ""
 
 
-def job_of(record: records.JobRecord) -> Job:
+def job_of(record: records.JobRecord) -> JobTotals:
     """The part of a record that counts."""
     wants = least = Resources()
     waiting = record.elements.count(_PENDING)
@@ -52,7 +52,7 @@ def job_of(record: records.JobRecord) -> Job:
             wants += group.resources.times(group.count * waiting)
             least += group.resources.times(group.least * waiting)
     pending = record.state is JobState.PENDING
-    return Job(
+    return JobTotals(
         record.spec.queue,
         record.spec.owner,
         record.state,
@@ -95,7 +95,7 @@ class Oldest:
         return self._heap[0][0] if self._heap else None
 
 
-class Sums:
+class Aggregates:
     """Jobs by queue and state, what they wait for and want, and what attempts hold.
 
     Attributes:
@@ -112,12 +112,12 @@ class Sums:
         jobs: Mapping[str, records.JobRecord],
         attempts: Mapping[str, records.AttemptRecord],
     ) -> None:
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, JobTotals] = {}
         self._held: dict[str, tuple[str, Resources, tuple[str, str]]] = {}
         self.by_state: Counter[tuple[str, str]] = Counter()
         self.by_reason: Counter[tuple[str, str]] = Counter()
         self.gpus_by_reason: Counter[tuple[str, str]] = Counter()
-        self.asked_by_reason: dict[starvation.Whose, starvation.Asked] = {}
+        self.asked_by_reason: dict[starvation.Whose, starvation.QueueDemand] = {}
         self.wanted: dict[str, list[int]] = {}
         self.held: dict[str, list[int]] = {}
         self.gpus_of: Counter[tuple[str, str]] = Counter()
@@ -127,7 +127,7 @@ class Sums:
         for attempt in attempts.values():
             self.attempt(attempt)
 
-    def job(self, record: records.JobRecord) -> tuple[Job | None, Job]:
+    def job(self, record: records.JobRecord) -> tuple[JobTotals | None, JobTotals]:
         """Take up a job as it is now; returns what it was and what it is."""
         before, now = self._jobs.get(record.name), job_of(record)
         if before == now:
@@ -144,7 +144,7 @@ class Sums:
         if before is not None:
             self._add(name, before, -1)
 
-    def _add(self, name: str, job: Job, sign: int) -> None:
+    def _add(self, name: str, job: JobTotals, sign: int) -> None:
         _count(self.by_state, (job.queue, job.state.value), sign)
         if job.reason_key:
             _count(self.by_reason, (job.queue, job.reason_key), sign)
@@ -162,8 +162,8 @@ class Sums:
             else:
                 oldest.remove(name)
 
-    def _ask(self, key: starvation.Whose, job: Job, sign: int) -> None:
-        asked = self.asked_by_reason.setdefault(key, starvation.Asked(0, [0, 0, 0]))
+    def _ask(self, key: starvation.Whose, job: JobTotals, sign: int) -> None:
+        asked = self.asked_by_reason.setdefault(key, starvation.QueueDemand(0, [0, 0, 0]))
         asked.elements += sign * job.waiting
         for position, amount in enumerate(job.least):
             asked.least[position] += sign * amount

@@ -112,7 +112,7 @@ class Phases:
         self._at = now
 
 
-class Look(msgspec.Struct, frozen=True):
+class RepositoryLook(msgspec.Struct, frozen=True):
     """One look at the repository. ``result`` is one of ``LOOKS``; ``at`` is when it ended.
 
     ``committed_at`` is when the revision was committed, where this look is the first at it.
@@ -159,14 +159,14 @@ class Counters:
         self.gpu_seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.queues: tuple[outcome.QueueUsage, ...] = ()
         #: Tries of the last cycle, and those of them that have ended; None before the first.
-        self._remedies: Sequence[drift_kinds.Remedy] | None = None
+        self._remedies: Sequence[drift_kinds.DriftRemedy] | None = None
         self._remedied: set[str] = set()
         self._accrued_at: float | None = None
-        self._sums: cluster_totals.Sums | None = None
+        self._sums: cluster_totals.Aggregates | None = None
         self._starved: Mapping[str, tuple[int, int, int]] | None = None
         self._ended_open: set[str] = set()
 
-    def look(self, look: Look) -> None:
+    def look(self, look: RepositoryLook) -> None:
         """Count a look at the repository."""
         self.looks[look.result] += 1
         self.defects["repository"] += look.defect
@@ -205,7 +205,7 @@ class Counters:
         if self._sums is not None:  # else all are counted when they are first asked for
             self._follow(self._sums, decided)
 
-    def _count_remedies(self, known: Sequence[drift_kinds.Remedy]) -> None:
+    def _count_remedies(self, known: Sequence[drift_kinds.DriftRemedy]) -> None:
         """Count tries that have ended since the last cycle; a list that stands is not looked at."""
         if known is self._remedies:
             return
@@ -216,7 +216,7 @@ class Counters:
                     self.remedied[one.verb, one.state] += 1
         self._remedies, self._remedied = known, ended
 
-    def _follow(self, kept: cluster_totals.Sums, decided: outcome.Outcome) -> None:
+    def _follow(self, kept: cluster_totals.Aggregates, decided: outcome.Outcome) -> None:
         self._accrue(kept, decided.now)
         for job in decided.jobs:
             self._count_job(kept, job)
@@ -228,7 +228,7 @@ class Counters:
             if whose not in self.gpu_seconds and len(self.gpu_seconds) < OWNERS_MAX:
                 self.gpu_seconds[whose] = 0.0
 
-    def _accrue(self, kept: cluster_totals.Sums, now: float) -> None:
+    def _accrue(self, kept: cluster_totals.Aggregates, now: float) -> None:
         """Charge GPUs that were held since the last time."""
         since = self._accrued_at if self._accrued_at is not None else now
         self._accrued_at = max(now, since)
@@ -251,7 +251,7 @@ class Counters:
         else:
             self._ended_open.add(attempt.id)
 
-    def _count_job(self, kept: cluster_totals.Sums, job: records.JobRecord) -> None:
+    def _count_job(self, kept: cluster_totals.Aggregates, job: records.JobRecord) -> None:
         before, now = kept.job(job)
         if job.finished and (before is None or before.state is not now.state):
             self.finished[job.state.value] += 1
@@ -266,10 +266,10 @@ class Counters:
             waited_s = max(0.0, job.started_at - job.submitted_at)
             waits.observe(waited_s, job=job.name, at=job.started_at)
 
-    def sums(self, memory: "ClusterState", now: float) -> cluster_totals.Sums:
+    def sums(self, memory: "ClusterState", now: float) -> cluster_totals.Aggregates:
         """The sums; ``memory`` is gone through the first time only."""
         if self._sums is None:
-            self._sums = cluster_totals.Sums({**memory.jobs, **memory.aside}, memory.attempts)
+            self._sums = cluster_totals.Aggregates({**memory.jobs, **memory.aside}, memory.attempts)
             self._accrued_at = now
         return self._sums
 
@@ -334,7 +334,7 @@ class ClusterState(Protocol):
         """What the scheduler remembers: of it, what budgets have spent."""
 
     @property
-    def remedies(self) -> Sequence[drift_kinds.Remedy]:
+    def remedies(self) -> Sequence[drift_kinds.DriftRemedy]:
         """Tries at making differences right, for a day."""
 
     @property

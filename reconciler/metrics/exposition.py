@@ -14,7 +14,7 @@ import msgspec
 
 from reconciler import __version__
 from reconciler.metrics import openmetrics
-from reconciler.metrics.cluster_totals import Sums
+from reconciler.metrics.cluster_totals import Aggregates
 from reconciler.metrics.counters import WAIT_BUCKETS, ClusterState, Counters, Histogram
 from reconciler.model import desired
 from reconciler.model.metrics import sample_text
@@ -36,7 +36,7 @@ _JOB_MAX = openmetrics.LABELS_MAX - len(_JOB)
 HOUR_S = 3600.0
 
 
-class Disk(msgspec.Struct, frozen=True):
+class StateDisk(msgspec.Struct, frozen=True):
     """The controller's state folder: its disk, and what the store takes of it."""
 
     free_bytes: int
@@ -44,7 +44,7 @@ class Disk(msgspec.Struct, frozen=True):
     store_bytes: int
 
 
-def disk_of(folder: Path, store: Path | None = None) -> Disk | None:
+def disk_of(folder: Path, store: Path | None = None) -> StateDisk | None:
     """How the disk stands; None where it can't be told."""
     try:
         disk = os.statvfs(folder)
@@ -55,10 +55,10 @@ def disk_of(folder: Path, store: Path | None = None) -> Disk | None:
         with contextlib.suppress(OSError):
             store_bytes += path.stat().st_size
     block = disk.f_frsize
-    return Disk(disk.f_bavail * block, disk.f_blocks * block, store_bytes)
+    return StateDisk(disk.f_bavail * block, disk.f_blocks * block, store_bytes)
 
 
-class Text(sample_text.Text):
+class ExpositionPage(sample_text.SampleText):
     """A page that histograms can be put on, too."""
 
     def put_histogram(self, name: str, histogram: Histogram, *labels: str) -> None:
@@ -91,11 +91,11 @@ def render_cluster(
     wanted: desired.Desired,
     epoch: int,
     now: float,
-    disk: Disk | None = None,
+    disk: StateDisk | None = None,
     told: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> bytes:
     """The cluster's page. What changes only with cycles is exact; it costs no more than they."""
-    page = Text("cluster")
+    page = ExpositionPage("cluster")
     page.put("muster_build_info", 1, __version__)
     page.put("muster_leader_epoch", epoch)
     page.put("muster_page_timestamp_seconds", now)
@@ -134,7 +134,7 @@ def render_cluster(
     return page.render()
 
 
-def _put_remedies(page: Text, counters: Counters, memory: ClusterState) -> None:
+def _put_remedies(page: ExpositionPage, counters: Counters, memory: ClusterState) -> None:
     given_up = Counter(one.kind for one in memory.drift if one.given_up)
     for kind, count in sorted(given_up.items()):
         page.put("muster_drift_given_up", count, kind)
@@ -145,7 +145,7 @@ def _put_remedies(page: Text, counters: Counters, memory: ClusterState) -> None:
         page.put("muster_remediations_open", under_way[verb], verb)
 
 
-def _put_counters(page: Text, counters: Counters, wanted: desired.Desired) -> None:
+def _put_counters(page: ExpositionPage, counters: Counters, wanted: desired.Desired) -> None:
     page.put("muster_cycles_total", counters.cycles)
     page.put_histogram("muster_cycle_duration_seconds", counters.cycle_duration)
     page.put_histogram("muster_store_commit_duration_seconds", counters.commit_duration)
@@ -170,7 +170,7 @@ def _put_counters(page: Text, counters: Counters, wanted: desired.Desired) -> No
             page.put(name, value, label)
 
 
-def _put_sync(page: Text, counters: Counters, status: desired.SyncStatus) -> None:
+def _put_sync(page: ExpositionPage, counters: Counters, status: desired.SyncStatus) -> None:
     page.put(
         "muster_sync_revision_info",
         1,
@@ -195,7 +195,9 @@ def _put_sync(page: Text, counters: Counters, status: desired.SyncStatus) -> Non
         page.put("muster_sync_problems", problems[severity], severity)
 
 
-def _put_jobs(page: Text, sums: Sums, memory: ClusterState, wanted: desired.Desired) -> None:
+def _put_jobs(
+    page: ExpositionPage, sums: Aggregates, memory: ClusterState, wanted: desired.Desired
+) -> None:
     counts = sums.by_state
     queues = {queue for queue, _ in counts} | wanted.structure.queues.keys()
     for queue in sorted(queues):
@@ -217,7 +219,9 @@ def _put_jobs(page: Text, sums: Sums, memory: ClusterState, wanted: desired.Desi
             page.put("muster_oldest_pending_timestamp_seconds", at, queue, str(gang).lower())
 
 
-def _put_pools(page: Text, sums: Sums, memory: ClusterState, wanted: desired.Desired) -> None:
+def _put_pools(
+    page: ExpositionPage, sums: Aggregates, memory: ClusterState, wanted: desired.Desired
+) -> None:
     states: Counter[tuple[str, str]] = Counter()
     capacity: dict[str, Resources] = dict.fromkeys(wanted.structure.pools, Resources())
     allocated = dict(capacity)
@@ -256,9 +260,9 @@ def _put_pools(page: Text, sums: Sums, memory: ClusterState, wanted: desired.Des
 
 
 def _put_queues(
-    page: Text,
+    page: ExpositionPage,
     queues: Iterable[outcome.QueueUsage],
-    sums: Sums,
+    sums: Aggregates,
     starved: Mapping[str, tuple[int, int, int]],
 ) -> None:
     for usage in queues:
@@ -285,7 +289,7 @@ def _put_queues(
                 _put_pool_of_queue(page, usage.name, one)
 
 
-def _put_pool_of_queue(page: Text, queue: str, of: outcome.PoolUsage) -> None:
+def _put_pool_of_queue(page: ExpositionPage, queue: str, of: outcome.PoolUsage) -> None:
     """GPUs of a pool that the queue names itself: as many series as git has such entries."""
     limit = of.limit[2]
     values = {
@@ -301,7 +305,10 @@ def _put_pool_of_queue(page: Text, queue: str, of: outcome.PoolUsage) -> None:
 
 
 def _put_suspended(
-    page: Text, sums: Sums, wanted: desired.Desired, made: Iterable[records.Override]
+    page: ExpositionPage,
+    sums: Aggregates,
+    wanted: desired.Desired,
+    made: Iterable[records.Override],
 ) -> None:
     """What git suspends, and what overrides do behind its back; by both at once it counts once."""
     structure = wanted.structure
@@ -327,7 +334,9 @@ def _put_suspended(
         page.put("muster_suspended_since_timestamp_seconds", at, kind)
 
 
-def _put_quotas(page: Text, memory: ClusterState, wanted: desired.Desired, now: float) -> None:
+def _put_quotas(
+    page: ExpositionPage, memory: ClusterState, wanted: desired.Desired, now: float
+) -> None:
     """Budgets and what was settled in them; at most as many hours are added up as a window has."""
     for quota in wanted.structure.quotas.values():
         if quota.budget_gpu_s is None:

@@ -50,7 +50,7 @@ class Answers:
 
     def render(self, *, open_sessions: int, other_sessions: int) -> bytes:
         """The server's part of the cluster's page."""
-        page = exposition.Text("server")
+        page = exposition.ExpositionPage("server")
         for labels, count in sorted(self._counts.items()):
             page.put("muster_api_requests_total", count, *labels)
         for handler, durations in sorted(self._durations.items()):

@@ -27,7 +27,7 @@ FOR_ROOM = frozenset(
 Whose = tuple[str, str, str]
 
 
-class Asked(msgspec.Struct):
+class QueueDemand(msgspec.Struct):
     """What pending elements of one queue, reason and pool ask for together.
 
     Attributes:
@@ -41,7 +41,7 @@ class Asked(msgspec.Struct):
 
 def amounts(
     queues: Sequence[outcome.QueueUsage],
-    asked: Mapping[Whose, Asked],
+    asked: Mapping[Whose, QueueDemand],
     why: Mapping[str, tuple[pending_reasons.Reason, ...]],
 ) -> dict[str, tuple[int, int, int]]:
     """Of each queue, children included, what it lacks of its guarantee and asks for.
@@ -69,7 +69,7 @@ def amounts(
 
 def in_pools(
     queues: Sequence[outcome.QueueUsage],
-    asked: Mapping[Whose, Asked],
+    asked: Mapping[Whose, QueueDemand],
     why: Mapping[str, tuple[pending_reasons.Reason, ...]],
 ) -> dict[tuple[str, str], int]:
     """The same of queue and pool, in milli-GPUs: what is guaranteed there, for work that has to go

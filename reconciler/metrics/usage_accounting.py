@@ -33,9 +33,9 @@ class Meter:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._usage: dict[usage_rollups.UsageKey, usage_rollups.Usage] = {}
-        self._waits: dict[usage_rollups.WaitKey, usage_rollups.Wait] = {}
+        self._waits: dict[usage_rollups.WaitKey, usage_rollups.WaitTotals] = {}
         self._shares: dict[usage_rollups.ShareKey, usage_rollups.Share] = {}
-        self._pool_shares: dict[usage_rollups.PoolShareKey, usage_rollups.PoolShare] = {}
+        self._pool_shares: dict[usage_rollups.PoolShareKey, usage_rollups.PoolShareTotals] = {}
         self._queues: tuple[outcome.QueueUsage, ...] = ()
         self._shared_at: float | None = None
         #: What queues lacked when it was last looked, and when that was.
@@ -99,9 +99,9 @@ class Meter:
             self._heard_at, self._busy = heard_at, busy
             raise
 
-    def take(self) -> usage_rollups.Rollup:
+    def take(self) -> usage_rollups.UsageRollup:
         """What has come together since the last time."""
-        taken = usage_rollups.Rollup(self._usage, self._waits, self._shares, self._pool_shares)
+        taken = usage_rollups.UsageRollup(self._usage, self._waits, self._shares, self._pool_shares)
         self._usage, self._waits, self._shares, self._pool_shares = {}, {}, {}, {}
         return taken
 
@@ -148,8 +148,8 @@ class Meter:
         if not (due or fair or has or wants):
             return
         key = usage_rollups.PoolShareKey(hour, queue, pool.pool)
-        before = self._pool_shares.get(key, usage_rollups.PoolShare())
-        self._pool_shares[key] = usage_rollups.PoolShare(
+        before = self._pool_shares.get(key, usage_rollups.PoolShareTotals())
+        self._pool_shares[key] = usage_rollups.PoolShareTotals(
             before.guaranteed_gpu_s + due * span_s / 1000,
             before.fair_gpu_s + fair * span_s / 1000,
             before.allocated_gpu_s + has * span_s / 1000,
@@ -166,8 +166,8 @@ class Meter:
             *place,
             usage_rollups.bucket_of(wait_s),
         )
-        before = self._waits.get(key, usage_rollups.Wait())
-        self._waits[key] = usage_rollups.Wait(before.jobs + 1, before.wait_s + wait_s)
+        before = self._waits.get(key, usage_rollups.WaitTotals())
+        self._waits[key] = usage_rollups.WaitTotals(before.jobs + 1, before.wait_s + wait_s)
 
     def _charge(self, attempt: records.AttemptRecord, memory: ClusterState, now: float) -> None:
         measured = self._busy.pop(attempt.id, (0.0, 0.0))

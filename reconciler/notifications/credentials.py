@@ -23,7 +23,7 @@ _FORGES: Mapping[str, frozenset[str]] = {
 }
 
 
-class SecretError(Exception):
+class CredentialError(Exception):
     """It can't be used; says why and what to do."""
 
 
@@ -34,11 +34,11 @@ def read(folder: Path, name: str) -> str:
         SecretError: it is not there, or others may read or write it.
     """
     if NAME.fullmatch(name) is None:
-        raise SecretError(f"{name!r} is no name of a secret")
+        raise CredentialError(f"{name!r} is no name of a secret")
     path = folder / name
     text = _contents(folder, path).decode("utf-8", "replace").strip()
     if not text or not text.isprintable() or not text.isascii():
-        raise SecretError(f"{path}: expected one line of printable ASCII characters")
+        raise CredentialError(f"{path}: expected one line of printable ASCII characters")
     return text
 
 
@@ -62,7 +62,7 @@ def require_host(folder: Path, name: str, kind: str, host: str) -> None:
     else:
         return
     if host not in hosts:
-        raise SecretError(
+        raise CredentialError(
             f"the secret {name} may go to {', '.join(sorted(hosts)) or 'no host'}, and this is "
             f"{host}: who keeps the controller writes {host} into {path} where it is to go there"
         )
@@ -83,21 +83,25 @@ def _contents(folder: Path, path: Path) -> bytes:
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise SecretError(
+        raise CredentialError(
             f"{path}: {error.strerror}; put the secret there, in a file of mode 0600"
         ) from None
     if len(data) > BYTES_MAX:
-        raise SecretError(f"{path} has more than {BYTES_MAX} bytes")
+        raise CredentialError(f"{path} has more than {BYTES_MAX} bytes")
     return data
 
 
 def _check(path: Path, found: os.stat_result, *, folder: bool) -> None:
     """Refuse what others could read or write."""
     if folder != stat.S_ISDIR(found.st_mode) or not (folder or stat.S_ISREG(found.st_mode)):
-        raise SecretError(f"{path} is no {'folder' if folder else 'regular file'}")
+        raise CredentialError(f"{path} is no {'folder' if folder else 'regular file'}")
     if found.st_uid not in {0, os.geteuid()}:
-        raise SecretError(f"{path} belongs to user {found.st_uid}: chown it to the controller's")
+        raise CredentialError(
+            f"{path} belongs to user {found.st_uid}: chown it to the controller's"
+        )
     mode = stat.S_IMODE(found.st_mode)
     if mode & (0o022 if folder else 0o077):
         wanted = "0700" if folder else "0600"
-        raise SecretError(f"{path} has mode {mode:04o}, others may get at it: chmod {wanted} it")
+        raise CredentialError(
+            f"{path} has mode {mode:04o}, others may get at it: chmod {wanted} it"
+        )

@@ -51,7 +51,7 @@ _JOB = "Job/"
 class _Waiting(msgspec.Struct):
     """A notice that is to be sent."""
 
-    channel: desired.Channel
+    channel: desired.NotificationChannel
     notice: messages.Notice
     tries: int = 0
 
@@ -97,7 +97,7 @@ class Notifier:
         self._sending: dict[str, _Key] = {}
         #: Whether the file says something else than ``_done``.
         self._is_stale = False
-        self._channels: dict[str, desired.Channel] = {}
+        self._channels: dict[str, desired.NotificationChannel] = {}
         self._counts: collections.Counter[tuple[str, Result]] = collections.Counter()
         self._started = self._stopping = False
         self._threads: dict[str, threading.Thread] = {}
@@ -123,7 +123,9 @@ class Notifier:
             thread.join(timeout=max(0.0, ends_at - self._monotonic()))
         self._remember()
 
-    def tell(self, notices: Iterable[messages.Notice], channels: Iterable[desired.Channel]) -> None:
+    def tell(
+        self, notices: Iterable[messages.Notice], channels: Iterable[desired.NotificationChannel]
+    ) -> None:
         """Have every channel told that wants to hear it; returns at once.
 
         News of an object takes the place of older news of the same one that still waits. What was
@@ -193,7 +195,9 @@ class Notifier:
         with self._changed:
             return len(self._waiting)
 
-    def _forget_opposite(self, channel: desired.Channel, notice: messages.Notice) -> None:
+    def _forget_opposite(
+        self, channel: desired.NotificationChannel, notice: messages.Notice
+    ) -> None:
         """What is no longer so may be told again when it is so again."""
         name = channel.name
         for key in list(self._of.get((name, notice.object), ())):
@@ -309,7 +313,7 @@ class Notifier:
             host = httpx.URL(made.url).netloc.decode("ascii", "replace")
             credentials.require_host(self._folder, one.channel.secret, one.channel.kind, host)
             status, told, after_s = _post(made)
-        except (credentials.SecretError, httpx.HTTPError, httpx.InvalidURL) as error:
+        except (credentials.CredentialError, httpx.HTTPError, httpx.InvalidURL) as error:
             # nothing of the request is told: its headers hold the secret
             status, told, after_s = 0, str(error) or type(error).__name__, None
         what = ": ".join(one for one in (f"status {status}" if status else "", told) if one)
@@ -373,7 +377,7 @@ class Notifier:
                 log.warning("what was told can't be remembered in %s: %s", self._file, error)
 
 
-def _post(made: messages.Request) -> tuple[int, str, float | None]:
+def _post(made: messages.HttpPost) -> tuple[int, str, float | None]:
     """Status, the beginning of the answer, and after how long the receiver wants to be asked again.
 
     Redirections are not followed: they would take the secret elsewhere.

@@ -63,7 +63,7 @@ class Notice(msgspec.Struct, frozen=True, rename="camel"):
         return (self.object, self.reason, self.revision)
 
 
-class Request(msgspec.Struct, frozen=True):
+class HttpPost(msgspec.Struct, frozen=True):
     """One HTTP POST."""
 
     url: str
@@ -97,7 +97,7 @@ def of_status(status: desired.SyncStatus, now: float) -> Notice | None:
     return Notice(REVISION, "refused", revision, status.message, at, errors[:PROBLEMS_MAX])
 
 
-def is_wanted(channel: desired.Channel, notice: Notice) -> bool:
+def is_wanted(channel: desired.NotificationChannel, notice: Notice) -> bool:
     """Whether a channel chose this news: by its reason, and by what the object is of.
 
     What has no queue is not chosen by queues: a node is nobody's job.
@@ -115,7 +115,9 @@ def _matches(text: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns)
 
 
-def request(channel: desired.Channel, notice: Notice, secret: str, now: float) -> Request | None:
+def request(
+    channel: desired.NotificationChannel, notice: Notice, secret: str, now: float
+) -> HttpPost | None:
     """How a channel is told; None for news that it has no form for.
 
     Args:
@@ -134,24 +136,26 @@ def request(channel: desired.Channel, notice: Notice, secret: str, now: float) -
     described = shortened(notice.message, DESCRIPTION_MAX)
     agent = {"User-Agent": "muster", "Content-Type": "application/json"}
     if channel.kind == "github":
-        return Request(
+        return HttpPost(
             f"{channel.url}/repos/{channel.repository}/statuses/{notice.revision}",
             agent | {"Authorization": f"Bearer {secret}", "Accept": "application/vnd.github+json"},
             _encode({"state": state, "context": context, "description": described}),
         )
     project = urllib.parse.quote(channel.repository, safe="")
-    return Request(
+    return HttpPost(
         f"{channel.url}/projects/{project}/statuses/{notice.revision}",
         agent | {"PRIVATE-TOKEN": secret},
         _encode({"state": state, "name": context, "description": described}),
     )
 
 
-def _webhook(channel: desired.Channel, notice: Notice, secret: str, now: float) -> Request:
+def _webhook(
+    channel: desired.NotificationChannel, notice: Notice, secret: str, now: float
+) -> HttpPost:
     identity = hashlib.sha256("\0".join((channel.name, *notice.key)).encode()).hexdigest()[:32]
     body = _encode(_Body("muster/v1", identity, channel.name, notice))
     moment = str(int(now))
-    return Request(
+    return HttpPost(
         channel.url,
         {
             "User-Agent": "muster",

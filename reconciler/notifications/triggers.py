@@ -32,7 +32,7 @@ OF_DRIFT: frozenset[messages.Reason] = frozenset({"drift", "drift-ended"})
 LOST = (NodeState.UNKNOWN, NodeState.GONE)
 
 
-class Known(Protocol):
+class StateBefore(Protocol):
     """What the loop remembered before the cycle, as far as news are made of it."""
 
     @property
@@ -49,7 +49,10 @@ class Known(Protocol):
 
 
 def tell(
-    notifier: delivery.Notifier, decided: outcome.Outcome, known: Known, wanted: desired.Desired
+    notifier: delivery.Notifier,
+    decided: outcome.Outcome,
+    known: StateBefore,
+    wanted: desired.Desired,
 ) -> None:
     """Have those told who chose to hear of jobs, nodes or drift; returns at once."""
     channels = wanted.structure.settings.notifications
@@ -61,7 +64,7 @@ def tell(
 
 def of_cycle(
     decided: outcome.Outcome,
-    known: Known,
+    known: StateBefore,
     revision: str,
     chosen: Collection[str] = messages.OF_CYCLES,
 ) -> list[messages.Notice]:
@@ -84,7 +87,9 @@ def of_cycle(
     return found
 
 
-def _of_nodes(decided: outcome.Outcome, known: Known, revision: str) -> Iterator[messages.Notice]:
+def _of_nodes(
+    decided: outcome.Outcome, known: StateBefore, revision: str
+) -> Iterator[messages.Notice]:
     for node in decided.nodes:
         before = known.nodes.get(node.name)
         was_lost = before is not None and before.state in LOST
@@ -101,7 +106,9 @@ def _of_nodes(decided: outcome.Outcome, known: Known, revision: str) -> Iterator
         )
 
 
-def _of_jobs(decided: outcome.Outcome, known: Known, revision: str) -> Iterator[messages.Notice]:
+def _of_jobs(
+    decided: outcome.Outcome, known: StateBefore, revision: str
+) -> Iterator[messages.Notice]:
     jobs: dict[str, records.JobRecord] | None = None
     for event in decided.events:
         reason = OF_JOBS.get(event.kind)
@@ -130,7 +137,9 @@ def _of_job(
     return messages.Notice(f"Job/{event.job}", reason, revision, message, at, about=about)
 
 
-def _of_drift(decided: outcome.Outcome, known: Known, revision: str) -> Iterator[messages.Notice]:
+def _of_drift(
+    decided: outcome.Outcome, known: StateBefore, revision: str
+) -> Iterator[messages.Notice]:
     before = {one.key: one for one in known.drift if one.action != "ignore"}
     now = {one.key: one for one in decided.drift if one.action != "ignore"}
     at = times.format_time(decided.now)

@@ -22,7 +22,7 @@ _GIB = 2**30
 _NAME_CHARACTERS_MAX = 40
 
 
-class Found(msgspec.Struct, frozen=True):
+class DiscoveredNode(msgspec.Struct, frozen=True):
     """What matters of one node. ``gpu_memory_bytes`` is the least of its devices."""
 
     name: str
@@ -34,14 +34,14 @@ class Found(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
 
 
-class Pool(msgspec.Struct, frozen=True):
+class DiscoveredPool(msgspec.Struct, frozen=True):
     """Nodes that are alike, under a name that says what they have."""
 
     name: str
-    nodes: tuple[Found, ...]
+    nodes: tuple[DiscoveredNode, ...]
 
 
-def seen(items: Iterable[Json], *, declared: bool) -> list[Found]:
+def seen(items: Iterable[Json], *, declared: bool) -> list[DiscoveredNode]:
     """The nodes of ``GET /v1/nodes`` that have told what they have, and have not left since;
     ``declared``: of pools, too."""
     found = []
@@ -53,7 +53,7 @@ def seen(items: Iterable[Json], *, declared: bool) -> list[Found]:
         gpus = item["gpus"]
         models = sorted({gpu["model"] for gpu in gpus})
         found.append(
-            Found(
+            DiscoveredNode(
                 name=item["name"],
                 cpus=int(item["capacity"]["cpu"]),
                 memory_bytes=int(item["capacity"]["memory"]),
@@ -66,17 +66,17 @@ def seen(items: Iterable[Json], *, declared: bool) -> list[Found]:
     return found
 
 
-def pools(nodes: Iterable[Found], taken: Iterable[str] = ()) -> list[Pool]:
+def pools(nodes: Iterable[DiscoveredNode], taken: Iterable[str] = ()) -> list[DiscoveredPool]:
     """Alike nodes together: as many CPUs and GPUs of one make, and about as much memory.
 
     ``taken``: names of pools that there are, which new ones can't have.
     """
     names = set(taken)
-    kinds: dict[tuple[int, str, int, int], list[Found]] = {}
+    kinds: dict[tuple[int, str, int, int], list[DiscoveredNode]] = {}
     for node in nodes:
         key = (node.gpus, node.gpu_model, node.gpu_memory_bytes // _GIB, node.cpus)
         kinds.setdefault(key, []).append(node)
-    groups: list[list[Found]] = []
+    groups: list[list[DiscoveredNode]] = []
     for _, alike in sorted(kinds.items(), reverse=True):
         least = 0.0
         for node in sorted(alike, key=lambda one: (one.memory_bytes, one.name)):
@@ -84,15 +84,15 @@ def pools(nodes: Iterable[Found], taken: Iterable[str] = ()) -> list[Pool]:
                 groups.append([])
                 least = node.memory_bytes
             groups[-1].append(node)
-    made: list[Pool] = []
+    made: list[DiscoveredPool] = []
     for group in groups:
         ordered = tuple(sorted(group, key=lambda one: one.name))
-        made.append(Pool(_name(ordered[0], names), ordered))
+        made.append(DiscoveredPool(_name(ordered[0], names), ordered))
         names.add(made[-1].name)
     return made
 
 
-def _name(like: Found, taken: set[str]) -> str:
+def _name(like: DiscoveredNode, taken: set[str]) -> str:
     """A name such as ``h200-8`` or ``cpu-64``, with a number behind it where it is taken."""
     model = re.sub(r"^nvidia\s+", "", like.gpu_model.casefold())
     word = re.sub(r"[^a-z0-9]+", "-", model).strip("-")[:_NAME_CHARACTERS_MAX].strip("-")
@@ -103,7 +103,7 @@ def _name(like: Found, taken: set[str]) -> str:
     return name
 
 
-def document(pool: Pool, *, observe: bool = True) -> dict[str, Json]:
+def document(pool: DiscoveredPool, *, observe: bool = True) -> dict[str, Json]:
     """The NodePool that declares what every node of a group has."""
     first = pool.nodes[0]
     nodes: dict[str, Json] = {
@@ -140,7 +140,7 @@ def _floor(amount: int) -> str:
     return quantities.format_memory(max(unit, amount - amount % unit))
 
 
-def text(made: Sequence[Pool], *, observe: bool = True) -> str:
+def text(made: Sequence[DiscoveredPool], *, observe: bool = True) -> str:
     """The documents as YAML."""
     parts = [msgspec.yaml.encode(document(pool, observe=observe)).decode() for pool in made]
     return "---\n".join(parts)

@@ -25,7 +25,7 @@ class Chosen(msgspec.Struct, frozen=True):
     kept: dict[str, str]
 
 
-class Seen(msgspec.Struct, frozen=True):
+class PrunableJob(msgspec.Struct, frozen=True):
     """A job as far as it matters here. ``ended_at`` is None unless it is over."""
 
     name: str
@@ -34,30 +34,30 @@ class Seen(msgspec.Struct, frozen=True):
     depends_on: tuple[str, ...]
 
 
-def of_item(item: Json) -> Seen:
+def of_item(item: Json) -> PrunableJob:
     """A job as the API shows it."""
     over = item["state"] in states.FINISHED_JOB_STATES and item["ended"] is not None
     ended_at = times.parse_time(item["ended"]) if over else None
-    return Seen(item["name"], ended_at, item["removed"], tuple(item["dependsOn"]))
+    return PrunableJob(item["name"], ended_at, item["removed"], tuple(item["dependsOn"]))
 
 
-def of_record(record: records.JobRecord) -> Seen:
+def of_record(record: records.JobRecord) -> PrunableJob:
     """A job as the store has it."""
     ended_at = record.ended_at if record.finished else None
-    return Seen(
+    return PrunableJob(
         record.name, ended_at, record.removed, tuple(one.job for one in record.spec.depends_on)
     )
 
 
-def choose(jobs: Iterable[Seen], before: float) -> Chosen:
+def choose(jobs: Iterable[PrunableJob], before: float) -> Chosen:
     """Jobs that ended before a moment and that nothing that stays depends on.
 
     Args:
         jobs: all of them.
         before: seconds since the epoch.
     """
-    old: dict[str, Seen] = {}
-    staying: list[Seen] = []
+    old: dict[str, PrunableJob] = {}
+    staying: list[PrunableJob] = []
     for job in jobs:
         if job.ended_at is not None and not job.removed and job.ended_at < before:
             old[job.name] = job

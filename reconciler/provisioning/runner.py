@@ -37,7 +37,7 @@ class Runner:
     """
 
     def __init__(
-        self, folder: Path | None, state: Path, tell: Callable[[instance_records.Result], None]
+        self, folder: Path | None, state: Path, tell: Callable[[instance_records.OrderResult], None]
     ) -> None:
         self._folder = folder
         self._state = state
@@ -97,7 +97,7 @@ class Runner:
         if not self._stopping.is_set():  # what was ended for leaving is begun anew by who comes
             self._tell(result)
 
-    def _run(self, order: instance_records.Order, note: Path) -> instance_records.Result:
+    def _run(self, order: instance_records.Order, note: Path) -> instance_records.OrderResult:
         try:
             path = scripts.find(self._folder, order.script)
             return scripts.run(
@@ -137,8 +137,8 @@ class Runner:
                 note.unlink(missing_ok=True)
 
 
-def _failed(order: instance_records.Order, why: str) -> instance_records.Result:
-    result = instance_records.Result(order.verb, order.pool, order.request, order.number)
+def _failed(order: instance_records.Order, why: str) -> instance_records.OrderResult:
+    result = instance_records.OrderResult(order.verb, order.pool, order.request, order.number)
     return msgspec.structs.replace(result, failure=why[: instance_records.TEXT_MAX])
 
 

@@ -120,7 +120,7 @@ def run(
     *,
     stopped: Callable[[], bool] = lambda: False,
     began: Callable[[int], None] = lambda _: None,
-) -> instance_records.Result:
+) -> instance_records.OrderResult:
     """Run a script once, and read its answer.
 
     Args:
@@ -226,8 +226,10 @@ def _last_words(errors: IO[bytes]) -> str:
     return f": {text[-300:]}" if text else ""
 
 
-def _answer(path: Path, order: instance_records.Order, printed: bytes) -> instance_records.Result:
-    result = instance_records.Result(order.verb, order.pool, order.request, order.number)
+def _answer(
+    path: Path, order: instance_records.Order, printed: bytes
+) -> instance_records.OrderResult:
+    result = instance_records.OrderResult(order.verb, order.pool, order.request, order.number)
     try:
         if order.verb == "destroy":
             return result

@@ -8,7 +8,7 @@ from reconciler.scheduling.quota import quota_ledger
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class BlockReason:
     """What stands in a claim's way.
 
     Attributes:
@@ -28,7 +28,7 @@ class Cause:
     """
 
     kind: str
-    excess: quota_ledger.Excess | None = None
+    excess: quota_ledger.QuotaExcess | None = None
     queue: int = -1
     ahead: bool = False
     subject: str = ""
@@ -37,7 +37,7 @@ class Cause:
     until: float | None = None
     held_back: pending_reasons.Reason | None = None
     shape: int = -1
-    elsewhere: "tuple[tuple[int, Cause], ...]" = ()
+    elsewhere: "tuple[tuple[int, BlockReason], ...]" = ()
 
     @property
     def has_room(self) -> bool:
@@ -58,7 +58,7 @@ class Cause:
         return tuple(found)
 
 
-def in_pools(found: Sequence[tuple[int, Cause]]) -> Cause:
+def in_pools(found: Sequence[tuple[int, BlockReason]]) -> BlockReason:
     """One cause of those in all pools that a claim was tried in, by shape.
 
     Where it has room in time, or waits for room, that leads: it tells what else is tried for it.

@@ -8,7 +8,7 @@ import msgspec
 
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.scheduler_state import Turn
-from reconciler.scheduling.inputs.snapshots import Kept, Vector
+from reconciler.scheduling.inputs.snapshots import CarriedReservation, Vector
 
 Action = Literal["allocate", "backfill", "grow", "promised"]
 Ground = Literal["consolidate", "reclaim", "preempt", "shrink", "stale-gang", "window"]
@@ -49,7 +49,7 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Eviction:
+class EvictionDecision:
     """One element, or some of its spare tasks, has to leave so that ``for_job`` can start.
 
     Attributes:
@@ -135,12 +135,12 @@ class Decisions:
     """
 
     placements: tuple[Placement, ...] = ()
-    evictions: tuple[Eviction, ...] = ()
+    evictions: tuple[EvictionDecision, ...] = ()
     reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
     reason_of_line: tuple[str, ...] = ()
     reason_of: dict[str, str] = field(default_factory=dict)
     promised: dict[str, int] = field(default_factory=dict)
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[CarriedReservation, ...] = ()
     turns: tuple[Turn, ...] = ()
     estimates: dict[str, Estimate] = field(default_factory=dict)
     shares: tuple[QueueShare, ...] = ()

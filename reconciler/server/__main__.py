@@ -110,7 +110,7 @@ def main(arguments: list[str]) -> int:
     shown = f"[{options.host}]" if ":" in options.host else options.host
     address = f"{shown}:{listener.getsockname()[1]}"
     service = services.Services(
-        store_url=options.store, link_path=options.link, gate=authentication.Gate(known)
+        store_url=options.store, link_path=options.link, gate=authentication.Authenticator(known)
     )
     if options.repository is not None:
         _take_changes(service, options)
@@ -139,7 +139,7 @@ def main(arguments: list[str]) -> int:
 
 def _take_changes(service: services.Services, options: argparse.Namespace) -> None:
     """Let users change what is desired, by commits to the repository that is read."""
-    repository = source.Source(
+    repository = source.GitSource(
         options.repository,
         branch=options.branch,
         sub_path=options.path,

@@ -30,7 +30,7 @@ async def _linked(service: services.Services) -> AsyncIterator[None]:
         asyncio.create_task(service.link.run()),
         asyncio.create_task(service.node_pages.run()),
         asyncio.create_task(prune_timer.Housekeeping(service).run()),
-        asyncio.create_task(audit_watch.Watch(service).run()),
+        asyncio.create_task(audit_watch.AuditWatch(service).run()),
     ]
     if service.submitter is not None:
         tasks.append(asyncio.create_task(service.submitter.run()))
@@ -69,7 +69,7 @@ def create_app(service: services.Services, *, address: str) -> Litestar:
                 "replays": explanations.Replays(service.store_url),
                 "plans": plans.Plans(service.store_url),
                 "verifications": audit.Verifications(audit_log.Log(service.audit_path)),
-                "weighing": change_review.Weighing(service),
+                "weighing": change_review.ChangeReview(service),
             }
         ),
         exception_handlers={

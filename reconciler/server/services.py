@@ -15,7 +15,7 @@ from reconciler.server import errors
 from reconciler.server.auth import authentication
 from reconciler.server.loop_link import LinkClient, LinkDownError
 from reconciler.server.nodes import log_relay, node_metrics_pages, sessions
-from reconciler.store import Reader
+from reconciler.store import StoreReader
 
 #: The least time between two hints to the loop; it looks by itself soon after anyway.
 HINT_EVERY_S = 0.2
@@ -31,7 +31,7 @@ class Services:
         *,
         store_url: str,
         link_path: pathlib.Path,
-        gate: authentication.Gate,
+        gate: authentication.Authenticator,
         submitter: remote_changes.Submitter | None = None,
     ) -> None:
         self.gate = gate
@@ -63,7 +63,7 @@ class Services:
         #: The log of what became of revisions.
         self.audit_path = link_path.with_name(audit_log.FILE)
         self.store_url = store_url
-        self._reader: Reader | None = None
+        self._reader: StoreReader | None = None
         self._hinted_at = -HINT_EVERY_S
         self._hint_later: asyncio.TimerHandle | None = None
 
@@ -120,14 +120,14 @@ class Services:
             del self._asked[request.id]
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> StoreReader:
         """The store, opened when first asked for.
 
         Raises:
             StoreError: it can't be opened now.
         """
         if self._reader is None:
-            self._reader = Reader.open(self.store_url)
+            self._reader = StoreReader.open(self.store_url)
         return self._reader
 
     async def wait_any(self, changed: asyncio.Event, timeout_s: float) -> None:

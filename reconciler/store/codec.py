@@ -26,7 +26,7 @@ _decode_attempt = msgspec.msgpack.Decoder(records.AttemptRecord).decode
 _decode_node = msgspec.msgpack.Decoder(records.NodeRecord).decode
 _decode_reasons = msgspec.msgpack.Decoder(tuple[Reason, ...]).decode
 _decode_drift = msgspec.msgpack.Decoder(drift_kinds.Drift).decode
-_decode_remedy = msgspec.msgpack.Decoder(drift_kinds.Remedy).decode
+_decode_remedy = msgspec.msgpack.Decoder(drift_kinds.DriftRemedy).decode
 _decode_provision = msgspec.msgpack.Decoder(instance_records.Provision).decode
 _decode_override = msgspec.msgpack.Decoder(records.Override).decode
 _decode_recollection = msgspec.msgpack.Decoder(scheduler_state.Recollection).decode
@@ -148,7 +148,7 @@ def override(body: bytes) -> records.Override:
     return _decode_override(body)
 
 
-def remedy(body: bytes) -> drift_kinds.Remedy:
+def remedy(body: bytes) -> drift_kinds.DriftRemedy:
     """The remedy of a row of ``schema.REMEDIES``."""
     return _decode_remedy(body)
 

@@ -10,7 +10,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from reconciler.store.errors import DamagedError, FullError, StoreError, UnfitError
+from reconciler.store.errors import DamagedError, FullError, StoreError, StoreRefusedError
 
 #: How long a connection waits for another one's lock.
 BUSY_TIMEOUT_S = 10
@@ -96,5 +96,5 @@ def _translated(where: str, error: BaseException) -> StoreError:
     if "no such table" in str(error) or "no such column" in str(error):
         return DamagedError(f"store {where} lacks a part of its schema ({error}); restore a backup")
     if isinstance(error, UNFIT) or "binding parameter" in str(error):
-        return UnfitError(f"store {where} refuses a value that it was given: {error}")
+        return StoreRefusedError(f"store {where} refuses a value that it was given: {error}")
     return StoreError(f"store {where} can't be used: {error}")

@@ -21,10 +21,10 @@ class FullError(StoreError):
     """The disk of the store is full; nothing was written."""
 
 
-class UnfitError(StoreError):
+class StoreRefusedError(StoreError):
     """The store is well and refuses what it was given to hold; nothing of it was written."""
 
 
 def is_of_store(error: Exception) -> bool:
     """Whether the store itself can't be used, whatever is written to it."""
-    return isinstance(error, StoreError) and not isinstance(error, UnfitError)
+    return isinstance(error, StoreError) and not isinstance(error, StoreRefusedError)

@@ -11,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from reconciler.store import schema
-from reconciler.store.store_reader import Reader
+from reconciler.store.store_reader import StoreReader
 
 #: Entries that are in memory at once.
 BATCH = 100
@@ -20,7 +20,7 @@ _ENTRY, _SNAPSHOT = schema.JOURNAL.c, schema.SNAPSHOTS.c
 _COLUMNS = (_ENTRY.epoch, _ENTRY.cycle, _ENTRY.at, _ENTRY.format, _ENTRY.body)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class JournalEntry(msgspec.Struct, frozen=True):
     """What one commit journalled. ``at`` is the time of its last input."""
 
     epoch: int
@@ -35,7 +35,7 @@ class Entry(msgspec.Struct, frozen=True):
         return self.format >= schema.JOURNAL_FORMAT
 
 
-class Place(NamedTuple):
+class JournalPosition(NamedTuple):
     """A cycle of a leader; places stand in the order of time."""
 
     epoch: int
@@ -43,37 +43,37 @@ class Place(NamedTuple):
 
 
 def _first(
-    reader: Reader, statement: sa.Select[tuple[int, int, float, int, bytes]]
-) -> Entry | None:
+    reader: StoreReader, statement: sa.Select[tuple[int, int, float, int, bytes]]
+) -> JournalEntry | None:
     rows = reader.rows(statement.limit(1))
-    return Entry(**rows[0]._asdict()) if rows else None
+    return JournalEntry(**rows[0]._asdict()) if rows else None
 
 
-def entry(reader: Reader, cycle: int) -> Entry | None:
+def entry(reader: StoreReader, cycle: int) -> JournalEntry | None:
     """The entry of a cycle, of the newest leader that had one of this number."""
     statement = sa.select(*_COLUMNS).where(_ENTRY.cycle == cycle)
     return _first(reader, statement.order_by(_ENTRY.epoch.desc()))
 
 
-def entry_through(reader: Reader, at: float) -> Entry | None:
+def entry_through(reader: StoreReader, at: float) -> JournalEntry | None:
     """The last entry of which all inputs came at or before ``at``."""
     order = (_ENTRY.at.desc(), _ENTRY.epoch.desc(), _ENTRY.cycle.desc())
     return _first(reader, sa.select(*_COLUMNS).where(_ENTRY.at <= at).order_by(*order))
 
 
-def entry_across(reader: Reader, at: float) -> Entry | None:
+def entry_across(reader: StoreReader, at: float) -> JournalEntry | None:
     """The first entry that has an input behind ``at``; earlier ones of it may be before."""
     order = (_ENTRY.at, _ENTRY.epoch, _ENTRY.cycle)
     return _first(reader, sa.select(*_COLUMNS).where(_ENTRY.at > at).order_by(*order))
 
 
-def snapshot_place(reader: Reader, before: Entry) -> Place | None:
+def snapshot_place(reader: StoreReader, before: JournalEntry) -> JournalPosition | None:
     """The nearest snapshot that the same leader took at or before an entry."""
     found = [place for place in snapshots(reader) if place <= (before.epoch, before.cycle)]
     return found[-1] if found and found[-1].epoch == before.epoch else None
 
 
-def snapshot(reader: Reader, place: Place) -> bytes | None:
+def snapshot(reader: StoreReader, place: JournalPosition) -> bytes | None:
     """The snapshot that was taken there."""
     rows = reader.rows(
         sa.select(_SNAPSHOT.body).where(
@@ -83,7 +83,9 @@ def snapshot(reader: Reader, place: Place) -> bytes | None:
     return bytes(rows[0].body) if rows else None
 
 
-def entries(reader: Reader, epoch: int, first: int, last: int | None) -> Iterator[Entry]:
+def entries(
+    reader: StoreReader, epoch: int, first: int, last: int | None
+) -> Iterator[JournalEntry]:
     """The entries of a leader from cycle ``first`` to ``last``, or to its end, in order."""
     while last is None or first <= last:
         statement = sa.select(*_COLUMNS).where(_ENTRY.epoch == epoch, _ENTRY.cycle >= first)
@@ -92,13 +94,13 @@ def entries(reader: Reader, epoch: int, first: int, last: int | None) -> Iterato
         statement = statement.order_by(_ENTRY.cycle)
         rows = reader.rows(statement.limit(BATCH))
         for row in rows:
-            yield Entry(**row._asdict())
+            yield JournalEntry(**row._asdict())
         if len(rows) < BATCH:
             return
         first = rows[-1].cycle + 1
 
 
-def oldest(reader: Reader) -> Entry | None:
+def oldest(reader: StoreReader) -> JournalEntry | None:
     """The oldest entry that can be replayed."""
     places = snapshots(reader)
     if not places:
@@ -108,11 +110,11 @@ def oldest(reader: Reader) -> Entry | None:
     return _first(reader, statement.order_by(_ENTRY.epoch, _ENTRY.cycle))
 
 
-def snapshots(reader: Reader) -> list[Place]:
+def snapshots(reader: StoreReader) -> list[JournalPosition]:
     """Where there is a snapshot that a replay can begin at, the oldest first."""
     statement = (
         sa.select(_SNAPSHOT.epoch, _SNAPSHOT.cycle)
         .where(_SNAPSHOT.format >= schema.JOURNAL_FORMAT)
         .order_by(_SNAPSHOT.epoch, _SNAPSHOT.cycle)
     )
-    return [Place(row.epoch, row.cycle) for row in reader.rows(statement)]
+    return [JournalPosition(row.epoch, row.cycle) for row in reader.rows(statement)]

@@ -16,7 +16,7 @@ from reconciler.store import database, schema, store_reader
 _TABLE = schema.CHORES
 
 
-def last(store: store_reader.Reader, name: str) -> float | None:
+def last(store: store_reader.StoreReader, name: str) -> float | None:
     """When it was last done, in seconds since the epoch; None: it is not counted yet.
 
     Raises:
@@ -26,7 +26,7 @@ def last(store: store_reader.Reader, name: str) -> float | None:
     return float(rows[0].at) if rows else None
 
 
-def move(store: store_reader.Reader, name: str, before: float | None, now: float) -> bool:
+def move(store: store_reader.StoreReader, name: str, before: float | None, now: float) -> bool:
     """Say that it is done at ``now``; False: ``before`` is no longer when it was last done.
 
     Args:
@@ -49,7 +49,7 @@ def move(store: store_reader.Reader, name: str, before: float | None, now: float
         return connection.execute(sa.update(_TABLE).where(at_before).values(at=now)).rowcount == 1
 
 
-def forget(store: store_reader.Reader, name: str) -> None:
+def forget(store: store_reader.StoreReader, name: str) -> None:
     """Count anew from when it is next asked for.
 
     Raises:
@@ -60,7 +60,7 @@ def forget(store: store_reader.Reader, name: str) -> None:
 
 
 @contextlib.contextmanager
-def _writing(store: store_reader.Reader) -> Iterator[sa.Connection]:
+def _writing(store: store_reader.StoreReader) -> Iterator[sa.Connection]:
     engine = database.engine(store.path, read_only=False)
     try:
         with database.told(store.url), engine.begin() as connection:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from reconciler.model.state import records, usage_rollups
 from reconciler.store import codec, schema
-from reconciler.store.store_reader import KEYS_MAX, Reader
+from reconciler.store.store_reader import KEYS_MAX, StoreReader
 
 #: What sums can be grouped by, by the names that people use.
 USAGE_COLUMNS = {"queue": "queue", "user": "owner", "pool": "pool", "model": "model"}
@@ -19,7 +19,7 @@ Group = tuple[str, ...]
 
 
 def usage(
-    reader: Reader, began: float, ended: float, by: Sequence[str]
+    reader: StoreReader, began: float, ended: float, by: Sequence[str]
 ) -> dict[Group, usage_rollups.Usage]:
     """Use in the hours that begin between two times, by some of ``USAGE_COLUMNS``."""
     table = schema.USAGE_HOURS
@@ -35,7 +35,9 @@ def usage(
     }
 
 
-def allocated(reader: Reader, began: float, ended: float, by: Sequence[str]) -> dict[Group, float]:
+def allocated(
+    reader: StoreReader, began: float, ended: float, by: Sequence[str]
+) -> dict[Group, float]:
     """As ``usage``, the GPU-seconds alone: over a year that takes half as long."""
     table = schema.USAGE_HOURS
     columns = [table.c[USAGE_COLUMNS[one]] for one in by]
@@ -47,8 +49,8 @@ def allocated(reader: Reader, began: float, ended: float, by: Sequence[str]) -> 
 
 
 def waits(
-    reader: Reader, began: float, ended: float, by: Sequence[str]
-) -> dict[Group, dict[int, usage_rollups.Wait]]:
+    reader: StoreReader, began: float, ended: float, by: Sequence[str]
+) -> dict[Group, dict[int, usage_rollups.WaitTotals]]:
     """Jobs that started on the days between two times, by ``USAGE_COLUMNS``, then by bucket."""
     table = schema.WAIT_DAYS
     columns = [table.c[USAGE_COLUMNS[one]] for one in by]
@@ -58,15 +60,15 @@ def waits(
         .group_by(*columns, table.c.bucket)
         .order_by(*columns, table.c.bucket)
     )
-    found: dict[Group, dict[int, usage_rollups.Wait]] = {}
+    found: dict[Group, dict[int, usage_rollups.WaitTotals]] = {}
     for row in reader.rows(statement):
         group: Group = tuple(row[:-3])
         bucket, jobs, wait_s = tuple(row[-3:])
-        found.setdefault(group, {})[bucket] = usage_rollups.Wait(int(jobs), wait_s)
+        found.setdefault(group, {})[bucket] = usage_rollups.WaitTotals(int(jobs), wait_s)
     return found
 
 
-def shares(reader: Reader, began: float, ended: float) -> dict[str, usage_rollups.Share]:
+def shares(reader: StoreReader, began: float, ended: float) -> dict[str, usage_rollups.Share]:
     """What queues were promised and given in the hours between two times."""
     table = schema.SHARE_HOURS
     sums = [sa.func.sum(table.c[name]) for name in usage_rollups.Share.__struct_fields__]
@@ -79,25 +81,25 @@ def shares(reader: Reader, began: float, ended: float) -> dict[str, usage_rollup
 
 
 def pool_shares(
-    reader: Reader, began: float, ended: float
-) -> dict[tuple[str, str], usage_rollups.PoolShare]:
+    reader: StoreReader, began: float, ended: float
+) -> dict[tuple[str, str], usage_rollups.PoolShareTotals]:
     """What queues were promised and given in pools in the hours between two times."""
     table = schema.POOL_SHARE_HOURS
-    sums = [sa.func.sum(table.c[name]) for name in usage_rollups.PoolShare.__struct_fields__]
+    sums = [sa.func.sum(table.c[name]) for name in usage_rollups.PoolShareTotals.__struct_fields__]
     statement = (
         sa.select(table.c.queue, table.c.pool, *sums)
         .where(*_between(table.c.hour, began, ended, 3600))
         .group_by(table.c.queue, table.c.pool)
     )
-    found: dict[tuple[str, str], usage_rollups.PoolShare] = {}
+    found: dict[tuple[str, str], usage_rollups.PoolShareTotals] = {}
     for row in reader.rows(statement):
         queue, pool, *amounts = tuple(row)
-        found[queue, pool] = usage_rollups.PoolShare(*amounts)
+        found[queue, pool] = usage_rollups.PoolShareTotals(*amounts)
     return found
 
 
 def open_attempts(
-    reader: Reader,
+    reader: StoreReader,
 ) -> list[tuple[records.AttemptRecord, records.JobRecord | None]]:
     """Attempts that are not concluded, each with its job where that is known."""
     table, jobs = schema.ATTEMPTS.c, schema.JOBS.c

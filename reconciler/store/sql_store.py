@@ -16,7 +16,7 @@ from reconciler.model.state import records, scheduler_state, usage_rollups
 from reconciler.model.state.outcome import Outcome
 from reconciler.store import codec, database, lock, migrations, retention, schema, store_writer
 from reconciler.store.errors import DeposedError, StoreError
-from reconciler.store.store_reader import INCUMBENTS, RECOLLECTION, Reader
+from reconciler.store.store_reader import INCUMBENTS, RECOLLECTION, StoreReader
 
 _LEAD = "UPDATE leader SET renewed_at = ?, cycle = ? WHERE id = 1 AND epoch = ?"
 #: What the scheduler learned is written no more often than this.
@@ -33,14 +33,14 @@ def next_epoch(before: int, now: float) -> int:
     return max(before + 1, int(now))
 
 
-class Store(Reader):
+class Store(StoreReader):
     """A store that is written. One thread uses the writing side; readers are free."""
 
     def __init__(self, url: str, readers: sa.Engine, engine: sa.Engine) -> None:
         super().__init__(url, readers)
         self._engine = engine
         self._lock: lock.LeaderLock | None = None
-        self._writer = store_writer.Writer()
+        self._writer = store_writer.StoreWriter()
         self._led_since = 0.0
         self._cycle = 0
         self._last_event = 0
@@ -107,7 +107,7 @@ class Store(Reader):
         self._led_since = now
         self._cycle = int(row.cycle)
         self._last_event = int(row.last_event)
-        self._writer = store_writer.Writer()
+        self._writer = store_writer.StoreWriter()
         self._remembered = None
         return int(row.epoch)
 
@@ -126,7 +126,7 @@ class Store(Reader):
                 yield connection
         except BaseException:
             # what the writer remembers may not be what was written
-            self._writer = store_writer.Writer(unsure=True)
+            self._writer = store_writer.StoreWriter(unsure=True)
             raise
 
     def _require_lead(self, connection: sa.Connection, epoch: int, cycle: int, now: float) -> None:
@@ -149,7 +149,7 @@ class Store(Reader):
         snapshot: bytes | None,
         views: Mapping[str, bytes],
         incumbents: bytes | None,
-        rollup: usage_rollups.Rollup = usage_rollups.Rollup(),  # noqa: B008 - a value that never changes
+        rollup: usage_rollups.UsageRollup = usage_rollups.UsageRollup(),  # noqa: B008 - a value that never changes
     ) -> int:
         """Make a cycle durable as a whole, and return the newest event's number.
 

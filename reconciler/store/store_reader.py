@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 
 from reconciler.model.policy import drift_kinds
-from reconciler.model.policy.drift_kinds import Remedy
+from reconciler.model.policy.drift_kinds import DriftRemedy
 from reconciler.model.state import events, instance_records, pending_reasons, records
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.values import run_set
@@ -28,7 +28,7 @@ RUNNING = "Running"
 ENDED: sa.ColumnElement[str] = sa.literal_column("'Ended'")
 
 
-class Reader:
+class StoreReader:
     """Reads a store. Close it when done."""
 
     def __init__(self, url: str, engine: sa.Engine) -> None:
@@ -452,7 +452,7 @@ class Reader:
             rows = self.rows(sa.select(table.body).order_by(table.key))
             return [codec.drift_of(row.body) for row in rows]
 
-    def remedies(self) -> tuple[Remedy, ...]:
+    def remedies(self) -> tuple[DriftRemedy, ...]:
         """Tries of the last day to make differences right, oldest first."""
         table = schema.REMEDIES.c
         with database.told(self.url):

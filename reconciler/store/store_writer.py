@@ -95,7 +95,7 @@ def _changed(known: Notes, notes: Notes) -> Iterable[tuple[int, records.ElementN
     )
 
 
-class Writer:
+class StoreWriter:
     """Writes parts of an outcome. Its memory is only an economy: after an error, make a new one.
 
     Args:
@@ -108,7 +108,7 @@ class Writer:
         self._notes: dict[str, Notes] = {}
         self._drift: tuple[drift_kinds.Drift, ...] | None = None
         self._overrides: tuple[records.Override, ...] | None = None
-        self._remedies: tuple[drift_kinds.Remedy, ...] | None = None
+        self._remedies: tuple[drift_kinds.DriftRemedy, ...] | None = None
         self._views: dict[str, bytes] = {}
 
     def remember(self, jobs: Iterable[records.JobRecord]) -> None:
@@ -155,7 +155,9 @@ class Writer:
         many(connection, UPSERT["overrides"], rows)
         self._overrides = in_force
 
-    def remedies(self, connection: sa.Connection, tried: tuple[drift_kinds.Remedy, ...]) -> None:
+    def remedies(
+        self, connection: sa.Connection, tried: tuple[drift_kinds.DriftRemedy, ...]
+    ) -> None:
         """The whole list, where it is another than the last."""
         if tried == self._remedies:
             return
@@ -216,7 +218,7 @@ class Writer:
         many(connection, UPSERT["drift"], [codec.drift_row(one) for one in found])
         self._drift = found
 
-    def rollup(self, connection: sa.Connection, rollup: usage_rollups.Rollup) -> None:
+    def rollup(self, connection: sa.Connection, rollup: usage_rollups.UsageRollup) -> None:
         """Add to the sums that reports are made of."""
         for table, rows in (
             ("usage_hours", rollup.usage),

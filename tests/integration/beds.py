@@ -66,7 +66,7 @@ class Bed:
             controller_module=controller,
             isolate=isolate,
         )
-        self.api: api_client.Client | None = None
+        self.api: api_client.ApiClient | None = None
 
     def __enter__(self) -> Self:
         """Bring the cluster up; it ends with the block."""
@@ -123,7 +123,7 @@ class Bed:
     def start(self) -> None:
         """Bring the cluster up; all nodes are ready afterwards."""
         self.cluster.start()
-        self.api = api_client.Client(self.cluster.endpoint)
+        self.api = api_client.ApiClient(self.cluster.endpoint)
         self.until(self.all_ready)
 
     def all_ready(self) -> bool:

@@ -90,7 +90,7 @@ def bed(tmp_path: Path) -> Iterator[tuple[beds.Bed, Site]]:
             str(tmp_path / "state"), "--listen", site.address, "--token-file", str(tokens),
             "--allow-root",
         )  # fmt: skip
-        made.api = api_client.Client(endpoints.Endpoint(url, str(user)))
+        made.api = api_client.ApiClient(endpoints.Endpoint(url, str(user)))
         made.until(lambda: made.get("/v1/sync")["sync"]["sync"] == "Synced")
         yield made, site
     finally:

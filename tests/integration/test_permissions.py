@@ -74,7 +74,7 @@ class Signed:
         mine.write_text("bobs-token\n")
         mine.chmod(0o600)
         self.mine = endpoints.Endpoint(self.bed.cluster.url, str(mine))
-        self.bob = api_client.Client(self.mine)
+        self.bob = api_client.ApiClient(self.mine)
 
     def access(self, more: str = "") -> str:
         listed = {name: key.listed() for name, key in self.keys.items() if name != "old"}

@@ -72,7 +72,7 @@ class ScaledBed(beds.Bed):
 
     def up(self) -> None:
         self.cluster.start()
-        self.api = api_client.Client(self.cluster.endpoint)
+        self.api = api_client.ApiClient(self.cluster.endpoint)
 
     def pool(self) -> beds.Json:
         return self.get("/v1/pools")["items"][0]

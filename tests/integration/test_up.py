@@ -116,7 +116,7 @@ def test_it_says_where_it_is_what_there_is_and_what_to_do_next(up: Up) -> None:
         READY,
     ]
     own = endpoints.Endpoint(f"http://{up.address}", str(up.folder / ".muster" / "token"))
-    with api_client.Client(own) as api:
+    with api_client.ApiClient(own) as api:
         assert b"muster_nodes" in b"".join(api.stream("/metrics", {}))
 
 
@@ -280,7 +280,7 @@ def test_a_controller_that_can_not_be_reached_is_told_of_once(
         nowhere = endpoints.Endpoint(f"http://127.0.0.1:{local_cluster.free_port()}")
         if bed.cluster._api is not None:
             bed.cluster._api.close()
-        bed.cluster._api = api_client.Client(nowhere)
+        bed.cluster._api = api_client.ApiClient(nowhere)
         said: list[str] = []
         looks = 0
 

@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from reconciler.store import Reader
+from reconciler.store import StoreReader
 from tests.integration import beds
 
 
@@ -24,7 +24,7 @@ def test_what_runs_when_a_cluster_is_ended_is_not_started_again_before_it_is_up(
         bed.cluster.stop()
         assert log.read_text() == "started\n"
         with contextlib.closing(
-            Reader.open(f"sqlite:///{bed.cluster.state / 'store.db'}")
+            StoreReader.open(f"sqlite:///{bed.cluster.state / 'store.db'}")
         ) as reader:
             (job,) = [one for one in reader.observed(0.0).jobs.values() if one.name == "work"]
             attempts = [one for one in reader.observed(0.0).attempts.values() if one.job == "work"]

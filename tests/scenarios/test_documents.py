@@ -20,7 +20,7 @@ TRANSCRIBED = sorted((HERE / "kai").glob("*.yaml"))
 DOCUMENTS = sorted(set(HERE.rglob("*.yaml")) - set(TRANSCRIBED))
 
 
-def report_of(*paths: Path, meant: dict[str, str] | None = None) -> scenarios.Report:
+def report_of(*paths: Path, meant: dict[str, str] | None = None) -> scenarios.ScenarioReport:
     return scenarios.run(scenarios.find(paths), meant)
 
 
@@ -45,21 +45,23 @@ def test_transcribed_documents(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared() -> scenarios.Report:
+def shared() -> scenarios.ScenarioReport:
     if not SHARED.is_dir():
         assert not os.environ.get("CI"), f"in CI {SHARED} has to be there"
         pytest.skip(f"{SHARED} is not there")
     return report_of(SHARED)
 
 
-def test_documents_of_other_schedulers_are_all_understood(shared: scenarios.Report) -> None:
+def test_documents_of_other_schedulers_are_all_understood(shared: scenarios.ScenarioReport) -> None:
     assert shared.errors == []
     assert shared.folders["fair-share"].total >= 35
     for folder in shared.folders.values():
         assert folder.total == folder.states + len(folder.diverging)
 
 
-def test_documents_of_other_schedulers_agree_or_it_is_said_why(shared: scenarios.Report) -> None:
+def test_documents_of_other_schedulers_agree_or_it_is_said_why(
+    shared: scenarios.ScenarioReport,
+) -> None:
     """A document that this build can express either agrees or is listed with a reason."""
     silent = [
         (name, one.file, one.expected, one.found)
@@ -70,7 +72,7 @@ def test_documents_of_other_schedulers_agree_or_it_is_said_why(shared: scenarios
     assert silent == []
 
 
-def test_what_is_listed_as_meant_still_differs(shared: scenarios.Report) -> None:
+def test_what_is_listed_as_meant_still_differs(shared: scenarios.ScenarioReport) -> None:
     differs = {
         f"{n}/{one.file}" for n, folder in shared.folders.items() for one in folder.diverging
     }

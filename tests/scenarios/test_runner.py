@@ -37,12 +37,12 @@ def job(**changes: object) -> dict[str, Any]:
     return {"jobs": [DOCUMENT["jobs"][0] | changes]}
 
 
-def verdict(**changes: object) -> runner.Verdict:
+def verdict(**changes: object) -> runner.ScenarioVerdict:
     return runner.run(schema.parse(DOCUMENT | changes))
 
 
 def test_what_agrees_is_exact() -> None:
-    assert verdict() == runner.Verdict(exact=True, states=True)
+    assert verdict() == runner.ScenarioVerdict(exact=True, states=True)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def draw(chance: random.Random, nodes: tuple[str, ...], jobs: list[str]) -> Iter
 
 
 def _fault(at: float, kind: faults.FaultKind, node: str) -> Step:
-    return Step(at, "fault", node, fault=faults.Fault(at, kind, node))
+    return Step(at, "fault", node, fault=faults.InjectedFault(at, kind, node))
 
 
 def _set(at: float, field: str, value: Any) -> Step:

@@ -57,7 +57,7 @@ class Step(msgspec.Struct, frozen=True):
     subject: str = ""
     job: desired.Job | None = None
     fields: tuple[tuple[str, Any], ...] = ()
-    fault: faults.Fault | None = None
+    fault: faults.InjectedFault | None = None
 
     def text(self) -> str:
         """One line."""
@@ -118,9 +118,9 @@ def structure_with(first: desired.Structure, changes: Changes) -> desired.Struct
     for pool in first.pools.values():
         drains = {}
         if changes.drained in pool.nodes:
-            drains[changes.drained] = desired.Drain("fan", owner=OWNERS[0])
+            drains[changes.drained] = desired.NodeDrain("fan", owner=OWNERS[0])
         if changes.gone in pool.nodes:
-            drains[changes.gone] = desired.Drain("burnt", gone=True)
+            drains[changes.gone] = desired.NodeDrain("burnt", gone=True)
         nodes = tuple(name for name in pool.nodes if name != changes.undeclared)
         has = pool.node_resources
         if changes.swollen:
@@ -130,7 +130,7 @@ def structure_with(first: desired.Structure, changes: Changes) -> desired.Struct
         pools[pool.name] = replace(pool, drains=drains, nodes=nodes, node_resources=has)
     queues = dict(first.queues)
     if changes.limit is not None:
-        limit = desired.Amounts(cpu_milli=changes.limit)
+        limit = desired.QuotaAmounts(cpu_milli=changes.limit)
         queues["research"] = replace(queues["research"], limit=limit)
     if changes.closed in queues:
         queues[changes.closed] = replace(queues[changes.closed], suspend=True)

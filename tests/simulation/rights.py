@@ -212,7 +212,9 @@ def _beyond_pool(view: View, attempt: records.AttemptRecord) -> list[str]:
     for queue in views.path(view.structure.queues, spec.queue):
         owed = views.guaranteed_in(queue, pool).gpu_milli or 0
         amounts = firm.get(queue.name, Resources())
-        if views.exceeds(amounts.as_vector(), desired.Amounts(gpu_milli=owed), attempt.resources):
+        if views.exceeds(
+            amounts.as_vector(), desired.QuotaAmounts(gpu_milli=owed), attempt.resources
+        ):
             found.append(f"{attempt.job} starts firm in {pool}, {queue.name} has {amounts} there")
     return found
 

@@ -144,7 +144,7 @@ def _structure(chance: random.Random, size: sizes.Size) -> desired.Structure:
         stale_gang_s=choose([0, 20, 60]),
     )
     return desired.Structure(
-        settings=desired.Settings(
+        settings=desired.ClusterSettings(
             lease_s=plans.LEASE_S, node_silence_s=plans.SILENCE_S, scheduling=scheduling
         ),
         pools=pools,
@@ -157,8 +157,8 @@ def _structure(chance: random.Random, size: sizes.Size) -> desired.Structure:
 def _queues(chance: random.Random, gpus: int) -> dict[str, desired.Queue]:
     """A tree with owners of guarantees, and queues that only borrow."""
     choose = chance.choice
-    owed = desired.Amounts(cpu_milli=6000, gpu_milli=1000 * (gpus // 2))
-    part = desired.Amounts(cpu_milli=3000, gpu_milli=1000 * (gpus // 4))
+    owed = desired.QuotaAmounts(cpu_milli=6000, gpu_milli=1000 * (gpus // 2))
+    part = desired.QuotaAmounts(cpu_milli=3000, gpu_milli=1000 * (gpus // 4))
     queues = (
         desired.Queue(name="default", weight=choose([1.0, 2.0])),
         desired.Queue(name="research", guaranteed=owed),
@@ -166,7 +166,9 @@ def _queues(chance: random.Random, gpus: int) -> dict[str, desired.Queue]:
         desired.Queue(name="far", parent="research", guaranteed=part, weight=choose([1.0, 3.0])),
         desired.Queue(
             name="batch",
-            limit=desired.Amounts(cpu_milli=choose([None, 6000]), gpu_milli=choose([None, 2000])),
+            limit=desired.QuotaAmounts(
+                cpu_milli=choose([None, 6000]), gpu_milli=choose([None, 2000])
+            ),
             priority=choose([0, 0, -5]),
         ),
     )
@@ -204,14 +206,14 @@ def _by_pool(chance: random.Random, structure: desired.Structure) -> desired.Str
         return structure
     replace, choose = msgspec.structs.replace, chance.choice
     queues, quotas = dict(structure.queues), dict(structure.quotas)
-    limit = desired.Amounts(cpu_milli=choose([None, 3000]), gpu_milli=choose([1000, 2000]))
-    queues["batch"] = replace(queues["batch"], flavors=(desired.Flavor("gpu", limit=limit),))
+    limit = desired.QuotaAmounts(cpu_milli=choose([None, 3000]), gpu_milli=choose([1000, 2000]))
+    queues["batch"] = replace(queues["batch"], flavors=(desired.QueueFlavor("gpu", limit=limit),))
     if chance.random() < 0.5:
-        few = desired.Amounts(cpu_milli=choose([1000, 2000]))
-        order = (desired.Flavor("cpu", limit=few), desired.Flavor("gpu"))
+        few = desired.QuotaAmounts(cpu_milli=choose([1000, 2000]))
+        order = (desired.QueueFlavor("cpu", limit=few), desired.QueueFlavor("gpu"))
         queues["default"] = replace(queues["default"], flavors=order)
     if chance.random() < 0.4:
-        most = desired.Amounts(cpu_milli=choose([4000, 6000]))
+        most = desired.QuotaAmounts(cpu_milli=choose([4000, 6000]))
         quotas["rented"] = desired.Quota(name="rented", pool="gpu", resources=most)
     if chance.random() < 0.5:
         queues |= _guaranteed_there(chance, queues)
@@ -225,13 +227,13 @@ def _guaranteed_there(
     owners = ("near", "far") if chance.random() < 0.6 else ("near",)
     cpu_milli = chance.choice([None, 3000])
     gpu_milli = queues["near"].guaranteed.gpu_milli or 0
-    there = desired.Amounts(cpu_milli=cpu_milli, gpu_milli=gpu_milli)
-    both = desired.Amounts(
+    there = desired.QuotaAmounts(cpu_milli=cpu_milli, gpu_milli=gpu_milli)
+    both = desired.QuotaAmounts(
         cpu_milli=None if cpu_milli is None else cpu_milli * len(owners),
         gpu_milli=gpu_milli * len(owners),
     )
-    found = {name: desired.Flavor("gpu", guaranteed=there) for name in owners}
-    found["research"] = desired.Flavor("gpu", guaranteed=both)
+    found = {name: desired.QueueFlavor("gpu", guaranteed=there) for name in owners}
+    found["research"] = desired.QueueFlavor("gpu", guaranteed=both)
     return {
         name: msgspec.structs.replace(queues[name], flavors=(flavor,))
         for name, flavor in found.items()
@@ -243,11 +245,11 @@ def _quotas(chance: random.Random) -> dict[str, desired.Quota]:
         desired.Quota(
             name="alice",
             user=plans.OWNERS[0],
-            resources=desired.Amounts(cpu_milli=5000),
+            resources=desired.QuotaAmounts(cpu_milli=5000),
             running=chance.choice([None, 3]),
             pending=chance.choice([None, 4]),
         ),
-        desired.Quota(name="few", queue="batch", resources=desired.Amounts(gpu_milli=1500)),
+        desired.Quota(name="few", queue="batch", resources=desired.QuotaAmounts(gpu_milli=1500)),
     )
     return {quota.name: quota for quota in quotas if chance.random() < 0.4}
 
@@ -349,7 +351,7 @@ def _commits(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
 
 def _short_fault(chance: random.Random, node: str, at: float) -> list[Step]:
     """Something that is over before leases end, or that only a node's clock or agent is hit by."""
-    fault = faults.Fault
+    fault = faults.InjectedFault
     first = chance.choice(
         [
             fault(at, "cut", node),
@@ -389,11 +391,11 @@ def _faults(chance: random.Random, nodes: tuple[str, ...]) -> Iterable[Step]:
     back = at + chance.choice([10, 50, 150])
     apart = chance.sample(nodes, max(1, len(nodes) // 2))
     for node in apart:
-        found.append(Step(at, "fault", node, fault=faults.Fault(at, "cut", node)))
-        found.append(Step(back, "fault", node, fault=faults.Fault(back, "connect", node)))
+        found.append(Step(at, "fault", node, fault=faults.InjectedFault(at, "cut", node)))
+        found.append(Step(back, "fault", node, fault=faults.InjectedFault(back, "connect", node)))
     if chance.random() < 0.3:  # a machine breaks, and somebody says so while it is off
         node, at = chance.choice(nodes), chance.uniform(60, 0.7 * plans.STORM_S)
-        found.append(Step(at, "fault", node, fault=faults.Fault(at, "power-off", node)))
-        found.append(Step(at + 0.5, "fault", node, fault=faults.Fault(at, "cut", node)))
+        found.append(Step(at, "fault", node, fault=faults.InjectedFault(at, "power-off", node)))
+        found.append(Step(at + 0.5, "fault", node, fault=faults.InjectedFault(at, "cut", node)))
         found.append(Step(at + 1, "structure", "gone", fields=(("gone", node),)))
     return found

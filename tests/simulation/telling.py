@@ -115,7 +115,7 @@ class Teller:
         self.again = random.Random(f"{plan.seed} again")
         self.started_now: frozenset[str] = frozenset()
         self.ended_now: tuple[records.JobRecord, ...] = ()
-        self.cluster = simulated_cluster.Cluster(
+        self.cluster = simulated_cluster.SimulatedCluster(
             plan.structure,
             now=plans.BEGIN,
             fates=self._fate,
@@ -173,7 +173,7 @@ class Teller:
         self.cluster.change_structure(self.plan.structure)
         for name in self.cluster.nodes:
             for kind in ("boot", "connect"):
-                self.cluster.suffer(faults.Fault(self.cluster.now, kind, name))
+                self.cluster.suffer(faults.InjectedFault(self.cluster.now, kind, name))
 
     def _rest_with_hogs(self) -> None:
         """Owners ask for what is guaranteed to them, in every other story of a full cluster."""
@@ -213,8 +213,8 @@ class Teller:
         elif step.what == "pause":
             cluster.pause(plans.PAUSE_S)
         elif step.what == "repair":
-            cluster.suffer(faults.Fault(cluster.now, "boot", step.subject))
-            cluster.suffer(faults.Fault(cluster.now, "connect", step.subject))
+            cluster.suffer(faults.InjectedFault(cluster.now, "boot", step.subject))
+            cluster.suffer(faults.InjectedFault(cluster.now, "connect", step.subject))
         elif step.what in ("crash-before-commit", "crash-after-commit"):
             self.armed.append(step.what)
         elif step.fault is not None:
@@ -233,10 +233,10 @@ class Teller:
             self.changes = msgspec.structs.replace(self.changes, **dict(step.fields))
             if self.changes.gone:  # who says so has looked: it is off, and stays off
                 for kind in ("power-off", "cut"):
-                    cluster.suffer(faults.Fault(cluster.now, kind, self.changes.gone))
+                    cluster.suffer(faults.InjectedFault(cluster.now, kind, self.changes.gone))
             cluster.change_structure(plans.structure_with(self.plan.structure, self.changes))
 
-    def _suffer(self, fault: faults.Fault) -> None:
+    def _suffer(self, fault: faults.InjectedFault) -> None:
         if fault.node and fault.node == self.changes.gone:
             return
         self.told.cuts += fault.kind == "cut"
@@ -246,7 +246,7 @@ class Teller:
         else:
             self.cluster.suffer(fault)
 
-    def _fate(self, attempt: records.AttemptRecord) -> simulated_nodes.Fate:
+    def _fate(self, attempt: records.AttemptRecord) -> simulated_nodes.TaskOutcome:
         """Alike for the tasks of one try, but that now and then one of them fails."""
         gang = f"{self.plan.seed} {attempt.job} {attempt.element} {attempt.try_number}"
         chance = random.Random(gang)
@@ -254,7 +254,7 @@ class Teller:
         own = random.Random(f"{gang} {attempt.index}")
         fails = own.random() < (0.7 if work.is_flaky(attempt.job) else 0.12)
         image = random.Random(f"{gang} {attempt.index} image")
-        return simulated_nodes.Fate(
+        return simulated_nodes.TaskOutcome(
             runs_s=float("inf") if work.endless(attempt.job) else runs_s * (1 - fails / 2),
             exit_code=3 if fails else 0,
             leaves_s=own.choice([0.0, 1.0, 5.0, 60.0]),
@@ -283,7 +283,7 @@ class Teller:
         observed: records.Observed,
         now: float,
         *,
-        recall: cycle_cache.Recall | None,
+        recall: cycle_cache.CycleCache | None,
     ) -> outcome.Outcome:
         self.wanted = wanted
         self.told.cycles += 1

@@ -55,11 +55,11 @@ def plain(job: desired.Job) -> desired.Job:
 
 def grown_up(
     chance: random.Random, plan: plans.Plan, watcher: Watcher
-) -> simulated_cluster.Cluster:
+) -> simulated_cluster.SimulatedCluster:
     """The cluster of a story after a while, with all its work, so that it is full, and no fault."""
     age_s = chance.choice(AGES_S)
     timing = simulated_cluster.Timing(cycle_every_s=cluster_forecast.CYCLE_EVERY_S)
-    made = simulated_cluster.Cluster(
+    made = simulated_cluster.SimulatedCluster(
         plan.structure, now=plans.BEGIN, timing=timing, watcher=watcher
     )
     jobs = [plain(step.job) for step in plan.steps if step.what == "submit" and step.job]
@@ -71,7 +71,7 @@ def grown_up(
     return made
 
 
-def changed(chance: random.Random, before: simulated_cluster.Cluster) -> desired.Desired:
+def changed(chance: random.Random, before: simulated_cluster.SimulatedCluster) -> desired.Desired:
     """What git may want next."""
     structure, jobs = before.structure, dict(before.jobs)
     pool = before.structure.pools[chance.choice(sorted(before.structure.pools))]

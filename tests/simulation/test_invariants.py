@@ -20,7 +20,7 @@ from tests.unit.core.world import GI, job
 
 NOW = 1_000_000.0
 STRUCTURE = desired.Structure(
-    settings=desired.Settings(lease_s=60),
+    settings=desired.ClusterSettings(lease_s=60),
     pools={
         "pool": desired.Pool(
             name="pool", nodes=("n0", "n1"), node_resources=Resources(4000, 8 * GI, 2000)
@@ -29,13 +29,13 @@ STRUCTURE = desired.Structure(
     queues={
         "default": desired.Queue(name="default"),
         "owner": desired.Queue(
-            name="owner", guaranteed=desired.Amounts(cpu_milli=2000, gpu_milli=2000)
+            name="owner", guaranteed=desired.QuotaAmounts(cpu_milli=2000, gpu_milli=2000)
         ),
-        "capped": desired.Queue(name="capped", limit=desired.Amounts(cpu_milli=1000)),
+        "capped": desired.Queue(name="capped", limit=desired.QuotaAmounts(cpu_milli=1000)),
     },
     quotas={
         "ann": desired.Quota(
-            "ann", user="ann", resources=desired.Amounts(cpu_milli=1000), running=1
+            "ann", user="ann", resources=desired.QuotaAmounts(cpu_milli=1000), running=1
         )
     },
 )
@@ -112,7 +112,7 @@ DRAINED = msgspec.structs.replace(
     STRUCTURE,
     pools={
         "pool": msgspec.structs.replace(
-            STRUCTURE.pools["pool"], drains={"n0": desired.Drain("fan")}
+            STRUCTURE.pools["pool"], drains={"n0": desired.NodeDrain("fan")}
         )
     },
 )
@@ -221,14 +221,14 @@ def test_who_waits_for_something_else_does_not_hide_who_is_owed() -> None:
 @pytest.mark.parametrize(
     ("there", "told"),
     [
-        (desired.Amounts(cpu_milli=2000, gpu_milli=2000), True),
-        (desired.Amounts(cpu_milli=2000, gpu_milli=500), False),
-        (desired.Amounts(gpu_milli=2000), False),
+        (desired.QuotaAmounts(cpu_milli=2000, gpu_milli=2000), True),
+        (desired.QuotaAmounts(cpu_milli=2000, gpu_milli=500), False),
+        (desired.QuotaAmounts(gpu_milli=2000), False),
     ],
 )
-def test_guarantees_of_a_pool(there: desired.Amounts, *, told: bool) -> None:
+def test_guarantees_of_a_pool(there: desired.QuotaAmounts, *, told: bool) -> None:
     """Where GPUs of a pool are guaranteed, only who is guaranteed enough of them there is owed."""
-    flavor = desired.Flavor("pool", guaranteed=there)
+    flavor = desired.QueueFlavor("pool", guaranteed=there)
     owner = msgspec.structs.replace(STRUCTURE.queues["owner"], flavors=(flavor,))
     structure = msgspec.structs.replace(STRUCTURE, queues=STRUCTURE.queues | {"owner": owner})
     spec = job("mine", gpu=1, queue="owner")
@@ -238,7 +238,7 @@ def test_guarantees_of_a_pool(there: desired.Amounts, *, told: bool) -> None:
 
 def test_guarantees_are_due_from_siblings_whatever_the_parent_has() -> None:
     """A parent at its guarantee by what one child borrows, and the other child asks for its own."""
-    amounts = desired.Amounts(cpu_milli=4000, gpu_milli=4000)
+    amounts = desired.QuotaAmounts(cpu_milli=4000, gpu_milli=4000)
     queues = {
         "parent": desired.Queue(name="parent", guaranteed=amounts),
         "owner": desired.Queue(name="owner", parent="parent", guaranteed=amounts),
@@ -281,8 +281,8 @@ def test_limits(specs: tuple[desired.Job, ...], said: str) -> None:
 @pytest.mark.parametrize(("gpus", "told"), [(500, True), (1000, False), (None, True)])
 def test_firm_work_does_not_borrow_in_a_pool(gpus: int | None, *, told: bool) -> None:
     spec = job("firm", gpu=1, queue="owner", preemptible=False)
-    there = desired.Flavor("pool", guaranteed=desired.Amounts(gpu_milli=gpus))
-    other = desired.Flavor("pool", guaranteed=desired.Amounts(gpu_milli=1000))
+    there = desired.QueueFlavor("pool", guaranteed=desired.QuotaAmounts(gpu_milli=gpus))
+    other = desired.QueueFlavor("pool", guaranteed=desired.QuotaAmounts(gpu_milli=1000))
     owner = msgspec.structs.replace(STRUCTURE.queues["owner"], flavors=(there,))
     mate = desired.Queue("mate", flavors=(other,))
     queues = STRUCTURE.queues | {"owner": owner, "mate": mate}
@@ -294,8 +294,8 @@ def test_firm_work_does_not_borrow_in_a_pool(gpus: int | None, *, told: bool) ->
 @pytest.mark.parametrize("pool", ["pool", "elsewhere"])
 @pytest.mark.parametrize("whose", ["default", "rented"])
 def test_limits_of_a_pool(whose: str, pool: str) -> None:
-    few, spec = desired.Amounts(cpu_milli=1000), job("wide", cpu=2, queue="default")
-    queue = desired.Queue("default", flavors=(desired.Flavor(pool, limit=few),))
+    few, spec = desired.QuotaAmounts(cpu_milli=1000), job("wide", cpu=2, queue="default")
+    queue = desired.Queue("default", flavors=(desired.QueueFlavor(pool, limit=few),))
     structure = msgspec.structs.replace(
         STRUCTURE,
         queues=STRUCTURE.queues | ({"default": queue} if whose == "default" else {}),

@@ -71,7 +71,7 @@ def test_moments_of_a_grid_are_those_of_several_steps() -> None:
 
 def _no_limits(structure: desired.Structure) -> desired.Structure:
     replace = msgspec.structs.replace
-    plain = desired.Amounts()
+    plain = desired.QuotaAmounts()
     return replace(
         structure,
         queues={name: replace(one, limit=plain) for name, one in structure.queues.items()},
@@ -140,7 +140,7 @@ def test_a_faulty_controller_is_found_out(
         observed: records.Observed,
         now: float,
         *,
-        recall: cycle_cache.Recall | None = None,
+        recall: cycle_cache.CycleCache | None = None,
     ) -> outcome.Outcome:
         seen = msgspec.structs.replace(wanted, structure=before(wanted.structure))
         return after(decide(seen, observed, now, recall=recall))

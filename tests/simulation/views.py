@@ -78,7 +78,7 @@ class View(msgspec.Struct, frozen=True):
                 yield attempt
 
 
-def in_pool(view: View, queue: str, pool: str) -> list[tuple[str, desired.Amounts, Resources]]:
+def in_pool(view: View, queue: str, pool: str) -> list[tuple[str, desired.QuotaAmounts, Resources]]:
     """Each limit that holds for a queue's work in a pool, whose it is, and what is in use of it."""
     pool_of = view.structure.pool_of_node()
     there = [a for a in view.live() if pool_of.get(a.node, "") == pool]
@@ -96,10 +96,10 @@ def in_pool(view: View, queue: str, pool: str) -> list[tuple[str, desired.Amount
     return found
 
 
-def guaranteed_in(queue: desired.Queue, pool: str) -> desired.Amounts:
+def guaranteed_in(queue: desired.Queue, pool: str) -> desired.QuotaAmounts:
     """What a queue is guaranteed in a pool."""
     amounts = (flavor.guaranteed for flavor in queue.flavors if flavor.pool == pool)
-    return next(amounts, desired.Amounts())
+    return next(amounts, desired.QuotaAmounts())
 
 
 def is_shared_out(view: View, pool: str) -> bool:
@@ -111,7 +111,7 @@ def path_of(view: View, attempt: records.AttemptRecord) -> list[desired.Queue]:
     return list(path(view.structure.queues, view.job_records[attempt.job].spec.queue))
 
 
-def exceeds(amounts: tuple[int, int, int], most: desired.Amounts, asked: Resources) -> bool:
+def exceeds(amounts: tuple[int, int, int], most: desired.QuotaAmounts, asked: Resources) -> bool:
     rows = zip(amounts, most.as_vector(), asked.as_vector(), strict=True)
     return any(bound is not None and more and has > bound for has, bound, more in rows)
 

@@ -64,8 +64,11 @@ def plain(script: str, **more: object) -> agent_messages.TaskTemplate:
 
 def kinds(source: Path, target: Path) -> dict[str, tuple[int, Make]]:
     """What tasks do, with how often it is drawn."""
-    store_in, store_out = storage.Store("in", str(source)), storage.Store("out", str(target))
-    copies = storage.Plan(
+    store_in, store_out = (
+        storage.VolumeStore("in", str(source)),
+        storage.VolumeStore("out", str(target)),
+    )
+    copies = storage.StagingPlan(
         ins=(storage.In("data", store_in),),
         outs=(storage.Out("made", store_out, "{job}/{index}", "always"),),
         timeout_s=60.0,

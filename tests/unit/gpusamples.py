@@ -21,7 +21,7 @@ def node(*, states: tuple[str, str] = (devices.OK, devices.LOST)) -> records.Nod
         for i, uuid in enumerate(UUIDS)
     )  # fmt: skip
     driver = devices.GpuDriver(devices.OK, "", "550.54.15", "12.4")
-    verdicts = (health_checks.Result("mounts", "failed", "/data is not mounted"),)
+    verdicts = (health_checks.CheckResult("mounts", "failed", "/data is not mounted"),)
     inventory = msgspec.structs.replace(
         bare.inventory, gpus=found, gpu_driver=driver, checks=verdicts
     )

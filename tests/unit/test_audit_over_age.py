@@ -25,7 +25,9 @@ def test_one_file_that_is_over_age_leaves_at_a_time_and_no_entry_is_written_twic
 ) -> None:
     log = audit_log.Log(tmp_path / audit_log.FILE, part_bytes_max=1)
     for second in range(3):
-        log.append(audit_entries.Entry(at=float(second), revision=f"r{second}", result="Synced"))
+        log.append(
+            audit_entries.AuditEntry(at=float(second), revision=f"r{second}", result="Synced")
+        )
     files = {"structure.yaml": STRUCTURE.replace("LIMIT", "3"), "c.yaml": CLUSTER % retention}
     revision = repository.commit(files)
     site = Site(tmp_path, repository)

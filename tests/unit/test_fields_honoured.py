@@ -230,7 +230,7 @@ class Run(world.World):
 
     def orders(self, shared: Path, name: str = "j") -> list[dict[str, Json]]:
         """What the agent tells its supervisor of a job's tasks."""
-        place = start_orders.Place(name="n", root=str(shared), shared=str(shared))
+        place = start_orders.NodeFolders(name="n", root=str(shared), shared=str(shared))
         return [start_orders.order_for(one, template, place) for one, template in self.sent(name)]
 
 
@@ -524,7 +524,7 @@ def healed(field: str, *nodes: str) -> Callable[[Run, Path], Json]:
             for name in nodes or ("p-0",):
                 told = run.nodes[name].report(run.now)
                 failed = tuple(
-                    health_checks.Result(one, "failed", "x") for one in ("clock", "mounts")
+                    health_checks.CheckResult(one, "failed", "x") for one in ("clock", "mounts")
                 )
                 inventory = msgspec.structs.replace(
                     told.inventory or records.Inventory(), checks=failed
@@ -556,7 +556,7 @@ def flapping(turns: int, apart_s: float, well_s: float = 1) -> Callable[[Run, Pa
     """What a node is whose check failed so often, and has been well for so long since."""
 
     def look(run: Run, _: Path) -> Json:
-        def finds(*found: health_checks.Result) -> None:
+        def finds(*found: health_checks.CheckResult) -> None:
             told = run.nodes["p-0"].report(run.now)
             inventory = msgspec.structs.replace(told.inventory or records.Inventory(), checks=found)
             run.memory.add_report(msgspec.structs.replace(told, inventory=inventory))
@@ -564,7 +564,7 @@ def flapping(turns: int, apart_s: float, well_s: float = 1) -> Callable[[Run, Pa
 
         for _turn in range(turns):
             run.now += apart_s
-            finds(health_checks.Result("clock", "failed", "x"))
+            finds(health_checks.CheckResult("clock", "failed", "x"))
             finds()
         run.now += well_s
         finds()
@@ -1236,7 +1236,7 @@ def test_variables_that_are_the_systems_are_refused(where: str, tmp_path: Path) 
         framework="torchrun", array={"count": 2}, checkpoint={}, groups=[{"name": "a", "count": 2}]
     )
     assignment, template = Run((whole, pool())).sent()[0]
-    place = start_orders.Place(name="n", root=str(tmp_path), shared=str(tmp_path))
+    place = start_orders.NodeFolders(name="n", root=str(tmp_path), shared=str(tmp_path))
     user = start_orders.find_user(template, place)
     plain = start_orders.environment_of(assignment, template, place, user, {})
     shouting = msgspec.structs.replace(template, environment=dict.fromkeys(plain, "mine"))

@@ -40,7 +40,7 @@ def held(*left_out: str, less: bool = False) -> Callable[[Run, Path], Json]:
         ]
         after = test_fields_honoured.read(tuple(documents))
         before = desired.Desired(structure=run.structure, jobs=run.jobs)
-        gate = sync_limits.Safety(lambda: run.memory.observed((), {}), lambda: run.now)
+        gate = sync_limits.SafetyGate(lambda: run.memory.observed((), {}), lambda: run.now)
         found = gate.judge(before, after, frozenset())
         return sorted({one.rule for one in found.findings})
 
@@ -103,7 +103,7 @@ OF_FORGE = (test_fields_honoured.document("Cluster", "c", {"notifications": [FOR
 NEWS = messages.Notice("Revision", "held", "a" * 40, "it waits", "2027-01-01T00:00:00Z")
 
 
-def sent(run: Run) -> messages.Request:
+def sent(run: Run) -> messages.HttpPost:
     """What the first channel is sent; what becomes of it is told by ``notices/test_delivery``."""
     made = messages.request(run.structure.settings.notifications[0], NEWS, "secret", 1.0)
     assert made is not None
@@ -129,7 +129,7 @@ def audited(run: Run, folder: Path) -> Json:
     assert keep_s is not None
     log = audit_log.Log(folder / audit_log.FILE, part_bytes_max=1)
     for day in (0, 50, 100):
-        log.append(audit_entries.Entry(at=day * 86_400.0, revision="r", result="Synced"))
+        log.append(audit_entries.AuditEntry(at=day * 86_400.0, revision="r", result="Synced"))
     while retention.drop(log, keep_s=keep_s, now=100 * 86_400.0, revision="r"):
         pass
     found = log.verify().anchor

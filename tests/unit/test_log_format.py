@@ -60,7 +60,7 @@ def _record(message: str, **extra: object) -> logging.LogRecord:
 
 
 def test_records_of_loggers_carry_their_fields() -> None:
-    lines = log_format.Lines("readable", "loop")
+    lines = log_format.ReadableFormatter("readable", "loop")
     assert lines.format(_record("can't read", revision="abc", other="x")) == (
         "1970-01-01T00:00:00.000Z WARNING loop: can't read revision=abc"
     )
@@ -72,9 +72,9 @@ def test_an_exception_stays_on_its_line() -> None:
         int("first\nsecond")
     except ValueError:
         record.exc_info = sys.exc_info()
-    told = json.loads(log_format.Lines("json", "loop").format(record))
+    told = json.loads(log_format.ReadableFormatter("json", "loop").format(record))
     assert "ValueError: invalid literal" in told["exception"].splitlines()[-1]
-    assert len(log_format.Lines("readable", "loop").format(record).splitlines()) == 1
+    assert len(log_format.ReadableFormatter("readable", "loop").format(record).splitlines()) == 1
 
 
 def test_events_of_a_cycle_are_lines() -> None:
@@ -119,7 +119,7 @@ def test_levels(level: str, written: bool, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("form", log_lines.FORMS)
 def test_agents_speak_in_the_same_form(form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    operator_log.Voice("gpu001", form).say("no controller")
+    operator_log.Console("gpu001", form).say("no controller")
     line = capsys.readouterr().err
     if form == "json":
         assert json.loads(line)["node"] == "gpu001"
@@ -129,12 +129,12 @@ def test_agents_speak_in_the_same_form(form: str, capsys: pytest.CaptureFixture[
 
 def _agent(
     level: str = "info", clock: Callable[[], float] = time.monotonic
-) -> tuple[event_log.Chronicle, state.NodeState]:
+) -> tuple[event_log.EventLog, state.AgentState]:
     given = settings.parse(
         ["--server", "http://c:7420", "--name", "gpu001", "--root", "/var/muster"]
     )
-    says = operator_log.Voice("gpu001", "json", level)
-    return event_log.Chronicle(given, says, clock), state.NodeState("boot")
+    says = operator_log.Console("gpu001", "json", level)
+    return event_log.EventLog(given, says, clock), state.AgentState("boot")
 
 
 def _told(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str]]:

@@ -26,7 +26,7 @@ from reconciler.model.protocol import loop_messages
 from reconciler.model.state import outcome, records, scheduler_state
 from reconciler.model.state.states import NodeState
 from reconciler.operations.history import cycle_replay
-from reconciler.store import Reader, journal_entries, sql_store
+from reconciler.store import StoreReader, journal_entries, sql_store
 from tests.unit.core import test_storm
 from tests.unit.core.world import World, job
 from tests.unit.desired import repositories
@@ -69,7 +69,7 @@ class Leader:
     def cycle(self) -> outcome.Outcome:
         before = self.store.cycle
         # the time of a story is no step of the clock
-        self.loop._steps = wall_clock.Steps(self.now)
+        self.loop._steps = wall_clock.ClockSteps(self.now)
         result = self.loop.cycle()
         assert result is not None
         self._waiting.append(result)
@@ -162,7 +162,7 @@ class Lived(test_storm.Story):
         return result
 
 
-def _compare(reader: Reader, decided: list[tuple[int, int, int, outcome.Outcome]]) -> None:
+def _compare(reader: StoreReader, decided: list[tuple[int, int, int, outcome.Outcome]]) -> None:
     """Every cycle comes out as it did, whole."""
     again = list(cycle_replay.replay_all(reader))
     assert [(one.epoch, one.cycle, one.step) for one in again] == [one[:3] for one in decided]
@@ -182,7 +182,7 @@ def test_every_cycle_of_a_story_is_replayed_from_the_store(
         story.step()
     story.end()
     assert len({epoch for epoch, *_ in story.decided}) > 1 or "change_leader" not in str(story.log)
-    with contextlib.closing(Reader.open(url(story.folder))) as reader:
+    with contextlib.closing(StoreReader.open(url(story.folder))) as reader:
         _compare(reader, story.decided)
         assert len(journal_entries.snapshots(reader)) > 2
         for which in story.random.sample(story.decided, 3):
@@ -190,7 +190,7 @@ def test_every_cycle_of_a_story_is_replayed_from_the_store(
 
 
 def _one_by_one(
-    reader: Reader,
+    reader: StoreReader,
     which: tuple[int, int, int, outcome.Outcome],
     decided: list[tuple[int, int, int, outcome.Outcome]],
 ) -> None:
@@ -215,8 +215,8 @@ def test_another_process_comes_to_the_same(tmp_path: Path) -> None:
     program = (
         "import sys\n"
         "from reconciler.operations.history import cycle_replay\n"
-        "from reconciler.store import Reader\n"
-        "calls = [one.call for one in cycle_replay.replay_all(Reader.open(sys.argv[1]))]\n"
+        "from reconciler.store import StoreReader\n"
+        "calls = [one.call for one in cycle_replay.replay_all(StoreReader.open(sys.argv[1]))]\n"
         "print(len(calls), *{part for call in calls for part in call.disagreements})\n"
     )
     for seed in ("1", "2"):
@@ -286,7 +286,7 @@ def test_adoption_is_replayed(tmp_path: Path) -> None:
     leader.want(desired.Desired(2, world.structure, {}, status=desired.SyncStatus(sync="Synced")))
     leader.cycle()
     leader.close()
-    with contextlib.closing(Reader.open(url(tmp_path))) as reader:
+    with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         _compare(reader, leader.decided)
         first, second, _ = cycle_replay.replay_all(reader)
     assert "muster adopt" in first.call.wanted.refused["new"]
@@ -324,11 +324,11 @@ def test_incumbents_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         {"a.yaml": None, "d.yaml": repositories.job("d", queue="research")},
         {"structure.yaml": STRUCTURE.replace("LIMIT", "2")},
     ]
-    decided, at, before = [], 1_000_000.0, last_good.Incumbents()
+    decided, at, before = [], 1_000_000.0, last_good.LastGood()
     for number, files in enumerate(commits):
         if number in (0, 3):
             leader = Leader(tmp_path, at)
-            reading = loader.Loader(source.Source(str(repository.path)), before)
+            reading = loader.Loader(source.GitSource(str(repository.path)), before)
         repository.commit(files)
         value = reading.load()
         before = reading.incumbents()
@@ -339,7 +339,7 @@ def test_incumbents_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             reading.close()
             leader.close()
             decided += leader.decided
-    with contextlib.closing(Reader.open(url(tmp_path))) as reader:
+    with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         _compare(reader, decided)
         wanted = [one.call.wanted for one in cycle_replay.replay_all(reader)]
     limits = [one.structure.queues["research"].limit.cpu_milli for one in wanted]
@@ -359,7 +359,8 @@ def test_a_replay_that_disagrees_says_so(tmp_path: Path) -> None:
     (told,) = cycle_journal.unpack_inputs(entry.body)
     forged = msgspec.structs.replace(told, now=told.now + 1)
     again = cycle_journal.Replay(
-        journal_entries.snapshot(leader.store, journal_entries.Place(leader.epoch, 1)) or b""
+        journal_entries.snapshot(leader.store, journal_entries.JournalPosition(leader.epoch, 1))
+        or b""
     )
     (call,) = again.through([forged])
     assert set(call.disagreements) == {"jobs", "events", "drift", "times"}
@@ -439,13 +440,13 @@ def test_every_part_of_an_outcome_is_checked() -> None:
         "actions": (outcome.StopAttempt("a", "n"),),
         "events": (samples.event("x"),),
         "drift": (drift_kinds.Drift("k", "s", "m", "info", "report", 1.0),),
-        "remedies": (drift_kinds.Remedy("i", "tell", "c", "p", 1.0),),
+        "remedies": (drift_kinds.DriftRemedy("i", "tell", "c", "p", 1.0),),
         "overrides": (records.Override("drain", "n", "r", "o", 1.0, 2.0),),
         "answers": {"id": "no"},
         "provisions": {"pool": None},
         "queues": (outcome.QueueUsage("q", None, (0, 0, 0), (0, 0, 0), (0, 0, 0)),),
         "promised": {"job": 1},
-        "standing": records.Standing(1.0, 1),
+        "standing": records.ScheduleInputs(1.0, 1),
         "left_jobs": ("job",),
         "left_nodes": ("n",),
         "look_at": 7.0,

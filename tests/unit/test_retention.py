@@ -21,7 +21,7 @@ from tests.unit.store import samples
 from tests.unit.test_replay import Leader, url
 
 DAY_S = 86_400
-SETTINGS = desired.Settings(
+SETTINGS = desired.ClusterSettings(
     retain_events_s=DAY_S,
     retain_journal_s=DAY_S,
     retain_finished_jobs_s=2 * DAY_S,

@@ -18,7 +18,7 @@ from reconciler.desired.git.git_commands import GitError
 _MADE = re.compile(r"^\[.*?([0-9a-f]{40})\] ", re.MULTILINE)
 
 
-class Before(msgspec.Struct, frozen=True):
+class FileBefore(msgspec.Struct, frozen=True):
     """A file as a command found it, in the work tree and in the index.
 
     ``data``: None where there was none. ``mode``: its permissions. ``staged``: its entry in the
@@ -40,12 +40,12 @@ class Made(msgspec.Struct, frozen=True):
 
     commit: str
     path: str = ""
-    before: Before | None = None
+    before: FileBefore | None = None
     after: bytes | None = None
     is_earlier: bool = False
 
 
-class Together:
+class CommitGroup:
     """Commits that are pushed in one go, or undone together.
 
     Attributes:

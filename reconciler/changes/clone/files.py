@@ -29,7 +29,7 @@ class CloneError(RuntimeError):
         self.unreachable = unreachable
 
 
-class MissingError(CloneError):
+class MissingObjectError(CloneError):
     """The clone has no object of that name."""
 
 
@@ -203,11 +203,11 @@ class Files:
             raise CloneError(requests.several(kind, name, found))
         return found[0]
 
-    def missing(self, kind: str, name: str) -> MissingError:
+    def missing(self, kind: str, name: str) -> MissingObjectError:
         """The error that there is no such object, with names that are like it."""
         names = (one.name for _, one in self._documents(b"") if one.kind == kind)
         hint = suggestions.hint(name, names)
-        return MissingError(f"there is no {kind}/{name} in {self.state}{hint}")
+        return MissingObjectError(f"there is no {kind}/{name} in {self.state}{hint}")
 
     def data(self, path: str) -> bytes | None:
         """A file as it is on disk; None: it is not there."""

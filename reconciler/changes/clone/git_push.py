@@ -48,7 +48,7 @@ class Push:
         opened: what was committed; it is told what the commits became.
     """
 
-    def __init__(self, root: Path, branch: str, upstream: str, opened: commits.Together) -> None:
+    def __init__(self, root: Path, branch: str, upstream: str, opened: commits.CommitGroup) -> None:
         self._root = root
         self._reference = f"refs/heads/{branch}"
         self._remote, _, self._name = upstream.partition("/")

@@ -30,10 +30,10 @@ _LOG = logging.getLogger(__name__)
 _UNPUSHED_MAX = 1_000
 
 CloneError = files.CloneError
-MissingError = files.MissingError
+MissingError = files.MissingObjectError
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class CloneOutcome(msgspec.Struct, frozen=True):
     """What was done: the commit, the file below the clone, and whether it was pushed.
 
     ``local`` means that the branch follows no remote one, so that there is nowhere to push;
@@ -76,7 +76,7 @@ class Clone(files.Files):
         super().__init__(root, (root / sub_path).resolve())
         if not self.state.is_relative_to(root.resolve()):
             raise CloneError(f"sub-path {sub_path!r} leaves the repository")
-        self._together: commits.Together | None = None
+        self._together: commits.CommitGroup | None = None
 
     @property
     def pushes_to(self) -> str:
@@ -127,13 +127,15 @@ class Clone(files.Files):
 
     # --- changing ---------------------------------------------------------------------------
 
-    def add_job(self, text: str, name: str, *, message: str = "", dry_run: bool = False) -> Outcome:
+    def add_job(
+        self, text: str, name: str, *, message: str = "", dry_run: bool = False
+    ) -> CloneOutcome:
         """Write a job to ``jobs/NAME.yaml``; as often as wanted with the same text."""
         present = self.find("Job", name)
         if present is not None:
             same = yaml_edit.documents(text)[0] in yaml_edit.documents(self.text(present) or "")
             if same:
-                return Outcome("unchanged", present)
+                return CloneOutcome("unchanged", present)
             raise CloneError(f"another job of the name {name} stands in {present}")
         target = (self.state / "jobs" / f"{name}.yaml").relative_to(self.root.resolve())
         problems = document_reader.validate(str(target), text.encode())
@@ -148,7 +150,7 @@ class Clone(files.Files):
 
     def commit_file(
         self, path: str, text: str, message: str, *, read: str, dry_run: bool = False
-    ) -> Outcome:
+    ) -> CloneOutcome:
         """Commit a file that somebody has written here, with this text in it, and push.
 
         Args:
@@ -159,7 +161,7 @@ class Clone(files.Files):
             CloneError: git refused, the push failed, or the file holds something else by now.
         """
         if dry_run:
-            return Outcome("rehearsed", path)
+            return CloneOutcome("rehearsed", path)
         if self._together is None:
             with self.together() as push:
                 outcome = self.commit_file(path, text, message, read=read)
@@ -169,7 +171,7 @@ class Clone(files.Files):
             raise CloneError(f"{path} was changed meanwhile, and nothing was committed: try again")
         return self._noted(self._commit(path, after, message))
 
-    def push_again(self, commit: str, path: str) -> Outcome:
+    def push_again(self, commit: str, path: str) -> CloneOutcome:
         """Push a commit that an earlier command, or a person, has left in the clone.
 
         Raises:
@@ -189,7 +191,7 @@ class Clone(files.Files):
         *,
         message: str,
         dry_run: bool = False,
-    ) -> Outcome:
+    ) -> CloneOutcome:
         """Set fields of an object, or take them away (``edit.REMOVED``)."""
 
         def changed(before: str | None) -> str:
@@ -203,7 +205,9 @@ class Clone(files.Files):
         path = self.path_of(kind, name)
         return self.change(path, changed, message, dry_run=dry_run)
 
-    def remove(self, kind: str, name: str, *, message: str = "", dry_run: bool = False) -> Outcome:
+    def remove(
+        self, kind: str, name: str, *, message: str = "", dry_run: bool = False
+    ) -> CloneOutcome:
         """Take an object out, and its file where nothing else stands in it."""
         path = self.path_of(kind, name)
         return self.change(
@@ -214,7 +218,7 @@ class Clone(files.Files):
         )
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[commits.Together]:
+    def together(self) -> Iterator[commits.CommitGroup]:
         """Push what is committed within it in one go at its end; undo it all where one fails.
 
         Nobody else's command changes this clone meanwhile.
@@ -223,7 +227,7 @@ class Clone(files.Files):
             CloneError: nothing was changed, or the commits are in the clone and are not pushed.
         """
         with contextlib.ExitStack() as turn:
-            opened = commits.Together()
+            opened = commits.CommitGroup()
             try:
                 turn.enter_context(clone_lock.taken(self._git_folder()))
                 self._require_branch()
@@ -258,7 +262,7 @@ class Clone(files.Files):
         if found.decode().strip() != self._reference():
             raise GitError(f"{self.branch} is no longer checked out in {self.root}: try again")
 
-    def _undo(self, opened: commits.Together) -> None:
+    def _undo(self, opened: commits.CommitGroup) -> None:
         """Take back the commits of this command, the newest first, while nobody's are on top."""
         for made in reversed(opened.made):
             if made.is_earlier:
@@ -273,7 +277,7 @@ class Clone(files.Files):
                 _LOG.warning("%s can't be taken back: %s", made.commit[:12], error)
                 return
 
-    def _found(self, path: str) -> commits.Before:
+    def _found(self, path: str) -> commits.FileBefore:
         """A file as it is now."""
         said = clone_lock.git(self.root, "ls-files", "--stage", "-v", "-z", "--", path).stdout
         fields = said.partition(b"\0")[0].partition(b"\t")[0].decode().split()
@@ -282,9 +286,9 @@ class Clone(files.Files):
         flags = _flags(fields[0]) if merged else ()
         file, data = self.root / path, self.data(path)
         mode = None if data is None else file.stat().st_mode & 0o777
-        return commits.Before(data, mode, staged, flags)
+        return commits.FileBefore(data, mode, staged, flags)
 
-    def _put_back(self, path: str, before: commits.Before, after: bytes | None) -> None:
+    def _put_back(self, path: str, before: commits.FileBefore, after: bytes | None) -> None:
         """A file as it was before it became ``after``, also in the index."""
         if self.data(path) == after:  # else somebody has saved it meanwhile
             _write(self.root / path, before.data)
@@ -297,7 +301,9 @@ class Clone(files.Files):
             for flag in before.flags:  # beside an entry that is put in git takes none
                 clone_lock.git(self.root, "update-index", flag, "--", path)
 
-    def change(self, path: str, change: Change, message: str, *, dry_run: bool = False) -> Outcome:
+    def change(
+        self, path: str, change: Change, message: str, *, dry_run: bool = False
+    ) -> CloneOutcome:
         """Change one file, commit it alone and push.
 
         Raises:
@@ -309,7 +315,7 @@ class Clone(files.Files):
             outcome = self._change(path, change, message, dry_run=False)
         return _moved(outcome, push)
 
-    def _change(self, path: str, change: Change, message: str, *, dry_run: bool) -> Outcome:
+    def _change(self, path: str, change: Change, message: str, *, dry_run: bool) -> CloneOutcome:
         self.require_committed(path)
         before = self.data(path)
         try:
@@ -319,21 +325,21 @@ class Clone(files.Files):
         data = None if after is None else after.encode()
         if data == before:
             earlier = None if dry_run else self.not_pushed(path)
-            return self.push_again(earlier, path) if earlier else Outcome("unchanged", path)
+            return self.push_again(earlier, path) if earlier else CloneOutcome("unchanged", path)
         if dry_run:
-            return Outcome("rehearsed", path)
+            return CloneOutcome("rehearsed", path)
         return self._noted(self._commit(path, data, message))
 
-    def _noted(self, made: commits.Made) -> Outcome:
+    def _noted(self, made: commits.Made) -> CloneOutcome:
         """Remember a commit for whoever pushes it, or undoes it."""
         if self._together is not None:
             self._together.made.append(made)
         status: Literal["local", "pushed"] = "local" if self._upstream is None else "pushed"
-        return Outcome(status, made.path, made.commit)
+        return CloneOutcome(status, made.path, made.commit)
 
     def approve(
         self, subject: str, digest: str, *, held_at: str = "", dry_run: bool = False
-    ) -> Outcome:
+    ) -> CloneOutcome:
         """Commit, without any file, that a held change is approved, and push.
 
         Where this person's approval stands it is that: ``unchanged``, and pushed where it was not.
@@ -350,9 +356,9 @@ class Clone(files.Files):
         if made is not None:
             if not dry_run and not self._is_pushed(made):
                 return self.push_again(made, "")
-            return Outcome("unchanged", "", made)
+            return CloneOutcome("unchanged", "", made)
         if dry_run:
-            return Outcome("rehearsed", "")
+            return CloneOutcome("rehearsed", "")
         trailer = f"{requests.APPROVE_TRAILER}: {digest}"
         try:
             commit = commits.make(
@@ -408,7 +414,7 @@ class Clone(files.Files):
         return commits.Made(commit, path, found, after)
 
 
-def _moved(outcome: Outcome, push: commits.Together) -> Outcome:
+def _moved(outcome: CloneOutcome, push: commits.CommitGroup) -> CloneOutcome:
     """What was done, with the commit as it was pushed."""
     return msgspec.structs.replace(outcome, commit=push.now(outcome.commit))
 

@@ -37,7 +37,7 @@ class _Move(msgspec.Struct, frozen=True):
 _decode_move = msgspec.json.Decoder(_Move).decode
 
 
-def of(repository: source.Source, reference: str) -> list[Path]:
+def of(repository: source.GitSource, reference: str) -> list[Path]:
     """The work trees of a local repository in which a branch is checked out.
 
     Raises:
@@ -63,7 +63,7 @@ def of(repository: source.Source, reference: str) -> list[Path]:
     return found
 
 
-def prepare(repository: source.Source, reference: str, before: str, after: str) -> list[Path]:
+def prepare(repository: source.GitSource, reference: str, before: str, after: str) -> list[Path]:
     """Make sure that the files of a branch can follow it; the work trees to be brought up.
 
     Raises:
@@ -80,7 +80,7 @@ def prepare(repository: source.Source, reference: str, before: str, after: str) 
     return trees
 
 
-def follow(repository: source.Source, trees: list[Path], before: str, after: str) -> None:
+def follow(repository: source.GitSource, trees: list[Path], before: str, after: str) -> None:
     """Bring up the files of work trees whose branch has moved.
 
     Never raises for what git says: the branch is written, and :func:`finish` tries again.
@@ -96,13 +96,13 @@ def follow(repository: source.Source, trees: list[Path], before: str, after: str
         _LOG.warning("files of %s are not brought up to their branch yet: %s", tree, error)
 
 
-def withdraw(repository: source.Source, trees: list[Path]) -> None:
+def withdraw(repository: source.GitSource, trees: list[Path]) -> None:
     """The branch did not move."""
     if trees:
         _note(repository).unlink(missing_ok=True)
 
 
-def finish(repository: source.Source) -> None:
+def finish(repository: source.GitSource) -> None:
     """Bring up the files of work trees that an interruption has left behind their branch.
 
     Raises:
@@ -215,7 +215,7 @@ def _behind(tree: Path) -> str:
     return ""
 
 
-def _note(repository: source.Source) -> Path:
+def _note(repository: source.GitSource) -> Path:
     return git_commands.common_folder(repository.folder) / NOTE
 
 

@@ -16,7 +16,14 @@ import msgspec
 
 from reconciler.changes import requests, yaml_edit
 from reconciler.changes.clone import ignored_files
-from reconciler.changes.requests import AddJob, EditObject, Person, Request, Result, ReviseObject
+from reconciler.changes.requests import (
+    AddJob,
+    EditObject,
+    Person,
+    Request,
+    RequestResult,
+    ReviseObject,
+)
 from reconciler.changes.writer import object_index
 from reconciler.desired.documents import document_reader, yaml_reader
 from reconciler.desired.git.git_commands import GitError
@@ -34,7 +41,7 @@ REFUSED_MAX = 100
 SHEETS_MAX = 16
 
 
-class Step(NamedTuple):
+class BatchStep(NamedTuple):
     """What one request makes of a commit: files, and what its message says."""
 
     author: Person
@@ -62,9 +69,9 @@ class Batch:
         self.files: dict[str, bytes | None] = {}
         #: Where objects stand now that were added or taken out.
         self._moved: dict[tuple[str, str], tuple[str, ...]] = {}
-        self.results: list[Result] = []
+        self.results: list[RequestResult] = []
         #: Of each request that changed something, in order.
-        self.steps: list[Step] = []
+        self.steps: list[BatchStep] = []
         self._hints = 0
         #: Files taken apart, as they are by now; the one used last is the last.
         self._sheets: dict[str, yaml_edit.Sheet] = {}
@@ -84,7 +91,7 @@ class Batch:
             unreadable = self._index.unreadable()
             if unreadable:
                 hint += f"; {unreadable[0]} can't be read and may hold it: mend that file first"
-            raise requests.MissingError(f"there is no {kind}/{name} in the repository{hint}")
+            raise requests.MissingTargetError(f"there is no {kind}/{name} in the repository{hint}")
         return found
 
     def _only_path_of(self, kind: str, name: str) -> str:
@@ -131,16 +138,16 @@ class Batch:
         if len(self._sheets) > SHEETS_MAX:
             del self._sheets[next(iter(self._sheets))]
 
-    def judge(self, request: Request | requests.Together) -> None:
+    def judge(self, request: Request | requests.RequestGroup) -> None:
         """Take up one request or refuse it; of several that go together all or none."""
-        if not isinstance(request, requests.Together):
+        if not isinstance(request, requests.RequestGroup):
             self._judge(request)
             return
         files, moved, steps = dict(self.files), dict(self._moved), len(self.steps)
         first, refused = len(self.results), 0
         for one in request.requests:
             if refused == REFUSED_MAX:
-                self.results.append(Result("withdrawn"))
+                self.results.append(RequestResult("withdrawn"))
                 continue
             self._judge(one)
             refused += self.results[-1].status in requests.BAD
@@ -148,7 +155,9 @@ class Batch:
         if refused:
             self.files, self._moved = files, moved
             del self.steps[steps:]
-            withdrawn = Result("withdrawn", message="another that goes together with it is refused")
+            withdrawn = RequestResult(
+                "withdrawn", message="another that goes together with it is refused"
+            )
             self.results[first:] = [
                 result if result.status in requests.BAD else withdrawn for result in mine
             ]
@@ -163,25 +172,25 @@ class Batch:
                 result = self._approve(request)
             else:
                 result = self._remove(request)
-        except requests.MissingError as error:
-            result = Result("missing", message=str(error))
+        except requests.MissingTargetError as error:
+            result = RequestResult("missing", message=str(error))
         except requests.ConflictError as error:
-            result = Result("conflict", message=str(error))
+            result = RequestResult("conflict", message=str(error))
         except requests.ElsewhereError as error:
-            result = Result("elsewhere", message=str(error))
+            result = RequestResult("elsewhere", message=str(error))
         except requests.ForbiddenError as error:
-            result = Result("forbidden", message=str(error))
+            result = RequestResult("forbidden", message=str(error))
         except requests.UndecidedError as error:
-            result = Result("undecided", message=str(error))
+            result = RequestResult("undecided", message=str(error))
         except (yaml_edit.EditError, UnicodeError) as error:
-            result = Result("refused", message=str(error))
+            result = RequestResult("refused", message=str(error))
         except Exception as error:
             if isinstance(error, GitError | OSError):
                 raise  # it is the repository, and concerns all
             # Many people share a batch: what nobody thought of costs one of them the change.
             _LOG.exception("%s of the batch can't be judged", type(request).__name__)
             told = "an unexpected error while it was made; the controller's log has it"
-            result = Result("defect", message=told)
+            result = RequestResult("defect", message=told)
         self.results.append(result)
 
     def _require_permit(
@@ -206,47 +215,49 @@ class Batch:
                 return yaml_reader.read(self._text(path).encode())
             return []
 
-    def _approve(self, request: requests.Approve) -> Result:
+    def _approve(self, request: requests.Approve) -> RequestResult:
         self._require_permit(request.permit)
         made = self._index.approval(request.digest, request.author.address, request.held_at)
         if made is not None:
-            return Result("unchanged", commit=made, message=requests.approved_already(made))
+            return RequestResult("unchanged", commit=made, message=requests.approved_already(made))
         subject = requests.approval_subject(request.digest, request.reason)
         trailers = ((requests.APPROVE_TRAILER, request.digest),)
         if any(one.author == request.author and one.trailers == trailers for one in self.steps):
-            return Result("accepted")
-        self.steps.append(Step(request.author, subject, {}, trailers))
-        return Result("accepted")
+            return RequestResult("accepted")
+        self.steps.append(BatchStep(request.author, subject, {}, trailers))
+        return RequestResult("accepted")
 
-    def _change(self, files: dict[str, bytes | None], author: Person, subject: str) -> Result:
+    def _change(
+        self, files: dict[str, bytes | None], author: Person, subject: str
+    ) -> RequestResult:
         self.files.update(files)
-        self.steps.append(Step(author, subject, files))
-        return Result("accepted", next(iter(files)))
+        self.steps.append(BatchStep(author, subject, files))
+        return RequestResult("accepted", next(iter(files)))
 
-    def _add(self, request: AddJob) -> Result:
+    def _add(self, request: AddJob) -> RequestResult:
         self._require_permit(request.permit)
         data = request.text.encode()
         file = document_reader.read(data)
         path = f"{self._prefix}{object_index.JOBS_FOLDER}/{request.name}.yaml"
         problems = document_reader.problems(path, data, file)
         if problems:
-            return Result("refused", path, message="\n".join(p.text() for p in problems))
+            return RequestResult("refused", path, message="\n".join(p.text() for p in problems))
         if [(d.kind, d.name) for d in file.documents] != [("Job", request.name)]:
             message = f"a submission is one document, of kind Job and name {request.name}"
-            return Result("refused", path, message=message)
+            return RequestResult("refused", path, message=message)
         key = ("Job", request.name)
         taken = self._moved[key] if key in self._moved else self._index.paths_of(*key)
         if taken:
             wanted = yaml_edit.documents(request.text)[0]
             for present in dict.fromkeys(taken):
                 if wanted in yaml_edit.documents(self._text(present)):
-                    return Result("unchanged", present, self._index.head, requests.IS_THERE)
+                    return RequestResult("unchanged", present, self._index.head, requests.IS_THERE)
             present = taken[0]
             message = (
                 f"another job of the name {request.name} stands in {present}: choose another "
                 "name, or change that one"
             )
-            return Result("refused", present, message=message)
+            return RequestResult("refused", present, message=message)
         if path in self.files or self._index.has_file(path):
             before = self._text(path)
             text = yaml_edit.append_document(before, request.text) if before else request.text
@@ -268,11 +279,11 @@ class Batch:
                     f"place in {tree}: commit it, move it away, or choose another name"
                 )
 
-    def _edit(self, request: EditObject | ReviseObject) -> Result:
+    def _edit(self, request: EditObject | ReviseObject) -> RequestResult:
         if not request.name:
             names = self._index.names(request.kind)
             if len(names) != 1:
-                return Result(
+                return RequestResult(
                     "missing", message=f"the repository has {len(names)} of {request.kind}, not one"
                 )
             request = msgspec.structs.replace(request, name=names[0])
@@ -287,10 +298,10 @@ class Batch:
             fields = request.fields
         after = before.having(request.kind, request.name, fields)
         if after.text == before.text:
-            return Result("unchanged", path, self._index.head, "it is so already")
+            return RequestResult("unchanged", path, self._index.head, "it is so already")
         mine = _problems(path, after, label)
         if mine:
-            return Result("refused", path, message="\n".join(p.text() for p in mine))
+            return RequestResult("refused", path, message="\n".join(p.text() for p in mine))
         self._keep(path, after)
         what = ", ".join(str(step[-1]) for step, _ in fields)
         subject = request.subject or f"Change {what} of {label}"
@@ -303,7 +314,7 @@ class Batch:
         first, *others = [one for text in texts for one in _documents(text, kind, name)]
         return any(one != first for one in others)
 
-    def _remove(self, request: requests.RemoveObject) -> Result:
+    def _remove(self, request: requests.RemoveObject) -> RequestResult:
         kind, name = request.kind, request.name
         paths = self._paths_of(kind, name)
         if request.several == "conflict" or (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from reconciler.changes import push_result, requests
 from reconciler.changes.clone import clone_lock, worktrees
-from reconciler.changes.requests import MUSTER, Person, Request, Result
+from reconciler.changes.requests import MUSTER, Person, Request, RequestResult
 from reconciler.changes.writer import fast_import, object_index, signing, stale_refs
 from reconciler.changes.writer.batch import Batch
 from reconciler.desired.git import git_commands, source
@@ -28,7 +28,7 @@ TURN_S = 30.0
 BATCH_MAX = 1_000
 
 
-class Writer:
+class CommitWriter:
     """Writes to one branch. One thread at a time.
 
     Args:
@@ -40,7 +40,7 @@ class Writer:
 
     def __init__(
         self,
-        repository: source.Source,
+        repository: source.GitSource,
         *,
         committer: Person = MUSTER,
         attempts_max: int = ATTEMPTS_MAX,
@@ -65,8 +65,8 @@ class Writer:
         self._source.close()
 
     def write(
-        self, batch: Sequence[Request | requests.Together], *, now: int, dry_run: bool = False
-    ) -> list[Result]:
+        self, batch: Sequence[Request | requests.RequestGroup], *, now: int, dry_run: bool = False
+    ) -> list[RequestResult]:
         """Put requests into the branch; one result each, in their order.
 
         Args:
@@ -75,20 +75,20 @@ class Writer:
 
         Never raises for what git says: such requests are ``failed``.
         """
-        results: list[Result] = []
+        results: list[RequestResult] = []
         for start in range(0, len(batch), BATCH_MAX):
             part = batch[start : start + BATCH_MAX]
             try:
                 results += self._write(part, now, dry_run=dry_run)
             except (GitError, OSError) as error:
                 self._index.head = None
-                failed = Result("failed", message=str(error))
+                failed = RequestResult("failed", message=str(error))
                 results += [failed] * sum(map(_count, part))
         return results
 
     def _write(
-        self, part: Sequence[Request | requests.Together], now: int, *, dry_run: bool
-    ) -> list[Result]:
+        self, part: Sequence[Request | requests.RequestGroup], now: int, *, dry_run: bool
+    ) -> list[RequestResult]:
         why = ""
         for _ in range(self._attempts_max):
             self._source.fetch()
@@ -115,7 +115,7 @@ class Writer:
             if not why:
                 self._index.take(commit, judged.files)
                 return [
-                    Result("accepted", result.path, commit)
+                    RequestResult("accepted", result.path, commit)
                     if result.status == "accepted"
                     else result
                     for result in judged.results
@@ -213,6 +213,6 @@ class Writer:
         return why
 
 
-def _count(request: Request | requests.Together) -> int:
+def _count(request: Request | requests.RequestGroup) -> int:
     """How many results it has."""
-    return len(request.requests) if isinstance(request, requests.Together) else 1
+    return len(request.requests) if isinstance(request, requests.RequestGroup) else 1

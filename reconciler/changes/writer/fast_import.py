@@ -23,7 +23,7 @@ _OF_JOB = re.compile(r"(?P<verb>[A-Z][a-z]+) Job/[^\s:]+(?:: (?P<reason>.+))?")
 _TO_MANY = {"Prune": "Remove the files of"}
 
 
-class Group(NamedTuple):
+class ImportedCommit(NamedTuple):
     """Steps that become one commit."""
 
     author: Person
@@ -32,12 +32,12 @@ class Group(NamedTuple):
     trailers: list[tuple[str, str]]
 
 
-def by_author(steps: Sequence[batch.Step]) -> list[Group]:
+def by_author(steps: Sequence[batch.BatchStep]) -> list[ImportedCommit]:
     """Steps that follow each other and have one author, together."""
-    groups: list[Group] = []
+    groups: list[ImportedCommit] = []
     for step in steps:
         if not groups or groups[-1].author != step.author:
-            groups.append(Group(step.author, [], {}, []))
+            groups.append(ImportedCommit(step.author, [], {}, []))
         groups[-1].subjects.append(step.subject)
         groups[-1].files.update(step.files)
         groups[-1].trailers.extend(step.trailers)
@@ -45,7 +45,7 @@ def by_author(steps: Sequence[batch.Step]) -> list[Group]:
 
 
 def commits(
-    repository: Path, head: str, groups: Sequence[Group], committer: Person, now: int
+    repository: Path, head: str, groups: Sequence[ImportedCommit], committer: Person, now: int
 ) -> str:
     """Make the commits on top of ``head``, one a group; the id of the last.
 
@@ -89,7 +89,9 @@ def _require_room(repository: Path, head: str, paths: set[str]) -> None:
             raise git_commands.GitError(f"{path} is a folder in {head[:12]}, and to be a file")
 
 
-def _command(reference: str, group: Group, committer: Person, mark: int, now: int) -> bytes:
+def _command(
+    reference: str, group: ImportedCommit, committer: Person, mark: int, now: int
+) -> bytes:
     data = (message(group) + "\n").encode("utf-8", "replace")
     head = (
         f"commit {reference}\n"
@@ -101,7 +103,7 @@ def _command(reference: str, group: Group, committer: Person, mark: int, now: in
     return head.encode("utf-8", "replace") + data
 
 
-def message(group: Group) -> str:
+def message(group: ImportedCommit) -> str:
     """What a commit says: what it does, each thing that was asked, and in whose name."""
     # One line each: what people write as a reason is no place for trailers.
     subjects = [" ".join(subject.replace("\0", "").split()) for subject in group.subjects]

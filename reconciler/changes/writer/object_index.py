@@ -21,7 +21,7 @@ class Index:
     say, so that all of them are known here, whatever order they came and go in.
     """
 
-    def __init__(self, repository: source.Source) -> None:
+    def __init__(self, repository: source.GitSource) -> None:
         self._source = repository
         self.head: str | None = None
         #: What stands in a file, each name as often as it stands there.

@@ -27,7 +27,7 @@ def public_key(key: Path) -> str:
     return " ".join(said.split()[:2])
 
 
-def sign(repository: source.Source, base: str, head: str, key: Path) -> str:
+def sign(repository: source.GitSource, base: str, head: str, key: Path) -> str:
     """Sign the commits from ``base`` to ``head``; the id of the last one as signed.
 
     Raises:

@@ -44,9 +44,9 @@ PLAN = "sha256:"
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
-    app.command(cls=submit_options.Command, context_settings={"allow_interspersed_args": False})(
-        submit
-    )
+    app.command(
+        cls=submit_options.DashDashCommand, context_settings={"allow_interspersed_args": False}
+    )(submit)
     for verb, help_text in JOB_VERBS.items():
         app.command(verb)(_on_jobs(verb, help_text))
     for command in (cancel, approve):
@@ -412,7 +412,7 @@ def _figure_of(
     if not of_plan and not local_changes.is_digest(digest):
         return ""  # who makes the change says what is wrong with it
     try:
-        with api_client.Client(
+        with api_client.ApiClient(
             endpoints.find(server, token_file, Path.cwd()), timeout_s=5.0
         ) as api:
             held = api.get("/v1/sync")["sync"]["held"]

@@ -38,7 +38,7 @@ BEHIND = "muster.behind"
 _ELEMENTS = re.compile(r"(?P<count>\d+)|0-(?P<last>\d+)(%(?P<at_once>\d+))?")
 
 
-class Command(typer.core.TyperCommand):
+class DashDashCommand(typer.core.TyperCommand):
     """Remembers whether the words stood behind ``--``, which the parser takes away."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -81,7 +81,7 @@ def nodes(
     terminal.table(headings, rows, cut=cut, below=below)
 
 
-def _observed(api: "api_client.Client") -> set[str]:
+def _observed(api: "api_client.ApiClient") -> set[str]:
     """The pools on whose nodes nothing is started."""
     return {one["name"] for one in api.get("/v1/pools")["items"] if one["observeOnly"]}
 
@@ -279,7 +279,7 @@ def events(
                 return
 
 
-def _check_known(api: "api_client.Client", job: str | None, node: str | None) -> None:
+def _check_known(api: "api_client.ApiClient", job: str | None, node: str | None) -> None:
     """Leave the command where nothing is known of what was asked for."""
     if job is not None:
         api.get(f"/v1/jobs/{job}")
@@ -383,7 +383,7 @@ def _held(message: str, reasons: list[str]) -> None:
         terminal.paragraph(terminal.clocks(rest), 7)
 
 
-def _standing(found: cluster_status.Rollup, sync: Json, overridden: list[Json]) -> None:
+def _standing(found: cluster_status.ClusterStatus, sync: Json, overridden: list[Json]) -> None:
     """Both axes of the cluster, and the objects of which there is something to say."""
     whole = f"State  {found.sync}, {found.health}"
     by_git = (sync.get("suspended") or {}).get("Cluster")

@@ -99,7 +99,7 @@ def report(
     query["by"] = ",".join([*groups, "model"] if paid is not None else groups)
     with context.controller(server, token_file) as api:
         answer = api.get(f"/v1/report/{what.value}", **query)["report"]
-    made = msgspec.convert(answer, usage_reports.Report)
+    made = msgspec.convert(answer, usage_reports.UsageReport)
     if paid is not None:
         made = usage_reports.priced(made, paid, msgspec.convert(groups, list[usage_reports.By]))
     _write(made, form, file)
@@ -127,7 +127,7 @@ def _form(asked: Form | None, file: Path | None) -> Form:
     return Form({"yml": "yaml"}.get(ending, ending)) if ending in ENDINGS else Form.TABLE
 
 
-def _table(made: "usage_reports.Report", file: Path | None) -> None:
+def _table(made: "usage_reports.UsageReport", file: Path | None) -> None:
     """The table, and what it is of: beside it on a terminal, above it in a file."""
     heads = [column.name.upper() for column in made.columns]
     cells, numbers = reportviews.cells(made), " ".join(heads[len(made.by) :])
@@ -142,7 +142,7 @@ def _table(made: "usage_reports.Report", file: Path | None) -> None:
         terminal.table(heads, cells, right=numbers, cut=False)
 
 
-def _write(made: "usage_reports.Report", output: Form, file: Path | None) -> None:
+def _write(made: "usage_reports.UsageReport", output: Form, file: Path | None) -> None:
     try:
         if output is Form.TABLE:
             _table(made, file)
@@ -156,7 +156,7 @@ def _write(made: "usage_reports.Report", output: Form, file: Path | None) -> Non
         terminal.fail(f"{file} can't be written: {error.strerror}")
 
 
-def _data(made: "usage_reports.Report", output: Form) -> bytes:
+def _data(made: "usage_reports.UsageReport", output: Form) -> bytes:
     """A report in a form that is no table."""
     if output is Form.PNG:
         return bytes(reportviews.png(made))

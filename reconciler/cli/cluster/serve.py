@@ -165,7 +165,7 @@ def up(
         cluster.start(stop, terminal.note)
         _say_ready(cluster)
         cluster.keep(stop, terminal.note)
-    except local_cluster.StoppedError:
+    except local_cluster.StartStoppedError:
         pass  # as asked
     except local_cluster.ClusterError as error:
         terminal.fail(str(error))

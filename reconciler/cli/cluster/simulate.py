@@ -72,7 +72,7 @@ def scenario(
     raise typer.Exit(terminal.DONE if report.agrees else terminal.ERROR)
 
 
-def _show(report: scenarios.Report, *, wide: bool) -> None:
+def _show(report: scenarios.ScenarioReport, *, wide: bool) -> None:
     rows = [
         [name, str(f.total), str(f.exact), str(f.states), str(len(f.diverging))]
         for name, f in report.folders.items()
@@ -206,7 +206,7 @@ def simulate(
     policies = tuple(dict.fromkeys(policy or [trace_simulation.OWN]))
     given = simulate_options.given(at)
     simulate_options.refuse(given, source, policies)
-    request = trace_simulation.Request(
+    request = trace_simulation.SimulationRequest(
         source=source,
         form=form,
         policies=policies,
@@ -243,7 +243,7 @@ def _checkpoints(written: str | None) -> float | None:
 
 
 def _carry_out(
-    request: trace_simulation.Request,
+    request: trace_simulation.SimulationRequest,
     seeds: list[int],
     output: terminal.Output,
     files: tuple[Path | None, Path | None],

@@ -87,7 +87,7 @@ def top(
 
 
 def _news(
-    api: "api_client.Client", events: deque[Json], after: int | None, *, wait_s: float | None
+    api: "api_client.ApiClient", events: deque[Json], after: int | None, *, wait_s: float | None
 ) -> int:
     """Take what has happened since ``after``, waiting for it; returns how far that goes."""
     page = api.get("/v1/events", after=after, wait_s=wait_s, limit=EVENTS_KEPT)
@@ -123,7 +123,7 @@ def _size(*, live: bool) -> tuple[int, int]:
     return min(WIDTH_MAX, max(WIDTH_MIN, size.width)), max(16, size.height - 1)
 
 
-def look(api: "api_client.Client") -> dict[str, Json]:
+def look(api: "api_client.ApiClient") -> dict[str, Json]:
     """Everything that is shown but events."""
     return {
         "sync": api.get("/v1/sync")["sync"],

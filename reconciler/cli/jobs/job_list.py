@@ -107,14 +107,14 @@ def _state(written: str) -> str:
     return found
 
 
-def _check_queue(api: "api_client.Client", queue: str) -> None:
+def _check_queue(api: "api_client.ApiClient", queue: str) -> None:
     """Leave the command where no queue has that name."""
     known = [one["name"] for one in api.get("/v1/queues")["items"]]
     if queue not in known:
         terminal.fail(f"queue {queue} is not known{suggestions.hint(queue, known)}")
 
 
-def _is_known(api: "api_client.Client", name: str) -> bool:
+def _is_known(api: "api_client.ApiClient", name: str) -> bool:
     """Whether there is such a job, which a filter has left out."""
     return bool([one for one in api.items("/v1/jobs", prefix=name) if one["name"] == name])
 

@@ -27,7 +27,7 @@ NONE_OF_TRY = re.compile(rb"muster: node \S+ keeps no \w+ of this try\n?")
 NOT_KEPT = (b"muster: node ", b"muster: no attempt at ")
 
 
-def hint(api: "api_client.Client", name: str, query: dict[str, str], *, silent: bool) -> None:
+def hint(api: "api_client.ApiClient", name: str, query: dict[str, str], *, silent: bool) -> None:
     """Say on stderr where the rest is, of output that was ``silent`` or of a task that failed.
 
     Args:
@@ -52,7 +52,7 @@ def hint(api: "api_client.Client", name: str, query: dict[str, str], *, silent: 
     terminal.note(f"{what}; its stderr: {shlex.join([*words, '--stderr'])}")
 
 
-def tell_others(api: "api_client.Client", name: str, query: dict[str, str]) -> None:
+def tell_others(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
     """Say on stderr of how many tasks and elements one is shown that nobody has named."""
     element = query.get("element", "0")
     told: Any = api.get(
@@ -80,7 +80,7 @@ def _tries(attempts: Any, query: dict[str, str]) -> list[int]:
     return sorted(mine, reverse=True)
 
 
-def earlier(api: "api_client.Client", name: str, query: dict[str, str]) -> Iterator[bytes]:
+def earlier(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> Iterator[bytes]:
     """The output of the newest try that has any, where that is not the newest; says so.
 
     A try that never started has none, and what people look for is mostly what the one before said.
@@ -99,7 +99,7 @@ def earlier(api: "api_client.Client", name: str, query: dict[str, str]) -> Itera
             return
 
 
-def _failed(api: "api_client.Client", name: str, query: dict[str, str]) -> bool:
+def _failed(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bool:
     """Whether the newest attempt at the task that was asked for ended badly, and by itself."""
     told: Any = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query.get("element", "0"))
     tries = told["job"]["attempts"]

@@ -122,7 +122,9 @@ def logs(
             terminal.fail(f"{error}; {name} goes on: muster logs -f {name}", retries.FAILED)
 
 
-def _print(api: "api_client.Client", name: str, query: dict[str, str], *, all_tasks: bool) -> None:
+def _print(
+    api: "api_client.ApiClient", name: str, query: dict[str, str], *, all_tasks: bool
+) -> None:
     """What is asked for, and on stderr what there is besides."""
     if all_tasks:
         _show_all(api, name, query)
@@ -154,7 +156,7 @@ def _timed(options: dict[str, str | None]) -> dict[str, str]:
     }
 
 
-def _show(api: "api_client.Client", name: str, query: dict[str, str]) -> bool:
+def _show(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> bool:
     """What the query asks for, as it comes; whether it was nothing at all."""
     silent = True
     follows = query["follow"] == "true"
@@ -183,7 +185,7 @@ def _write(pieces: Iterable[bytes]) -> bool:
     return wrote
 
 
-def _show_all(api: "api_client.Client", name: str, query: dict[str, str]) -> None:
+def _show_all(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
     """Every task of the element: one after the other, or all at once where they are followed."""
     tasks, over = _tasks(api, name, query)
     while not tasks and not over and query["follow"] == "true":
@@ -220,7 +222,7 @@ def _show_all(api: "api_client.Client", name: str, query: dict[str, str]) -> Non
     _side_by_side(show, tasks)
 
 
-def _leave_unstarted(api: "api_client.Client", name: str, query: dict[str, str]) -> None:
+def _leave_unstarted(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> None:
     """Leave the command with the reason why nothing was written; not where something has run."""
     asked = {key: query[key] for key in ("run", "element") if key in query}
     job = api.get(f"/v1/jobs/{name}", **asked)["job"]
@@ -252,7 +254,7 @@ def _side_by_side(show: Any, tasks: list[str]) -> None:
         raise failed[0]
 
 
-def _tasks(api: "api_client.Client", name: str, query: dict[str, str]) -> tuple[list[str], bool]:
+def _tasks(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> tuple[list[str], bool]:
     """The tasks of the element that were ever started, by name; whether the job is over."""
     asked = {key: query[key] for key in ("run",) if key in query}
     element = query.get("element", "0")

@@ -94,7 +94,7 @@ def plot(
         _draw(curves, over, all_named=bool(metric))
 
 
-def written(api: "api_client.Client", name: str, query: dict[str, str]) -> job_plots.Past:
+def written(api: "api_client.ApiClient", name: str, query: dict[str, str]) -> job_plots.Past:
     """What a task wrote; leaves the command where an element is asked for that is not there."""
     if "element" in query:
         job = api.get(f"/v1/jobs/{name}", run=query.get("run"), element=query["element"])["job"]

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
         pull_request_comment,
         revisions,
     )
-    from reconciler.operations.validate import folder_check, formats, read_ahead
+    from reconciler.operations.validate import folder_check, formats
 else:
     folder_check = lazy_import.module("reconciler.operations.validate.folder_check")
     pull_request_comment = lazy_import.module("reconciler.operations.plan.pull_request_comment")
     formats = lazy_import.module("reconciler.operations.validate.formats")
     planner = lazy_import.module("reconciler.operations.plan.planner")
     plan_text = lazy_import.module("reconciler.operations.plan.plan_text")
-    read_ahead = lazy_import.module("reconciler.operations.validate.read_ahead")
+    folder_check = lazy_import.module("reconciler.operations.validate.folder_check")
     revisions = lazy_import.module("reconciler.operations.plan.revisions")
     cluster_snapshot = lazy_import.module("reconciler.operations.plan.cluster_snapshot")
 
@@ -190,7 +190,7 @@ def plan(
 
     def prepare() -> None:
         _import_planning()
-        ahead.update(read_ahead.read(repo, path, wanted))
+        ahead.update(folder_check.read(repo, path, wanted))
 
     snapshot, live, why = known(against, server, token_file, prepare)
     try:
@@ -240,7 +240,9 @@ _CODES = {
 }
 
 
-def _base(repo: Path, base: str | None, head: str, live: revisions.InForce | None) -> str:
+def _base(
+    repo: Path, base: str | None, head: str, live: revisions.ControllerRevision | None
+) -> str:
     """What to compare with: what somebody says, what is in force, or where it is to go.
 
     Leaves the command where what is in force is not in the clone, unless somebody says otherwise.
@@ -275,7 +277,7 @@ def known(
     server: str | None,
     token_file: str | None,
     meanwhile: Callable[[], object] = _import_planning,
-) -> tuple[cluster_snapshot.Snapshot | None, revisions.InForce | None, str]:
+) -> tuple[cluster_snapshot.DigestedSnapshot | None, revisions.ControllerRevision | None, str]:
     """What a controller knows, and what is in force there.
 
     Where none was named and none can be asked, None, and why; of one that gives its records only
@@ -300,7 +302,7 @@ def known(
     except cluster_snapshot.SnapshotError as error:
         terminal.fail(str(error))
     terminal.note(f"running work is not looked at: {why}")
-    return None, None if jobs is None else revisions.InForce(jobs, structure), why
+    return None, None if jobs is None else revisions.ControllerRevision(jobs, structure), why
 
 
 def snapshot(

@@ -52,7 +52,7 @@ class Defects:
 
     def explain(
         self,
-        found: isolate_failures.Rescue | None,
+        found: isolate_failures.QuarantineResult | None,
         newer: desired.Desired,
         defect: Exception,
         now: float,
@@ -93,7 +93,7 @@ class Defects:
                     isolate_failures.listed(names),
                 )
 
-    def _leave_out(self, found: isolate_failures.Rescue, now: float) -> None:
+    def _leave_out(self, found: isolate_failures.QuarantineResult, now: float) -> None:
         """Say what of the input no cycle passed with, and don't listen to those nodes for now."""
         log.error(
             "no cycle passed with what was said by %s: %s; nodes among them are not listened to "
@@ -109,7 +109,7 @@ class Defects:
             self._unheard |= {report.node for report in one.reports if one.is_notice}
 
     def explain_jobs_aside(
-        self, found: Sequence[job_quarantine.Undecided], raised: Sequence[Exception]
+        self, found: Sequence[job_quarantine.QuarantinedJob], raised: Sequence[Exception]
     ) -> None:
         """Say which jobs are left out, by which cycles raised, and what each of them raised."""
         for one in raised:
@@ -125,11 +125,11 @@ class Defects:
         """Whether some node is not listened to."""
         return any(until > now for until in self._aside.values())
 
-    def unheard(self, came: isolate_failures.Inflow) -> tuple[str, ...]:
+    def unheard(self, came: isolate_failures.CycleInput) -> tuple[str, ...]:
         """Nodes of which nothing can be decided that they say, but for those that say something."""
         return tuple(sorted(self._unheard.difference(one.node for one in came.reports)))
 
-    def heard(self, came: isolate_failures.Inflow) -> None:
+    def heard(self, came: isolate_failures.CycleInput) -> None:
         """A cycle passed with this."""
         self._unheard.difference_update(one.node for one in came.reports)
 

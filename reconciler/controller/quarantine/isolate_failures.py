@@ -47,13 +47,13 @@ LAST_WORDS = (
 _ROOTS = ("reconciler", "agents")
 
 
-class Inflow(msgspec.Struct, frozen=True):
+class CycleInput(msgspec.Struct, frozen=True):
     """What came in since the last cycle, as ``records.Observed`` has it."""
 
     reports: tuple[records.NodeReport, ...] = ()
     answered: Mapping[str, float] = {}
     asked: tuple[records.OverrideRequest, ...] = ()
-    provisioned: tuple[instance_records.Result, ...] = ()
+    provisioned: tuple[instance_records.OrderResult, ...] = ()
     #: Nodes of which nothing can be decided that they say: that they say it counts for nothing.
     unheard: frozenset[str] = frozenset()
 
@@ -62,30 +62,30 @@ class Inflow(msgspec.Struct, frozen=True):
         """Whether nobody said anything."""
         return not (self.reports or self.asked or self.provisioned)
 
-    def bare(self) -> "Inflow":
+    def bare(self) -> "CycleInput":
         """Without what was said; that it was said stays. Leases run from when nodes were answered,
         and no node is silent of which a report waits to be read."""
         heard = {one.node: one.received_at for one in self.reports if one.node not in self.unheard}
         later = {node: max(at, self.answered.get(node, at)) for node, at in heard.items()}
-        return Inflow(answered={**self.answered, **later})
+        return CycleInput(answered={**self.answered, **later})
 
     @property
     def is_notice(self) -> bool:
         """Whether it is no more than that a node said something (see ``pieces``)."""
         return bool(self.reports) and all(map(node_reports.tells_nothing, self.reports))
 
-    def sources(self) -> list["Inflow"]:
+    def sources(self) -> list["CycleInput"]:
         """What each person, script and node said, by itself and in order."""
         nodes: dict[str, list[records.NodeReport]] = {}
         for report in self.reports:
             nodes.setdefault(report.node, []).append(report)
         return [  # nodes last: what they said they say again, where no cycle may come to it
-            *[Inflow(asked=(one,)) for one in self.asked],
-            *[Inflow(provisioned=(one,)) for one in self.provisioned],
-            *[Inflow(reports=tuple(reports)) for reports in nodes.values()],
+            *[CycleInput(asked=(one,)) for one in self.asked],
+            *[CycleInput(provisioned=(one,)) for one in self.provisioned],
+            *[CycleInput(reports=tuple(reports)) for reports in nodes.values()],
         ]
 
-    def pieces(self) -> list["Inflow"]:
+    def pieces(self) -> list["CycleInput"]:
         """What one node said of itself and of each of its attempts, as if it had told no more.
 
         What is not in a piece is not gone: none of them tells of everything that the node has. The
@@ -101,7 +101,7 @@ class Inflow(msgspec.Struct, frozen=True):
             bare = msgspec.structs.replace(itself, inventory=None, usage=None, remedies=())
             found += [bare] if bare == itself else [bare, itself]
             found += [msgspec.structs.replace(bare, attempts=(one,)) for one in report.attempts]
-        return [Inflow(reports=(one,)) for one in found]
+        return [CycleInput(reports=(one,)) for one in found]
 
     @property
     def name(self) -> str:
@@ -115,16 +115,16 @@ class Inflow(msgspec.Struct, frozen=True):
         return f"the script of pool {self.provisioned[0].pool}" if self.provisioned else "nobody"
 
 
-def joined(sources: Sequence[Inflow]) -> Inflow:
+def joined(sources: Sequence[CycleInput]) -> CycleInput:
     """What several sources said, together."""
-    return Inflow(
+    return CycleInput(
         reports=tuple(report for one in sources for report in one.reports),
         asked=tuple(asked for one in sources for asked in one.asked),
         provisioned=tuple(answer for one in sources for answer in one.provisioned),
     )
 
 
-class Basis(NamedTuple):
+class CycleBasis(NamedTuple):
     """What a cycle goes by.
 
     Attributes:
@@ -144,7 +144,7 @@ class Passed(NamedTuple):
     adopting: bool
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class RevisionRefusal(msgspec.Struct, frozen=True):
     """To who reads the repository: no cycle passed with a desired state.
 
     Attributes:
@@ -156,7 +156,7 @@ class Refusal(msgspec.Struct, frozen=True):
     generation: int
     problem: desired.Problem
     incumbents: bytes
-    jobs: tuple[job_quarantine.Undecided, ...] = ()
+    jobs: tuple[job_quarantine.QuarantinedJob, ...] = ()
 
 
 class Sifted(NamedTuple):
@@ -170,12 +170,12 @@ class Sifted(NamedTuple):
     """
 
     wanted: desired.Desired
-    apart: tuple[job_quarantine.Undecided, ...] = ()
+    apart: tuple[job_quarantine.QuarantinedJob, ...] = ()
     defects: tuple[Exception, ...] = ()
     is_whole: bool = False
 
 
-class Rescue(NamedTuple):
+class QuarantineResult(NamedTuple):
     """How a cycle could be decided after all.
 
     Attributes:
@@ -186,18 +186,18 @@ class Rescue(NamedTuple):
         by_jobs: jobs were left out, and which it has to be is to be found.
     """
 
-    basis: Basis
+    basis: CycleBasis
     result: outcome.Outcome
-    apart: tuple[Inflow, ...] = ()
-    left_out: tuple[Inflow, ...] = ()
-    waiting: Inflow = Inflow()
+    apart: tuple[CycleInput, ...] = ()
+    left_out: tuple[CycleInput, ...] = ()
+    waiting: CycleInput = CycleInput()
     by_jobs: bool = False
 
 
 Got = outcome.Outcome | Exception
 #: Decides a cycle by a basis, with an input, and carries it out; where that raised, nothing has
 #: happened, and what it raised comes back.
-Attempt = Callable[[Basis, Inflow], Got]
+Attempt = Callable[[CycleBasis, CycleInput], Got]
 
 
 class WithoutJobs(Protocol):
@@ -206,12 +206,12 @@ class WithoutJobs(Protocol):
     None: what came in is the cause, or there are no such jobs.
     """
 
-    def __call__(self, basis: Basis, part: Inflow, *, started: bool) -> Got | None: ...
+    def __call__(self, basis: CycleBasis, part: CycleInput, *, started: bool) -> Got | None: ...
 
 
 def rescue(
-    attempt: Attempt, bases: Sequence[Basis], came: Inflow, without_jobs: WithoutJobs
-) -> Rescue | None:
+    attempt: Attempt, bases: Sequence[CycleBasis], came: CycleInput, without_jobs: WithoutJobs
+) -> QuarantineResult | None:
     """Decide a cycle that raised with less than it had.
 
     Args:
@@ -226,11 +226,11 @@ def rescue(
     for basis in bases[1:]:
         got = attempt(basis, came)
         if not isinstance(got, Exception):
-            return Rescue(basis, got)
+            return QuarantineResult(basis, got)
     for basis in bases:
         result = without_jobs(basis, came, started=False)
         if isinstance(result, outcome.Outcome):
-            return Rescue(basis, result, by_jobs=True)
+            return QuarantineResult(basis, result, by_jobs=True)
     for basis in () if came.is_bare else bases:
         got = attempt(basis, came.bare())
         if not isinstance(got, Exception):
@@ -238,21 +238,23 @@ def rescue(
     for basis in bases:
         result = without_jobs(basis, came, started=True)
         if isinstance(result, outcome.Outcome):
-            return Rescue(basis, result, by_jobs=True)
+            return QuarantineResult(basis, result, by_jobs=True)
     return None
 
 
-def _by_parts(attempt: Attempt, basis: Basis, came: Inflow, result: outcome.Outcome) -> Rescue:
+def _by_parts(
+    attempt: Attempt, basis: CycleBasis, came: CycleInput, result: outcome.Outcome
+) -> QuarantineResult:
     """Decide about what came in by parts that are halved until those that raise are left.
 
     The smallest are what a node said of itself or of one attempt, and what one person or script
     said.
     """
-    parts: list[list[Inflow]] = []
-    apart: list[Inflow] = []
-    left_out: list[Inflow] = []
+    parts: list[list[CycleInput]] = []
+    apart: list[CycleInput] = []
+    left_out: list[CycleInput] = []
 
-    def split(part: list[Inflow]) -> None:
+    def split(part: list[CycleInput]) -> None:
         if len(part) > 1:
             parts.extend(_halves(part))
         elif pieces := part[0].pieces():
@@ -272,10 +274,10 @@ def _by_parts(attempt: Attempt, basis: Basis, came: Inflow, result: outcome.Outc
         else:
             result = got
     waiting = [one for part in reversed(parts) for one in part]
-    return Rescue(basis, result, tuple(apart), tuple(left_out), joined(waiting))
+    return QuarantineResult(basis, result, tuple(apart), tuple(left_out), joined(waiting))
 
 
-def put_back(came: Inflow, memory: observed_state.Memory) -> None:
+def put_back(came: CycleInput, memory: observed_state.ObservedState) -> None:
     """Keep what came in, and was not come to, for the next cycle."""
     for report in came.reports:
         memory.add_report(report)
@@ -285,7 +287,7 @@ def put_back(came: Inflow, memory: observed_state.Memory) -> None:
         memory.add_provisioned(answer)
 
 
-def _halves(sources: list[Inflow]) -> list[list[Inflow]]:
+def _halves(sources: list[CycleInput]) -> list[list[CycleInput]]:
     """Both halves, the first one last; of one its only one."""
     middle = len(sources) // 2
     return [half for half in (sources[middle:], sources[:middle]) if half]
@@ -365,7 +367,7 @@ def refused(
     return msgspec.structs.replace(kept, status=status)
 
 
-def accepted_in(before: last_good.Incumbents) -> desired.Desired:
+def accepted_in(before: last_good.LastGood) -> desired.Desired:
     """What was in force before a restart, as far as it is remembered: without its jobs."""
     return desired.Desired(
         structure=before.basis.structure if before.basis else desired.Structure(),
@@ -377,7 +379,7 @@ def accepted_in(before: last_good.Incumbents) -> desired.Desired:
     )
 
 
-def after_restart(before: desired.Desired, memory: observed_state.Memory) -> desired.Desired:
+def after_restart(before: desired.Desired, memory: observed_state.ObservedState) -> desired.Desired:
     """What goes on at a start by the store alone: what was in force, with the runs it knows.
 
     Those that have ended start nothing again, and stay for as long as their documents may.

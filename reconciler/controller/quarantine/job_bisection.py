@@ -37,14 +37,14 @@ UNTRIED = (
 Attempt = Callable[[], isolate_failures.Got]
 
 
-class Probe(Protocol):
+class CycleProbe(Protocol):
     """Whether a cycle would pass without some jobs, with what came in or without; nothing comes
     of it."""
 
     def __call__(self, out: Mapping[str, str], *, whole: bool) -> bool: ...
 
 
-class Search:
+class JobBisection:
     """Which jobs are left out, and why.
 
     Args:
@@ -55,7 +55,7 @@ class Search:
         self._clock = clock
         self._parts: list[list[str]] = []
         #: Those with which no cycle passes, and what each raised.
-        self.found: dict[str, job_quarantine.Undecided] = {}
+        self.found: dict[str, job_quarantine.QuarantinedJob] = {}
         self.defects: list[Exception] = []
 
     @property
@@ -111,14 +111,14 @@ class Search:
         return last
 
     def _leave(self, name: str, wanted: desired.Desired, defect: Exception) -> None:
-        self.found[name] = job_quarantine.Undecided(
+        self.found[name] = job_quarantine.QuarantinedJob(
             name, wanted.jobs.get(name), isolate_failures.problem_of_job_aside(defect), aside=True
         )
         self.defects.append(defect)
 
 
 def blames_input(
-    probe: Probe, names: Sequence[str], *, is_doubted: bool, clock: Callable[[], float]
+    probe: CycleProbe, names: Sequence[str], *, is_doubted: bool, clock: Callable[[], float]
 ) -> bool:
     """Whether what came in is the cause, and not one of the jobs that wait.
 
@@ -152,7 +152,7 @@ def blames_input(
 
 
 def told(
-    wanted: desired.Desired, found: Sequence[job_quarantine.Undecided], generation: int
+    wanted: desired.Desired, found: Sequence[job_quarantine.QuarantinedJob], generation: int
 ) -> desired.Desired:
     """The same without jobs that were found, until who reads the repository has judged it anew."""
     problems = tuple(one.problem(one.spec.path if one.spec is not None else "") for one in found)
@@ -166,7 +166,7 @@ def told(
     return msgspec.structs.replace(wanted, generation=generation, aside=aside, status=status)
 
 
-class InForce:
+class CycleDesired:
     """What cycles go by: what is asked for, without the jobs that are left out.
 
     Args:
@@ -175,7 +175,10 @@ class InForce:
     """
 
     def __init__(
-        self, adoption: adoption.Adoption, search: Search, memory: observed_state.Memory
+        self,
+        adoption: adoption.Adoption,
+        search: JobBisection,
+        memory: observed_state.ObservedState,
     ) -> None:
         self._adoption = adoption
         self._search = search

@@ -56,7 +56,7 @@ def sift(
         What is in force then; all of ``before`` where cycles raise by the structure of ``newer``.
     """
     began = clock()
-    found = _Sifting(attempt, newer, before, numbers, lambda: clock() - began > SEARCH_S)
+    found = RevisionBisection(attempt, newer, before, numbers, lambda: clock() - began > SEARCH_S)
     if newer.structure is not before.structure:
         # whoever reads the revision takes no structure without the queue of a job that stays
         if dependents.users_of_missing_queues(before.jobs, newer.structure):
@@ -67,7 +67,7 @@ def sift(
     return found.sifted()
 
 
-class _Sifting:
+class RevisionBisection:
     """The state of one search."""
 
     def __init__(
@@ -84,7 +84,7 @@ class _Sifting:
         self._jobs: dict[str, desired.Job] = dict(before.jobs)
         #: Of those that nothing was decided about they that have not come back.
         self._aside: dict[str, str] = {**before.aside, **newer.aside}
-        self._apart: dict[str, job_quarantine.Undecided] = {}
+        self._apart: dict[str, job_quarantine.QuarantinedJob] = {}
         self._defects: list[Exception] = []
         #: Jobs that are left, and of which another run is in force, or none.
         self._parted: set[str] = set()
@@ -123,7 +123,9 @@ class _Sifting:
             if not self._is_blocked(name):
                 spec = self._newer.jobs.get(name)
                 is_aside = name in self._aside
-                self._apart[name] = job_quarantine.Undecided(name, spec, UNTRIED, False, is_aside)
+                self._apart[name] = job_quarantine.QuarantinedJob(
+                    name, spec, UNTRIED, False, is_aside
+                )
 
     def sifted(self) -> isolate_failures.Sifted:
         """What is in force now, told as it is."""
@@ -201,7 +203,7 @@ class _Sifting:
         if is_aside := name in self._aside:
             message = isolate_failures.problem_of_job_aside(defect)
             self._aside = {**self._aside, name: message}
-        self._apart[name] = job_quarantine.Undecided(name, spec, message, aside=is_aside)
+        self._apart[name] = job_quarantine.QuarantinedJob(name, spec, message, aside=is_aside)
         if job_quarantine.is_parted(before, spec):
             self._parted.add(name)
         self._defects.append(defect)

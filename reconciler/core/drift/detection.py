@@ -36,16 +36,16 @@ _NOT_HEARD = (NodeState.UNKNOWN, NodeState.GONE)
 _FORMATS = (quantities.format_cpu, quantities.format_memory, quantities.format_gpu)
 
 
-class _Alike(cycle_cache.Part):
+class _Alike(cycle_cache.CachePart):
     """Nodes that may be other than git has them; of all the rest it was found that they are not."""
 
-    def __init__(self, recall: cycle_cache.Recall) -> None:
+    def __init__(self, recall: cycle_cache.CycleCache) -> None:
         super().__init__(recall)
         self.others: set[str] = set()
         self.missing: tuple[str, ...] = ()
         self._made_for: desired.Structure | None = None
 
-    def look(self, work: cycle_context.Work) -> list[str]:
+    def look(self, work: cycle_context.CycleContext) -> list[str]:
         """Names of nodes to look at, sorted."""
         structure, count = work.desired.structure, len(self.missing)
         changed = self.take_nodes({*work.nodes, *work.left_nodes})
@@ -61,7 +61,7 @@ class _Alike(cycle_cache.Part):
         return sorted(self.others)
 
 
-class Found(NamedTuple):
+class DetectedDrift(NamedTuple):
     """A difference as it is found, before anybody asks since when and what to do about it."""
 
     kind: str
@@ -76,7 +76,7 @@ class Found(NamedTuple):
 
 
 def find(
-    work: cycle_context.Work, queues: Iterable[outcome.QueueUsage] | None
+    work: cycle_context.CycleContext, queues: Iterable[outcome.QueueUsage] | None
 ) -> tuple[Drift, ...]:
     """Every difference now. ``queues`` None: they are as in the cycle before."""
     known = {one.key: one for one in work.observed.drift}
@@ -91,7 +91,7 @@ def find(
     return tuple(_row(work, one, known) for one in found)
 
 
-def _row(work: cycle_context.Work, one: Found, known: dict[str, Drift]) -> Drift:
+def _row(work: cycle_context.CycleContext, one: DetectedDrift, known: dict[str, Drift]) -> Drift:
     """A difference as it is listed."""
     kind = KINDS[one.kind]
     key = f"{one.kind}:{one.subject}"
@@ -137,16 +137,16 @@ def _is_due(stand: rate_limits.Stand, now: float) -> bool:
     return stand.next_at is not None and stand.next_at <= now
 
 
-def _of_provisioners(work: cycle_context.Work) -> Iterator[Found]:
+def _of_provisioners(work: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
     """Instances, and pools of them, that are not as they were asked for."""
     for one in provisioning.differences(work):
-        yield Found(one.kind, one.subject, one.message, pool=one.pool, node=one.node)
+        yield DetectedDrift(one.kind, one.subject, one.message, pool=one.pool, node=one.node)
 
 
 # --- nodes ----------------------------------------------------------------------------------
 
 
-def _of_nodes(work: cycle_context.Work) -> Iterator[Found]:
+def _of_nodes(work: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
     alike, declared = work.recall.part(_Alike), health.pool_of_node(work)
     for name in alike.look(work):
         node = None if name in work.left_nodes else work.node(name)
@@ -161,18 +161,22 @@ def _of_nodes(work: cycle_context.Work) -> Iterator[Found]:
         if name in work.absent:
             continue
         message, pool_name = "declared, and no agent reports", declared[name]
-        yield Found("node-missing", name, message, "reporting", "absent", pool=pool_name, node=name)
+        yield DetectedDrift(
+            "node-missing", name, message, "reporting", "absent", pool=pool_name, node=name
+        )
 
 
-def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[Found]:
+def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[DetectedDrift]:
     """What is other on one node than git says."""
     name, heard = node.name, node.state not in _NOT_HEARD
     if pool is None and node.state is not NodeState.GONE:
         message = "no pool declares it"
-        yield Found("node-undeclared", name, message, "absent", "reporting", node=name)
+        yield DetectedDrift("node-undeclared", name, message, "absent", "reporting", node=name)
     if pool is not None and node.state is NodeState.UNKNOWN:
         message = node.message or "not heard of"
-        yield Found("node-silent", name, message, "reporting", "silent", pool=pool.name, node=name)
+        yield DetectedDrift(
+            "node-silent", name, message, "reporting", "silent", pool=pool.name, node=name
+        )
     elif pool is not None and heard:
         yield from _of_inventory(node, pool)
         yield from _of_checks(node, pool)
@@ -182,7 +186,7 @@ def _of_node(node: records.NodeRecord, pool: desired.Pool | None) -> Iterator[Fo
         yield from _unwanted(node, where)
 
 
-def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Found]:
+def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[DetectedDrift]:
     """What a node has less or other than its pool declares."""
     inventory = node.inventory
     for one in [
@@ -191,58 +195,60 @@ def _of_inventory(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Foun
         *mismatches.labels(inventory, pool),
     ]:
         subject = f"{node.name}/{one.subject}" if one.subject else node.name
-        yield Found(
+        yield DetectedDrift(
             one.kind, subject, one.message, one.wanted, one.found, pool=pool.name, node=node.name
         )
 
 
-def _of_checks(node: records.NodeRecord, pool: desired.Pool) -> Iterator[Found]:
+def _of_checks(node: records.NodeRecord, pool: desired.Pool) -> Iterator[DetectedDrift]:
     """What its health checks found, and whether it is out as a black hole."""
     for one in node.inventory.checks if pool.checks is not None else ():
         kind = "node-check-failed" if one.verdict == "failed" else "node-check-degraded"
         subject = f"{node.name}/{one.name}"
-        yield Found(
+        yield DetectedDrift(
             kind, subject, one.message, "healthy", one.verdict, pool=pool.name, node=node.name
         )
     if pool.black_hole is not None and node.out_until:
         message = health.black_hole_message(node)
-        yield Found(
+        yield DetectedDrift(
             "node-black-hole", node.name, message, "tasks that succeed", "tasks that fail",
             pool=pool.name, node=node.name,
         )  # fmt: skip
     if flapping.keeps_out(node, pool):
         message = flapping.message(node, pool)
-        yield Found(
+        yield DetectedDrift(
             "node-flapping", node.name, message, "checks that stay well", "checks that come and go",
             pool=pool.name, node=node.name,
         )  # fmt: skip
 
 
-def _beyond(work: cycle_context.Work, node: str, pool: desired.Pool) -> Iterator[Found]:
+def _beyond(
+    work: cycle_context.CycleContext, node: str, pool: desired.Pool
+) -> Iterator[DetectedDrift]:
     """Tasks on GPUs that the pool of their node declares no more."""
     for attempt in sorted(work.attempts_of_node(node), key=lambda one: one.id):
         one = mismatches.held(attempt, pool)
         if one is not None:
             subject = external_kills.subject(attempt, is_array=_is_array(work, attempt.job))
-            yield Found(
+            yield DetectedDrift(
                 one.kind, subject, one.message, one.wanted, one.found,
                 pool=pool.name, node=node, job=attempt.job, attempt=attempt.id,
             )  # fmt: skip
 
 
-def _on_devices(node: records.NodeRecord, pool: str) -> Iterator[Found]:
+def _on_devices(node: records.NodeRecord, pool: str) -> Iterator[DetectedDrift]:
     for one in node.inventory.foreign_gpu_processes[:FOREIGN_MAX]:
         subject = f"{node.name}/gpu{one.gpu}/{one.pid}"
-        yield Found(
+        yield DetectedDrift(
             "gpu-process-foreign", subject, _who(one), "tasks alone", one.name or "a process",
             pool=pool, node=node.name,
         )  # fmt: skip
 
 
-def _unwanted(node: records.NodeRecord, pool: str) -> Iterator[Found]:
+def _unwanted(node: records.NodeRecord, pool: str) -> Iterator[DetectedDrift]:
     for attempt in node.unwanted:
         message = "it runs there and was given up, or is not known; its node is ending it"
-        yield Found(
+        yield DetectedDrift(
             "task-unwanted", f"{node.name}/{attempt}", message, "absent", "running",
             pool=pool, node=node.name, attempt=attempt,
         )  # fmt: skip
@@ -265,7 +271,9 @@ def _who(process: devices.GpuProcess) -> str:
 # --- tasks ----------------------------------------------------------------------------------
 
 
-def _of_attempts(work: cycle_context.Work, known: dict[str, Drift]) -> Iterator[Found]:
+def _of_attempts(
+    work: cycle_context.CycleContext, known: dict[str, Drift]
+) -> Iterator[DetectedDrift]:
     """Tasks that somebody ended, and tasks that do not start where they were given to."""
     yield from _killed(work, known)
     listed = [row.attempt for row in known.values() if row.kind == "task-missing"]
@@ -282,7 +290,7 @@ def _of_attempts(work: cycle_context.Work, known: dict[str, Drift]) -> Iterator[
             continue
         if node.last_report_at >= attempt.assigned_at + START_WITHIN_S:
             is_array = _is_array(work, attempt.job)
-            yield Found(
+            yield DetectedDrift(
                 "task-missing", external_kills.subject(attempt, is_array=is_array),
                 f"given to {attempt.node} at {times.format_time(attempt.assigned_at)}, which "
                 "reports and does not have it",
@@ -291,9 +299,9 @@ def _of_attempts(work: cycle_context.Work, known: dict[str, Drift]) -> Iterator[
             )  # fmt: skip
 
 
-def _killed(work: cycle_context.Work, known: dict[str, Drift]) -> Iterator[Found]:
+def _killed(work: cycle_context.CycleContext, known: dict[str, Drift]) -> Iterator[DetectedDrift]:
     """Tasks that somebody ended, until they run again or are wanted no more."""
-    now: dict[str, Found] = {}
+    now: dict[str, DetectedDrift] = {}
     for attempt in work.attempts.values():
         before = work.observed.attempts.get(attempt.id)
         ended_before = before is not None and before.state is AttemptState.ENDED
@@ -301,21 +309,21 @@ def _killed(work: cycle_context.Work, known: dict[str, Drift]) -> Iterator[Found
             continue
         subject = external_kills.subject(attempt, is_array=_is_array(work, attempt.job))
         message = f"signal {attempt.signal} ended it on {attempt.node}, and Muster sent none"
-        now[subject] = Found(
+        now[subject] = DetectedDrift(
             "task-killed", subject, message, "running", f"ended by signal {attempt.signal}",
             pool=work.pool_of(attempt.node), node=attempt.node, job=attempt.job,
             attempt=attempt.id,
         )  # fmt: skip
     for row in known.values():
         if row.kind == "task-killed" and row.subject not in now and _still_missing(work, row):
-            now[row.subject] = Found(
+            now[row.subject] = DetectedDrift(
                 row.kind, row.subject, row.message, row.wanted, row.found,
                 pool=row.pool, node=row.node, job=row.job, attempt=row.attempt,
             )  # fmt: skip
     yield from now.values()
 
 
-def _still_missing(work: cycle_context.Work, row: Drift) -> bool:
+def _still_missing(work: cycle_context.CycleContext, row: Drift) -> bool:
     """Whether a task that was ended does not run again though its job wants it to.
 
     Where the job has ended by it, or its element has, nothing is left to want: the difference is
@@ -347,7 +355,7 @@ def _runs(attempt: records.AttemptRecord) -> bool:
     return attempt.state in (AttemptState.RUNNING, AttemptState.STOPPING, AttemptState.ENDED)
 
 
-def _is_array(work: cycle_context.Work, job: str) -> bool:
+def _is_array(work: cycle_context.CycleContext, job: str) -> bool:
     draft = work.drafts.get(job)
     record = work.observed.jobs.get(job)
     spec = draft.spec if draft else record.spec if record else None
@@ -358,12 +366,12 @@ def _is_array(work: cycle_context.Work, job: str) -> bool:
 
 
 def _of_queues(
-    work: cycle_context.Work, queues: Iterable[outcome.QueueUsage] | None
-) -> Iterator[Found]:
+    work: cycle_context.CycleContext, queues: Iterable[outcome.QueueUsage] | None
+) -> Iterator[DetectedDrift]:
     if queues is None:
         for row in work.observed.drift:
             if row.kind == "queue-over-limit":
-                yield Found(row.kind, row.subject, row.message, row.wanted, row.found)
+                yield DetectedDrift(row.kind, row.subject, row.message, row.wanted, row.found)
         return
     for usage in queues:
         rows = [("", usage.limit, usage.allocated)]
@@ -379,22 +387,24 @@ def _of_queues(
         if wanted:
             asked, has = ", ".join(wanted), ", ".join(found)
             message = f"it holds {has}; its limit is {asked}"
-            yield Found("queue-over-limit", usage.name, message, asked, has)
+            yield DetectedDrift("queue-over-limit", usage.name, message, asked, has)
 
 
-def _of_overrides(work: cycle_context.Work) -> Iterator[Found]:
+def _of_overrides(work: cycle_context.CycleContext) -> Iterator[DetectedDrift]:
     signed = work.desired.structure.settings.verification == "required"
     for one in work.overrides:
         described = f"{overrides.describe(one)}; {overrides.settled_by(one, signed=signed)}"
         if one.verb == "cancel":
-            yield Found(
+            yield DetectedDrift(
                 "job-cancelled-by-override", one.subject, described, "running", "cancelled",
                 job=one.subject,
             )  # fmt: skip
         elif one.verb == "suspend":
-            yield Found("suspended-by-override", one.subject, described, "at work", "suspended")
+            yield DetectedDrift(
+                "suspended-by-override", one.subject, described, "at work", "suspended"
+            )
         else:
-            yield Found(
+            yield DetectedDrift(
                 "node-drained-by-override", one.subject, described, "in service", "drained",
                 pool=work.pool_of(one.subject), node=one.subject,
             )  # fmt: skip
@@ -413,10 +423,12 @@ def _why(status: desired.SyncStatus) -> str:
     return f"{status.message}: {errors[0]}{more}" if status.message else f"{errors[0]}{more}"
 
 
-def _of_repository(status: desired.SyncStatus) -> Iterator[Found]:
+def _of_repository(status: desired.SyncStatus) -> Iterator[DetectedDrift]:
     if status.sync == "OutOfSync":
         subject = status.attempted_revision or "head"
         in_force = (status.structure_revision or "none")[:12]
-        yield Found("head-not-applied", subject, _why(status), subject[:12], in_force)
+        yield DetectedDrift("head-not-applied", subject, _why(status), subject[:12], in_force)
     elif status.sync == "Unknown":
-        yield Found("repository-unreadable", "repository", status.message, "readable", "unreadable")
+        yield DetectedDrift(
+            "repository-unreadable", "repository", status.message, "readable", "unreadable"
+        )

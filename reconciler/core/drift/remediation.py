@@ -15,7 +15,7 @@ from reconciler.model.policy.drift_kinds import (
     HEALING_VERBS,
     IDLE_VERBS,
     Drift,
-    Remedy,
+    DriftRemedy,
     RemedyState,
     RemedyVerb,
 )
@@ -37,7 +37,7 @@ NAMED_MAX = 3
 EVICT_MAX = 200
 
 
-def apply(work: cycle_context.Work) -> None:
+def apply(work: cycle_context.CycleContext) -> None:
     """Take up what nodes tell of their orders, and order what is due."""
     before = work.observed.remedies
     if not before and not any(row.action == "remediate" for row in work.observed.drift):
@@ -61,7 +61,7 @@ def apply(work: cycle_context.Work) -> None:
         work.actions.append(outcome.TellRemedies(node))
 
 
-def _take_reports(work: cycle_context.Work) -> None:
+def _take_reports(work: cycle_context.CycleContext) -> None:
     known = {one.id: one for one in work.remedies if one.open}
     for report in work.observed.reports:
         for told in report.remedies:
@@ -72,14 +72,16 @@ def _take_reports(work: cycle_context.Work) -> None:
             _end(work, one, state, rate_limits.shorten(told.message))
 
 
-def _end(work: cycle_context.Work, one: Remedy, state: RemedyState, message: str) -> None:
+def _end(
+    work: cycle_context.CycleContext, one: DriftRemedy, state: RemedyState, message: str
+) -> None:
     """A try is over; a node that was kept out by it alone is looked at again."""
     work.end_remedy(one, state, message)
     if one.verb in IDLE_VERBS:
         work.wake(work.now)
 
 
-def _end_process(work: cycle_context.Work, row: Drift) -> None:
+def _end_process(work: cycle_context.CycleContext, row: Drift) -> None:
     """Have the node end a process that holds a device of its and is no task's."""
     node = work.node(row.node)
     if node is None:
@@ -103,7 +105,7 @@ def _end_process(work: cycle_context.Work, row: Drift) -> None:
             return
 
 
-def _tell(work: cycle_context.Work, row: Drift) -> None:
+def _tell(work: cycle_context.CycleContext, row: Drift) -> None:
     """Tell a node its whole set again, where it has not taken up an attempt."""
     attempt = work.attempt(row.attempt)
     if attempt is not None and attempt.state is AttemptState.ASSIGNED:
@@ -111,7 +113,7 @@ def _tell(work: cycle_context.Work, row: Drift) -> None:
         work.actions.append(outcome.StartAttempt(attempt=attempt.id, node=attempt.node))
 
 
-def _evict(work: cycle_context.Work, row: Drift) -> None:
+def _evict(work: cycle_context.CycleContext, row: Drift) -> None:
     """Tell preemptible work of an overfull queue to leave, the newest first."""
     queue = work.desired.structure.queues.get(row.subject)
     if queue is None:
@@ -137,7 +139,7 @@ def _evict(work: cycle_context.Work, row: Drift) -> None:
             lifecycle.settle(work, draft)
 
 
-def _heal(work: cycle_context.Work, row: Drift) -> None:
+def _heal(work: cycle_context.CycleContext, row: Drift) -> None:
     """Have a node do what its pool says about a failed check, one after another.
 
     A node that a person has drained is left to that person; one on which something runs is
@@ -170,7 +172,7 @@ def _heal(work: cycle_context.Work, row: Drift) -> None:
     _order(work, row, remedy)
 
 
-def waits_for(work: cycle_context.Work, name: str, pool: str, subject: str) -> str:
+def waits_for(work: cycle_context.CycleContext, name: str, pool: str, subject: str) -> str:
     """What a remedy of a failed check waits for that limits would let begin; empty: for nothing."""
     node, healing = work.node(name), rate_limits.healing_of(work, pool, subject)
     declared = work.desired.structure.pools.get(pool)
@@ -190,7 +192,7 @@ def waits_for(work: cycle_context.Work, name: str, pool: str, subject: str) -> s
     return ""
 
 
-def _busy(work: cycle_context.Work, pool: str) -> set[str]:
+def _busy(work: cycle_context.CycleContext, pool: str) -> set[str]:
     """Nodes of a pool on which something is done, or whose machines are leaving to be replaced."""
     leaving = {
         one.node
@@ -208,7 +210,7 @@ def _busy(work: cycle_context.Work, pool: str) -> set[str]:
     return busy
 
 
-def _replace(work: cycle_context.Work, row: Drift, why: str) -> None:
+def _replace(work: cycle_context.CycleContext, row: Drift, why: str) -> None:
     """Have the provisioner make the machine behind a node anew; from here on that is its work."""
     remedy = rate_limits.begin(work, "replace", row.key, row.pool, node=row.node)
     _order(work, row, remedy)
@@ -217,13 +219,13 @@ def _replace(work: cycle_context.Work, row: Drift, why: str) -> None:
     work.end_remedy(remedy, "failed" if refused else "done", refused)
 
 
-def _order(work: cycle_context.Work, row: Drift, remedy: Remedy) -> None:
+def _order(work: cycle_context.CycleContext, row: Drift, remedy: DriftRemedy) -> None:
     message = f"{row.key}: {remedy.verb}"
     work.event("RemedyBegun", message, job=row.job, node=row.node, attempt=row.attempt)
 
 
 #: What is done by this module, by kind of difference; the life cycle does others.
-_REMEDIES: dict[str, Callable[[cycle_context.Work, Drift], None]] = {
+_REMEDIES: dict[str, Callable[[cycle_context.CycleContext, Drift], None]] = {
     "gpu-process-foreign": _end_process,
     "task-missing": _tell,
     "queue-over-limit": _evict,

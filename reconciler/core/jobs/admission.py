@@ -19,16 +19,16 @@ from reconciler.model.state.states import JobState
 _Next = tuple[desired.Desired, dict[str, desired.Job], dict[str, desired.Job]]
 
 
-class _Compared(cycle_cache.Part):
+class _Compared(cycle_cache.CachePart):
     """The documents that records were compared with, as of the last outcome that was absorbed."""
 
-    def __init__(self, recall: cycle_cache.Recall) -> None:
+    def __init__(self, recall: cycle_cache.CycleCache) -> None:
         super().__init__(recall)
         self._last = desired.Desired(generation=-1)
         self._jobs: dict[str, desired.Job] = {}
         self._next: _Next = (self._last, self._jobs, {})
 
-    def look(self, work: cycle_context.Work) -> tuple[Iterator[str], Iterable[str]]:
+    def look(self, work: cycle_context.CycleContext) -> tuple[Iterator[str], Iterable[str]]:
         """Names to look at, for what changed since then: of documents, in order, and of jobs.
 
         Documents are looked at that are other objects, or whose record is; active jobs, where some
@@ -80,7 +80,7 @@ def _differing(
     return [*[new for _, new in other], *itertools.islice(jobs.values(), len(before), None)]
 
 
-def admit(work: cycle_context.Work) -> None:
+def admit(work: cycle_context.CycleContext) -> None:
     """Compare desired jobs with their records, unless nothing changed since the last time."""
     if work.desired.generation == work.observed.desired_generation:
         return
@@ -98,7 +98,7 @@ def admit(work: cycle_context.Work) -> None:
             work.event("JobRemoved", draft.message, job=name)
 
 
-def admit_successors(work: cycle_context.Work) -> None:
+def admit_successors(work: cycle_context.CycleContext) -> None:
     """Begin what waited for an earlier run of the same name to end in this cycle."""
     for name in work.finished_now:
         spec = work.desired.jobs.get(name)
@@ -110,7 +110,7 @@ def admit_successors(work: cycle_context.Work) -> None:
             admit_job(work, spec)
 
 
-def admit_job(work: cycle_context.Work, spec: desired.Job) -> None:
+def admit_job(work: cycle_context.CycleContext, spec: desired.Job) -> None:
     """Begin, renew or replace one job's run."""
     record = work.job(spec.name)
     if record is None:
@@ -143,7 +143,7 @@ def admit_job(work: cycle_context.Work, spec: desired.Job) -> None:
         work.event("JobReplaced", draft.message, job=spec.name)
 
 
-def _take_over(work: cycle_context.Work, spec: desired.Job) -> None:
+def _take_over(work: cycle_context.CycleContext, spec: desired.Job) -> None:
     """Queue, priority, limits, labels and holds may change under a live run."""
     draft = work.draft(spec.name)
     if draft is None:

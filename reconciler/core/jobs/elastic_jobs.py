@@ -45,7 +45,7 @@ def gpu_seconds(attempt: records.AttemptRecord) -> float:
     return attempt.resources.gpu_milli / 1000 * max(0.0, attempt.ended_at - attempt.started_at)
 
 
-def let_go(work: cycle_context.Work, draft: job_draft.JobDraft, element: int) -> None:
+def let_go(work: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int) -> None:
     """Part with tasks that have left, where the element goes on without them."""
     spec = draft.spec
     attempts = [a for a in work.attempts_of_element(spec.name, element) if not a.concluded]
@@ -77,7 +77,7 @@ def _may_leave(draft: job_draft.JobDraft, element: int, attempt: records.Attempt
 
 
 def _part(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     attempt: records.AttemptRecord,

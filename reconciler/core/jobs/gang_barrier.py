@@ -12,7 +12,7 @@ from reconciler.model.state.states import AttemptState
 
 
 def release(
-    work: cycle_context.Work, spec: desired.Job, attempts: list[records.AttemptRecord]
+    work: cycle_context.CycleContext, spec: desired.Job, attempts: list[records.AttemptRecord]
 ) -> None:
     """Have a gang go whose last task has become ready in this cycle."""
     if not spec.waits_for_images or any(one.lacks_image for one in attempts):

@@ -48,7 +48,7 @@ LOSSES_UNPUNISHED = 3
 LOSS_WAIT_S_MAX = 60.0
 
 
-def progress(work: cycle_context.Work) -> None:
+def progress(work: cycle_context.CycleContext) -> None:
     """Judge every try under way, then what time, holds and removals do to each job."""
     restless = work.recall.restless(work.now, work.touched_jobs())
     for name in sorted(name for name in restless if work.has_attempts(name)):
@@ -73,7 +73,7 @@ def progress(work: cycle_context.Work) -> None:
             settle(work, draft)
 
 
-def _rest(work: cycle_context.Work, draft: job_draft.JobDraft) -> None:
+def _rest(work: cycle_context.CycleContext, draft: job_draft.JobDraft) -> None:
     """Where judging a job has changed nothing, it need not be judged again before its time."""
     if draft.changed or elastic_jobs.is_resizable(draft.spec):
         return
@@ -90,7 +90,7 @@ def _rest(work: cycle_context.Work, draft: job_draft.JobDraft) -> None:
     work.recall.rest(draft.spec.name, min(moments, default=None))
 
 
-def progress_successors(work: cycle_context.Work) -> None:
+def progress_successors(work: cycle_context.CycleContext) -> None:
     """What time and holds do to runs that began only after ``progress``."""
     for name in list(work.finished_now):
         draft = work.drafts.get(name)
@@ -99,7 +99,7 @@ def progress_successors(work: cycle_context.Work) -> None:
             settle(work, draft)
 
 
-def _needs_attention(work: cycle_context.Work, record: records.JobRecord) -> bool:
+def _needs_attention(work: cycle_context.CycleContext, record: records.JobRecord) -> bool:
     """Whether time, a removal or a hold changes a watched job of which there is no news."""
     spec = record.spec
     if spec.deadline is not None:
@@ -109,7 +109,7 @@ def _needs_attention(work: cycle_context.Work, record: records.JobRecord) -> boo
     return record.removed or spec.suspend is not (record.state is JobState.HELD)
 
 
-def _enforce(work: cycle_context.Work, draft: job_draft.JobDraft) -> None:
+def _enforce(work: cycle_context.CycleContext, draft: job_draft.JobDraft) -> None:
     """Removal, deadline, hold: each ends all of a job."""
     spec = draft.spec
     if spec.deadline is not None and spec.deadline > work.now:
@@ -124,7 +124,7 @@ def _enforce(work: cycle_context.Work, draft: job_draft.JobDraft) -> None:
 
 
 def _end_all(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     reason: EndReason,
     waiting_become: JobState | None,
@@ -139,7 +139,7 @@ def _end_all(
 
 
 def give_verdict(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     reason: EndReason,
@@ -166,7 +166,7 @@ def give_verdict(
 
 
 def dismiss(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     leaving: set[tuple[str, int]],
@@ -179,7 +179,7 @@ def dismiss(
             work.order_stop(attempt, order)
 
 
-def _judge(work: cycle_context.Work, draft: job_draft.JobDraft, element: int) -> None:
+def _judge(work: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int) -> None:
     """Look at one element's try: does it run, has it failed, has it ended, is its time up?"""
     attempts = _under_way(work, draft, element)
     if not attempts or draft.elements[element] not in job_draft.LIVE_CODES:
@@ -231,7 +231,7 @@ def time_is_up_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> f
 
 
 def _under_way(
-    work: cycle_context.Work, draft: job_draft.JobDraft, element: int
+    work: cycle_context.CycleContext, draft: job_draft.JobDraft, element: int
 ) -> list[records.AttemptRecord]:
     """The attempts of a try without those that left it while it goes on."""
     attempts = work.attempts_of_element(draft.spec.name, element)
@@ -246,7 +246,7 @@ def _is_fault(attempt: records.AttemptRecord) -> bool:
 
 
 def _conclude(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     attempts: list[records.AttemptRecord],
@@ -293,7 +293,9 @@ def _conclude(
 
 
 def _is_made_right(
-    work: cycle_context.Work, draft: job_draft.JobDraft, attempts: list[records.AttemptRecord]
+    work: cycle_context.CycleContext,
+    draft: job_draft.JobDraft,
+    attempts: list[records.AttemptRecord],
 ) -> bool:
     """Whether a try that somebody else ended starts again by policy, and spends no retry."""
     first = min(attempts, key=_blame)
@@ -311,7 +313,7 @@ def _is_made_right(
 
 
 def _account(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     spec: desired.Job,
     attempts: list[records.AttemptRecord],
     *,
@@ -348,7 +350,7 @@ def _why(spec: desired.Job, attempt: records.AttemptRecord) -> str:
 
 
 def _wait_again(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     *,
@@ -377,7 +379,7 @@ def _wait_again(
 
 
 def _retry(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     draft: job_draft.JobDraft,
     element: int,
     *,
@@ -422,7 +424,7 @@ def backoff_s(note: records.ElementNote, retries: desired.Retries) -> float:
     return max(retry_s, _after_losses_s(note.losses))
 
 
-def settle(work: cycle_context.Work, draft: job_draft.JobDraft) -> None:
+def settle(work: cycle_context.CycleContext, draft: job_draft.JobDraft) -> None:
     """Derive the job's state from its elements."""
     if draft.finished:
         return

@@ -25,7 +25,7 @@ WAITS = (
 
 
 def without(
-    wanted: desired.Desired, aside: Mapping[str, str], memory: observed_state.Memory
+    wanted: desired.Desired, aside: Mapping[str, str], memory: observed_state.ObservedState
 ) -> desired.Desired:
     """What git asks for, but for some jobs and those that have not begun and depend on them.
 
@@ -54,7 +54,7 @@ def without(
     )
 
 
-def end_overdue(work: cycle_context.Work) -> None:
+def end_overdue(work: cycle_context.CycleContext) -> None:
     """Tell tasks of jobs that are left out to leave when their time is up, and wake for that."""
     for name, record in sorted(work.observed.aside.items()):
         for element in work.elements_with_attempts(name):
@@ -76,7 +76,7 @@ def _ends_at(spec: desired.Job, attempts: list[records.AttemptRecord]) -> float 
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def waits(spec: desired.Job, memory: observed_state.Memory) -> bool:
+def waits(spec: desired.Job, memory: observed_state.ObservedState) -> bool:
     """Whether a run that git asks for has nothing on a node, and has not come to its end."""
     record = memory.jobs.get(spec.name) or memory.aside.get(spec.name)
     if record is None:
@@ -86,7 +86,7 @@ def waits(spec: desired.Job, memory: observed_state.Memory) -> bool:
     return not memory.has_attempts(spec.name)
 
 
-def waiting(wanted: desired.Desired, memory: observed_state.Memory) -> list[str]:
+def waiting(wanted: desired.Desired, memory: observed_state.ObservedState) -> list[str]:
     """Jobs that may be left out without leaving anything on a node alone."""
     found = [name for name, spec in wanted.jobs.items() if waits(spec, memory)]
     gone = sorted(memory.active - wanted.jobs.keys())
@@ -94,7 +94,7 @@ def waiting(wanted: desired.Desired, memory: observed_state.Memory) -> list[str]
     return in_order(found, wanted, memory)
 
 
-def unfinished(wanted: desired.Desired, memory: observed_state.Memory) -> list[str]:
+def unfinished(wanted: desired.Desired, memory: observed_state.ObservedState) -> list[str]:
     """All jobs about which there may be anything to decide."""
     found = dict.fromkeys(waiting(wanted, memory))
     found |= dict.fromkeys(sorted(memory.active))
@@ -102,7 +102,7 @@ def unfinished(wanted: desired.Desired, memory: observed_state.Memory) -> list[s
 
 
 def in_order(
-    names: Iterable[str], wanted: desired.Desired, memory: observed_state.Memory
+    names: Iterable[str], wanted: desired.Desired, memory: observed_state.ObservedState
 ) -> list[str]:
     """Jobs in the order in which they would be served: what others depend on before those."""
 

@@ -28,7 +28,9 @@ class Readiness:
     reason: Reason | None = None
 
 
-def readiness(work: cycle_context.Work, record: records.JobRecord, elements: bytes) -> Readiness:
+def readiness(
+    work: cycle_context.CycleContext, record: records.JobRecord, elements: bytes
+) -> Readiness:
     """Which of the waiting elements of an active job may start in this cycle."""
     spec = record.spec
     blocked = _blocked_whole(work, record)
@@ -114,7 +116,7 @@ def _suspended_behind_git(made: records.Override) -> Readiness:
     )
 
 
-def _blocked_whole(work: cycle_context.Work, record: records.JobRecord) -> Readiness | None:
+def _blocked_whole(work: cycle_context.CycleContext, record: records.JobRecord) -> Readiness | None:
     spec = record.spec
     structure = work.desired.structure
     if record.state is JobState.HELD or spec.suspend:  # some of it may be leaving still
@@ -158,7 +160,7 @@ def _blocked_whole(work: cycle_context.Work, record: records.JobRecord) -> Readi
 
 
 def _dependency_blocks(
-    work: cycle_context.Work, spec: desired.Job, dependency: desired.Dependency
+    work: cycle_context.CycleContext, spec: desired.Job, dependency: desired.Dependency
 ) -> Readiness | None:
     state = work.job_state(dependency.job)
     if state is None:
@@ -185,13 +187,15 @@ def _condition_met(condition: str, state: JobState) -> bool:
     return (state is JobState.SUCCEEDED) == (condition == "afterOk")
 
 
-def _elements_of(work: cycle_context.Work, job: str) -> bytes:
+def _elements_of(work: cycle_context.CycleContext, job: str) -> bytes:
     draft = work.drafts.get(job)
     record = work.observed.jobs.get(job)
     return bytes(draft.elements) if draft else record.elements if record else b""
 
 
-def _element_met(work: cycle_context.Work, dependency: desired.Dependency, element: int) -> bool:
+def _element_met(
+    work: cycle_context.CycleContext, dependency: desired.Dependency, element: int
+) -> bool:
     elements = _elements_of(work, dependency.job)
     if element >= len(elements):
         return False
@@ -216,7 +220,7 @@ def _dependency_reason(
 
 
 def _same_elements(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     spec: desired.Job,
     dependencies: Sequence[desired.Dependency],
     waiting: Sequence[int],

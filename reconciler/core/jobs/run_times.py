@@ -84,7 +84,7 @@ class _Told(NamedTuple):
 _NOTHING = _Told(())
 
 
-class Book:
+class RunTimes:
     """What is known of run times, for one cycle."""
 
     def __init__(self, known: Recollection) -> None:

@@ -27,7 +27,7 @@ Frame = tuple[desired.Structure, tuple[str, ...], tuple[str, ...]]
 FEW_MAX = 1000
 
 
-class Entry:
+class RunningGang:
     """What one element holds, and what its queue is charged for that.
 
     Attributes:
@@ -54,10 +54,10 @@ class Entry:
         if not record.spec.preemptible:
             spare = spare_of(record.spec, attempts)
             self.firm = _sum([a for a in attempts if a.id not in spare])
-        self.holdings: list[snapshots.Holding] = []
+        self.holdings: list[snapshots.Allocation] = []
 
 
-class Held(cycle_cache.Part):
+class RunningGangs(cycle_cache.CachePart):
     """What is held.
 
     Attributes:
@@ -68,26 +68,26 @@ class Held(cycle_cache.Part):
         unmade: keys of entries whose holdings have to be made, again or for the first time.
     """
 
-    def __init__(self, recall: cycle_cache.Recall) -> None:
+    def __init__(self, recall: cycle_cache.CycleCache) -> None:
         super().__init__(recall)
-        self.entries: dict[tuple[str, int], Entry] = {}
+        self.entries: dict[tuple[str, int], RunningGang] = {}
         #: Keys in order of name and element, and the entries in the same order.
         self._ordered: list[tuple[str, int]] = []
-        self._in_order: list[Entry] = []
+        self._in_order: list[RunningGang] = []
         #: Whether both follow each change, and not all changes at once.
         self._sorted = True
         self.allocated: dict[str, list[int]] = {}
         self.firm: dict[str, list[int]] = {}
         self.running: dict[str, dict[str, int]] = {}
-        self.gone: list[Entry] = []
-        self.come: list[Entry] = []
+        self.gone: list[RunningGang] = []
+        self.come: list[RunningGang] = []
         self.unmade: set[tuple[str, int]] = set()
         #: What the holdings of entries were made for, and as of when (``holdings``).
         self.frame: Frame | None = None
         self.made_at = 0.0
         self._of_job: dict[str, tuple[int, ...]] = {}
 
-    def items(self) -> Iterator[tuple[tuple[str, int], Entry]]:
+    def items(self) -> Iterator[tuple[tuple[str, int], RunningGang]]:
         """(job, element) with what it holds, in order of name and element."""
         return zip(self._ordered, self._in_order, strict=True)
 
@@ -97,11 +97,11 @@ class Held(cycle_cache.Part):
         found = zip(self._ordered, self._in_order, strict=True)
         return {key: entry.attempts for key, entry in found}
 
-    def in_order(self) -> list[Entry]:
+    def in_order(self) -> list[RunningGang]:
         """What is held, in order of name and element: the same whenever what changed."""
         return self._in_order
 
-    def renew(self, work: cycle_context.Work) -> None:
+    def renew(self, work: cycle_context.CycleContext) -> None:
         """Look again at jobs that may have changed."""
         several: list[tuple[records.JobRecord | None, str, Parts]] = []
         for job in sorted(self.take_jobs(work.changed_jobs())):
@@ -155,7 +155,7 @@ class Held(cycle_cache.Part):
         job = record.name
         self._of_job[job] = tuple(parts)
         for element, (attempts, used_gpu_s) in parts.items():
-            key, entry = (job, element), Entry(record, element, attempts, used_gpu_s)
+            key, entry = (job, element), RunningGang(record, element, attempts, used_gpu_s)
             self.entries[key] = entry
             self.unmade.add(key)
             self._count(entry, 1)
@@ -164,7 +164,7 @@ class Held(cycle_cache.Part):
                 self._ordered.insert(at, key)
                 self._in_order.insert(at, entry)
 
-    def _count(self, entry: Entry, sign: int) -> None:
+    def _count(self, entry: RunningGang, sign: int) -> None:
         (self.come if sign > 0 else self.gone).append(entry)
         spec = entry.record.spec
         for table, amounts in ((self.allocated, entry.total), (self.firm, entry.firm)):
@@ -179,9 +179,9 @@ class Held(cycle_cache.Part):
             jobs.pop(spec.name, None)
 
 
-def gather(work: cycle_context.Work) -> Held:
+def gather(work: cycle_context.CycleContext) -> RunningGangs:
     """All attempts that have not ended, by element, with what each queue is charged."""
-    held = work.recall.part(Held)
+    held = work.recall.part(RunningGangs)
     held.renew(work)
     return held
 
@@ -189,7 +189,7 @@ def gather(work: cycle_context.Work) -> Held:
 _NOTHING = (0, 0, 0)
 
 
-def _parts(work: cycle_context.Work, job: str) -> Parts:
+def _parts(work: cycle_context.CycleContext, job: str) -> Parts:
     """What a job holds, by element, ascending."""
     found: Parts = {}
     for element in work.elements_with_attempts(job):
@@ -219,13 +219,13 @@ def _sum(attempts: Attempts) -> snapshots.Vector:
     return (cpu, memory, gpu)
 
 
-def record_of(work: cycle_context.Work, job: str) -> records.JobRecord | None:
+def record_of(work: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
     """A job's record as this cycle has it so far."""
     draft = work.drafts.get(job)
     return draft.record() if draft is not None else work.observed.jobs.get(job)
 
 
-def _aside(work: cycle_context.Work, job: str) -> records.JobRecord | None:
+def _aside(work: cycle_context.CycleContext, job: str) -> records.JobRecord | None:
     """The record of a job that nothing is decided about: it has its room, and nobody takes it."""
     record = work.observed.aside.get(job)
     if record is None:
@@ -234,7 +234,7 @@ def _aside(work: cycle_context.Work, job: str) -> records.JobRecord | None:
     return msgspec.structs.replace(record, spec=spec)
 
 
-def spec_of(work: cycle_context.Work, job: str) -> desired.Job | None:
+def spec_of(work: cycle_context.CycleContext, job: str) -> desired.Job | None:
     """A job as this cycle has it, also one that nothing is decided about: what it has counts."""
     draft = work.drafts.get(job)
     if draft is not None:

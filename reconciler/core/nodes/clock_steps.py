@@ -15,7 +15,7 @@ from reconciler.model.policy import drift_kinds
 from reconciler.model.state import records
 
 
-def forget_the_future(work: cycle_context.Work) -> None:
+def forget_the_future(work: cycle_context.CycleContext) -> None:
     """Bound what is known by now, in the cycle in which somebody begins to lead anew.
 
     What provisioners are asked for, when nodes were heard of, and how long one is left out is
@@ -68,7 +68,7 @@ def _past_of(attempt: records.AttemptRecord, now: float) -> dict[str, object]:
     return past
 
 
-def _bound_job(work: cycle_context.Work, record: records.JobRecord) -> None:
+def _bound_job(work: cycle_context.CycleContext, record: records.JobRecord) -> None:
     """Let a job wait since now at the latest, and what backs off no longer than it was to."""
     draft = None
     if max(record.submitted_at, record.started_at or 0.0) > work.now:
@@ -90,7 +90,9 @@ def _bound_job(work: cycle_context.Work, record: records.JobRecord) -> None:
             draft.set_note(element, msgspec.structs.replace(note, not_before=at))
 
 
-def _tried(remedies: Iterable[drift_kinds.Remedy], now: float) -> Iterable[drift_kinds.Remedy]:
+def _tried(
+    remedies: Iterable[drift_kinds.DriftRemedy], now: float
+) -> Iterable[drift_kinds.DriftRemedy]:
     for one in remedies:
         ended_at = None if one.ended_at is None else min(one.ended_at, now)
         if one.at > now or ended_at != one.ended_at:

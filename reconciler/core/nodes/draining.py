@@ -20,7 +20,7 @@ from reconciler.model.values import times
 _HEARS = (NodeState.DRAINING, NodeState.UNHEALTHY)
 
 
-def apply(work: cycle_context.Work) -> None:
+def apply(work: cycle_context.CycleContext) -> None:
     """Tell work to leave that has had its time."""
     for name in health.out_of_service(work):
         node = work.node(name)
@@ -30,7 +30,9 @@ def apply(work: cycle_context.Work) -> None:
             _drain(work, node, node.leave)
 
 
-def _drain(work: cycle_context.Work, node: records.NodeRecord, policy: desired.Leaving) -> None:
+def _drain(
+    work: cycle_context.CycleContext, node: records.NodeRecord, policy: desired.Leaving
+) -> None:
     told: set[tuple[str, int]] = set()
     for attempt in work.attempts_of_node(node.name):
         key = (attempt.job, attempt.element)

@@ -2,8 +2,8 @@
 
 A node that is let in whenever a check happens to be well swallows work and fails it again and
 again. So each turn from well to failing is noted; when there were too many within a while
-(``desired.Flapping``), the node has to be well without a break for a time that doubles with each
-further turn. A person who drains the node takes it over: when the drain ends, it starts clean.
+(``desired.FlappingPolicy``), the node has to be well without a break for a time that doubles with
+each further turn. A person who drains the node takes it over: when the drain ends, it starts clean.
 """
 
 import msgspec
@@ -21,14 +21,18 @@ TURNS_MAX = 16
 
 
 def look(
-    work: cycle_context.Work, node: records.NodeRecord, pool: desired.Pool | None, *, drained: bool
+    work: cycle_context.CycleContext,
+    node: records.NodeRecord,
+    pool: desired.Pool | None,
+    *,
+    drained: bool,
 ) -> records.NodeRecord:
     """Note whether the node has turned failing or well, and begin or end its being kept out."""
     before = node.flapping
     failed = _failed(node, pool)
     now = msgspec.structs.replace(before, failing=bool(failed))
     if pool is None or pool.checks is None or pool.flapping.out_s == 0 or drained:
-        now = health_checks.Flapping(failing=bool(failed))
+        now = health_checks.CheckFlapping(failing=bool(failed))
     elif failed and not before.failing:
         now = _turned_failing(work, node, pool, failed[0])
     elif not failed and before.held:
@@ -65,13 +69,13 @@ def _failed(node: records.NodeRecord, pool: desired.Pool | None) -> list[str]:
     return [one.name for one in node.inventory.checks if one.verdict == "failed"]
 
 
-def _out_s(was: health_checks.Flapping, rule: desired.Flapping) -> int:
+def _out_s(was: health_checks.CheckFlapping, rule: desired.FlappingPolicy) -> int:
     return min(rule.out_max_s, rule.out_s << min(max(was.holds - 1, 0), DOUBLED_MAX))
 
 
 def _turned_failing(
-    work: cycle_context.Work, node: records.NodeRecord, pool: desired.Pool, check: str
-) -> health_checks.Flapping:
+    work: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool, check: str
+) -> health_checks.CheckFlapping:
     rule, was = pool.flapping, node.flapping
     recent = [at for at in was.at if at > work.now - rule.window_s]
     at = (*recent, work.now)[-TURNS_MAX:]
@@ -79,7 +83,7 @@ def _turned_failing(
         return msgspec.structs.replace(was, failing=True, at=at, check=check)
     calm = not was.held and work.now - was.until > rule.window_s
     holds = 1 if calm else was.holds + 1
-    now = health_checks.Flapping(failing=True, at=at, held=True, holds=holds, check=check)
+    now = health_checks.CheckFlapping(failing=True, at=at, held=True, holds=holds, check=check)
     if not was.held:
         out = quantities.format_duration(_out_s(now, rule))
         window = quantities.format_duration(rule.window_s)
@@ -90,12 +94,12 @@ def _turned_failing(
 
 
 def _is_well(
-    work: cycle_context.Work, was: health_checks.Flapping, rule: desired.Flapping
-) -> health_checks.Flapping:
+    work: cycle_context.CycleContext, was: health_checks.CheckFlapping, rule: desired.FlappingPolicy
+) -> health_checks.CheckFlapping:
     """One that is kept out and is well: since now, or for a while; or for long enough."""
     ends_at = work.now + _out_s(was, rule)
     # Earlier than it was to be where git says less now, or the clock was set back.
     until = ends_at if was.failing else min(was.until, ends_at)
     if until <= work.now:
-        return health_checks.Flapping(holds=was.holds, until=until, check=was.check)
+        return health_checks.CheckFlapping(holds=was.holds, until=until, check=was.check)
     return msgspec.structs.replace(was, failing=False, until=until)

@@ -27,17 +27,17 @@ UNHEARD = (
 _AWAY = (NodeState.UNKNOWN, NodeState.GONE)
 
 
-class _Ready(cycle_cache.Part):
+class _Ready(cycle_cache.CachePart):
     """Which nodes were found ready, and until when that holds without news of them."""
 
-    def __init__(self, recall: cycle_cache.Recall) -> None:
+    def __init__(self, recall: cycle_cache.CycleCache) -> None:
         super().__init__(recall)
         self.until = cycle_cache.Moments()
         self.others: set[str] = set(recall.nodes.known)
         self.pool_of: dict[str, str] = {}
         self._made_for: tuple[desired.Structure, float] | None = None
 
-    def begin(self, work: cycle_context.Work) -> None:
+    def begin(self, work: cycle_context.CycleContext) -> None:
         """Forget everything under another structure or leader."""
         structure, since = work.desired.structure, work.observed.leader_since
         if self._made_for is None or self._made_for[1] != since:
@@ -51,7 +51,7 @@ class _Ready(cycle_cache.Part):
         self.until.clear()
         self.others = set(work.node_names())
 
-    def look(self, work: cycle_context.Work) -> list[str]:
+    def look(self, work: cycle_context.CycleContext) -> list[str]:
         """Names of nodes whose state may be another one, sorted."""
         if work.override_drains:
             self.others |= work.override_drains.keys() & set(work.node_names())
@@ -64,7 +64,7 @@ class _Ready(cycle_cache.Part):
         return sorted(self.others)
 
 
-def _forget_the_future(work: cycle_context.Work) -> None:
+def _forget_the_future(work: cycle_context.CycleContext) -> None:
     """Contacts from after now were stamped before the clock was set back: they count as of now.
 
     Else their nodes would pass for ready, however silent, until the clock has caught up. Whoever
@@ -80,19 +80,19 @@ def _forget_the_future(work: cycle_context.Work) -> None:
             )
 
 
-def pool_of_node(work: cycle_context.Work) -> Mapping[str, str]:
+def pool_of_node(work: cycle_context.CycleContext) -> Mapping[str, str]:
     """Node name to pool name, as git has it."""
     part = work.recall.part(_Ready)
     part.begin(work)
     return part.pool_of
 
 
-def out_of_service(work: cycle_context.Work) -> list[str]:
+def out_of_service(work: cycle_context.CycleContext) -> list[str]:
     """Names of nodes that may get nothing new, and of some that may; sorted."""
     return sorted(work.recall.part(_Ready).others)
 
 
-def watch(work: cycle_context.Work) -> None:
+def watch(work: cycle_context.CycleContext) -> None:
     """Renew every node's state and give up what leases no longer hold."""
     structure = work.desired.structure
     pool_of, ready = pool_of_node(work), work.recall.part(_Ready)
@@ -117,7 +117,7 @@ def watch(work: cycle_context.Work) -> None:
         work.wake(soonest)
 
 
-def _silent_at(work: cycle_context.Work, node: records.NodeRecord) -> float:
+def _silent_at(work: cycle_context.CycleContext, node: records.NodeRecord) -> float:
     """When a node counts as not heard of, unless it is."""
     silence_s = work.desired.structure.settings.node_silence_s
     return max(last_contact(node), work.observed.leader_since) + silence_s
@@ -150,7 +150,7 @@ def black_hole_message(node: records.NodeRecord) -> str:
 
 
 def _look_into_hole(
-    work: cycle_context.Work, node: records.NodeRecord, pool: desired.Pool | None
+    work: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool | None
 ) -> records.NodeRecord:
     """Take a node out on which tasks of different owners fail quickly, or let it back in."""
     hole = pool.black_hole if pool else None
@@ -173,7 +173,7 @@ def _look_into_hole(
 
 
 def _renew_state(
-    work: cycle_context.Work, node: records.NodeRecord, pool: desired.Pool | None
+    work: cycle_context.CycleContext, node: records.NodeRecord, pool: desired.Pool | None
 ) -> records.NodeRecord:
     node = _look_into_hole(work, node, pool)
     drain = pool.drains.get(node.name) if pool else None
@@ -198,10 +198,10 @@ def _renew_state(
 
 
 def _state_of(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     node: records.NodeRecord,
     pool: desired.Pool | None,
-    drain: desired.Drain | None,
+    drain: desired.NodeDrain | None,
 ) -> tuple[NodeState, str]:
     silence_s = work.desired.structure.settings.node_silence_s
     heard_at = max(last_contact(node), work.observed.leader_since)
@@ -247,24 +247,26 @@ def _state_of(
     return NodeState.READY, ""
 
 
-def _heard_again(work: cycle_context.Work, node: records.NodeRecord) -> bool:
+def _heard_again(work: cycle_context.CycleContext, node: records.NodeRecord) -> bool:
     """Whether a node that was away has been heard of since: nothing else ends its being away,
     no change of leader, and no change of how long a silence may be."""
     before = work.observed.nodes.get(node.name)
     return before is None or last_contact(node) > last_contact(before)
 
 
-def drain_message(drain: desired.Drain) -> str:
+def drain_message(drain: desired.NodeDrain) -> str:
     """Why a node is drained, by whom, and until when."""
     until = f", an override until {times.format_time(drain.until)}" if drain.until else ""
     return f"{drain.reason}{_who(drain)}{until}"
 
 
-def _who(drain: desired.Drain) -> str:
+def _who(drain: desired.NodeDrain) -> str:
     return f" ({drain.owner})" if drain.owner else ""
 
 
-def _undeclared(work: cycle_context.Work, node: records.NodeRecord) -> tuple[NodeState, str]:
+def _undeclared(
+    work: cycle_context.CycleContext, node: records.NodeRecord
+) -> tuple[NodeState, str]:
     """A silent node in no pool: gone once nothing can be running there."""
     attempts = work.attempts_of_node(node.name)
     if not attempts:
@@ -285,19 +287,19 @@ def lacks(inventory: records.Inventory, pool: desired.Pool) -> str:
     return "; ".join(one.message for one in mismatches.of(inventory, pool))
 
 
-def _doubt_attempts(work: cycle_context.Work, node: records.NodeRecord) -> None:
+def _doubt_attempts(work: cycle_context.CycleContext, node: records.NodeRecord) -> None:
     for attempt in work.attempts_of_node(node.name):
         if attempt.state is not AttemptState.UNKNOWN:
             work.renew_attempt(attempt, state=AttemptState.UNKNOWN)
 
 
-def _give_up(work: cycle_context.Work, node: records.NodeRecord) -> None:
+def _give_up(work: cycle_context.CycleContext, node: records.NodeRecord) -> None:
     """Nothing is running on a node that is known to be gone."""
     for attempt in work.attempts_of_node(node.name):
         node_reports.lose(work, attempt, EndReason.NODE_LOST, f"{node.name} is gone")
 
 
-def _expire_leases(work: cycle_context.Work, node: records.NodeRecord) -> bool:
+def _expire_leases(work: cycle_context.CycleContext, node: records.NodeRecord) -> bool:
     """Give up what no lease holds any longer on a silent node; whether there was any."""
     renewed_at = max(last_contact(node), work.observed.leader_since)
     lost = False

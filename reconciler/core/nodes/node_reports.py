@@ -32,7 +32,7 @@ _CODE_MAX, _SIGNAL_MAX = 2**31 - 1, 127
 _SEEN_RUNNING = (AttemptState.STARTING, AttemptState.RUNNING)
 
 
-def apply_reports(work: cycle_context.Work) -> None:
+def apply_reports(work: cycle_context.CycleContext) -> None:
     """Apply every report, oldest first, then the times at which nodes were answered."""
     for report in work.observed.reports:
         _apply_report(work, report)
@@ -42,7 +42,7 @@ def apply_reports(work: cycle_context.Work) -> None:
             work.renew_node(node, last_answer_at=at)
 
 
-def _apply_report(work: cycle_context.Work, report: records.NodeReport) -> None:
+def _apply_report(work: cycle_context.CycleContext, report: records.NodeReport) -> None:
     node = work.node(report.node)
     if node is None:
         pool = work.desired.structure.pool_of_node().get(report.node, "")
@@ -105,7 +105,7 @@ def tells_nothing(report: records.NodeReport) -> bool:
 
 
 def _unwanted(
-    work: cycle_context.Work, node: records.NodeRecord, report: records.NodeReport
+    work: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
 ) -> tuple[str, ...]:
     """Attempts that live on the node though nobody wants them there."""
     found = set() if report.complete else set(node.unwanted)
@@ -120,7 +120,7 @@ def _unwanted(
 
 
 def _apply_attempt(
-    work: cycle_context.Work, node: records.NodeRecord, told: records.AttemptReport
+    work: cycle_context.CycleContext, node: records.NodeRecord, told: records.AttemptReport
 ) -> None:
     attempt = work.attempt(told.id)
     if attempt is None or attempt.node != node.name:
@@ -150,7 +150,7 @@ def _apply_attempt(
             )
 
 
-def _task(work: cycle_context.Work, attempt: records.AttemptRecord) -> str:
+def _task(work: cycle_context.CycleContext, attempt: records.AttemptRecord) -> str:
     """``task main-0``, in an array ``task main-0 of element 7``: events say which of many."""
     spec = running_gangs.spec_of(work, attempt.job)
     of_array = spec is not None and spec.array_count is not None
@@ -158,13 +158,13 @@ def _task(work: cycle_context.Work, attempt: records.AttemptRecord) -> str:
     return f"task {attempt.group}-{attempt.index}{element}"
 
 
-def _moment(work: cycle_context.Work, attempt: records.AttemptRecord, told: float) -> float:
+def _moment(work: cycle_context.CycleContext, attempt: records.AttemptRecord, told: float) -> float:
     """A moment by a node's clock, which may differ from ours: after the assignment, not to come."""
     return min(work.now, max(attempt.assigned_at, told))  # in this order NaN loses
 
 
 def _started_at(
-    work: cycle_context.Work, attempt: records.AttemptRecord, told: records.AttemptReport
+    work: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
 ) -> float | None:
     if attempt.started_at is not None or told.started_at is None:
         return attempt.started_at
@@ -172,7 +172,7 @@ def _started_at(
 
 
 def _saved(
-    work: cycle_context.Work, attempt: records.AttemptRecord, told: records.AttemptReport
+    work: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
 ) -> task_reports.Saved | None:
     """The newest checkpoint; one that the node has not seen since stays known."""
     one = told.checkpoint
@@ -190,7 +190,7 @@ def _within(number: int | None, most: int) -> int | None:
 
 
 def _end(
-    work: cycle_context.Work, attempt: records.AttemptRecord, told: records.AttemptReport
+    work: cycle_context.CycleContext, attempt: records.AttemptRecord, told: records.AttemptReport
 ) -> None:
     code, signal = _within(told.exit_code, _CODE_MAX), _within(told.signal, _SIGNAL_MAX)
     reason = told.end_reason or EndReason.EXITED
@@ -222,7 +222,7 @@ def _end(
     )
 
 
-def _count_failure(work: cycle_context.Work, ended: records.AttemptRecord) -> None:
+def _count_failure(work: cycle_context.CycleContext, ended: records.AttemptRecord) -> None:
     """Remember that a task failed by itself on its node; one that succeeded sets all aside."""
     node = work.node(ended.node)
     pool = work.desired.structure.pools.get(node.pool) if node else None
@@ -244,7 +244,10 @@ def _count_failure(work: cycle_context.Work, ended: records.AttemptRecord) -> No
 
 
 def lose(
-    work: cycle_context.Work, attempt: records.AttemptRecord, reason: EndReason, message: str
+    work: cycle_context.CycleContext,
+    attempt: records.AttemptRecord,
+    reason: EndReason,
+    message: str,
 ) -> None:
     """End an attempt of which nothing will be heard any more."""
     work.renew_attempt(
@@ -261,7 +264,7 @@ def lose(
 
 
 def _lose_earlier_boot(
-    work: cycle_context.Work, node: records.NodeRecord, report: records.NodeReport
+    work: cycle_context.CycleContext, node: records.NodeRecord, report: records.NodeReport
 ) -> None:
     """A machine that has booted again runs nothing of its earlier life."""
     ended = {told.id for told in report.attempts if told.state is AttemptState.ENDED}
@@ -271,7 +274,9 @@ def _lose_earlier_boot(
     work.event("NodeRebooted", "another boot of the node reports", node=node.name)
 
 
-def _lose_unlisted(work: cycle_context.Work, node: records.NodeRecord, listed: set[str]) -> None:
+def _lose_unlisted(
+    work: cycle_context.CycleContext, node: records.NodeRecord, listed: set[str]
+) -> None:
     """What the node had told of and knows no longer is lost; the rest is on its way to it."""
     for attempt in work.attempts_of_node(node.name):
         if attempt.id in listed or attempt.boot_id != node.boot_id:

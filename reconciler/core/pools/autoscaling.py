@@ -34,7 +34,7 @@ PROBE_EVERY_S = 5.0
 
 
 def decide(
-    work: cycle_context.Work, before: scheduler_state.Recollection, *, scheduled: bool
+    work: cycle_context.CycleContext, before: scheduler_state.Recollection, *, scheduled: bool
 ) -> scheduler_state.Recollection:
     """Let pools grow and shrink; what is to be remembered of it.
 
@@ -78,7 +78,9 @@ def _with(
 
 
 def _grow(
-    work: cycle_context.Work, books: Mapping[str, pool_state.Book], before: scheduler_state.Growing
+    work: cycle_context.CycleContext,
+    books: Mapping[str, pool_state.PoolState],
+    before: scheduler_state.Growing,
 ) -> scheduler_state.Growing:
     """Make the nodes on which what waits would start, if it is time to ask."""
     waits = _candidates(work)
@@ -112,14 +114,14 @@ def _grow(
     return scheduler_state.Growing(probed_at=work.now, due_at=due_at, helped=helped)
 
 
-def _coming_or_free(book: pool_state.Book) -> bool:
+def _coming_or_free(book: pool_state.PoolState) -> bool:
     return bool(book.free()) or any(
         one.state is InstanceState.CREATING for one in book.instances.values()
     )
 
 
 def _probe(
-    work: cycle_context.Work, jobs: list[str], books: list[pool_state.Book]
+    work: cycle_context.CycleContext, jobs: list[str], books: list[pool_state.PoolState]
 ) -> dict[str, str]:
     coming = [
         one.node
@@ -139,7 +141,7 @@ def _probe(
     return found.jobs
 
 
-def _free(book: pool_state.Book) -> list[str]:
+def _free(book: pool_state.PoolState) -> list[str]:
     """Slots in which nodes may be made."""
     room = max(0, book.asked.maximum - len(book.instances))
     return book.free()[: min(room, scale_up.NODES_MAX)]
@@ -150,7 +152,7 @@ def _for_whom(jobs: list[str]) -> str:
     return f"for {', '.join(jobs[:3])}{more}" if jobs else "for what waits"
 
 
-def _candidates(work: cycle_context.Work) -> dict[str, float]:
+def _candidates(work: cycle_context.CycleContext) -> dict[str, float]:
     """Jobs that wait for room, those that go first in front, and since when each waits."""
     found = []
     for name in work.waiting_names():
@@ -161,13 +163,13 @@ def _candidates(work: cycle_context.Work) -> dict[str, float]:
     return {name: since for _, _, name, since in found[: scale_up.JOBS_MAX]}
 
 
-def _reason(work: cycle_context.Work, job: str) -> Reason | None:
+def _reason(work: cycle_context.CycleContext, job: str) -> Reason | None:
     """Why a job waits, where that is for want of room."""
     reasons = _reasons(work, job)[1]
     return reasons[0] if reasons and reasons[0].code in ROOM else None
 
 
-def _reasons(work: cycle_context.Work, job: str) -> tuple[str, tuple[Reason, ...]]:
+def _reasons(work: cycle_context.CycleContext, job: str) -> tuple[str, tuple[Reason, ...]]:
     key = work.reason_key(job)
     if not key:
         return "", ()
@@ -175,7 +177,7 @@ def _reasons(work: cycle_context.Work, job: str) -> tuple[str, tuple[Reason, ...
     return key, work.observed.reasons.get(key, ()) if found is None else found
 
 
-def _tell(work: cycle_context.Work, job: str, book: pool_state.Book) -> None:
+def _tell(work: cycle_context.CycleContext, job: str, book: pool_state.PoolState) -> None:
     """Say of a job what is done so that it can start; the same for all that wait alike."""
     key, reasons = _reasons(work, job)
     draft = work.draft(job)
@@ -193,7 +195,7 @@ def _tell(work: cycle_context.Work, job: str, book: pool_state.Book) -> None:
         work.reasons[told] = renewed
 
 
-def _unblocks(book: pool_state.Book) -> str:
+def _unblocks(book: pool_state.PoolState) -> str:
     count = sum(one.state is InstanceState.CREATING for one in book.instances.values())
     if count:
         nodes = "a node of pool {} is" if count == 1 else "{1} nodes of pool {0} are"
@@ -208,7 +210,7 @@ def _unblocks(book: pool_state.Book) -> str:
 
 
 def _shrink(
-    book: pool_state.Book, wanted: frozenset[str], before: scheduler_state.Recollection
+    book: pool_state.PoolState, wanted: frozenset[str], before: scheduler_state.Recollection
 ) -> None:
     """Have nodes leave on which nothing ran for long, as far as the least allows."""
     work, asked = book.work, book.asked
@@ -234,7 +236,7 @@ def _shrink(
         work.wake(work.now)
 
 
-def _is_idle(book: pool_state.Book, node: str) -> bool:
+def _is_idle(book: pool_state.PoolState, node: str) -> bool:
     """Whether nothing is there, and nobody has taken the node out of service to look at it."""
     if book.work.attempts_of_node(node):
         return False

@@ -31,7 +31,7 @@ FREED_SILENCES = 10
 OWNER = "provisioner"
 
 
-def apply(work: cycle_context.Work) -> None:
+def apply(work: cycle_context.CycleContext) -> None:
     """Take what scripts answered, move every instance on, and say which nodes are not there."""
     known = work.observed.provisions
     pools = work.desired.structure.pools
@@ -43,7 +43,7 @@ def apply(work: cycle_context.Work) -> None:
             if pool is None or pool.provisioning is None:
                 continue
             base = instance_records.Provision(name, pool.provisioning)
-        work.books[name] = pool_state.Book(work, base, pool)
+        work.books[name] = pool_state.PoolState(work, base, pool)
     for result in work.observed.provisioned:
         book = work.books.get(result.pool)
         if book is not None:
@@ -53,7 +53,7 @@ def apply(work: cycle_context.Work) -> None:
         _mark(book)
 
 
-def replace(work: cycle_context.Work, node: str, why: str) -> str:
+def replace(work: cycle_context.CycleContext, node: str, why: str) -> str:
     """Have the machine behind a node destroyed, once nothing runs there, and made anew.
 
     Returns:
@@ -71,7 +71,7 @@ def replace(work: cycle_context.Work, node: str, why: str) -> str:
     return f"{node} is in no pool whose nodes are made by a provisioner"
 
 
-class Difference(NamedTuple):
+class InstanceDifference(NamedTuple):
     """Something of a pool's instances that is other than asked for; ``kind`` as of drift."""
 
     kind: str
@@ -81,7 +81,7 @@ class Difference(NamedTuple):
     node: str = ""
 
 
-def differences(work: cycle_context.Work) -> Iterator[Difference]:
+def differences(work: cycle_context.CycleContext) -> Iterator[InstanceDifference]:
     """What is other than pools ask for and could not be made so."""
     for book in work.books.values():
         for orphan in book.orphans.values():
@@ -91,28 +91,30 @@ def differences(work: cycle_context.Work) -> Iterator[Difference]:
             message = f"{orphan.id} is there{name}, and nobody asked for it"
             if orphan.failure:
                 message += f"; it could not be destroyed: {orphan.failure}"
-            yield Difference(
+            yield InstanceDifference(
                 "instance-orphaned", f"{book.name}/{orphan.id}", message, book.name, orphan.node
             )
         for one in book.instances.values():
             if one.state is InstanceState.DESTROYING and one.failure:
                 message = f"{one.request} could not be destroyed: {one.failure}"
-                yield Difference("instance-left-over", one.node, message, book.name, one.node)
+                yield InstanceDifference(
+                    "instance-left-over", one.node, message, book.name, one.node
+                )
         if book.failures > book.asked.retries:
             message = (
                 f"{quantities.counted(book.failures, 'node')} in a row did not come up, the last: "
                 f"{book.failure}; the next is made from {times.format_time(book.retry_at)} on"
             )
-            yield Difference("pool-not-growing", book.name, message, book.name)
+            yield InstanceDifference("pool-not-growing", book.name, message, book.name)
         if book.list_failure:
             message = f"list failed: {book.list_failure}"
-            yield Difference("provisioner-failing", book.name, message, book.name)
+            yield InstanceDifference("provisioner-failing", book.name, message, book.name)
 
 
 # --- what scripts answered ------------------------------------------------------------------
 
 
-def _take(book: pool_state.Book, result: instance_records.Result) -> None:
+def _take(book: pool_state.PoolState, result: instance_records.OrderResult) -> None:
     if result.verb == "list":
         if book.list_open and result.number == book.list_tries:
             _listed(book, result)
@@ -128,7 +130,9 @@ def _take(book: pool_state.Book, result: instance_records.Result) -> None:
 
 
 def _told(
-    book: pool_state.Book, one: instance_records.Instance, result: instance_records.Result
+    book: pool_state.PoolState,
+    one: instance_records.InstanceRecord,
+    result: instance_records.OrderResult,
 ) -> None:
     creating = one.state is InstanceState.CREATING
     if result.verb == "create" and not creating:
@@ -154,7 +158,9 @@ def _told(
 
 
 def _orphan_told(
-    book: pool_state.Book, orphan: instance_records.Orphan, result: instance_records.Result
+    book: pool_state.PoolState,
+    orphan: instance_records.Orphan,
+    result: instance_records.OrderResult,
 ) -> None:
     if not result.failure:
         del book.orphans[orphan.id]
@@ -169,7 +175,7 @@ def _orphan_told(
     )
 
 
-def _listed(book: pool_state.Book, result: instance_records.Result) -> None:
+def _listed(book: pool_state.PoolState, result: instance_records.OrderResult) -> None:
     """Compare what there is with what was asked for."""
     now, first = book.work.now, book.listed_at == 0
     book.list_open = False
@@ -217,7 +223,9 @@ def _listed(book: pool_state.Book, result: instance_records.Result) -> None:
             book.put(book.instances[one.node], missed=missed)
 
 
-def _may_be(one: instance_records.Instance, found: instance_records.Listed, told: set[str]) -> bool:
+def _may_be(
+    one: instance_records.InstanceRecord, found: instance_records.Listed, told: set[str]
+) -> bool:
     """Whether a listed machine of an instance's name, but not of its request, is that instance.
 
     Where the script tells no request only the name is left to go by. Where it tells another one,
@@ -228,10 +236,10 @@ def _may_be(one: instance_records.Instance, found: instance_records.Listed, told
     return not found.request or (one.made_up and one.request not in told)
 
 
-def _adopt(book: pool_state.Book, found: instance_records.Listed) -> None:
+def _adopt(book: pool_state.PoolState, found: instance_records.Listed) -> None:
     """An instance that an earlier controller asked for, whose records are lost."""
     book.know_request(found.node, found.request)
-    one = instance_records.Instance(
+    one = instance_records.InstanceRecord(
         found.node,
         InstanceState.CREATING,
         found.request or book.new_request(found.node),
@@ -247,7 +255,7 @@ def _adopt(book: pool_state.Book, found: instance_records.Listed) -> None:
 # --- how instances go on --------------------------------------------------------------------
 
 
-def _progress(book: pool_state.Book) -> None:
+def _progress(book: pool_state.PoolState) -> None:
     work, asked = book.work, book.asked
     slots = frozenset(book.slots)
     for one in list(book.instances.values()):
@@ -278,7 +286,7 @@ def _progress(book: pool_state.Book) -> None:
     book.freed = {name: at for name, at in book.freed.items() if at > oldest}
 
 
-def may_create(book: pool_state.Book) -> bool:
+def may_create(book: pool_state.PoolState) -> bool:
     """Whether nodes may be asked for now."""
     work = book.work
     if work.desired.structure.settings.suspend or not book.is_known:
@@ -289,7 +297,9 @@ def may_create(book: pool_state.Book) -> bool:
     return True
 
 
-def _creating(book: pool_state.Book, one: instance_records.Instance, *, stays: bool) -> None:
+def _creating(
+    book: pool_state.PoolState, one: instance_records.InstanceRecord, *, stays: bool
+) -> None:
     work, asked = book.work, book.asked
     if not stays:
         book.begin(book.move(one, InstanceState.DESTROYING, "it is no longer asked for"))
@@ -313,7 +323,7 @@ def _creating(book: pool_state.Book, one: instance_records.Instance, *, stays: b
         book.begin(one)
 
 
-def _up(book: pool_state.Book, one: instance_records.Instance, *, stays: bool) -> None:
+def _up(book: pool_state.PoolState, one: instance_records.InstanceRecord, *, stays: bool) -> None:
     work = book.work
     node = work.node(one.node)
     silent = node is None or node.state in {NodeState.UNKNOWN, NodeState.GONE}
@@ -328,7 +338,7 @@ def _up(book: pool_state.Book, one: instance_records.Instance, *, stays: bool) -
         work.wake(work.now)
 
 
-def _draining(book: pool_state.Book, one: instance_records.Instance) -> None:
+def _draining(book: pool_state.PoolState, one: instance_records.InstanceRecord) -> None:
     work = book.work
     node = work.node(one.node)
     if _has_work(work, one.node):
@@ -340,13 +350,13 @@ def _draining(book: pool_state.Book, one: instance_records.Instance) -> None:
         work.wake(work.now)
 
 
-def _has_work(work: cycle_context.Work, name: str) -> bool:
+def _has_work(work: cycle_context.CycleContext, name: str) -> bool:
     """Whether anything runs on a node, or is to."""
     node = work.node(name)
     return bool(work.attempts_of_node(name)) or (node is not None and bool(node.unwanted))
 
 
-def _destroying(book: pool_state.Book, one: instance_records.Instance) -> None:
+def _destroying(book: pool_state.PoolState, one: instance_records.InstanceRecord) -> None:
     work = book.work
     if book.scripted:
         book.begin(one)
@@ -360,7 +370,7 @@ def _destroying(book: pool_state.Book, one: instance_records.Instance) -> None:
         work.wake(silent_at)
 
 
-def _adopt_reporting(book: pool_state.Book) -> None:
+def _adopt_reporting(book: pool_state.PoolState) -> None:
     """Nodes that report from slots of which nothing is known are instances like the others."""
     work = book.work
     silence_s = work.desired.structure.settings.node_silence_s
@@ -369,7 +379,7 @@ def _adopt_reporting(book: pool_state.Book) -> None:
         if node is None or node.last_report_at <= book.freed.get(slot, 0.0):
             continue
         if node.last_report_at + silence_s > work.now:
-            one = instance_records.Instance(
+            one = instance_records.InstanceRecord(
                 slot,
                 InstanceState.UP,
                 book.new_request(slot),
@@ -382,7 +392,7 @@ def _adopt_reporting(book: pool_state.Book) -> None:
             work.event("InstanceAdopted", "its agent reports, and nobody asked for it", node=slot)
 
 
-def _progress_orphans(book: pool_state.Book) -> None:
+def _progress_orphans(book: pool_state.PoolState) -> None:
     work = book.work
     if book.asked.orphans != "destroy" or work.desired.structure.settings.suspend:
         return
@@ -402,8 +412,8 @@ def _progress_orphans(book: pool_state.Book) -> None:
 # --- what follows for nodes -----------------------------------------------------------------
 
 
-def _drain(why: str, *, gone: bool = False) -> desired.Drain:
-    return desired.Drain(why, OWNER, gone=gone)
+def _drain(why: str, *, gone: bool = False) -> desired.NodeDrain:
+    return desired.NodeDrain(why, OWNER, gone=gone)
 
 
 _NOTHING_THERE = _drain("no machine is behind it now", gone=True)
@@ -411,7 +421,7 @@ _COMING = _drain("its machine is being created", gone=True)
 _GOING = _drain("its machine is being destroyed", gone=True)
 
 
-def _mark(book: pool_state.Book) -> None:
+def _mark(book: pool_state.PoolState) -> None:
     """Nothing starts on nodes that leave, and nodes that are not there are not missed."""
     work = book.work
     for slot in dict.fromkeys((*book.slots, *book.instances)):

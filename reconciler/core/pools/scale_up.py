@@ -28,7 +28,7 @@ NODES_MAX = 1024
 _THERE, _COMING, _STEP = 3e7, 1.5e7, 1e-6
 
 
-class Found(msgspec.Struct, frozen=True):
+class ScaleUpProbe(msgspec.Struct, frozen=True):
     """What came of a probe.
 
     Attributes:
@@ -41,8 +41,11 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def probe(
-    work: cycle_context.Work, jobs: Iterable[str], coming: Sequence[str], possible: Sequence[str]
-) -> Found:
+    work: cycle_context.CycleContext,
+    jobs: Iterable[str],
+    coming: Sequence[str],
+    possible: Sequence[str],
+) -> ScaleUpProbe:
     """Which nodes work would start on.
 
     Args:
@@ -52,7 +55,7 @@ def probe(
         possible: nodes that could be made, the most welcome first.
     """
     pool_of = work.desired.structure.pool_of_node()
-    made = cycle_context.Work(
+    made = cycle_context.CycleContext(
         work.desired,
         _observed(work, list(jobs)[:JOBS_MAX], [*coming, *possible], pool_of),
         work.now,
@@ -70,11 +73,11 @@ def probe(
         if fresh:
             used.update(fresh)
             helped.setdefault(placement.job, pool_of[fresh[0]])
-    return Found(tuple(name for name in possible if name in used), helped)
+    return ScaleUpProbe(tuple(name for name in possible if name in used), helped)
 
 
 def _observed(
-    work: cycle_context.Work, jobs: list[str], names: list[str], pool_of: dict[str, str]
+    work: cycle_context.CycleContext, jobs: list[str], names: list[str], pool_of: dict[str, str]
 ) -> records.Observed:
     """The records as the cycle has them, the nodes asked about among them."""
     before = work.observed
@@ -112,7 +115,7 @@ def _observed(
 
 
 def _imagined(
-    work: cycle_context.Work, name: str, pool: str, sibling: records.NodeRecord | None
+    work: cycle_context.CycleContext, name: str, pool: str, sibling: records.NodeRecord | None
 ) -> records.NodeRecord:
     """A node as it would report: what its pool declares, the rest as of another node of it."""
     capacity = work.desired.structure.pools[pool].node_resources
@@ -126,7 +129,7 @@ def _imagined(
 
 
 def _preferring(
-    situation: snapshot_builder.Situation, coming: Sequence[str], possible: Sequence[str]
+    situation: snapshot_builder.SnapshotResult, coming: Sequence[str], possible: Sequence[str]
 ) -> snapshots.Snapshot:
     """The snapshot with as few new nodes used as can be, and nobody made to leave."""
     whole = situation.snapshot

@@ -6,7 +6,7 @@ from reconciler.core.quota import quota_usage
 from reconciler.model.state.states import EndReason
 
 
-def enforce(work: cycle_context.Work) -> None:
+def enforce(work: cycle_context.CycleContext) -> None:
     """Tell work of exhausted budgets to leave; it waits then, as ``OverBudget``."""
     for job, quota in quota_usage.spent_budgets(work).items():
         draft = work.draft(job)

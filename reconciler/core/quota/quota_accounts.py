@@ -1,7 +1,7 @@
 """What counts for one quota, and what it says of whom it refuses.
 
-An ``Account`` comes in with the job that is refused; its reason with the arithmetic goes out, and
-by when time limits say that there is enough. Who is refused is decided in ``quotas``.
+An ``QuotaAccount`` comes in with the job that is refused; its reason with the arithmetic goes out,
+and by when time limits say that there is enough. Who is refused is decided in ``quotas``.
 """
 
 import bisect
@@ -40,7 +40,7 @@ class Kept:
 
 
 @dataclass
-class Account:
+class QuotaAccount:
     """What counts for one quota.
 
     Attributes:
@@ -85,7 +85,7 @@ class Account:
         return math.inf if job in self.goes_on else self.ends.get(job, math.inf)
 
 
-def over_jobs(account: Account, spec: desired.Job) -> Reason | None:
+def over_jobs(account: QuotaAccount, spec: desired.Job) -> Reason | None:
     quota = account.quota
     if quota.pending is not None and account.considered > quota.pending:
         jobs = quantities.counted(quota.pending, "job")
@@ -98,7 +98,7 @@ def over_jobs(account: Account, spec: desired.Job) -> Reason | None:
     return over_running(account, spec)
 
 
-def over_running(account: Account, spec: desired.Job) -> Reason | None:
+def over_running(account: QuotaAccount, spec: desired.Job) -> Reason | None:
     quota = account.quota
     many = len(account.jobs) - (spec.name in account.jobs)
     if quota.running is None or many < quota.running:
@@ -122,7 +122,7 @@ def over_running(account: Account, spec: desired.Job) -> Reason | None:
     )
 
 
-def _first_end(account: Account) -> str:
+def _first_end(account: QuotaAccount) -> str:
     """Until when one job fewer than may run does, at the most, where time limits say that."""
     many, most = len(account.jobs), account.quota.running or 0
     if account.first_end[0] != many:
@@ -133,17 +133,17 @@ def _first_end(account: Account) -> str:
     return account.first_end[1]
 
 
-def asked_gpu_s(account: Account, spec: desired.Job, each: Sequence[int]) -> float:
+def asked_gpu_s(account: QuotaAccount, spec: desired.Job, each: Sequence[int]) -> float:
     """What one start sets aside of a budget."""
     return each[2] / 1000 * reserved_s(spec, account.quota)
 
 
-def left_gpu_s(account: Account) -> float:
+def left_gpu_s(account: QuotaAccount) -> float:
     """What a budget leaves."""
     return (account.quota.budget_gpu_s or 0.0) - account.spent_gpu_s - account.reserved_gpu_s
 
 
-def back_by(account: Account, index: int, lacks: int) -> tuple[float, str]:
+def back_by(account: QuotaAccount, index: int, lacks: int) -> tuple[float, str]:
     """By when so much of a resource is back as time limits say, and which job ends then.
 
     Infinite: nobody knows.
@@ -157,7 +157,7 @@ def back_by(account: Account, index: int, lacks: int) -> tuple[float, str]:
     return (math.inf, "") if at == len(back) else back[at][1:]
 
 
-def _enough_back(account: Account, index: int, lacks: int) -> str:
+def _enough_back(account: QuotaAccount, index: int, lacks: int) -> str:
     """Until when so much of a resource is back, at the most, where time limits say that."""
     end, job = back_by(account, index, lacks)
     if end == math.inf:
@@ -168,7 +168,7 @@ def _enough_back(account: Account, index: int, lacks: int) -> str:
     )
 
 
-def over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
+def over_amount(account: QuotaAccount, index: int, cap: int, asked: int) -> Reason:
     quota, let = account.quota, account.let[index]
     back = _enough_back(account, index, account.used[index] + asked - cap)
     # whether nodes have room for that is not known yet: it may start now, or go on waiting
@@ -182,7 +182,7 @@ def over_amount(account: Account, index: int, cap: int, asked: int) -> Reason:
     )
 
 
-def over_budget(account: Account, spec: desired.Job, asked_s: float, back: str) -> Reason:
+def over_budget(account: QuotaAccount, spec: desired.Job, asked_s: float, back: str) -> Reason:
     quota, (shorter, charged) = account.quota, charged_for(spec)
     budget_s, window = quota.budget_gpu_s or 0.0, quantities.format_duration(quota.window_s)
     let_gpu_s = account.let_gpu_s
@@ -198,7 +198,7 @@ def over_budget(account: Account, spec: desired.Job, asked_s: float, back: str) 
 
 
 def kept_from(
-    account: Account, spec: desired.Job, each: Sequence[int], now: float
+    account: QuotaAccount, spec: desired.Job, each: Sequence[int], now: float
 ) -> Reason | None:
     """Why a job may not take what is kept for another one; None: nothing is, or it ends before."""
     quota, kept = account.quota, account.kept

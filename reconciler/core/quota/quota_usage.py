@@ -1,13 +1,13 @@
 """Caps of users, groups and queues beside what queues share: what they leave, and budgets.
 
-``Accounts`` know what is in use by everyone whom a ``Quota`` holds for. What waits comes to them in
-order of priority and arrival; they say how many elements may start, or which cap forbids it. What
-is let through is counted at once, so that a cap holds whatever the scheduler then starts. Elements
-that room is kept for come before all others: what has left for them would else be let through in
-their place, start, have to leave for them again, and so on. Who asks in which order is said in
-``lines``, and that what can't start at all comes last in ``hopeless``. What comes behind and fits
-passes who doesn't fit, but not for ever: for who has waited for ``order.WAIT_MAX_S`` what comes
-free is kept.
+``QuotaAccounts`` know what is in use by everyone whom a ``Quota`` holds for. What waits comes to
+them in order of priority and arrival; they say how many elements may start, or which cap forbids
+it. What is let through is counted at once, so that a cap holds whatever the scheduler then starts.
+Elements that room is kept for come before all others: what has left for them would else be let
+through in their place, start, have to leave for them again, and so on. Who asks in which order is
+said in ``lines``, and that what can't start at all comes last in ``hopeless``. What comes behind
+and fits passes who doesn't fit, but not for ever: for who has waited for ``order.WAIT_MAX_S`` what
+comes free is kept.
 """
 
 import bisect
@@ -29,15 +29,15 @@ from reconciler.model.values import resources, times
 from reconciler.scheduling.queues import job_order
 
 
-class Accounts:
+class QuotaAccounts:
     """The accounts of all quotas as this cycle finds them."""
 
-    def __init__(self, work: cycle_context.Work, held: running_gangs.Held) -> None:
+    def __init__(self, work: cycle_context.CycleContext, held: running_gangs.RunningGangs) -> None:
         structure = work.desired.structure
         self._structure = structure
         self._work = work
-        self._of: dict[tuple[str, str], tuple[quota_accounts.Account, ...]] = {}
-        self.all = [quota_accounts.Account(quota) for quota in structure.quotas.values()]
+        self._of: dict[tuple[str, str], tuple[quota_accounts.QuotaAccount, ...]] = {}
+        self.all = [quota_accounts.QuotaAccount(quota) for quota in structure.quotas.values()]
         if not self.all:
             return
         spent = work.observed.recollection.spent
@@ -92,7 +92,7 @@ class Accounts:
             charged_gpu_s = used_gpu_s + account.reserved_gpu_s - before_gpu_s
             account.parts.append((ends_at, part, charged_gpu_s, grace_s))
 
-    def returns(self, account: quota_accounts.Account) -> list[tuple[float, float]]:
+    def returns(self, account: quota_accounts.QuotaAccount) -> list[tuple[float, float]]:
         """When GPU-seconds of a budget come back at the latest, and how many then, in order.
 
         What was spent leaves the window; what runs is spent by the hour in which its time limit and
@@ -112,7 +112,7 @@ class Accounts:
         # those that have left the window are in the books until the end of this cycle
         return sorted(one for one in back if one[0] > now)
 
-    def of(self, spec: desired.Job) -> tuple[quota_accounts.Account, ...]:
+    def of(self, spec: desired.Job) -> tuple[quota_accounts.QuotaAccount, ...]:
         """The accounts that a job counts for."""
         if not self.all:
             return ()
@@ -165,7 +165,10 @@ class Accounts:
         return allowed, None
 
     def _keep(
-        self, accounts: Sequence[quota_accounts.Account], spec: desired.Job, each: Sequence[int]
+        self,
+        accounts: Sequence[quota_accounts.QuotaAccount],
+        spec: desired.Job,
+        each: Sequence[int],
     ) -> None:
         """Keep for a job what comes free under all its caps, where it is known when that is enough.
 
@@ -179,7 +182,7 @@ class Accounts:
                 account.kept = quota_accounts.Kept(spec.name, until)
 
     def _enough_by(
-        self, account: quota_accounts.Account, spec: desired.Job, each: Sequence[int]
+        self, account: quota_accounts.QuotaAccount, spec: desired.Job, each: Sequence[int]
     ) -> float:
         """By when a cap leaves enough for a job, if nobody new starts; infinite: nobody knows."""
         found = self._work.now
@@ -197,7 +200,7 @@ class Accounts:
 
     def _let_through(
         self,
-        accounts: tuple[quota_accounts.Account, ...],
+        accounts: tuple[quota_accounts.QuotaAccount, ...],
         spec: desired.Job,
         each: list[int],
         times: int,
@@ -251,7 +254,7 @@ class Accounts:
         return len(tasks)
 
     def _fitting(
-        self, account: quota_accounts.Account, spec: desired.Job, each: list[int]
+        self, account: quota_accounts.QuotaAccount, spec: desired.Job, each: list[int]
     ) -> tuple[int, Reason | None]:
         quota = account.quota
         most = 10**9
@@ -278,7 +281,7 @@ class Accounts:
             most = min(most, fits)
         return most, None
 
-    def _enough_returned(self, account: quota_accounts.Account, lacks_gpu_s: float) -> str:
+    def _enough_returned(self, account: quota_accounts.QuotaAccount, lacks_gpu_s: float) -> str:
         """Until when so much of a budget is back, at the most, where that is known."""
         by = self._returned_by(account, lacks_gpu_s)
         if by == math.inf:
@@ -286,7 +289,7 @@ class Accounts:
         told = times.format_time(by)
         return f" (by time limits enough of it is back by {told}, see `muster quotas`)"
 
-    def _returned_by(self, account: quota_accounts.Account, lacks_gpu_s: float) -> float:
+    def _returned_by(self, account: quota_accounts.QuotaAccount, lacks_gpu_s: float) -> float:
         """By when so much of a budget is back; infinite: nobody knows."""
         if account.returned is None:
             returns = self.returns(account)
@@ -312,7 +315,7 @@ def _sums(tasks: tuple[resources.Resources, ...]) -> list[int]:
 
 
 def _count_in(
-    account: quota_accounts.Account, spec: desired.Job, each: list[int], times: int
+    account: quota_accounts.QuotaAccount, spec: desired.Job, each: list[int], times: int
 ) -> None:
     for index, amount in enumerate(each):
         account.used[index] += amount * times
@@ -323,14 +326,14 @@ def _count_in(
 
 
 def _first_never(
-    accounts: Sequence[quota_accounts.Account], spec: desired.Job, each: Sequence[int]
+    accounts: Sequence[quota_accounts.QuotaAccount], spec: desired.Job, each: Sequence[int]
 ) -> Reason | None:
     """The first cap that is less than one start asks for, whatever else ends under any of them."""
     found = (quota_limits.never(account.quota, spec, each) for account in accounts)
     return next((reason for reason in found if reason is not None), None)
 
 
-def spent_budgets(work: cycle_context.Work) -> dict[str, str]:
+def spent_budgets(work: cycle_context.CycleContext) -> dict[str, str]:
     """Jobs that have to leave since a budget that ends work is used up, with its name.
 
     Asks for a cycle at the moment when the next one will be.
@@ -339,7 +342,7 @@ def spent_budgets(work: cycle_context.Work) -> dict[str, str]:
     if not ending:
         return {}
     held = running_gangs.gather(work)
-    accounts = Accounts(work, held)
+    accounts = QuotaAccounts(work, held)
     found: dict[str, str] = {}
     for account in accounts.all:
         quota = account.quota

@@ -30,7 +30,7 @@ def key_of(code: ReasonCode, job: str) -> str:
     return f"{code.value}/{job}"
 
 
-def kinds(work: cycle_context.Work, capped: Iterable[tuple[str, Kind]]) -> frozenset[Kind]:
+def kinds(work: cycle_context.CycleContext, capped: Iterable[tuple[str, Kind]]) -> frozenset[Kind]:
     """The kinds of which a job carries a reason that no waiting ends.
 
     There are none where nodes are made for what waits: it is those claims which no node holds that
@@ -61,7 +61,7 @@ def kinds(work: cycle_context.Work, capped: Iterable[tuple[str, Kind]]) -> froze
     return frozenset(found)
 
 
-def since_changed(work: cycle_context.Work) -> bool:
+def since_changed(work: cycle_context.CycleContext) -> bool:
     """Whether documents or nodes are others than those by which the last cycle told its reasons.
 
     What it found may have passed: then all are let through in order, and told anew.
@@ -78,7 +78,7 @@ def since_changed(work: cycle_context.Work) -> bool:
     return False
 
 
-def _says_final(work: cycle_context.Work, key: str) -> bool:
+def _says_final(work: cycle_context.CycleContext, key: str) -> bool:
     told = work.reasons.get(key)
     if told is None:
         told = work.observed.reasons.get(key, ())

@@ -211,7 +211,7 @@ def _capacity(pool: str, old: dict[str, int], new: dict[str, int]) -> PoolImpact
 
 def _amounts(before: desired.Structure, after: desired.Structure) -> Iterator[AmountChange]:
     """Changed amounts of queues and quotas; those of one that comes or goes against nothing."""
-    nothing = desired.Amounts()
+    nothing = desired.QuotaAmounts()
     for name in _either(before.queues, after.queues):
         old, new = before.queues.get(name), after.queues.get(name)
         for field, left, right in (
@@ -237,7 +237,7 @@ def _by_pool(
     """Changed amounts of a queue in pools."""
     left, right = ({f.pool: f for f in queue.flavors} if queue else {} for queue in (old, new))
     for pool in _either(left, right):
-        before, after = (side.get(pool, desired.Flavor(pool)) for side in (left, right))
+        before, after = (side.get(pool, desired.QueueFlavor(pool)) for side in (left, right))
         for field, was, now in (
             ("guaranteed", before.guaranteed, after.guaranteed),
             ("limit", before.limit, after.limit),
@@ -251,7 +251,7 @@ def _either(old: Mapping[str, object], new: Mapping[str, object]) -> list[str]:
 
 
 def _changes(
-    label: str, field: str, old: desired.Amounts, new: desired.Amounts
+    label: str, field: str, old: desired.QuotaAmounts, new: desired.QuotaAmounts
 ) -> Iterator[AmountChange]:
     if old.cpu_milli != new.cpu_milli:
         yield AmountChange(label, field, "cpu", old.cpu_milli, new.cpu_milli)
@@ -297,7 +297,7 @@ def above_limits(
             yield Above(name, resources[position], bound, has, jobs, pool, remedied)
 
 
-def _limits(queue: desired.Queue) -> dict[str, desired.Amounts]:
+def _limits(queue: desired.Queue) -> dict[str, desired.QuotaAmounts]:
     """Its limits by pool, that of the cluster without a name."""
     return {"": queue.limit, **{flavor.pool: flavor.limit for flavor in queue.flavors}}
 

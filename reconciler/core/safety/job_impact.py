@@ -249,9 +249,10 @@ def _unpaid(
         return set()
     from reconciler.core.quota import quota_usage  # noqa: PLC0415 - with numpy, for budgets alone
 
-    is_over = quota_usage.spent_budgets(cycle_context.Work(after, observed, now)).keys()
+    is_over = quota_usage.spent_budgets(cycle_context.CycleContext(after, observed, now)).keys()
     return set(
-        is_over - quota_usage.spent_budgets(cycle_context.Work(before, observed, now)).keys()
+        is_over
+        - quota_usage.spent_budgets(cycle_context.CycleContext(before, observed, now)).keys()
     )
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from reconciler.model import desired
 
-_DEFAULT = desired.Settings()
+_DEFAULT = desired.ClusterSettings()
 #: Kinds of which approval is asked for all or nothing.
 _WHOLE = ("Access", "Cluster")
 
@@ -35,7 +35,7 @@ def differences(
 
 
 def _of_cluster(
-    before: desired.Settings, after: desired.Settings
+    before: desired.ClusterSettings, after: desired.ClusterSettings
 ) -> Iterator[tuple[str, tuple[object, object]]]:
     """The ``Cluster``, if it differs by more than its name."""
     if _nameless(before) == _nameless(after) and bool(before.name) == bool(after.name):
@@ -46,7 +46,7 @@ def _of_cluster(
     yield (after if after.name else before).label, (sides[0], sides[1])
 
 
-def _nameless(settings: desired.Settings) -> desired.Settings:
+def _nameless(settings: desired.ClusterSettings) -> desired.ClusterSettings:
     return msgspec.structs.replace(settings, name="") if settings.name else settings
 
 

@@ -27,7 +27,7 @@ LOOK_AT_WINDOWS_S = 86_400.0
 NO_TIME = "its windows let that apply at no time"
 
 
-class Safety:
+class SafetyGate:
     """A gate over the records of a cluster.
 
     Args:
@@ -125,7 +125,7 @@ def judge(
 # --- limits -----------------------------------------------------------------------------------
 
 
-def _limits(safety: desired.Safety, what: impact.Impact) -> Iterator[review_findings.Finding]:
+def _limits(safety: desired.SafetyLimits, what: impact.Impact) -> Iterator[review_findings.Finding]:
     """Every limit that the change exceeds."""
 
     def over(part: review_findings.Part, message: str, field: str) -> review_findings.Finding:
@@ -181,7 +181,7 @@ def _limits(safety: desired.Safety, what: impact.Impact) -> Iterator[review_find
 
 
 def _share_of_jobs(
-    safety: desired.Safety, what: impact.Impact
+    safety: desired.SafetyLimits, what: impact.Impact
 ) -> Iterator[review_findings.Finding]:
     """A removal of documents that ends more of what runs than somebody is likely to have meant."""
     running, ended = what.jobs_running, what.jobs_ended("removal")
@@ -321,7 +321,7 @@ def opens_at(found: tuple[desired.SyncWindow, ...], now: float) -> float | None:
 def _approval(
     part: review_findings.Part,
     what: impact.Impact,
-    safety: desired.Safety,
+    safety: desired.SafetyLimits,
     approvals: frozenset[str],
 ) -> str | None:
     """What approved this part of the change, and no less than it does now; None: nothing did."""
@@ -352,7 +352,7 @@ def _used(part: review_findings.Part, approval: str) -> review_findings.Used:
     return review_findings.Used(part, approval, rest.text() if rest else "")
 
 
-def _within(given: digests.Digest, what: impact.Impact, safety: desired.Safety) -> bool:
+def _within(given: digests.Digest, what: impact.Impact, safety: desired.SafetyLimits) -> bool:
     """Whether the running work that ends is what was approved, give or take a limit."""
     more_jobs = what.jobs_ended("structure", "removal") - given.jobs_ended
     more_hours = what.gpu_hours_lost("structure", "removal") - given.gpu_hours_lost
@@ -363,7 +363,7 @@ def _within(given: digests.Digest, what: impact.Impact, safety: desired.Safety) 
     )
 
 
-def _is_over_share(safety: desired.Safety, what: impact.Impact, ended: int) -> bool:
+def _is_over_share(safety: desired.SafetyLimits, what: impact.Impact, ended: int) -> bool:
     """Whether so many jobs are more of what runs than somebody is likely to have meant."""
     running = what.jobs_running
     if safety.job_share is None or running < max(1, safety.job_floor):

@@ -16,15 +16,15 @@ from reconciler.model.state.states import AttemptState, EndReason
 from reconciler.scheduling.inputs import snapshots
 
 
-class Maker:
+class AllocationBuilder:
     """Makes holdings; what does not differ between them is worked out once."""
 
     def __init__(
         self,
-        work: cycle_context.Work,
+        work: cycle_context.CycleContext,
         at: float,
         *,
-        nodes: node_columns.Nodes,
+        nodes: node_columns.NodeTable,
         selectors: task_shapes.Selectors,
         shapes: task_shapes.Shapes,
         expected_s: Callable[[desired.Job], float],
@@ -42,7 +42,7 @@ class Maker:
         #: What kept holdings stand for.
         self._frame: running_gangs.Frame = (structure, nodes.names, nodes.profiles)
 
-    def all(self, held: running_gangs.Held) -> tuple[snapshots.Holding, ...]:
+    def all(self, held: running_gangs.RunningGangs) -> tuple[snapshots.Allocation, ...]:
         """A holding for each element, those that leave in part before what stays of them."""
         frame, before = self._frame, held.frame
         same = before is not None and before[0] is frame[0] and before[1:] == frame[1:]
@@ -57,7 +57,7 @@ class Maker:
                 held.unmade.add(key)
         return tuple(itertools.chain.from_iterable([one.holdings for one in held.in_order()]))
 
-    def _make(self, entry: running_gangs.Entry) -> bool:
+    def _make(self, entry: running_gangs.RunningGang) -> bool:
         """Make them; whether they last, since nothing but their records is in them."""
         record = entry.record
         spec, entry.holdings = record.spec, []
@@ -75,7 +75,7 @@ class Maker:
 
     def _of(
         self, record: records.JobRecord, element: int, attempts: running_gangs.Attempts
-    ) -> list[snapshots.Holding]:
+    ) -> list[snapshots.Allocation]:
         leaving = [attempt for attempt in attempts if attempt.stop is not None]
         if not leaving or len(leaving) == len(attempts):
             return [self._holding(record, element, attempts, leaving=bool(leaving))]
@@ -94,7 +94,7 @@ class Maker:
         attempts: running_gangs.Attempts,
         *,
         leaving: bool,
-    ) -> snapshots.Holding:
+    ) -> snapshots.Allocation:
         spec = record.spec
         queue = self._work.desired.structure.queues[spec.queue]
         began, try_began = run_times.began(attempts), self._try_began(spec, element, attempts)
@@ -113,7 +113,7 @@ class Maker:
             shape, refusal = self._shapes.of(spec)
             shape = shape if refusal is None else -1
         resizable = elastic_jobs.is_resizable(spec)
-        return snapshots.Holding(
+        return snapshots.Allocation(
             job=spec.name,
             element=element,
             queue=self._row_of_queue[spec.queue],
@@ -162,7 +162,7 @@ class Maker:
 
     def _tasks(
         self, spec: desired.Job, attempts: running_gangs.Attempts
-    ) -> tuple[snapshots.HeldTask, ...]:
+    ) -> tuple[snapshots.TaskAllocation, ...]:
         number: dict[str, int] = {}
         if len(spec.groups) > 1:
             number = {group.name: index for index, group in enumerate(spec.groups)}
@@ -170,7 +170,7 @@ class Maker:
         row_of, width = self._nodes.row_of, self._nodes.columns.devices.shape[1]
         return tuple(
             [
-                snapshots.HeldTask(
+                snapshots.TaskAllocation(
                     node=row_of[a.node],
                     amounts=a.resources.as_vector(),
                     # of devices that no pool declares any more nothing comes free

@@ -24,7 +24,7 @@ _NO_NOTE = records.ElementNote()
 
 
 @dataclass
-class Waiting:
+class PendingInput:
     """What waits and who waits for another reason than room.
 
     Attributes:
@@ -39,14 +39,14 @@ class Waiting:
         pressed: claims with a deadline. in_time: jobs whose deadline can be met yet.
     """
 
-    made: pending_cache.Lines
+    made: pending_cache.PendingGroups
     reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
     reason_of: dict[str, str] = field(default_factory=dict)
     pending_jobs: dict[str, int] = field(default_factory=dict)
     unreachable: dict[str, float] = field(default_factory=dict)
-    pressed: list[snapshots.Claim] = field(default_factory=list)
+    pressed: list[snapshots.PendingJob] = field(default_factory=list)
     in_time: list[str] = field(default_factory=list)
-    judged: tuple[snapshots.Line, ...] = ()
+    judged: tuple[snapshots.PendingGroup, ...] = ()
     capped: tuple[tuple[str, unschedulable.Kind], ...] = ()
     let_last: frozenset[unschedulable.Kind] = frozenset()
 
@@ -60,16 +60,16 @@ class _Granted:
     capped: bool
 
 
-class Maker:
+class PendingGroupBuilder:
     """Makes lines; what does not differ between jobs is worked out once."""
 
     def __init__(
         self,
-        work: cycle_context.Work,
+        work: cycle_context.CycleContext,
         at: float,
         *,
         shapes: task_shapes.Shapes,
-        held: running_gangs.Held,
+        held: running_gangs.RunningGangs,
         opened: tuple[snapshots.Window, ...],
     ) -> None:
         self._work = work
@@ -80,17 +80,17 @@ class Maker:
         self._structure = work.desired.structure
         self._row_of_queue = {name: row for row, name in enumerate(self._structure.queues)}
         self._expected_s = learned_mix.expected_s(work)
-        self._accounts = quota_usage.Accounts(work, held)
+        self._accounts = quota_usage.QuotaAccounts(work, held)
         self._turns = {name: turn for turn, name in enumerate(work.observed.promised)}
         self._usable: dict[tuple[str, str, str], tuple[int, ...]] = {}
-        self._found: dict[pending_cache.Key, list[snapshots.Claim]] = {}
-        self._judged: dict[pending_cache.Key, list[snapshots.Claim]] = {}
+        self._found: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
+        self._judged: dict[pending_cache.Key, list[snapshots.PendingJob]] = {}
         self._capped: list[tuple[int, int, records.JobRecord, readiness.Readiness, int]] = []
         self._growing: list[tuple[int, int, records.JobRecord, int, int]] = []
-        self._pending = work.recall.part(pending_cache.Pending)
-        self._made = Waiting(pending_cache.NOTHING)
+        self._pending = work.recall.part(pending_cache.PendingCache)
+        self._made = PendingInput(pending_cache.NOTHING)
 
-    def all(self) -> Waiting:
+    def all(self) -> PendingInput:
         """Go through all jobs that are not finished: plain ones by group, each of the others."""
         work = self._work
         self._pending.renew(work, self._shapes)
@@ -239,7 +239,7 @@ class Maker:
     ) -> None:
         """Have it said whether a claim that no cap has a place for can start yet, and no more."""
         spec = record.spec
-        claim = snapshots.Claim(
+        claim = snapshots.PendingJob(
             spec.name, record.order, ready.elements, startable=0, held_back=reason
         )
         key = self._key(spec, shape, self._expected_s(spec), grows=False)
@@ -258,7 +258,7 @@ class Maker:
         if held_back is None and ready.startable < len(ready.elements) and spec.parallelism:
             held_back = readiness.array_limit(spec.parallelism)
         duration_s, slack_s = self._expected_s(spec), self._latest_start(spec) - self._at
-        claim = snapshots.Claim(
+        claim = snapshots.PendingJob(
             job=spec.name,
             order=record.order,
             elements=ready.elements,
@@ -293,7 +293,7 @@ class Maker:
         for element in self._work.elements_with_attempts(spec.name):
             missing = self._admitted(spec, self._missing(record, element))
             if missing:
-                claim = snapshots.Claim(
+                claim = snapshots.PendingJob(
                     job=spec.name,
                     order=record.order,
                     elements=(element,),
@@ -376,7 +376,7 @@ class Maker:
         return self._usable[key]
 
 
-def affine_specs(work: cycle_context.Work) -> Iterable[desired.Job]:
+def affine_specs(work: cycle_context.CycleContext) -> Iterable[desired.Job]:
     """Jobs that are near to or apart from others, of those that wait or hold something."""
     for name in work.names_besides(work.recall.affine):
         draft = work.drafts.get(name)

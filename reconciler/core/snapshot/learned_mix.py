@@ -68,13 +68,15 @@ def kind_of(spec: desired.Job, group: desired.TaskGroup) -> TaskKind:
     )
 
 
-def mix(recollection: Recollection, shapes: task_shapes.Shapes) -> tuple[snapshots.MixEntry, ...]:
+def mix(
+    recollection: Recollection, shapes: task_shapes.Shapes
+) -> tuple[snapshots.ArrivalShare, ...]:
     """The kinds of task that arrive here, with their shares of arrivals."""
     total = sum(count for _, count in recollection.arrivals)
     if total <= 0:
         return ()
     return tuple(
-        snapshots.MixEntry(
+        snapshots.ArrivalShare(
             _group_of(kind),
             shapes.eligible(kind.pools, kind.selector),
             count / total,
@@ -84,10 +86,10 @@ def mix(recollection: Recollection, shapes: task_shapes.Shapes) -> tuple[snapsho
 
 
 @functools.lru_cache(maxsize=4 * KINDS_MAX)
-def _group_of(kind: TaskKind) -> snapshots.GroupShape:
+def _group_of(kind: TaskKind) -> snapshots.TaskGroupShape:
     """One task of a kind as the scheduler reads it."""
     devices, share = task_shapes.devices_of(kind.devices, kind.gpu_milli)
-    return snapshots.GroupShape(
+    return snapshots.TaskGroupShape(
         name="mix",
         count=1,
         amounts=(kind.cpu_milli, kind.memory_bytes, kind.gpu_milli),
@@ -100,21 +102,21 @@ def _group_of(kind: TaskKind) -> snapshots.GroupShape:
 # --- run times ------------------------------------------------------------------------------
 
 
-def expected_s(work: cycle_context.Work) -> Callable[[desired.Job], float]:
+def expected_s(work: cycle_context.CycleContext) -> Callable[[desired.Job], float]:
     """How long one run of a job is expected to take: its limit, or less where it is learned."""
     quantile = work.desired.structure.settings.scheduling.learned_quantile
     if quantile is None:
         return run_times.limit_of
-    book = run_times.Book(work.observed.recollection)
+    book = run_times.RunTimes(work.observed.recollection)
     return lambda spec: book.cautious_s(spec, quantile)
 
 
-def usual_s(work: cycle_context.Work) -> Callable[[str, float], float] | None:
+def usual_s(work: cycle_context.CycleContext) -> Callable[[str, float], float] | None:
     """How long a run of a job takes as a rule, given how long it has run; None: nothing is known.
 
     Nobody plans by it: it is for telling when what waits may start.
     """
-    book = run_times.Book(work.observed.recollection)
+    book = run_times.RunTimes(work.observed.recollection)
 
     def usual(job: str, ran_s: float) -> float:
         spec = running_gangs.spec_of(work, job)
@@ -185,7 +187,7 @@ def use_in_window(
 
 
 def _with_spent(
-    work: cycle_context.Work, known: Mapping[str, Mapping[int, float]]
+    work: cycle_context.CycleContext, known: Mapping[str, Mapping[int, float]]
 ) -> Mapping[str, Mapping[int, float]]:
     quotas = work.desired.structure.quotas
     budgets = [quota for quota in quotas.values() if quota.budget_gpu_s is not None]
@@ -224,7 +226,7 @@ def ancestors(structure: desired.Structure, queue: str) -> tuple[str, ...]:
 # --- all of it ------------------------------------------------------------------------------
 
 
-def renewed(work: cycle_context.Work) -> Recollection:
+def renewed(work: cycle_context.CycleContext) -> Recollection:
     """What is remembered after the arrivals and ends of this cycle."""
     before = work.observed.recollection
     times, parts = run_times.renewed(before, work.ended)
@@ -239,10 +241,12 @@ def renewed(work: cycle_context.Work) -> Recollection:
     return before if found == before else found
 
 
-def kept_of(recollection: Recollection, row_of: Mapping[str, int]) -> tuple[snapshots.Kept, ...]:
+def kept_of(
+    recollection: Recollection, row_of: Mapping[str, int]
+) -> tuple[snapshots.CarriedReservation, ...]:
     """Reservations of backfill whose nodes are all still there."""
     return tuple(
-        snapshots.Kept(
+        snapshots.CarriedReservation(
             one.job, one.element, one.starts_at, tuple(row_of[name] for name in one.nodes)
         )
         for one in recollection.kept
@@ -250,7 +254,9 @@ def kept_of(recollection: Recollection, row_of: Mapping[str, int]) -> tuple[snap
     )
 
 
-def rooms_of(kept: tuple[snapshots.Kept, ...], names: tuple[str, ...]) -> tuple[KeptRoom, ...]:
+def rooms_of(
+    kept: tuple[snapshots.CarriedReservation, ...], names: tuple[str, ...]
+) -> tuple[KeptRoom, ...]:
     """The same by name, to be remembered."""
     return tuple(
         KeptRoom(one.job, one.element, one.starts_at, tuple(names[row] for row in one.nodes))
@@ -258,7 +264,7 @@ def rooms_of(kept: tuple[snapshots.Kept, ...], names: tuple[str, ...]) -> tuple[
     )
 
 
-def turns_of(work: cycle_context.Work, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
+def turns_of(work: cycle_context.CycleContext, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
     """Those of them whose job still is: what is held or backs off now keeps its turn."""
     found = []
     for turn in turns:

@@ -24,7 +24,7 @@ _Cuts = dict[int, tuple[tuple[str, int], ...] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GpuDemand:
     """What work asks of GPUs besides how many.
 
     Attributes:
@@ -37,7 +37,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class NodeTable:
     """The columns of nodes with what else is asked of them.
 
     Attributes:
@@ -64,13 +64,13 @@ class Nodes:
         return self.levels.index(name) if name in self.levels else snapshots.NO_LEVEL
 
 
-class _Kept(cycle_cache.Part):
+class _Kept(cycle_cache.CachePart):
     """The columns of nodes as of the last cycle, and what they were made for.
 
     ``raw`` amounts are what attempts leave of the whole, below zero where nodes have shrunk.
     """
 
-    def __init__(self, recall: cycle_cache.Recall) -> None:
+    def __init__(self, recall: cycle_cache.CycleCache) -> None:
         super().__init__(recall)
         self.structure: desired.Structure | None = None
         self.names: tuple[str, ...] = ()
@@ -82,7 +82,9 @@ class _Kept(cycle_cache.Part):
         self._inner: NDArray[np.int8] = np.zeros((len(INNER_LEVELS), 0, 0), dtype=np.int8)
         self._inner_is_given = False
 
-    def renew(self, work: cycle_context.Work, asked: Asked, held: running_gangs.Held) -> None:
+    def renew(
+        self, work: cycle_context.CycleContext, asked: GpuDemand, held: running_gangs.RunningGangs
+    ) -> None:
         """Bring everything up to date: by what changed, or anew where the frame is another."""
         structure, names = work.desired.structure, tuple(work.node_names())
         pools = tuple(structure.pools[name] for name in sorted(structure.pools))
@@ -106,7 +108,7 @@ class _Kept(cycle_cache.Part):
         held.gone.clear()
         held.come.clear()
 
-    def _look(self, work: cycle_context.Work, name: str) -> bool:
+    def _look(self, work: cycle_context.CycleContext, name: str) -> bool:
         """Take note of a node's state; whether it is in the pool that it was in."""
         row, node = self.row_of.get(name), work.node(name)
         if row is None:
@@ -157,7 +159,7 @@ class _Kept(cycle_cache.Part):
         if not found:
             del self._unmade[row]
 
-    def _begin(self, work: cycle_context.Work, names: tuple[str, ...]) -> None:
+    def _begin(self, work: cycle_context.CycleContext, names: tuple[str, ...]) -> None:
         """As if nothing ran."""
         pools = self.pools
         self._index = {pool.name: number for number, pool in enumerate(pools)}
@@ -192,7 +194,7 @@ class _Kept(cycle_cache.Part):
         for array in (self.capacity, self.memory, self.shareable, self.domains, self.pool_of):
             array.setflags(write=False)
 
-    def _take(self, entries: Iterable[running_gangs.Entry], sign: int) -> None:
+    def _take(self, entries: Iterable[running_gangs.RunningGang], sign: int) -> None:
         """Charge what elements hold, or give it back."""
         width, row_of, profiles = self.whole.shape[1], self.row_of, self.profiles
         amounts: list[tuple[int, int, int]] = []
@@ -251,7 +253,9 @@ class _Kept(cycle_cache.Part):
         return made
 
 
-def nodes(work: cycle_context.Work, asked: Asked, held: running_gangs.Held) -> Nodes:
+def nodes(
+    work: cycle_context.CycleContext, asked: GpuDemand, held: running_gangs.RunningGangs
+) -> NodeTable:
     """Every node as it is now.
 
     Args:
@@ -261,7 +265,7 @@ def nodes(work: cycle_context.Work, asked: Asked, held: running_gangs.Held) -> N
     """
     kept = work.recall.part(_Kept)
     kept.renew(work, asked, held)
-    return Nodes(
+    return NodeTable(
         kept.columns(),
         kept.names,
         kept.row_of,

@@ -27,7 +27,7 @@ from reconciler.scheduling.inputs import pending_groups, snapshots
 Key = tuple[int, int, int, bool, float, tuple[int, ...], bool, bool]
 
 
-class Kind(NamedTuple):
+class ClaimKind(NamedTuple):
     """What is alike in the claims of one group; ``form`` is what identifies their shape."""
 
     queue: int
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
     duration_s: float
 
 
-class Group:
+class CachedGroup:
     """Claims that are alike.
 
     Attributes:
@@ -48,31 +48,31 @@ class Group:
 
     __slots__ = ("claims", "kind", "slot", "spec")
 
-    def __init__(self, kind: Kind, spec: desired.Job, slot: int) -> None:
+    def __init__(self, kind: ClaimKind, spec: desired.Job, slot: int) -> None:
         self.kind = kind
         self.spec = spec
         self.slot = slot
-        self.claims: dict[str, snapshots.Claim] = {}
+        self.claims: dict[str, snapshots.PendingJob] = {}
 
 
-class Lines(NamedTuple):
+class PendingGroups(NamedTuple):
     """Lines in the order of their keys.
 
     Attributes:
         slots: of each line that of its group, -1 for those with claims of other jobs too.
     """
 
-    lines: tuple[snapshots.Line, ...]
-    columns: snapshots.LineColumns
+    lines: tuple[snapshots.PendingGroup, ...]
+    columns: snapshots.PendingColumns
     slots: NDArray[np.int64]
 
 
-NOTHING = Lines((), pending_groups.columns_of(()), np.zeros(0, dtype=np.int64))
+NOTHING = PendingGroups((), pending_groups.columns_of(()), np.zeros(0, dtype=np.int64))
 #: So many groups that are new, or gone, are put in their place one by one.
 FEW_MAX = 1000
 
 
-class Pending(cycle_cache.Part):
+class PendingCache(cycle_cache.CachePart):
     """Plain jobs by group, and the names of the others.
 
     Attributes:
@@ -83,13 +83,13 @@ class Pending(cycle_cache.Part):
         told: by slot, the reason that the jobs of its group carry; None where it is not known.
     """
 
-    def __init__(self, recall: cycle_cache.Recall) -> None:
+    def __init__(self, recall: cycle_cache.CycleCache) -> None:
         super().__init__(recall)
         self._recall = recall
         self.jobs |= recall.waiting.known
         self.changed: set[str] = set()
         self.others: set[str] = set()
-        self.group_of: dict[str, Group] = {}
+        self.group_of: dict[str, CachedGroup] = {}
         #: Of plain jobs the records that their claims were made of.
         self._record_of: dict[str, records.JobRecord] = {}
         self.counts: dict[str, int] = {}
@@ -100,7 +100,7 @@ class Pending(cycle_cache.Part):
         self._expected: object = None
         self._sure = self._trusted = False
         self._promised: set[str] = set()
-        self._groups: dict[Kind, Group] = {}
+        self._groups: dict[ClaimKind, CachedGroup] = {}
         #: Number of groups of each form.
         self._forms: dict[str, int] = {}
         self._forget()
@@ -114,22 +114,22 @@ class Pending(cycle_cache.Part):
         self._groups.clear()
         self._forms.clear()
         self._free: list[int] = []
-        self._by_slot: list[Group] = []
+        self._by_slot: list[CachedGroup] = []
         #: By slot: the numbers of its line, the line itself.
         self._table = np.zeros((64, pending_groups.WIDTH), dtype=np.int64)
         self._line_of = np.full(64, None, dtype=object)
         self.told = np.full(64, None, dtype=object)
-        self._stale: set[Group] = set()
+        self._stale: set[CachedGroup] = set()
         self._numbers: Mapping[str, int] = {}
         #: Key and slot of each group in order, and the slots alone.
         self._keys: list[tuple[Key, int]] = []
         self._slots: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._gone: list[tuple[Key, int]] = []
-        self._new: set[Group] = set()
+        self._new: set[CachedGroup] = set()
 
     # -- what changed
 
-    def renew(self, work: cycle_context.Work, shapes: task_shapes.Shapes) -> None:
+    def renew(self, work: cycle_context.CycleContext, shapes: task_shapes.Shapes) -> None:
         """Look again at jobs that may have changed."""
         self._trusted, self._sure, self._expected = self._sure, False, None
         structure = work.desired.structure
@@ -203,14 +203,14 @@ class Pending(cycle_cache.Part):
             self.others.add(spec.name)
             return
         limit_s = snapshots.ENDLESS if spec.time_limit_s is None else float(spec.time_limit_s)
-        kind = Kind(self._rows[spec.queue], form, spec.priority, spec.preemptible, limit_s)
+        kind = ClaimKind(self._rows[spec.queue], form, spec.priority, spec.preemptible, limit_s)
         group = self._groups.get(kind)
         if group is None:
             group = self._groups[kind] = self._begin(kind, spec)
         indexes: tuple[int, ...] = (0,)
         if len(elements) > 1:
             indexes = tuple([i for i, code in enumerate(elements) if code == job_draft.PENDING])
-        group.claims[spec.name] = snapshots.Claim(
+        group.claims[spec.name] = snapshots.PendingJob(
             spec.name,
             record.order,
             indexes,
@@ -239,13 +239,13 @@ class Pending(cycle_cache.Part):
             or spec.queue not in self._rows
         )
 
-    def _begin(self, kind: Kind, spec: desired.Job) -> Group:
+    def _begin(self, kind: ClaimKind, spec: desired.Job) -> CachedGroup:
         if self._free:
             slot = self._free.pop()
-            group = self._by_slot[slot] = Group(kind, spec, slot)
+            group = self._by_slot[slot] = CachedGroup(kind, spec, slot)
         else:
             slot = len(self._by_slot)
-            group = Group(kind, spec, slot)
+            group = CachedGroup(kind, spec, slot)
             self._by_slot.append(group)
             if slot == len(self._table):
                 self._table = np.concatenate([self._table, np.zeros_like(self._table)])
@@ -287,7 +287,7 @@ class Pending(cycle_cache.Part):
             else:
                 self._gone.append((self._key(group), group.slot))
 
-    def _key(self, group: Group) -> Key:
+    def _key(self, group: CachedGroup) -> Key:
         kind = group.kind
         return (
             kind.queue,
@@ -300,7 +300,9 @@ class Pending(cycle_cache.Part):
             True,
         )
 
-    def lines(self, numbers: Mapping[str, int], more: Mapping[Key, list[snapshots.Claim]]) -> Lines:
+    def lines(
+        self, numbers: Mapping[str, int], more: Mapping[Key, list[snapshots.PendingJob]]
+    ) -> PendingGroups:
         """The lines of plain jobs and of others.
 
         Args:
@@ -317,7 +319,7 @@ class Pending(cycle_cache.Part):
         table = self._table[slots]
         for at in np.flatnonzero(slots < 0).tolist():
             table[at] = pending_groups.row_of(made[at])
-        return Lines(tuple(made), pending_groups.from_table(table), slots)
+        return PendingGroups(tuple(made), pending_groups.from_table(table), slots)
 
     def _arrange(self, numbers: Mapping[str, int]) -> None:
         """Bring the order of groups up to date."""
@@ -348,16 +350,16 @@ class Pending(cycle_cache.Part):
             self._keys.insert(at, entry)
         self._slots = np.insert(np.delete(self._slots, gone), places, [slot for _, slot in new])
 
-    def _make(self, group: Group) -> None:
+    def _make(self, group: CachedGroup) -> None:
         claims = sorted(group.claims.values(), key=_order)
         line = self._line_of[group.slot] = line_of(self._key(group), claims)
         self._table[group.slot] = pending_groups.row_of(line)
 
     def _mix(
-        self, more: Mapping[Key, list[snapshots.Claim]], made: list[snapshots.Line]
+        self, more: Mapping[Key, list[snapshots.PendingJob]], made: list[snapshots.PendingGroup]
     ) -> NDArray[np.int64]:
         """Put lines of others, or lines of both, among those of plain jobs; the slots of all."""
-        fresh: list[tuple[int, snapshots.Line]] = []
+        fresh: list[tuple[int, snapshots.PendingGroup]] = []
         slots = self._slots.copy()
         for key in sorted(more):
             at = bisect.bisect_left(self._keys, (key, -1))
@@ -381,10 +383,10 @@ def _has_plain(structure: desired.Structure) -> bool:
     return not (structure.quotas or structure.reservations or settings.suspend or learns)
 
 
-def _order(claim: snapshots.Claim) -> tuple[int, str, tuple[int, ...]]:
+def _order(claim: snapshots.PendingJob) -> tuple[int, str, tuple[int, ...]]:
     return (claim.order, claim.job, claim.elements)
 
 
-def line_of(key: Key, claims: Iterable[snapshots.Claim]) -> snapshots.Line:
+def line_of(key: Key, claims: Iterable[snapshots.PendingJob]) -> snapshots.PendingGroup:
     """The line of a key; ``claims`` are in order."""
-    return snapshots.Line(*key[:4], tuple(claims), key[4], key[5], preempts=key[7])
+    return snapshots.PendingGroup(*key[:4], tuple(claims), key[4], key[5], preempts=key[7])

@@ -19,10 +19,10 @@ from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED
 
 
-class _Tree(cycle_cache.Part):
+class _Tree(cycle_cache.CachePart):
     """What follows of the queues from the structure alone."""
 
-    def __init__(self, recall: cycle_cache.Recall) -> None:
+    def __init__(self, recall: cycle_cache.CycleCache) -> None:
         super().__init__(recall)
         self._structure: desired.Structure | None = None
 
@@ -35,7 +35,7 @@ class _Tree(cycle_cache.Part):
 
 
 def queues(
-    work: cycle_context.Work,
+    work: cycle_context.CycleContext,
     allocated: Mapping[str, Sequence[int]],
     firm: Mapping[str, Sequence[int]],
     usage: Mapping[str, float],
@@ -94,7 +94,7 @@ def _tree(tree: Mapping[str, desired.Queue], min_runtime_s: int = 0) -> snapshot
     return snapshots.QueueColumns(names=names, parent=parent, suspended_by={}, **columns_of)
 
 
-def _bounds(amounts: Sequence[desired.Amounts], otherwise: int) -> snapshots.Amounts:
+def _bounds(amounts: Sequence[desired.QuotaAmounts], otherwise: int) -> snapshots.Amounts:
     rows = [[otherwise if a is None else a for a in one.as_vector()] for one in amounts]
     return np.array(rows, dtype=np.int64).reshape(len(rows), 3)
 
@@ -130,16 +130,16 @@ def _summed(
 # --- by pool --------------------------------------------------------------------------------
 
 
-class _Pools(cycle_cache.Part):
+class _Pools(cycle_cache.CachePart):
     """Amounts by pool, as long as structure and nodes are the same."""
 
-    def __init__(self, recall: cycle_cache.Recall) -> None:
+    def __init__(self, recall: cycle_cache.CycleCache) -> None:
         super().__init__(recall)
         self._of: tuple[desired.Structure, NDArray[np.int64]] | None = None
         self._made: snapshots.PoolColumns | None = None
 
     def of(
-        self, structure: desired.Structure, nodes: node_columns.Nodes
+        self, structure: desired.Structure, nodes: node_columns.NodeTable
     ) -> snapshots.PoolColumns | None:
         """Those of the structure; None where nobody names a pool."""
         known = self._of
@@ -151,7 +151,9 @@ class _Pools(cycle_cache.Part):
         return self._made
 
 
-def pools(work: cycle_context.Work, nodes: node_columns.Nodes) -> snapshots.PoolColumns | None:
+def pools(
+    work: cycle_context.CycleContext, nodes: node_columns.NodeTable
+) -> snapshots.PoolColumns | None:
     """What queues and quotas have by pool; None: nobody names a pool."""
     return work.recall.part(_Pools).of(work.desired.structure, nodes)
 
@@ -201,7 +203,7 @@ def _in_pool(tree: Mapping[str, desired.Queue], pool: str) -> snapshots.QueueCol
     has a weight there; by limits alone nothing is.
     """
     flavors = {
-        name: next((one for one in queue.flavors if one.pool == pool), desired.Flavor(pool))
+        name: next((one for one in queue.flavors if one.pool == pool), desired.QueueFlavor(pool))
         for name, queue in tree.items()
     }
     there = {
@@ -216,7 +218,7 @@ def _in_pool(tree: Mapping[str, desired.Queue], pool: str) -> snapshots.QueueCol
         for name, queue in tree.items()
     }
     made = _tree(there)
-    nothing = desired.Amounts()
+    nothing = desired.QuotaAmounts()
     shared = any(
         one.weight is not None or one.guaranteed != nothing or one.lending_limit != nothing
         for one in flavors.values()

@@ -28,7 +28,7 @@ from reconciler.scheduling.inputs import snapshots
 
 
 @dataclass
-class Situation:
+class SnapshotResult:
     """A snapshot with what is needed to read the decisions, and who is not in it and why.
 
     Attributes:
@@ -43,16 +43,16 @@ class Situation:
     """
 
     snapshot: snapshots.Snapshot
-    nodes: node_columns.Nodes
-    held: running_gangs.Held
+    nodes: node_columns.NodeTable
+    held: running_gangs.RunningGangs
     at: float
     reasons: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
     reason_of: dict[str, str] = field(default_factory=dict)
     pending_jobs: dict[str, int] = field(default_factory=dict)
     unreachable: dict[str, float] = field(default_factory=dict)
-    pressed: list[snapshots.Claim] = field(default_factory=list)
+    pressed: list[snapshots.PendingJob] = field(default_factory=list)
     in_time: list[str] = field(default_factory=list)
-    waiting: pending_cache.Lines = pending_cache.NOTHING
+    waiting: pending_cache.PendingGroups = pending_cache.NOTHING
     capped: tuple[tuple[str, unschedulable.Kind], ...] = ()
     let_last: frozenset[unschedulable.Kind] = frozenset()
     used: Mapping[str, float] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Situation:
         return self.nodes.names
 
 
-def build(work: cycle_context.Work, at: float) -> Situation:
+def build(work: cycle_context.CycleContext, at: float) -> SnapshotResult:
     """The situation as the earlier phases of this cycle left it.
 
     ``at``: the moment by which what time changes steadily is reckoned (see ``standing``).
@@ -75,8 +75,10 @@ def build(work: cycle_context.Work, at: float) -> Situation:
     selectors = task_shapes.Selectors(group_builder.affine_specs(work))
     shapes = task_shapes.Shapes(work, nodes, selectors)
     opened = windows.all_of(work.desired.structure, nodes, at)
-    waiting = group_builder.Maker(work, at, shapes=shapes, held=held, opened=opened).all()
-    maker = allocation_columns.Maker(
+    waiting = group_builder.PendingGroupBuilder(
+        work, at, shapes=shapes, held=held, opened=opened
+    ).all()
+    maker = allocation_columns.AllocationBuilder(
         work,
         at,
         nodes=nodes,
@@ -110,7 +112,7 @@ def build(work: cycle_context.Work, at: float) -> Situation:
         usual_s=learned_mix.usual_s(work),
         judged=waiting.judged,
     )
-    return Situation(
+    return SnapshotResult(
         snapshot=snapshot,
         nodes=nodes,
         held=held,
@@ -130,9 +132,9 @@ def build(work: cycle_context.Work, at: float) -> Situation:
     )
 
 
-def _policy(work: cycle_context.Work) -> snapshots.Policy:
+def _policy(work: cycle_context.CycleContext) -> snapshots.SchedulingPolicy:
     settings = work.desired.structure.settings.scheduling
-    return snapshots.Policy(
+    return snapshots.SchedulingPolicy(
         backfill=settings.backfill,
         depth=settings.depth,
         consolidate=settings.consolidation,
@@ -142,7 +144,7 @@ def _policy(work: cycle_context.Work) -> snapshots.Policy:
     )
 
 
-def _asked(work: cycle_context.Work) -> node_columns.Asked:
+def _asked(work: cycle_context.CycleContext) -> node_columns.GpuDemand:
     """What work asks of GPUs, whether any pool has it or not."""
     profiles: set[str] = set()
     inner = False
@@ -153,13 +155,13 @@ def _asked(work: cycle_context.Work) -> node_columns.Asked:
             inner = inner or bool(group.inner)
             if group.mig_profile:
                 profiles.add(group.mig_profile)
-    return node_columns.Asked(frozenset(profiles), inner)
+    return node_columns.GpuDemand(frozenset(profiles), inner)
 
 
 def _presence(
-    work: cycle_context.Work,
-    held: running_gangs.Held,
-    nodes: node_columns.Nodes,
+    work: cycle_context.CycleContext,
+    held: running_gangs.RunningGangs,
+    nodes: node_columns.NodeTable,
     selectors: task_shapes.Selectors,
 ) -> NDArray[np.int64] | None:
     """How many tasks on each node each selector matches."""
@@ -177,7 +179,7 @@ def _presence(
 
 
 def _use(
-    work: cycle_context.Work, nodes: node_columns.Nodes, at: float
+    work: cycle_context.CycleContext, nodes: node_columns.NodeTable, at: float
 ) -> tuple[learned_mix.Usage, float, learned_mix.Slices]:
     """Faded use of each queue with those below it, where it counts at all."""
     settings = work.desired.structure.settings.scheduling

@@ -56,14 +56,14 @@ class Selectors:
         return tuple(i for i, selector in enumerate(self.all) if is_matched(selector, spec))
 
 
-class _Known(cycle_cache.Part):
+class _Known(cycle_cache.CachePart):
     """Shapes of earlier cycles, and what they were made of.
 
     Attributes:
         epoch: another object whenever everything was forgotten.
     """
 
-    def __init__(self, recall: cycle_cache.Recall) -> None:
+    def __init__(self, recall: cycle_cache.CycleCache) -> None:
         super().__init__(recall)
         self.epoch = object()
         self._frame: tuple[object, ...] = ()
@@ -78,7 +78,7 @@ class _Known(cycle_cache.Part):
         self.as_root: snapshots.Mask | None = None
 
     def renew(
-        self, work: cycle_context.Work, nodes: node_columns.Nodes, selectors: Selectors
+        self, work: cycle_context.CycleContext, nodes: node_columns.NodeTable, selectors: Selectors
     ) -> None:
         """Forget everything that is made of something else than is there now."""
         frame = (work.desired.structure, nodes.pool_of)  # another array when nodes come or go
@@ -100,7 +100,7 @@ class _Known(cycle_cache.Part):
             kept.clear()
 
 
-def _facts(work: cycle_context.Work, name: str) -> _Facts:
+def _facts(work: cycle_context.CycleContext, name: str) -> _Facts:
     """What of a node's own report tells who may go there."""
     node = work.node(name)
     if node is None:
@@ -117,7 +117,7 @@ class Shapes:
     """
 
     def __init__(
-        self, work: cycle_context.Work, nodes: node_columns.Nodes, selectors: Selectors
+        self, work: cycle_context.CycleContext, nodes: node_columns.NodeTable, selectors: Selectors
     ) -> None:
         self._work = work
         self._nodes = nodes
@@ -222,7 +222,7 @@ class Shapes:
             strategy=spec.placement or settings.placement,
             exclusive=spec.exclusive,
             affinities=tuple(
-                snapshots.JobAffinity(
+                snapshots.AffinityTerm(
                     self._selectors.index[one.labels],
                     level(one.level),
                     one.apart,
@@ -438,11 +438,13 @@ def _label(label: str, name: str, pool: desired.Pool, own: Mapping[str, str]) ->
     return pool.labels.get(label, own.get(label))
 
 
-def group_shape(group: desired.TaskGroup, nodes: node_columns.Nodes) -> snapshots.GroupShape:
+def group_shape(
+    group: desired.TaskGroup, nodes: node_columns.NodeTable
+) -> snapshots.TaskGroupShape:
     """A group as the scheduler reads it."""
     devices, share = devices_of(group.devices, group.resources.gpu_milli)
     topology = group.topology
-    return snapshots.GroupShape(
+    return snapshots.TaskGroupShape(
         name=group.name,
         count=group.count,
         amounts=group.resources.as_vector(),

@@ -9,13 +9,13 @@ from reconciler.scheduling.inputs import snapshots
 
 
 def all_of(
-    structure: desired.Structure, nodes: node_columns.Nodes, at: float
+    structure: desired.Structure, nodes: node_columns.NodeTable, at: float
 ) -> tuple[snapshots.Window, ...]:
     """The windows that hold now or will before long, in order of name and time."""
     made: dict[str, list[snapshots.Window]] = {}
     reservations = structure.reservations.values()
     # those of certain nodes first: what is kept by amounts avoids them
-    for one in sorted(reservations, key=lambda one: one.amounts != desired.Amounts()):
+    for one in sorted(reservations, key=lambda one: one.amounts != desired.QuotaAmounts()):
         if not one.nodes:
             continue
         mask = np.zeros(len(nodes.names), dtype=np.bool_)
@@ -38,9 +38,9 @@ def all_of(
 
 
 def _enough(
-    amounts: desired.Amounts,
+    amounts: desired.QuotaAmounts,
     mask: snapshots.Mask,
-    nodes: node_columns.Nodes,
+    nodes: node_columns.NodeTable,
     others: list[snapshots.Window],
     during: tuple[float, float],
 ) -> snapshots.Mask:
@@ -50,7 +50,7 @@ def _enough(
     another takes its place for as long.
     """
     wanted = [(column, amount) for column, amount in enumerate(amounts.as_vector()) if amount]
-    if amounts == desired.Amounts():
+    if amounts == desired.QuotaAmounts():
         return mask
     begin, end = during
     busy = ~nodes.columns.accepts

@@ -19,7 +19,7 @@ from reconciler.desired.apply import (
     structure,
     sync_holds,
 )
-from reconciler.desired.apply.last_good import Incumbents
+from reconciler.desired.apply.last_good import LastGood
 from reconciler.desired.apply.structure import Placed
 from reconciler.desired.checks import dependents, policies
 from reconciler.desired.documents import document_reader, name_owners
@@ -38,7 +38,7 @@ def _is_job(label: str) -> bool:
 class _Earlier(msgspec.Struct, frozen=True):
     """What was in force before a revision."""
 
-    basis: job_defaults.Basis
+    basis: job_defaults.JobDefaults
     jobs: dict[str, desired.Job]
     revision: str | None
     origins: dict[str, str]
@@ -49,9 +49,9 @@ class Applied:
 
     def __init__(
         self,
-        incumbents: Incumbents,
+        incumbents: LastGood,
         read_blob: Callable[[str], bytes],
-        gate: review_findings.Gate | None = None,
+        gate: review_findings.ChangeGate | None = None,
         first: name_owners.Look | None = None,
         begun: jobs_in_force.Begun = jobs_in_force.nothing_begun,
         *,
@@ -67,8 +67,8 @@ class Applied:
         self._origins = dict(incumbents.origins)
         #: Jobs because of which a queue may not be taken away.
         self._queue_users: set[str] = set()
-        self._firsts = name_owners.Firsts(incumbents.preferred, first)
-        self.filed = file_index.Filed(read_blob)
+        self._firsts = name_owners.NameOwners(incumbents.preferred, first)
+        self.filed = file_index.FileIndex(read_blob)
         self._interrupted = False
         self._jobs = jobs_in_force.JobsInForce(
             self.filed, self._firsts, self.basis, incumbents.jobs, begun
@@ -113,7 +113,7 @@ class Applied:
         return found
 
     @property
-    def left(self) -> job_quarantine.Left:
+    def left(self) -> job_quarantine.JobsLeftAsBefore:
         """Jobs that are left as they are in force while they are written so."""
         return self._jobs.undecided
 
@@ -131,9 +131,9 @@ class Applied:
         found.sort(key=lambda item: (item.path, item.line, item.column, item.rule))
         return tuple(found)
 
-    def incumbents(self) -> Incumbents:
+    def incumbents(self) -> LastGood:
         """What a restarted controller can't read from the last head alone."""
-        return Incumbents(
+        return LastGood(
             basis=self.basis if self.structure_revision is not None else None,
             structure_revision=self.structure_revision,
             origins=self._origins,
@@ -159,7 +159,7 @@ class Applied:
         return self._holds.used
 
     @property
-    def held(self) -> tuple[desired.Held, ...]:
+    def held(self) -> tuple[desired.HeldPart, ...]:
         """What waits for approval or for its time."""
         return self._holds.shown
 
@@ -190,7 +190,7 @@ class Applied:
         *,
         approvals: frozenset[str] = frozenset(),
         denied: Mapping[str, desired.Problem] = _NOTHING_DENIED,
-        left: job_quarantine.Left = job_quarantine.NOTHING,
+        left: job_quarantine.JobsLeftAsBefore = job_quarantine.NOTHING,
         accepted: bool = False,
     ) -> bool:
         """Apply a revision; False, and nothing has changed, where it would leave nothing in force.
@@ -262,7 +262,7 @@ class Applied:
         unreadable = self.filed.unreadable(self._origins, {item.document.label for item in placed})
         found += unreadable
         if basis is not None:
-            rules = policies.Rules(basis.structure.policies)
+            rules = policies.PolicyRules(basis.structure.policies)
             violated = structure.violations(placed, rules, self.now)
             found += [self.filed.problem(item) for item in violated]
             self._structure_waived_until = rules.until
@@ -350,7 +350,7 @@ class Applied:
     # --- holding ----------------------------------------------------------------------------
 
     def _pass_gate(
-        self, gate: review_findings.Gate, earlier: "_Earlier", approvals: frozenset[str]
+        self, gate: review_findings.ChangeGate, earlier: "_Earlier", approvals: frozenset[str]
     ) -> None:
         """Let safety judge what this revision changes, and hold what it says no to."""
         removed = self._removed(earlier)

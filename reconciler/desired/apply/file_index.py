@@ -35,7 +35,7 @@ class _Entry(msgspec.Struct, frozen=True):
     file: document_reader.File
 
 
-class Filed:
+class FileIndex:
     """The files of a revision.
 
     Attributes:
@@ -67,7 +67,7 @@ class Filed:
             if document.kind
         )
 
-    def written(self, kinds: Sequence[str]) -> dict[str, fields.Part]:
+    def written(self, kinds: Sequence[str]) -> dict[str, fields.DocumentPart]:
         """The structural objects of some kinds as written in the last revision, by label."""
         return {
             document.label: document.part

@@ -37,7 +37,7 @@ def is_parted(in_force: desired.Job | None, left: desired.Job | None) -> bool:
     return in_force is None or left is None or in_force.key != left.key
 
 
-class Undecided(msgspec.Struct, frozen=True):
+class QuarantinedJob(msgspec.Struct, frozen=True):
     """A job with which no cycle passed.
 
     Attributes:
@@ -54,7 +54,7 @@ class Undecided(msgspec.Struct, frozen=True):
     tried: bool = True
     aside: bool = False
 
-    def is_same(self, other: "Undecided") -> bool:
+    def is_same(self, other: "QuarantinedJob") -> bool:
         """Whether the same was written of it."""
         return (self.name, self.spec) == (other.name, other.spec)
 
@@ -64,10 +64,10 @@ class Undecided(msgspec.Struct, frozen=True):
 
 
 #: By name of a job what is known of it, for each way in which it was written.
-Known = Mapping[str, tuple[Undecided, ...]]
+Known = Mapping[str, tuple[QuarantinedJob, ...]]
 
 
-class Left:
+class JobsLeftAsBefore:
     """Those of a revision that are left as they are while they are written so.
 
     Args:
@@ -80,7 +80,7 @@ class Left:
         self.aside: dict[str, str] = {}
         self._parted: list[str] = []
 
-    def of(self, name: str, spec: desired.Job | None) -> Undecided | None:
+    def of(self, name: str, spec: desired.Job | None) -> QuarantinedJob | None:
         """What is known of a job that is written so."""
         return next((one for one in self.known.get(name, ()) if one.spec == spec), None)
 
@@ -138,11 +138,11 @@ class Left:
         return list(found)
 
 
-NOTHING = Left()
+NOTHING = JobsLeftAsBefore()
 
 
 class _Resting(NamedTuple):
-    one: Undecided
+    one: QuarantinedJob
     again_at: float
     wait_s: float
     last_s: float  # how long it had to wait when it was tried last, 0: it never was
@@ -152,7 +152,7 @@ class _Resting(NamedTuple):
         return self.again_at - self.wait_s <= now < self.again_at
 
 
-class Rests:
+class QuarantineTimers:
     """Which jobs are left alone as they are written, and until when.
 
     A job may be known as it is in force and as it was written since: one makes nobody forget the
@@ -162,7 +162,7 @@ class Rests:
     def __init__(self) -> None:
         self._known: dict[str, tuple[_Resting, ...]] = {}
 
-    def put(self, found: Iterable[Undecided], now: float) -> None:
+    def put(self, found: Iterable[QuarantinedJob], now: float) -> None:
         """Leave jobs alone from now on; the same again for twice as long as the last time."""
         limit = now - WAIT_S_MAX  # of what has passed since nothing is to be known
         fresh = {

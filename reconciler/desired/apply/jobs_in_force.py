@@ -63,9 +63,9 @@ class JobsInForce:
 
     def __init__(
         self,
-        files: file_index.Filed,
-        first: name_owners.Firsts,
-        basis: job_defaults.Basis,
+        files: file_index.FileIndex,
+        first: name_owners.NameOwners,
+        basis: job_defaults.JobDefaults,
         jobs: Mapping[str, desired.Job],
         begun: Begun = nothing_begun,
     ) -> None:
@@ -84,10 +84,10 @@ class JobsInForce:
         #: runs have begun.
         self._settled: dict[str, bool] = {}
         #: Those that are left as they are in force while they are written so.
-        self.undecided = job_quarantine.Left()
+        self.undecided = job_quarantine.JobsLeftAsBefore()
         #: By label, objects that nobody answers for who may.
         self.denied: dict[str, desired.Problem] = {}
-        self.judging = job_validator.Judge(basis)
+        self.judging = job_validator.JobValidator(basis)
         for job in self.jobs.values():
             self._dependents.renew(job.name, None, job)
 
@@ -105,12 +105,12 @@ class JobsInForce:
             yield from some
         yield from self._left.values()
 
-    def judge_by(self, basis: job_defaults.Basis) -> None:
+    def judge_by(self, basis: job_defaults.JobDefaults) -> None:
         """Go by another structure from now on; nothing is judged yet."""
         self.judging = self.judging.by(basis)
         self._settled = {}
 
-    def judge_queues_by(self, basis: job_defaults.Basis, queues: Collection[str]) -> set[str]:
+    def judge_queues_by(self, basis: job_defaults.JobDefaults, queues: Collection[str]) -> set[str]:
         """Go by a structure that is another to jobs of some queues alone; those to judge anew.
 
         That of which anything is told is among them, since its document may name such a queue.
@@ -125,7 +125,7 @@ class JobsInForce:
         begun = self._begun(waiting) if waiting else {}
         return (self.bad - self._settled.keys()) | begun.keys()
 
-    def go_back(self, jobs: dict[str, desired.Job], basis: job_defaults.Basis) -> None:
+    def go_back(self, jobs: dict[str, desired.Job], basis: job_defaults.JobDefaults) -> None:
         """Have those in force again that were before a revision, by the structure of then."""
         for name in jobs.keys() | self.jobs.keys():
             self._dependents.renew(name, self.jobs.get(name), jobs.get(name))
@@ -233,7 +233,7 @@ class JobsInForce:
                 self._left[name] = one.problem(self.jobs[name].path)
             else:
                 proposed.pop(name, None)
-        elif isinstance(winner.document.part, job_spec.Job):
+        elif isinstance(winner.document.part, job_spec.JobDocument):
             part = winner.document.part
             wrong = self._judge_document(part, winner, proposed, noted, now) or wrong
         else:
@@ -244,7 +244,7 @@ class JobsInForce:
 
     def _judge_document(
         self,
-        part: job_spec.Job,
+        part: job_spec.JobDocument,
         winner: Placed,
         proposed: dict[str, desired.Job],
         noted: list[file_index.Noted],
@@ -292,7 +292,7 @@ class JobsInForce:
     def _has_begun(self, name: str, winner: Placed) -> bool:
         """Whether a job is in force as it is written, and that run has begun or ended."""
         known, part = self.jobs.get(name), winner.document.part
-        if known is None or not isinstance(part, job_spec.Job):
+        if known is None or not isinstance(part, job_spec.JobDocument):
             return False
         spec = part.spec
         of_document = (spec.run, winner.document.hash, spec.queue or known.queue)

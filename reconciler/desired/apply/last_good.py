@@ -8,11 +8,11 @@ version is refused, and which of two objects of one name was first.
 import msgspec
 
 from reconciler.desired.authorize import trust_state
-from reconciler.desired.normalise.job_defaults import Basis
+from reconciler.desired.normalise.job_defaults import JobDefaults
 from reconciler.model import desired
 
 
-class Incumbents(msgspec.Struct, frozen=True):
+class LastGood(msgspec.Struct, frozen=True):
     """What was in force when it was made.
 
     Attributes:
@@ -33,7 +33,7 @@ class Incumbents(msgspec.Struct, frozen=True):
 
     head: str | None = None
     generation: int = 0
-    basis: Basis | None = None
+    basis: JobDefaults | None = None
     structure_revision: str | None = None
     origins: dict[str, str] = {}
     jobs: dict[str, desired.Job] = {}
@@ -46,15 +46,15 @@ class Incumbents(msgspec.Struct, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Incumbents)
+_decoder = msgspec.msgpack.Decoder(LastGood)
 
 
-def encode(incumbents: Incumbents) -> bytes:
+def encode(incumbents: LastGood) -> bytes:
     """For the store."""
     return _encoder.encode(incumbents)
 
 
-def decode(data: bytes) -> Incumbents:
+def decode(data: bytes) -> LastGood:
     """Back from the store.
 
     Raises:

@@ -21,7 +21,7 @@ from reconciler.desired.apply import (
     parallel_reader,
     sync_holds,
 )
-from reconciler.desired.apply.last_good import Incumbents
+from reconciler.desired.apply.last_good import LastGood
 from reconciler.desired.authorize import authority, commit_walk, history, provenance, trust_state
 from reconciler.desired.git import git_commands, source, tree_diff
 from reconciler.model import desired
@@ -31,7 +31,7 @@ from reconciler.model.rules import review_findings
 _MANY_FILES = 100
 #: The most approvals that are remembered while something is held.
 APPROVALS_MAX = 100
-_NONE = Incumbents()
+_NONE = LastGood()
 
 
 class _Undecided(NamedTuple):
@@ -67,11 +67,11 @@ class Loader:
 
     def __init__(
         self,
-        repository: source.Source,
-        incumbents: Incumbents = _NONE,
+        repository: source.GitSource,
+        incumbents: LastGood = _NONE,
         *,
         accept_revision: str | None = None,
-        gate: review_findings.Gate | None = None,
+        gate: review_findings.ChangeGate | None = None,
         clock: Callable[[], float] = time.time,
         begun: jobs_in_force.Begun = jobs_in_force.nothing_begun,
         read: parallel_reader.Read | None = None,
@@ -85,7 +85,7 @@ class Loader:
         self._lineage = history.Lineage(repository, accept_revision, incumbents.accepted)
         self._applied = self._applied_to(incumbents)
         self._undecided: _Undecided | None = None
-        self._resting = job_quarantine.Rests()
+        self._resting = job_quarantine.QuarantineTimers()
         self._approvals: tuple[str, ...] = incumbents.approvals
         self._trust = incumbents.trust or trust_state.Trust()
         self._provenance = provenance.Provenance(repository, clock)
@@ -144,7 +144,7 @@ class Loader:
         """Let the next load take ``revision``, or what begins so, although it is no successor."""
         self._lineage.accept(revision)
 
-    def go_back(self, before: Incumbents, problem: desired.Problem) -> None:
+    def go_back(self, before: LastGood, problem: desired.Problem) -> None:
         """Go on from what was in force before: no cycle passed with the head as it was applied.
 
         The head is left alone for a while, twice as long each time, or until the branch has
@@ -161,18 +161,18 @@ class Loader:
         self._undecided = _Undecided(self._head, problem, self._clock() + wait_s, wait_s)
         self._begin_from(before)
 
-    def leave(self, before: Incumbents, jobs: Iterable[job_quarantine.Undecided]) -> None:
+    def leave(self, before: LastGood, jobs: Iterable[job_quarantine.QuarantinedJob]) -> None:
         """Go on from what was in force before, and leave some jobs for a while as they were then:
         no cycle passed with them, and one did with everything else."""
         self._resting.put(jobs, self._clock())
         self._begin_from(before)
 
-    def _applied_to(self, before: Incumbents) -> applied.Applied:
+    def _applied_to(self, before: LastGood) -> applied.Applied:
         """The state that revisions are applied to from now on."""
         look = self._lineage.first
         return applied.Applied(before, self._blob, self._gate, look, self._begun, read=self._read)
 
-    def _begin_from(self, before: Incumbents) -> None:
+    def _begin_from(self, before: LastGood) -> None:
         self._start, self._head, self._half_way = before, None, False
         self._applied = self._applied_to(before)
         self._approvals = before.approvals
@@ -185,7 +185,7 @@ class Loader:
         """Let the commits of ``branch`` answer for ``merge``, which nobody has made yet."""
         self._lineage.judge_by(merge, branch)
 
-    def incumbents(self) -> Incumbents:
+    def incumbents(self) -> LastGood:
         """What has to be remembered over a restart."""
         if self._head is None:
             return self._start
@@ -316,7 +316,7 @@ class Loader:
         self._take_stops(walk)
         self._apply(head, walk.trust, as_written=walk.as_written)
 
-    def _take_stops(self, walk: commit_walk.Walk) -> None:
+    def _take_stops(self, walk: commit_walk.CommitWalk) -> None:
         """Bring what is in force to where a walk stopped on its way."""
         self.approved += walk.approvals
         self._approvals = (*self._approvals, *walk.approvals)[-APPROVALS_MAX:]
@@ -337,14 +337,14 @@ class Loader:
         if self._applied.expire() or is_due or trust != self._trust:
             self._apply(self._head, trust)
 
-    def _walk(self, head: str) -> commit_walk.Walk:
+    def _walk(self, head: str) -> commit_walk.CommitWalk:
         """Who answers for what leads to ``head``."""
         return self._lineage.walk(head, self._head, self._provenance, self._trust, self._before)
 
-    def _before(self) -> commit_walk.Before:
+    def _before(self) -> commit_walk.WalkStart:
         """What is in force, by which changes are judged."""
         structure = self._applied.basis.structure
-        return commit_walk.Before(
+        return commit_walk.WalkStart(
             {name: q.parent for name, q in structure.queues.items()},
             self._applied.jobs,
             self._applied.places(trust_state.TRUSTED_KINDS),
@@ -353,12 +353,12 @@ class Loader:
             origins=self._applied.origins,
         )
 
-    def _in_force(self) -> authority.Measure | None:
+    def _in_force(self) -> authority.Authority | None:
         """By what commits are measured beside what is written."""
         if self._applied.structure_revision is None:
             return None
         structure = self._applied.basis.structure
-        return authority.Measure(structure.settings.verification, structure.access)
+        return authority.Authority(structure.settings.verification, structure.access)
 
     def _apply(
         self, head: str, trust: trust_state.Trust | None = None, *, as_written: bool = False
@@ -390,7 +390,7 @@ class Loader:
                 changes.ignored,
                 approvals=frozenset(self._approvals),
                 denied={label: one.problem for label, one in trust.denied.items()},
-                left=job_quarantine.Left(self._resting.resting(self._clock())),
+                left=job_quarantine.JobsLeftAsBefore(self._resting.resting(self._clock())),
                 accepted=self._lineage.is_accepted(head),
             )
         self._half_way = False

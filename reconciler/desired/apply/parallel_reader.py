@@ -42,7 +42,7 @@ def files(contents: Sequence[bytes]) -> list[document_reader.File]:
     size = sum(map(len, contents))
     processes = forked_worker.processors() if size >= BYTES_MIN else 1
     shares = list(_shares(contents, -(-size // processes)))
-    children: list[forked_worker.Child | None] = []
+    children: list[forked_worker.ForkedWorker | None] = []
     try:
         children += [forked_worker.begin(functools.partial(_packed, share)) for share in shares[1:]]
         found = [document_reader.read(data) for data in shares[0]] if shares else []

@@ -16,10 +16,9 @@ import msgspec
 from reconciler.desired.authorize import access_documents
 from reconciler.desired.checks import cross_references, flavors, policies
 from reconciler.desired.documents import cron, document_reader, prune_policy
-from reconciler.desired.documents.fault_collector import Faults
-from reconciler.desired.documents.faults import Fault, defect
+from reconciler.desired.documents.faults import Fault, FaultCollector, defect
 from reconciler.desired.normalise import pools, queues, volumes
-from reconciler.desired.normalise.job_defaults import Basis, PriorityClass
+from reconciler.desired.normalise.job_defaults import JobDefaults, PriorityDefaults
 from reconciler.model import desired
 from reconciler.model.documents import (
     access_spec,
@@ -66,16 +65,16 @@ class Build:
 
     def __init__(self) -> None:
         self.faults: list[tuple[Placed, Fault]] = []
-        self.settings = desired.Settings()
+        self.settings = desired.ClusterSettings()
         self.pools: dict[str, desired.Pool] = {}
         self.queues: dict[str, desired.Queue] = {}
-        self.classes: dict[str, PriorityClass] = {}
+        self.classes: dict[str, PriorityDefaults] = {}
         self.users: dict[str, str] = {}
         self.quotas: dict[str, desired.Quota] = {}
         self.reservations: dict[str, desired.Reservation] = {}
         self.reservation_specs: dict[str, reservation_spec.ReservationSpec] = {}
         self.volumes: dict[str, desired.Volume] = {}
-        self.policies: dict[str, desired.Policy] = {}
+        self.policies: dict[str, desired.AdmissionPolicy] = {}
         self.places: dict[str, Placed] = {}
         self.promised = resources.NOTHING
         self.cluster: Placed | None = None
@@ -89,7 +88,7 @@ class Build:
 
 def build(
     placed: Sequence[Placed], origins: Mapping[str, str] = _NONE, *, opaque: bool = False
-) -> tuple[Basis | None, list[tuple[Placed, Fault]]]:
+) -> tuple[JobDefaults | None, list[tuple[Placed, Fault]]]:
     """The structure that the documents make, None where it is refused, and what is wrong.
 
     Args:
@@ -135,11 +134,11 @@ def _take(made: Build, item: Placed) -> None:
         return
     if _is_duplicate(made, item):
         return
-    faults = Faults()
+    faults = FaultCollector()
     prune = prune_policy.policy(part, faults)
     if prune is not None:
         made.prune[item.document.label] = prune
-    if isinstance(part, cluster_spec.Cluster):
+    if isinstance(part, cluster_spec.ClusterDocument):
         if made.cluster is not None:
             faults.add(
                 "two-clusters",
@@ -156,7 +155,7 @@ def _take(made: Build, item: Placed) -> None:
 
 
 def violations(
-    placed: Sequence[Placed], rules: policies.Rules, now: float
+    placed: Sequence[Placed], rules: policies.PolicyRules, now: float
 ) -> list[tuple[Placed, Fault]]:
     """What policies say of the objects of a structure that is sound by itself."""
     return [
@@ -167,7 +166,7 @@ def violations(
     ]
 
 
-def _basis(made: Build) -> Basis:
+def _basis(made: Build) -> JobDefaults:
     made.queues.setdefault("default", desired.Queue("default"))
     structure = desired.Structure(
         settings=made.settings,
@@ -182,7 +181,7 @@ def _basis(made: Build) -> Basis:
         prune=dict(sorted(made.prune.items())),
         access=made.access,
     )
-    return Basis(structure, made.classes)
+    return JobDefaults(structure, made.classes)
 
 
 def _is_duplicate(made: Build, item: Placed) -> bool:
@@ -194,18 +193,20 @@ def _is_duplicate(made: Build, item: Placed) -> bool:
     return True
 
 
-def _add_object(made: Build, item: Placed, part: fields.Part, faults: Faults) -> None:
+def _add_object(
+    made: Build, item: Placed, part: fields.DocumentPart, faults: FaultCollector
+) -> None:
     name = item.document.name
-    if isinstance(part, nodepool_spec.NodePool):
+    if isinstance(part, nodepool_spec.NodePoolDocument):
         made.pools[name] = pools.pool(name, part.spec, faults)
         made.promised = pools.counted(made.pools[name], made.promised, faults)
-    elif isinstance(part, queue_spec.Queue):
+    elif isinstance(part, queue_spec.QueueDocument):
         made.queues[name] = queues.queue(name, part.spec, faults)
-    elif isinstance(part, queue_spec.PriorityClass):
-        made.classes[name] = PriorityClass(
+    elif isinstance(part, queue_spec.PriorityClassDocument):
+        made.classes[name] = PriorityDefaults(
             part.spec.value, part.spec.preemptible, part.spec.preemption_policy == "evict"
         )
-    elif isinstance(part, access_spec.Access):
+    elif isinstance(part, access_spec.AccessDocument):
         _add_users(made.users, part.spec, faults)
         made.access = made.access.merged(access_documents.access_of(part.spec, faults))
         for first, second in access_documents.shared_keys(made.access):
@@ -214,20 +215,22 @@ def _add_object(made: Build, item: Placed, part: fields.Part, faults: Faults) ->
                 f"{first} and {second} have the same key: nobody could tell who signed",
                 *("spec", "identities"),
             )
-    elif isinstance(part, quota_spec.Quota):
+    elif isinstance(part, quota_spec.QuotaDocument):
         made.quotas[name] = queues.quota(name, part.spec, faults)
-    elif isinstance(part, reservation_spec.Reservation):
+    elif isinstance(part, reservation_spec.ReservationDocument):
         made.reservation_specs[name] = part.spec
         made.reservations[name] = queues.reservation(name, part.spec, faults)
-    elif isinstance(part, policy_spec.Policy):
+    elif isinstance(part, policy_spec.PolicyDocument):
         made.policies[name] = policies.normalise(name, part.spec, item.path, faults)
-    elif isinstance(part, volume_spec.Volume):
+    elif isinstance(part, volume_spec.VolumeDocument):
         made.volumes[name] = volumes.volume(name, part.spec, faults)
 
 
-def _settings(name: str, spec: cluster_spec.ClusterSpec, faults: Faults) -> desired.Settings:
+def _settings(
+    name: str, spec: cluster_spec.ClusterSpec, faults: FaultCollector
+) -> desired.ClusterSettings:
     kept = spec.retention
-    return desired.Settings(
+    return desired.ClusterSettings(
         name=name,
         suspend=spec.suspend,
         lease_s=faults.duration(spec.lease, "spec", "lease"),
@@ -265,10 +268,10 @@ _FORGES = {"github": "https://api.github.com", "gitlab": "https://gitlab.com/api
 
 
 def _channels(
-    said: Sequence[cluster_spec.NotificationSpec], faults: Faults
-) -> tuple[desired.Channel, ...]:
+    said: Sequence[cluster_spec.NotificationSpec], faults: FaultCollector
+) -> tuple[desired.NotificationChannel, ...]:
     """Whom to tell."""
-    found: dict[str, desired.Channel] = {}
+    found: dict[str, desired.NotificationChannel] = {}
     for position, one in enumerate(said):
         path = ("spec", "notifications", position)
         if one.name in found:
@@ -306,7 +309,7 @@ def _channels(
                 found=url or "nothing",
                 expected="https://…, or http:// to the controller's own machine",
             )
-        found[one.name] = desired.Channel(
+        found[one.name] = desired.NotificationChannel(
             one.name,
             one.kind,
             url,
@@ -320,7 +323,9 @@ def _channels(
     return tuple(found.values())
 
 
-def _files(said: cluster_spec.FilesSpec | None, faults: Faults) -> desired.FileRetention | None:
+def _files(
+    said: cluster_spec.FilesSpec | None, faults: FaultCollector
+) -> desired.FileRetention | None:
     """When files of jobs leave the repository; None: never."""
     if said is None:
         return None
@@ -334,7 +339,7 @@ def _files(said: cluster_spec.FilesSpec | None, faults: Faults) -> desired.FileR
     return desired.FileRetention(after_s, schedule, said.identity)
 
 
-def _audit(said: str | int | None, faults: Faults) -> int | None:
+def _audit(said: str | int | None, faults: FaultCollector) -> int | None:
     """How many seconds lines of the audit log are kept; None: for ever."""
     if said is None:
         return None
@@ -359,7 +364,7 @@ def _is_safe(url: str) -> bool:
     )
 
 
-def _safety(spec: cluster_spec.SyncSpec, faults: Faults) -> desired.Safety:
+def _safety(spec: cluster_spec.SyncSpec, faults: FaultCollector) -> desired.SafetyLimits:
     limits = spec.limits
     windows = []
     for position, one in enumerate(spec.windows):
@@ -382,7 +387,7 @@ def _safety(spec: cluster_spec.SyncSpec, faults: Faults) -> desired.Safety:
                 found=pattern,
                 expected=f"{', '.join(sorted(kinds.STRUCTURAL_KINDS))}, or one with `*`",
             )
-    return desired.Safety(
+    return desired.SafetyLimits(
         gpu_share=limits.gpu_share,
         gpus=limits.gpus,
         gpu_floor=limits.gpu_floor,
@@ -397,7 +402,7 @@ def _safety(spec: cluster_spec.SyncSpec, faults: Faults) -> desired.Safety:
     )
 
 
-def _add_users(users: dict[str, str], spec: access_spec.AccessSpec, faults: Faults) -> None:
+def _add_users(users: dict[str, str], spec: access_spec.AccessSpec, faults: FaultCollector) -> None:
     for index, identity in enumerate(spec.identities):
         if identity.unix_user is None:
             continue
@@ -434,7 +439,7 @@ def _check_together(made: Build) -> None:
         if nobody is not None:
             made.add(made.places[made.settings.label], [nobody])
     for name, spec in made.reservation_specs.items():
-        faults = Faults()
+        faults = FaultCollector()
         made.reservations[name] = queues.with_nodes(
             made.reservations[name], spec, made.pools, made.queues, faults
         )

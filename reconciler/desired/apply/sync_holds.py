@@ -24,7 +24,7 @@ class Holds:
 
     def __init__(self, jobs: dict[str, str]) -> None:
         self.jobs = jobs
-        self.shown: tuple[desired.Held, ...] = ()
+        self.shown: tuple[desired.HeldPart, ...] = ()
         self.until: float | None = None
         self._removals: list[desired.Problem] = []
         self.structure_problems: tuple[desired.Problem, ...] = ()
@@ -47,7 +47,7 @@ class Holds:
 
     def judge(
         self,
-        gate: review_findings.Gate,
+        gate: review_findings.ChangeGate,
         *,
         before: desired.Desired,
         after: desired.Desired,
@@ -115,7 +115,7 @@ class Holds:
             command = [found.command] if found.command else []
             message = "held: " + "; ".join([one.message for one in findings] + command)
             self.shown += (
-                desired.Held(
+                desired.HeldPart(
                     part=findings[0].part,
                     message=message,
                     digest=found.digest if found.command else "",
@@ -133,8 +133,8 @@ class Holds:
 
 
 def beyond_approval(
-    held: tuple[desired.Held, ...], problems: tuple[desired.Problem, ...]
-) -> tuple[tuple[desired.Held, ...], tuple[desired.Problem, ...]]:
+    held: tuple[desired.HeldPart, ...], problems: tuple[desired.Problem, ...]
+) -> tuple[tuple[desired.HeldPart, ...], tuple[desired.Problem, ...]]:
     """What is held, told without the command: the commit that approves it would not be taken."""
     commands = [f"; {review_findings.approval(one.digest)}" for one in held if one.digest]
 

@@ -7,7 +7,7 @@ loader would say of a repository that held just these files and had held nothing
 from collections.abc import Mapping
 
 from reconciler.desired.apply import applied, file_index
-from reconciler.desired.apply.last_good import Incumbents
+from reconciler.desired.apply.last_good import LastGood
 from reconciler.model import desired
 
 #: What is said of jobs that name something which the structure in force has not.
@@ -20,7 +20,7 @@ _OF_STRUCTURE = frozenset(
 
 
 def check(
-    files: Mapping[str, bytes], known: Incumbents | None = None, now: float = 0.0
+    files: Mapping[str, bytes], known: LastGood | None = None, now: float = 0.0
 ) -> desired.Desired:
     """What these files ask for, and what is wrong with them (``status.problems``).
 
@@ -29,7 +29,7 @@ def check(
         known: what is in force, for judging what stays of it.
         now: seconds since the epoch, for waivers that have ended.
     """
-    state = applied.Applied(known or Incumbents(), lambda path: files[path])
+    state = applied.Applied(known or LastGood(), lambda path: files[path])
     state.now = now
     changes = [file_index.FileChange(path, path, data) for path, data in sorted(files.items())]
     state.apply("files", changes, {})

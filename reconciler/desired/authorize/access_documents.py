@@ -1,7 +1,7 @@
 """Documents of ``Access`` to the access that is decided by."""
 
 from reconciler.desired.authorize import ssh_keys
-from reconciler.desired.documents.fault_collector import Faults
+from reconciler.desired.documents.faults import FaultCollector
 from reconciler.model.documents import access_spec
 from reconciler.model.policy import access
 from reconciler.model.values import times
@@ -9,7 +9,7 @@ from reconciler.model.values import times
 _GPG = "-----BEGIN PGP PUBLIC KEY BLOCK-----"
 
 
-def access_of(spec: access_spec.AccessSpec, faults: Faults) -> access.Access:
+def access_of(spec: access_spec.AccessSpec, faults: FaultCollector) -> access.Access:
     """The access that one document says, as far as it is without fault."""
     identities: dict[str, access.Identity] = {}
     for index, one in enumerate(spec.identities):
@@ -25,7 +25,7 @@ def access_of(spec: access_spec.AccessSpec, faults: Faults) -> access.Access:
             role.name,
             tuple(role.members),
             tuple(
-                access.Rule(tuple(rule.verbs), tuple(rule.queues), tuple(rule.objects))
+                access.AccessRule(tuple(rule.verbs), tuple(rule.queues), tuple(rule.objects))
                 for rule in role.allow
             ),
         )
@@ -35,7 +35,7 @@ def access_of(spec: access_spec.AccessSpec, faults: Faults) -> access.Access:
 
 
 def _key(
-    written: access_spec.KeySpec, faults: Faults, index: int, position: int
+    written: access_spec.KeySpec, faults: FaultCollector, index: int, position: int
 ) -> access.Key | None:
     path = ("spec", "identities", index, "keys", position)
     if (written.ssh is None) == (written.gpg is None):

@@ -19,7 +19,7 @@ from reconciler.model.policy import access
 _ORDER: tuple[trust_state.Mode, ...] = ("off", "warn", "required")
 
 
-class Measure(msgspec.Struct, frozen=True):
+class Authority(msgspec.Struct, frozen=True):
     """Whether who is not known, or may not, is refused; and who may what."""
 
     mode: trust_state.Mode = "off"
@@ -33,10 +33,10 @@ class Signer(msgspec.Struct, frozen=True):
     acts: access.Acts
 
 
-Signed = Signer | signatures.Refusal
+Signed = Signer | signatures.SignatureRefusal
 
 
-class Asked(msgspec.Struct, frozen=True):
+class AuthorityQuery(msgspec.Struct, frozen=True):
     """As whom a commit counts by one measure, and by the other where that differs.
 
     Attributes:
@@ -54,12 +54,12 @@ class Asked(msgspec.Struct, frozen=True):
     known: access.Access
     parents: Mapping[str, str | None]
     early: Signed | None = None
-    also: "Asked | None" = None
+    also: "AuthorityQuery | None" = None
 
     @property
     def who(self) -> str:
         """As whom it counts by all measures; empty: as nobody."""
-        if isinstance(self.signer, signatures.Refusal):
+        if isinstance(self.signer, signatures.SignatureRefusal):
             return ""
         return self.signer.who if self.also is None or self.also.who else ""
 
@@ -69,12 +69,12 @@ def stricter(one: trust_state.Mode, other: trust_state.Mode) -> trust_state.Mode
     return max(one, other, key=_ORDER.index)
 
 
-def of_trust(trust: trust_state.Trust) -> Measure:
+def of_trust(trust: trust_state.Trust) -> Authority:
     """By what is written."""
-    return Measure(trust.mode, trust.whole())
+    return Authority(trust.mode, trust.whole())
 
 
-def of_all(written: Measure, in_force: Measure | None) -> list[Measure]:
+def of_all(written: Authority, in_force: Authority | None) -> list[Authority]:
     """What a commit is measured by: none where nothing is asked of it.
 
     ``in_force`` None: nothing is, or nobody can tell yet what will be.
@@ -85,7 +85,7 @@ def of_all(written: Measure, in_force: Measure | None) -> list[Measure]:
     return [one for one in found if one.mode != "off"]
 
 
-def _can_be_mended(written: Measure, in_force: Measure) -> bool:
+def _can_be_mended(written: Authority, in_force: Authority) -> bool:
     """Whether anybody could sign a change of Access or the Cluster that counts by both."""
     if written.mode == "off":
         return True
@@ -109,7 +109,7 @@ def _keys(known: access.Access) -> set[tuple[str, str]]:
     }
 
 
-def _alike(one: Measure, other: Measure) -> bool:
+def _alike(one: Authority, other: Authority) -> bool:
     """Whether they come to the same; in which order documents were read makes no difference."""
     return (
         one.mode == other.mode
@@ -118,7 +118,7 @@ def _alike(one: Measure, other: Measure) -> bool:
     )
 
 
-def _roles(of: Measure) -> list[bytes]:
+def _roles(of: Authority) -> list[bytes]:
     return sorted(map(msgspec.json.encode, of.known.roles))
 
 
@@ -127,7 +127,7 @@ def problem(
     commit: source.Commit,
     label: str,
     path: str,
-    why: signatures.Refusal | None,
+    why: signatures.SignatureRefusal | None,
 ) -> desired.Problem:
     """What is told of an object that a commit changes and nobody answers for."""
     return desired.Problem(

@@ -8,7 +8,7 @@ from reconciler.desired.authorize import authority, trust_state
 from reconciler.model import desired
 
 
-class Before(msgspec.Struct, frozen=True):
+class WalkStart(msgspec.Struct, frozen=True):
     """What is in force where a walk begins.
 
     Attributes:
@@ -23,7 +23,7 @@ class Before(msgspec.Struct, frozen=True):
     parents: Mapping[str, str | None] = {}
     jobs: Mapping[str, desired.Job] = {}
     places: Mapping[str, Mapping[str, str]] = {}
-    measure: authority.Measure | None = None
+    measure: authority.Authority | None = None
     waits: bool = False
     origins: Mapping[str, str] = {}
 
@@ -37,14 +37,14 @@ class Before(msgspec.Struct, frozen=True):
         return found
 
 
-class Stop(msgspec.Struct, frozen=True):
+class RequiredStop(msgspec.Struct, frozen=True):
     """A revision on the way that is to be in force before what comes behind it is refused."""
 
     revision: str
     trust: trust_state.Trust
 
 
-class Walk(msgspec.Struct, frozen=True):
+class CommitWalk(msgspec.Struct, frozen=True):
     """What came of a walk: what holds after it, digests that were approved, and who signed.
 
     ``signers``: as whom each commit counts whose signature was looked at; empty: as nobody.
@@ -58,6 +58,6 @@ class Walk(msgspec.Struct, frozen=True):
     trust: trust_state.Trust
     approvals: tuple[str, ...] = ()
     signers: dict[str, str] = {}
-    stops: tuple[Stop, ...] = ()
+    stops: tuple[RequiredStop, ...] = ()
     until: str = ""
     as_written: bool = False

@@ -41,7 +41,7 @@ class Lineage:
 
     def __init__(
         self,
-        repository: source.Source,
+        repository: source.GitSource,
         accept_revision: str | None = None,
         taken: tuple[str, ...] = (),
     ) -> None:
@@ -95,8 +95,8 @@ class Lineage:
         base: str | None,
         judge: provenance.Provenance,
         trust: trust_state.Trust,
-        before: Callable[[], commit_walk.Before],
-    ) -> commit_walk.Walk:
+        before: Callable[[], commit_walk.WalkStart],
+    ) -> commit_walk.CommitWalk:
         """Who answers for what leads from ``base`` to ``head``.
 
         The first revision, and one that was accepted from outside and does not follow, or not in
@@ -113,7 +113,7 @@ class Lineage:
         """
         if base is None or not self._source.descends(head, base):
             self.take_alone(head, judge, trust)
-            return commit_walk.Walk(trust_state.Trust(), as_written=True)
+            return commit_walk.CommitWalk(trust_state.Trust(), as_written=True)
         known = before()
         last = self._merges.get(head, head)
         if last != head:
@@ -129,7 +129,7 @@ class Lineage:
                     f"{error}, and who signed each can't be judged at once: look at what they "
                     f"change, and {how_to_accept(head)}",
                 ) from None
-            return commit_walk.Walk(trust_state.Trust(), as_written=True)
+            return commit_walk.CommitWalk(trust_state.Trust(), as_written=True)
         self.line, self._alone = tuple(line), False
         try:
             found = judge.walk(line, trust, known, whole=self.is_merge(head))
@@ -143,8 +143,8 @@ class Lineage:
         until: str,
         judge: provenance.Provenance,
         trust: trust_state.Trust,
-        before: commit_walk.Before,
-    ) -> commit_walk.Walk:
+        before: commit_walk.WalkStart,
+    ) -> commit_walk.CommitWalk:
         """Go on behind the commit that a walk has stopped at; the rest as for :meth:`walk`."""
         ids = [commit.id for commit in self.line]
         try:
@@ -160,12 +160,12 @@ class Lineage:
         judge: provenance.Provenance,
         trust: trust_state.Trust,
         error: tree_diff.BrokenTreeError,
-    ) -> commit_walk.Walk:
+    ) -> commit_walk.CommitWalk:
         """What leads to a head can't be judged: it is taken only where that was accepted."""
         if not self.is_accepted(head):
             raise broken(head, error) from None
         self.take_alone(head, judge, trust)
-        return commit_walk.Walk(trust_state.Trust(), as_written=True)
+        return commit_walk.CommitWalk(trust_state.Trust(), as_written=True)
 
     def take_alone(self, head: str, judge: provenance.Provenance, trust: trust_state.Trust) -> None:
         """A head to which nothing leads that could be judged: it answers for itself."""

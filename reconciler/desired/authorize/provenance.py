@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from reconciler.desired.authorize import authority, commit_walk, signatures, trust_state
-from reconciler.desired.documents import document_reader, object_changes, touched_objects
+from reconciler.desired.documents import document_reader, object_changes
 from reconciler.desired.git import source
 from reconciler.model.documents import cluster_spec, queue_spec
 from reconciler.model.policy import access
@@ -28,12 +28,12 @@ STOPS_MAX = 100
 class Provenance:
     """Walks along the commits of one repository. Close it when done."""
 
-    def __init__(self, repository: source.Source, clock: Callable[[], float]) -> None:
+    def __init__(self, repository: source.GitSource, clock: Callable[[], float]) -> None:
         self._source = repository
         self._clock = clock
         self._verifier = signatures.Verifier(repository)
-        self._touched = touched_objects.Touched(repository, dict)
-        self._before = commit_walk.Before()
+        self._touched = object_changes.Touched(repository, dict)
+        self._before = commit_walk.WalkStart()
         self._places: dict[str, dict[str, str]] = {}
         #: Whose a job is as of the last commit that counts; None: it is gone.
         self._holders: dict[str, _Holder | None] = {}
@@ -48,10 +48,10 @@ class Provenance:
         self,
         line: Sequence[source.Commit],
         trust: trust_state.Trust,
-        before: commit_walk.Before,
+        before: commit_walk.WalkStart,
         *,
         whole: bool = False,
-    ) -> commit_walk.Walk:
+    ) -> commit_walk.CommitWalk:
         """Go along ``line``, the oldest first.
 
         Args:
@@ -69,15 +69,15 @@ class Provenance:
         in_force = before.measure
         unasked = trust.mode == "off" and (in_force is None or in_force.mode == "off")
         if unasked and not self._turns_on(line):
-            return commit_walk.Walk(
+            return commit_walk.CommitWalk(
                 trust, tuple(one for commit in line for one in commit.trailer(APPROVE))
             )
         self._before, self._holders, self._parents = before, {}, before.parents
-        self._touched = touched_objects.Touched(self._source, before.by_path)
+        self._touched = object_changes.Touched(self._source, before.by_path)
         self._places = {label: dict(files) for label, files in before.places.items()}
         counted: set[str] = set()  # what is other than in force, or than at the last stop
-        stops: list[commit_walk.Stop] = []
-        earlier = commit_walk.Stop("", trust)
+        stops: list[commit_walk.RequiredStop] = []
+        earlier = commit_walk.RequiredStop("", trust)
         for commit in line:
             parent, parents = trust, self._parents  # what held before, whatever it makes of it
             asked = self._asked(commit, trust, in_force)
@@ -104,40 +104,42 @@ class Provenance:
                 elif denied & counted and not whole:  # the next walk goes on, with new stops
                     del signers[commit.id], approvals[len(approvals) - len(approved) :]
                     told = tuple(approvals), signers, tuple(stops)
-                    return commit_walk.Walk(earlier.trust, *told, until=earlier.revision)
+                    return commit_walk.CommitWalk(earlier.trust, *told, until=earlier.revision)
                 counted |= changes.keys() - denied
-            earlier = commit_walk.Stop(commit.id, trust)
+            earlier = commit_walk.RequiredStop(commit.id, trust)
             trusts = (trust.mode, trust.documents) != (parent.mode, parent.documents)
             if trusts:
                 in_force = None
             moves = asked is not None and self._parents != parents
             settles = before.waits and bool(approved)
             if (trusts or moves or settles) and commit is not line[-1] and not whole:
-                return commit_walk.Walk(trust, tuple(approvals), signers, tuple(stops), commit.id)
-        return commit_walk.Walk(trust, tuple(approvals), signers, tuple(stops))
+                return commit_walk.CommitWalk(
+                    trust, tuple(approvals), signers, tuple(stops), commit.id
+                )
+        return commit_walk.CommitWalk(trust, tuple(approvals), signers, tuple(stops))
 
     def _asked(
         self,
         commit: source.Commit,
         trust: trust_state.Trust,
-        in_force: authority.Measure | None,
-    ) -> authority.Asked | None:
+        in_force: authority.Authority | None,
+    ) -> authority.AuthorityQuery | None:
         """As whom a commit counts, and by what it is judged; None: nothing is asked of it."""
-        found: authority.Asked | None = None
+        found: authority.AuthorityQuery | None = None
         for one in reversed(authority.of_all(authority.of_trust(trust), in_force)):
             signer = self._signer(commit, one.known, self._clock())
             early = None
-            if isinstance(signer, signatures.Refusal) and signer.until is not None:
+            if isinstance(signer, signatures.SignatureRefusal) and signer.until is not None:
                 early = self._signer(commit, one.known, commit.at)
             mode = authority.stricter(one.mode, found.mode) if found else one.mode
-            found = authority.Asked(signer, mode, one.known, self._parents, early, found)
+            found = authority.AuthorityQuery(signer, mode, one.known, self._parents, early, found)
         return found
 
     def _approvals(
         self,
         commit: source.Commit,
         trust: trust_state.Trust,
-        in_force: authority.Measure | None,
+        in_force: authority.Authority | None,
     ) -> list[str]:
         """The digests that a commit approves, as far as who signed it may."""
         asked = commit.trailer(APPROVE)
@@ -145,7 +147,7 @@ class Provenance:
         if not asked or measure.mode != "required":
             return asked
         signer = self._signer(commit, measure.known, self._clock())
-        if isinstance(signer, signatures.Refusal):
+        if isinstance(signer, signatures.SignatureRefusal):
             return []
         return asked if access.of_approval(measure.known, signer.who).allowed else []
 
@@ -158,7 +160,7 @@ class Provenance:
         if trust.mode == "off":
             return {}
         found = self._signer(commit, trust.whole(), self._clock())
-        return {commit.id: "" if isinstance(found, signatures.Refusal) else found.who}
+        return {commit.id: "" if isinstance(found, signatures.SignatureRefusal) else found.who}
 
     def _turns_on(self, line: Sequence[source.Commit]) -> bool:
         """Whether a document that says how commits are verified changes on the way.
@@ -171,14 +173,14 @@ class Provenance:
     def _says_how(self, commit: source.Commit) -> bool:
         blobs = [new for _, _, new in self._source.differences(commit.parent, commit.id) if new]
         return any(
-            isinstance(document.part, cluster_spec.Cluster)
+            isinstance(document.part, cluster_spec.ClusterDocument)
             and document.part.spec.verification.mode != "off"
             for data in self._source.blobs(blobs)
             if b"verification" in data
             for document in document_reader.read(data).documents
         )
 
-    def _follow(self, changes: Mapping[str, Mapping[str, touched_objects.Pair]]) -> None:
+    def _follow(self, changes: Mapping[str, Mapping[str, object_changes.Pair]]) -> None:
         """Keep in which files the trusted kinds are written."""
         for label, files in changes.items():
             if trust_state.kind(label) not in trust_state.TRUSTED_KINDS:
@@ -228,13 +230,13 @@ class Provenance:
     def _signer(self, commit: source.Commit, known: access.Access, now: float) -> authority.Signed:
         """As whom a commit counts at ``now``."""
         found = self._verifier.verify(commit, known, now)
-        if isinstance(found, signatures.Refusal):
+        if isinstance(found, signatures.SignatureRefusal):
             return found
         who = found.email
         if found.acts == "submitter":
             named = commit.trailer(SUBMITTER)
             if len(named) != 1:
-                return signatures.Refusal(
+                return signatures.SignatureRefusal(
                     "no-submitter",
                     f"it is signed with the key of {who} and has {len(named)} lines {SUBMITTER}; "
                     "one is expected",
@@ -243,7 +245,9 @@ class Provenance:
         elif found.acts == "author":
             who = commit.author
         if who not in known.identities:
-            return signatures.Refusal("unknown-person", f"{who} is nobody that Access knows")
+            return signatures.SignatureRefusal(
+                "unknown-person", f"{who} is nobody that Access knows"
+            )
         return authority.Signer(who, found.acts)
 
     def _judged(
@@ -251,8 +255,8 @@ class Provenance:
         trust: trust_state.Trust,
         commit: source.Commit,
         label: str,
-        files: dict[str, touched_objects.Pair],
-        asked: authority.Asked,
+        files: dict[str, object_changes.Pair],
+        asked: authority.AuthorityQuery,
     ) -> trust_state.Trust:
         """What holds after a commit has changed one object in some files.
 
@@ -324,7 +328,7 @@ class Provenance:
         return found
 
     def again(
-        self, head: str, trust: trust_state.Trust, before: commit_walk.Before
+        self, head: str, trust: trust_state.Trust, before: commit_walk.WalkStart
     ) -> trust_state.Trust:
         """Judge anew, once, what a clock alone refused that has been set back since.
 
@@ -336,7 +340,7 @@ class Provenance:
         """
         denied = dict(trust.denied)
         self._before, self._holders, self._parents = before, {}, before.parents
-        signed: dict[str, authority.Asked | None] = {}
+        signed: dict[str, authority.AuthorityQuery | None] = {}
         for label, (sha, one) in trust.due(self._clock()).items():
             if sha not in signed:
                 follows = self._source.descends(head, sha)
@@ -353,7 +357,9 @@ class Provenance:
                 del denied[label]
         return msgspec.structs.replace(trust, denied=denied)
 
-    def _hold(self, label: str, change: object_changes.Change, blobs: Iterable[str | None]) -> None:
+    def _hold(
+        self, label: str, change: object_changes.ObjectChange, blobs: Iterable[str | None]
+    ) -> None:
         """Keep whose a job is, from a change that counts on."""
         specs = object_changes.jobs_of(change.after)
         if specs:
@@ -367,7 +373,7 @@ class Provenance:
         parts = [one.part for one in written]
         name = label.removeprefix("Queue/")
         for part in parts:
-            if isinstance(part, queue_spec.Queue):
+            if isinstance(part, queue_spec.QueueDocument):
                 self._parents = {**self._parents, name: part.spec.parent}
 
     def _holder(self, label: str) -> "_Holder | None":
@@ -379,7 +385,7 @@ class Provenance:
 
     def _difference(
         self, label: str, before: Mapping[str, str | None], after: Mapping[str, str | None]
-    ) -> object_changes.Change:
+    ) -> object_changes.ObjectChange:
         """All that differs of an object."""
         paths = tuple(
             p for p in sorted(after) if not self._touched.same(label, before[p], after[p])
@@ -388,9 +394,9 @@ class Provenance:
             tuple(document for path in paths for document in self._touched.of(label, side[path]))
             for side in (before, after)
         )
-        return object_changes.Change(paths, *sides)
+        return object_changes.ObjectChange(paths, *sides)
 
-    def _move(self, label: str, files: dict[str, touched_objects.Pair]) -> tuple[str, str] | None:
+    def _move(self, label: str, files: dict[str, object_changes.Pair]) -> tuple[str, str] | None:
         """From where to where, if a commit does nothing else with an object."""
         left = [path for path, (old, _) in files.items() if self._touched.of(label, old)]
         come = [path for path, (_, new) in files.items() if self._touched.of(label, new)]
@@ -401,24 +407,26 @@ class Provenance:
         return left[0], come[0]
 
     def _refusal(
-        self, asked: authority.Asked, label: str, change: object_changes.Change
-    ) -> signatures.Refusal | None:
+        self, asked: authority.AuthorityQuery, label: str, change: object_changes.ObjectChange
+    ) -> signatures.SignatureRefusal | None:
         """Why a change of an object does not count; None where it does."""
         why = self._refusal_by(asked, label, change)
         if why is not None or asked.also is None:
             return why
         why = self._refusal_by(asked.also, label, change)
-        return why and signatures.Refusal(why.rule, f"{why.message}, by the Access in force")
+        return why and signatures.SignatureRefusal(
+            why.rule, f"{why.message}, by the Access in force"
+        )
 
     def _refusal_by(
-        self, asked: authority.Asked, label: str, change: object_changes.Change
-    ) -> signatures.Refusal | None:
+        self, asked: authority.AuthorityQuery, label: str, change: object_changes.ObjectChange
+    ) -> signatures.SignatureRefusal | None:
         """Why it does not count by one measure."""
         signer = asked.signer
-        if isinstance(signer, signatures.Refusal):
+        if isinstance(signer, signatures.SignatureRefusal):
             return signer
         if signer.acts == "submitter" and not self._is_submission(label, change):
-            return signatures.Refusal(
+            return signatures.SignatureRefusal(
                 "not-a-submission",
                 "the controller's key counts for jobs below "
                 f"{self._jobs_folder} and for nothing else; commit it yourself",
@@ -426,10 +434,14 @@ class Provenance:
         decision = self._decision(signer.who, label, change, asked)
         if decision.allowed:
             return None
-        return signatures.Refusal("not-allowed", decision.why)
+        return signatures.SignatureRefusal("not-allowed", decision.why)
 
     def _decision(
-        self, who: str, label: str, change: object_changes.Change, asked: authority.Asked
+        self,
+        who: str,
+        label: str,
+        change: object_changes.ObjectChange,
+        asked: authority.AuthorityQuery,
     ) -> access.Decision:
         """Whether somebody may change an object so.
 
@@ -454,7 +466,7 @@ class Provenance:
         prefix = f"{self._source.sub_path}/" if self._source.sub_path else ""
         return f"{prefix}{JOBS_FOLDER}/"
 
-    def _is_submission(self, label: str, change: object_changes.Change) -> bool:
+    def _is_submission(self, label: str, change: object_changes.ObjectChange) -> bool:
         return label.startswith("Job/") and all(
             path.startswith(self._jobs_folder) for path in change.paths
         )

@@ -39,7 +39,7 @@ UNHELD_S = 3600.0
 LEFT_MAX = 10_000
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class SignatureRefusal(msgspec.Struct, frozen=True):
     """Why a commit is nobody's: a stable rule id, and a sentence.
 
     ``until``: before when, by the controller's clock, it would have been somebody's; None: that
@@ -54,7 +54,7 @@ class Refusal(msgspec.Struct, frozen=True):
 class Verifier:
     """Verifies commits of one repository. Close it when done."""
 
-    def __init__(self, repository: source.Source) -> None:
+    def __init__(self, repository: source.GitSource) -> None:
         self._source = repository
         self._folder, self._lock = _make_folder(repository.state)
         self._prepared: tuple[access.Access, _Keys] | None = None
@@ -68,7 +68,7 @@ class Verifier:
 
     def verify(
         self, commit: source.Commit, known: access.Access, now: float
-    ) -> access.Identity | Refusal:
+    ) -> access.Identity | SignatureRefusal:
         """Whose signature a commit bears.
 
         Args:
@@ -84,9 +84,9 @@ class Verifier:
             raise git_commands.GitError(f"{commit.id} is not in {self._source.address}")
         signature = _signature(found[2], _HEADERS[len(found[0])])
         if signature is None:
-            return Refusal("unsigned-commit", "it bears no signature")
+            return SignatureRefusal("unsigned-commit", "it bears no signature")
         if not signature.startswith((_SSH, *_GPG)):
-            return Refusal("bad-signature", "its signature is none of SSH or of GPG")
+            return SignatureRefusal("bad-signature", "its signature is none of SSH or of GPG")
         keys = self._keys(known)
         done = git_commands.run(
             self._source.folder,
@@ -103,7 +103,7 @@ class Verifier:
             signer = _by_ssh(said, keys, good=done.returncode == 0)
         else:
             signer = _by_gpg(said, keys)
-        if isinstance(signer, Refusal):
+        if isinstance(signer, SignatureRefusal):
             return signer
         identity, key = signer
         return _in_time(identity, key, commit, now) or identity
@@ -218,7 +218,7 @@ def _gpg(command: tuple[str, ...], text: str) -> str:
     return git_commands.run_program(command, data=text.encode())
 
 
-def _by_ssh(said: str, keys: _Keys, *, good: bool) -> _Signer | Refusal:
+def _by_ssh(said: str, keys: _Keys, *, good: bool) -> _Signer | SignatureRefusal:
     found = _SSH_GOOD.search(said)
     if good and found is not None and int(found[1]) < len(keys.ssh):
         return keys.ssh[int(found[1])]
@@ -227,22 +227,22 @@ def _by_ssh(said: str, keys: _Keys, *, good: bool) -> _Signer | Refusal:
         return _unknown(other[1])
     if "ssh-keygen" in said and "not found" in said:
         raise git_commands.GitError(f"SSH signatures can't be verified: {said.strip()[:200]}")
-    return Refusal("bad-signature", "its signature is not of what it says")
+    return SignatureRefusal("bad-signature", "its signature is not of what it says")
 
 
-def _by_gpg(said: str, keys: _Keys) -> _Signer | Refusal:
+def _by_gpg(said: str, keys: _Keys) -> _Signer | SignatureRefusal:
     status = {name: rest.split() for name, rest in _STATUS.findall(said)}
     if "BADSIG" in status:
-        return Refusal("bad-signature", "its signature is not of what it says")
+        return SignatureRefusal("bad-signature", "its signature is not of what it says")
     if "REVKEYSIG" in status:
-        return Refusal("revoked-key", "the key that signed it is revoked")
+        return SignatureRefusal("revoked-key", "the key that signed it is revoked")
     if "EXPSIG" in status:  # beside VALIDSIG; `git verify-commit` refuses it as well
-        return Refusal(
+        return SignatureRefusal(
             "expired-signature", "its signature was made to hold until then, and expired"
         )
     valid = status.get("VALIDSIG")
     if "EXPKEYSIG" in status:
-        return Refusal("expired-key", "the key that signed it has expired")
+        return SignatureRefusal("expired-key", "the key that signed it has expired")
     if valid:
         # The last word is the primary key, whichever of its subkeys has signed.
         signer = keys.gpg.get(valid[-1])
@@ -251,11 +251,11 @@ def _by_gpg(said: str, keys: _Keys) -> _Signer | Refusal:
         return _unknown(f"GPG key {' '.join(status['NO_PUBKEY'])}")
     if not status:
         raise git_commands.GitError(f"GPG signatures can't be verified: {said.strip()[:200]}")
-    return Refusal("bad-signature", "its signature can't be verified")
+    return SignatureRefusal("bad-signature", "its signature can't be verified")
 
 
-def _unknown(key: str) -> Refusal:
-    return Refusal(
+def _unknown(key: str) -> SignatureRefusal:
+    return SignatureRefusal(
         "unknown-key",
         f"it is signed with the {key[:_FINGERPRINT_MAX]}, which is nobody's in the Access before "
         "it; no commit brings the key that it is signed with",
@@ -264,7 +264,7 @@ def _unknown(key: str) -> Refusal:
 
 def _in_time(
     identity: access.Identity, key: access.Key, commit: source.Commit, now: float
-) -> Refusal | None:
+) -> SignatureRefusal | None:
     """Why a key is too old: by the commit's own claim, or by the clock."""
     until = key.valid_before
     if until is None or (commit.at < until and now < until):
@@ -275,5 +275,5 @@ def _in_time(
             f"; the commit says {times.format_time(commit.at)}, the controller's clock "
             f"{times.format_time(now)}"
         )
-        return Refusal("expired-key", told, until)
-    return Refusal("expired-key", told)
+        return SignatureRefusal("expired-key", told, until)
+    return SignatureRefusal("expired-key", told)

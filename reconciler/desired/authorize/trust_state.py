@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from reconciler.desired.authorize import access_documents
-from reconciler.desired.documents import fault_collector
+from reconciler.desired.documents import faults
 from reconciler.model import desired
 from reconciler.model.documents import access_spec, cluster_spec, fields
 from reconciler.model.policy import access
@@ -91,15 +91,15 @@ class Trust(msgspec.Struct, frozen=True):
             and kind(label) not in TRUSTED_KINDS
         }
 
-    def renewed(self, label: str, part: fields.Part | None) -> "Trust":
+    def renewed(self, label: str, part: fields.DocumentPart | None) -> "Trust":
         """With a document as somebody who may has left it; ``part`` None: it is gone."""
-        if isinstance(part, cluster_spec.Cluster):
+        if isinstance(part, cluster_spec.ClusterDocument):
             return msgspec.structs.replace(self, mode=part.spec.verification.mode)
         if label.startswith("Cluster/"):
             return msgspec.structs.replace(self, mode="off") if part is None else self
         known = {name: one for name, one in self.documents.items() if name != label}
-        if isinstance(part, access_spec.Access):
-            known[label] = access_documents.access_of(part.spec, fault_collector.Faults())
+        if isinstance(part, access_spec.AccessDocument):
+            known[label] = access_documents.access_of(part.spec, faults.FaultCollector())
         return msgspec.structs.replace(self, documents=known)
 
 
@@ -108,7 +108,7 @@ def kind(label: str) -> str:
     return label.split("/", 1)[0]
 
 
-def trusted(parts: Mapping[str, fields.Part]) -> Trust:
+def trusted(parts: Mapping[str, fields.DocumentPart]) -> Trust:
     """What a revision says that is taken as it is: the first one, or without verification."""
     found = Trust()
     for label, part in sorted(parts.items()):

@@ -61,7 +61,7 @@ class Fitting:
         self._queues = structure.queues
         self._parents = {name: queue.parent for name, queue in structure.queues.items()}
         self._reservations = structure.reservations
-        self._entitled = entitlements.Entitled(structure)
+        self._entitled = entitlements.Entitlements(structure)
         self._has_limits = any(
             amount is not None
             for queue in structure.queues.values()
@@ -72,7 +72,7 @@ class Fitting:
         self._tainted = any(pool.taints for pool in structure.pools.values())
         self._why = functools.lru_cache(maxsize=4096)(self._judge)
         self._may = functools.lru_cache(maxsize=4096)(self._usable)
-        self._together = gang_feasibility.Together(structure.pools)
+        self._together = gang_feasibility.GangFeasibility(structure.pools)
 
     def warnings(self, job: desired.Job) -> list[Fault]:
         """Why a job can't start as things stand; none where it may. Of several bounds on what
@@ -142,7 +142,7 @@ class Fitting:
             return None
         selector, elsewhere = self._where(job)
         groups = tuple(
-            gang_feasibility.Group(
+            gang_feasibility.GroupDemand(
                 group.name,
                 group.least,
                 group.resources,

@@ -81,7 +81,7 @@ def _tree(
     for queue in reversed(cross_references.parents_first(queues).values()):
         index, flavor = next(
             ((i, one) for i, one in enumerate(queue.flavors) if one.pool == pool),
-            (-1, desired.Flavor(pool)),
+            (-1, desired.QueueFlavor(pool)),
         )
         said, limit = flavor.guaranteed.as_vector(), flavor.limit.as_vector()
         for position, resource in enumerate(resources.RESOURCE_NAMES):

@@ -28,7 +28,7 @@ _WHOLE = 1000
 Nodes = Mapping[str, int]
 
 
-class Group(msgspec.Struct, frozen=True):
+class GroupDemand(msgspec.Struct, frozen=True):
     """What one group asks for.
 
     Attributes:
@@ -40,7 +40,7 @@ class Group(msgspec.Struct, frozen=True):
     least: int
     needs: resources.Resources
     pools: tuple[str, ...]
-    topology: desired.Topology
+    topology: desired.TopologyConstraint
     plain: bool
 
 
@@ -55,7 +55,7 @@ class Bound(msgspec.Struct, frozen=True):
     amount: int = 0
 
 
-class Together:
+class GangFeasibility:
     """Says of groups that start together whether the nodes could hold them (each kind once)."""
 
     def __init__(self, pools: Mapping[str, desired.Pool]) -> None:
@@ -64,7 +64,7 @@ class Together:
         self.beyond = functools.lru_cache(maxsize=4096)(self._beyond)
 
     def _beyond(
-        self, groups: tuple[Group, ...], required: str, only: tuple[str, ...]
+        self, groups: tuple[GroupDemand, ...], required: str, only: tuple[str, ...]
     ) -> Bound | None:
         """Why no nodes could hold the groups; None where they may.
 
@@ -101,7 +101,9 @@ class Together:
             self._domains[level] = found
         return self._domains[level]
 
-    def _of_all(self, groups: Sequence[Group], places: Sequence[Nodes], level: str) -> Bound | None:
+    def _of_all(
+        self, groups: Sequence[GroupDemand], places: Sequence[Nodes], level: str
+    ) -> Bound | None:
         """Why none of some places could hold all of the groups, by what most of all they have."""
         where = f" in one {level}" if level else ""
         places = [place for place in places if all(_some(place, group) for group in groups)]
@@ -142,7 +144,7 @@ class Together:
                 )
         return None
 
-    def _of_slices(self, group: Group, places: Sequence[Nodes]) -> Bound | None:
+    def _of_slices(self, group: GroupDemand, places: Sequence[Nodes]) -> Bound | None:
         """Why a group's slices could not each be in a domain of their level."""
         size, level = group.topology.slice_size, group.topology.slice_level
         full, rest = divmod(group.least, size)
@@ -162,7 +164,7 @@ class Together:
         """What the nodes of a place have of a resource."""
         return sum(place.get(name, 0) * _room(self._pools[name])[index] for name in usable)
 
-    def _tasks(self, place: Nodes, group: Group) -> int:
+    def _tasks(self, place: Nodes, group: GroupDemand) -> int:
         """How many tasks of a group the nodes of a place could hold."""
         found = 0
         for name in group.pools:
@@ -172,7 +174,7 @@ class Together:
         return found
 
 
-def _held(pool: desired.Pool, group: Group) -> Iterator[int]:
+def _held(pool: desired.Pool, group: GroupDemand) -> Iterator[int]:
     """How many tasks of a group one node could hold by each resource that they ask for."""
     for index, (need, have) in enumerate(zip(group.needs.as_vector(), _room(pool), strict=True)):
         if need and (index != _GPU or group.plain):
@@ -188,7 +190,7 @@ def _room(pool: desired.Pool) -> tuple[int, int, int]:
     return cpu, memory, gpu - _WHOLE * len(pool.mig)
 
 
-def _some(place: Nodes, group: Group) -> bool:
+def _some(place: Nodes, group: GroupDemand) -> bool:
     return any(place.get(name) for name in group.pools)
 
 

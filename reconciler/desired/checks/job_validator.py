@@ -11,32 +11,34 @@ from reconciler.model import desired
 from reconciler.model.documents import job_spec
 
 
-class Judge:
+class JobValidator:
     """What documents of jobs are measured by, as long as the structure is ``basis``."""
 
-    def __init__(self, basis: job_defaults.Basis, rules: policies.Rules | None = None) -> None:
+    def __init__(
+        self, basis: job_defaults.JobDefaults, rules: policies.PolicyRules | None = None
+    ) -> None:
         """``rules``: the policies of this structure, where they have judged before."""
         self._basis = basis
         self._fitting = feasibility.Fitting(basis.structure)
-        self._rules = rules or policies.Rules(basis.structure.policies)
+        self._rules = rules or policies.PolicyRules(basis.structure.policies)
 
     @property
     def until(self) -> float:
         """When the first waiver ends that lets something off."""
         return self._rules.until
 
-    def by(self, basis: job_defaults.Basis) -> "Judge":
+    def by(self, basis: job_defaults.JobDefaults) -> "JobValidator":
         """A judge by another structure; of the same policies it goes on knowing which waivers
         let something off, whatever of that is judged anew."""
         same = self._basis.structure.policies == basis.structure.policies
-        return Judge(basis, self._rules if same else None)
+        return JobValidator(basis, self._rules if same else None)
 
     def renew(self) -> None:
         """A waiver has ended: rules are applied anew."""
-        self._rules = policies.Rules(self._basis.structure.policies)
+        self._rules = policies.PolicyRules(self._basis.structure.policies)
 
     def job(
-        self, part: job_spec.Job, hashed: str, path: str, now: float
+        self, part: job_spec.JobDocument, hashed: str, path: str, now: float
     ) -> tuple[desired.Job | None, list[Fault], list[Fault]]:
         """What a document makes, what is wrong with it, and what is only to be said of it.
 

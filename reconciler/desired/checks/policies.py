@@ -13,8 +13,7 @@ import msgspec
 
 from reconciler.desired.checks import safe_patterns
 from reconciler.desired.documents import schema_errors
-from reconciler.desired.documents.fault_collector import Faults
-from reconciler.desired.documents.faults import Fault
+from reconciler.desired.documents.faults import Fault, FaultCollector
 from reconciler.desired.documents.yaml_reader import Path
 from reconciler.model import desired
 from reconciler.model.documents import fields, policy_spec
@@ -28,7 +27,9 @@ ENDING_S = 14 * 86_400.0
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-def normalise(name: str, spec: policy_spec.PolicySpec, path: str, faults: Faults) -> desired.Policy:
+def normalise(
+    name: str, spec: policy_spec.PolicySpec, path: str, faults: FaultCollector
+) -> desired.AdmissionPolicy:
     """A policy as the rest of Muster knows it; its schema is one."""
     _check_schema(spec.schema, faults)
     waivers = []
@@ -39,7 +40,7 @@ def normalise(name: str, spec: policy_spec.PolicySpec, path: str, faults: Faults
             faults.add("bad-time", f"this is no time: {error}", "spec", "waivers", index, "expires")
             continue
         waivers.append(desired.Waiver(one.object, one.reason, expires_at))
-    return desired.Policy(
+    return desired.AdmissionPolicy(
         name=name,
         message=spec.message,
         schema=_encode(spec.schema).decode(),
@@ -53,7 +54,7 @@ def normalise(name: str, spec: policy_spec.PolicySpec, path: str, faults: Faults
     )
 
 
-def _check_schema(schema: dict[str, Any], faults: Faults) -> None:
+def _check_schema(schema: dict[str, Any], faults: FaultCollector) -> None:
     import jsonschema  # noqa: PLC0415 - it takes long to import, and most clusters have no policy
 
     try:
@@ -89,7 +90,7 @@ def _references(value: Any, depth: int) -> Iterator[str]:
             yield from _references(inner, depth - 1)
 
 
-def view(part: fields.Part, job: desired.Job | None = None) -> dict[str, Any]:
+def view(part: fields.DocumentPart, job: desired.Job | None = None) -> dict[str, Any]:
     """The object that schemas see: as written, defaults applied, what says nothing left out."""
     value: dict[str, Any] = _without_none(msgspec.to_builtins(part))
     if job is not None:
@@ -129,11 +130,11 @@ def _whole(amount: float) -> float:
     return int(amount) if amount.is_integer() else amount
 
 
-class Rules:
+class PolicyRules:
     """The policies of a structure, ready to judge. ``until`` is when a judgement may change."""
 
-    def __init__(self, policies: Mapping[str, desired.Policy]) -> None:
-        self._by_kind: dict[str, list[tuple[desired.Policy, Any]]] = {}
+    def __init__(self, policies: Mapping[str, desired.AdmissionPolicy]) -> None:
+        self._by_kind: dict[str, list[tuple[desired.AdmissionPolicy, Any]]] = {}
         for one in policies.values():
             validator = safe_patterns.validator(msgspec.json.decode(one.schema))
             for kind in one.kinds:
@@ -141,7 +142,12 @@ class Rules:
         self.until = math.inf
 
     def faults(
-        self, kind: str, name: str, part: fields.Part, now: float, job: desired.Job | None = None
+        self,
+        kind: str,
+        name: str,
+        part: fields.DocumentPart,
+        now: float,
+        job: desired.Job | None = None,
     ) -> list[Fault]:
         """What policies say of one object: errors, and warnings for what is let off."""
         found: list[Fault] = []
@@ -156,7 +162,7 @@ class Rules:
                 found.append(self._waived(rule, fault, f"{kind}/{name}", now))
         return found
 
-    def _waived(self, rule: desired.Policy, fault: Fault, label: str, now: float) -> Fault:
+    def _waived(self, rule: desired.AdmissionPolicy, fault: Fault, label: str, now: float) -> Fault:
         """The fault, or a warning where it is let off."""
         waiver = max(
             (one for one in rule.waivers if one.object == label),
@@ -174,7 +180,9 @@ class Rules:
         return msgspec.structs.replace(fault, message=message, severity="warning")
 
 
-def _matches(rule: desired.Policy, part: fields.Part, job: desired.Job | None) -> bool:
+def _matches(
+    rule: desired.AdmissionPolicy, part: fields.DocumentPart, job: desired.Job | None
+) -> bool:
     if rule.queues and (job is None or job.queue not in rule.queues):
         return False
     if not rule.labels:
@@ -183,7 +191,7 @@ def _matches(rule: desired.Policy, part: fields.Part, job: desired.Job | None) -
     return all(metadata.labels.get(key) == value for key, value in rule.labels.items())
 
 
-def _judge(rule: desired.Policy, validator: Any, value: dict[str, Any]) -> Fault | None:
+def _judge(rule: desired.AdmissionPolicy, validator: Any, value: dict[str, Any]) -> Fault | None:
     from jsonschema.exceptions import best_match  # noqa: PLC0415 - there is a validator already
     from referencing.exceptions import Unresolvable  # noqa: PLC0415
 

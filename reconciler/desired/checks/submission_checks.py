@@ -23,15 +23,15 @@ DEPENDENCIES_MAX = 20
 Known = Callable[[Sequence[str]], Collection[str]]
 
 
-class Judge:
+class SubmissionValidator:
     """Judges by one structure in force; made once, it serves as long as that one is."""
 
     def __init__(self, structure: desired.Structure) -> None:
         classes = {
-            name: job_defaults.PriorityClass(value)
+            name: job_defaults.PriorityDefaults(value)
             for name, value in structure.priority_classes.items()
         }
-        self._judge = job_validator.Judge(job_defaults.Basis(structure, classes))
+        self._judge = job_validator.JobValidator(job_defaults.JobDefaults(structure, classes))
 
     def problems(
         self,
@@ -58,7 +58,7 @@ class Judge:
         found = list(document_reader.problems(path, data, file))
         missing = _unknown(file, known) if known is not None else set[str]()
         for document in file.documents:
-            if isinstance(document.part, job_spec.Job):
+            if isinstance(document.part, job_spec.JobDocument):
                 found += [
                     document_reader.problem(fault, data=data, path=path, document=document)
                     for fault in (
@@ -69,7 +69,7 @@ class Judge:
         return tuple(found)
 
     def _faults(
-        self, document: document_reader.Document, part: job_spec.Job, path: str, now: float
+        self, document: document_reader.Document, part: job_spec.JobDocument, path: str, now: float
     ) -> Sequence[Fault]:
         made, faults, warnings = self._judge.job(part, document.hash, path, now)
         if made is not None and made.deadline is not None:
@@ -99,13 +99,13 @@ def _unknown(file: document_reader.File, known: Known) -> set[str]:
     here = {document.name for document in file.documents if document.kind == "Job"}
     named: dict[str, None] = {}
     for document in file.documents:
-        if isinstance(document.part, job_spec.Job):
+        if isinstance(document.part, job_spec.JobDocument):
             named.update((one.job, None) for one in document.part.spec.depends_on or ())
     asked = [name for name in named if name not in here][:DEPENDENCIES_MAX]
     return set(asked).difference(known(asked)) if asked else set()
 
 
-def _missing(part: job_spec.Job, untold: set[str]) -> Iterator[Fault]:
+def _missing(part: job_spec.JobDocument, untold: set[str]) -> Iterator[Fault]:
     """What a job waits for that nobody knows of, once each: a warning, since it may come."""
     if untold:
         for index, dependency in enumerate(part.spec.depends_on or ()):
@@ -114,7 +114,7 @@ def _missing(part: job_spec.Job, untold: set[str]) -> Iterator[Fault]:
                 yield cross_references.missing_dependency(dependency.job, index, "is not known yet")
 
 
-def _of(part: job_spec.Job, owner: str) -> job_spec.Job:
+def _of(part: job_spec.JobDocument, owner: str) -> job_spec.JobDocument:
     """A job as it will be committed: with the owner that is written into it."""
     if part.spec.owner or not owner:
         return part

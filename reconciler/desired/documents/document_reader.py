@@ -62,7 +62,7 @@ class Document(msgspec.Struct, frozen=True):
     line: int
     kind: str = ""
     name: str = ""
-    part: fields.Part | None = None
+    part: fields.DocumentPart | None = None
     hash: str = ""
     faults: tuple[Fault, ...] = ()
 
@@ -251,7 +251,7 @@ def problem(
 ) -> desired.Problem:
     """A fault with its place: the slow pass over ``data``, once a file."""
     places = _positions(data)
-    place = yaml_reader.Place(document.line, 1)
+    place = yaml_reader.LineColumn(document.line, 1)
     if document.index < len(places):
         place = places[document.index].of(fault.path, key=fault.at_key)
     return desired.Problem(

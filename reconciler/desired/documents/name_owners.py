@@ -21,7 +21,7 @@ NAMES_MAX = 100
 Look = Callable[[str, Sequence[str]], str]
 
 
-class Firsts:
+class NameOwners:
     """What counts of each name that is written more than once.
 
     Args:
@@ -63,7 +63,7 @@ class Firsts:
 
 
 def first(
-    repository: source.Source, line: Sequence[source.Commit], label: str, paths: Sequence[str]
+    repository: source.GitSource, line: Sequence[source.Commit], label: str, paths: Sequence[str]
 ) -> str:
     """Which of ``paths``, that all hold ``label`` now, held it first and ever since.
 
@@ -95,7 +95,7 @@ def first(
     return counts or min(paths)
 
 
-def _holds(repository: source.Source, blob: str | None, label: str, *, before: bool) -> bool:
+def _holds(repository: source.GitSource, blob: str | None, label: str, *, before: bool) -> bool:
     """Whether a file holds an object; as it was before where nobody can tell."""
     if blob is None:
         return False

@@ -3,15 +3,18 @@
 Blobs are read to documents elsewhere; here are the questions that who may is decided by.
 """
 
+from collections.abc import Callable, Iterable, Mapping
+
 import msgspec
 
 from reconciler.desired.documents import document_reader
+from reconciler.desired.git import source
 from reconciler.model.documents import job_spec, nodepool_spec
 
 Documents = tuple[document_reader.Document, ...]
 
 
-class Change(msgspec.Struct, frozen=True):
+class ObjectChange(msgspec.Struct, frozen=True):
     """An object where it differs: the files, and its documents in them before and after."""
 
     paths: tuple[str, ...]
@@ -27,15 +30,17 @@ def contents(found: Documents) -> list[tuple[object, ...]]:
 def jobs_of(found: Documents) -> list[tuple[str, str]]:
     """Queue and owner of each document of a job that can be read."""
     parts = [one.part for one in found]
-    return [(p.spec.queue, p.spec.owner or "") for p in parts if isinstance(p, job_spec.Job)]
+    return [
+        (p.spec.queue, p.spec.owner or "") for p in parts if isinstance(p, job_spec.JobDocument)
+    ]
 
 
-def only_drains(change: Change) -> bool:
+def only_drains(change: ObjectChange) -> bool:
     """Whether nothing of a pool differs but its overrides."""
     if len(change.paths) != 1 or len(change.before) != 1 or len(change.after) != 1:
         return False
     parts = (change.before[0].part, change.after[0].part)
-    pools = [part for part in parts if isinstance(part, nodepool_spec.NodePool)]
+    pools = [part for part in parts if isinstance(part, nodepool_spec.NodePoolDocument)]
     if len(pools) != 2:
         return False
     plain = [
@@ -43,3 +48,92 @@ def only_drains(change: Change) -> bool:
         for pool in pools
     ]
     return plain[0] == plain[1]
+
+
+#: The blobs of a file before and after a commit; None: it is not there.
+Pair = tuple[str | None, str | None]
+
+
+class Touched:
+    """Reads the files that commits change, one commit after the other.
+
+    Args:
+        repository: where they are.
+        in_force: tells by path the labels of what is in force from there; asked once, and only
+            where a file can't be read.
+    """
+
+    def __init__(
+        self, repository: source.GitSource, in_force: Callable[[], Mapping[str, Iterable[str]]]
+    ) -> None:
+        self._source = repository
+        self._in_force = in_force
+        self._from: Mapping[str, Iterable[str]] | None = None
+        #: Documents by label, of the blobs that the commit at hand is about.
+        self._read: dict[str, dict[str, Documents]] = {}
+        self._opaque: set[str] = set()
+        #: What stood in a file before it could not be read, by path.
+        self._stood: dict[str, set[str]] = {}
+
+    def changes(self, commit: source.Commit) -> dict[str, dict[str, Pair]]:
+        """By label, the files in which a commit changes an object, with their blobs.
+
+        That an object moves is a change: of two of one name the file tells which is in force.
+        """
+        entries = self._source.differences(commit.parent, commit.id)
+        self.forget()
+        self.fill(blob for _, *pair in entries for blob in pair)
+        found: dict[str, dict[str, Pair]] = {}
+        for path, old, new in entries:
+            labels = {label for blob in (old, new) if blob for label in self._read[blob]}
+            if old in self._opaque or new in self._opaque:
+                labels |= self._hidden(path)
+            if new in self._opaque:
+                self._stood[path] = labels
+            for label in labels:
+                if not self.same(label, old, new):
+                    found.setdefault(label, {})[path] = (old, new)
+        return dict(sorted(found.items()))
+
+    def _hidden(self, path: str) -> set[str]:
+        """What stands, as far as is known, in a file that can't be read."""
+        if path in self._stood:
+            return self._stood[path]
+        if self._from is None:
+            self._from = self._in_force()
+        return set(self._from.get(path, ()))
+
+    def forget(self) -> None:
+        """Let go of what was read for another commit."""
+        self._read, self._opaque = {}, set()
+
+    def fill(self, blobs: Iterable[str | None]) -> None:
+        """Read what is not read yet."""
+        missing = list(dict.fromkeys(b for b in blobs if b is not None and b not in self._read))
+        for blob, data in zip(missing, self._source.blobs(missing), strict=True):
+            by_label: dict[str, Documents] = {}
+            file = document_reader.read(data)
+            if file.opaque:
+                self._opaque.add(blob)
+            for document in file.documents:
+                if document.label:
+                    by_label[document.label] = (*by_label.get(document.label, ()), document)
+            self._read[blob] = by_label
+
+    def of(self, label: str, blob: str | None) -> Documents:
+        """An object's documents in a file."""
+        return () if blob is None else self._read[blob].get(label, ())
+
+    def all_readable(self, blobs: Iterable[str | None]) -> bool:
+        """Whether all of some files can be read."""
+        return self._opaque.isdisjoint(blob for blob in blobs if blob is not None)
+
+    def same(self, label: str, old: str | None, new: str | None) -> bool:
+        """Whether two files say the same of an object.
+
+        In a file that can't be read it may be, as long as it is not known to have left it.
+        """
+        before, after = (contents(self.of(label, blob)) for blob in (old, new))
+        if not before and not after:
+            return (old in self._opaque) == (new in self._opaque)
+        return before == after

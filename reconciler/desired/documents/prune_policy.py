@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from reconciler.desired.documents.fault_collector import Faults
+from reconciler.desired.documents.faults import FaultCollector
 from reconciler.model import desired
 from reconciler.model.documents import fields
 
@@ -10,7 +10,7 @@ ANNOTATION = "muster/prune"
 _POLICIES: dict[str, desired.Prune] = {one: one for one in get_args(desired.Prune)}
 
 
-def policy(part: fields.Part, faults: Faults) -> desired.Prune | None:
+def policy(part: fields.DocumentPart, faults: FaultCollector) -> desired.Prune | None:
     """The policy of a document's own annotation, None where it has none or a wrong one."""
     metadata: fields.Metadata = getattr(part, "metadata")  # noqa: B009 - every kind has it
     if not metadata.annotations:

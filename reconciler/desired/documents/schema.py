@@ -16,7 +16,7 @@ import msgspec
 
 from reconciler import package_data
 from reconciler.model.documents import kinds
-from reconciler.model.documents.fields import Part
+from reconciler.model.documents.fields import DocumentPart
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -27,7 +27,7 @@ def _not_built(reason: str) -> Schema:
     return {"not": {}, "description": f"Not built yet: {reason}", "x-not-built": reason}
 
 
-def _parts(part: type[Part]) -> dict[str, type[Part]]:
+def _parts(part: type[DocumentPart]) -> dict[str, type[DocumentPart]]:
     """The types that stand inside ``part``, itself included, by their name."""
     found: dict[str, Any] = {}
     waiting: list[Any] = [msgspec.inspect.type_info(part)]

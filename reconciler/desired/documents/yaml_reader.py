@@ -83,7 +83,7 @@ class RawDocument(msgspec.Struct, frozen=True):
     line: int
 
 
-class Place(msgspec.Struct, frozen=True):
+class LineColumn(msgspec.Struct, frozen=True):
     """Line and column from 1."""
 
     line: int
@@ -93,17 +93,17 @@ class Place(msgspec.Struct, frozen=True):
 class Positions(msgspec.Struct, frozen=True):
     """Where in the file the values and the keys of one document stand, by path."""
 
-    values: dict[Path, Place]
-    keys: dict[Path, Place]
+    values: dict[Path, LineColumn]
+    keys: dict[Path, LineColumn]
 
-    def of(self, path: Path, *, key: bool = False) -> Place:
+    def of(self, path: Path, *, key: bool = False) -> LineColumn:
         """The place of ``path``, or of the nearest thing around it that has one."""
         if key and path in self.keys:
             return self.keys[path]
         for length in range(len(path), -1, -1):
             if path[:length] in self.values:
                 return self.values[path[:length]]
-        return Place(0, 0)
+        return LineColumn(0, 0)
 
 
 def _refuse(rule: str, message: str, mark: Any = None, found: str = "") -> NoReturn:
@@ -392,12 +392,12 @@ def positions(data: bytes) -> list[Positions]:
 
 
 def _locate(node: Any, path: Path, places: Positions) -> None:
-    places.values[path] = Place(node.start_mark.line + 1, node.start_mark.column + 1)
+    places.values[path] = LineColumn(node.start_mark.line + 1, node.start_mark.column + 1)
     if node.__class__ is yaml.MappingNode:
         for key_node, item in node.value:
             inner = (*path, key_node.value)
             mark = key_node.start_mark
-            places.keys[inner] = Place(mark.line + 1, mark.column + 1)
+            places.keys[inner] = LineColumn(mark.line + 1, mark.column + 1)
             _locate(item, inner, places)
     elif node.__class__ is yaml.SequenceNode:
         for index, item in enumerate(node.value):

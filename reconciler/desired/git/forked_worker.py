@@ -22,7 +22,7 @@ def processors() -> int:
     return min(PROCESSES_MAX, len(os.sched_getaffinity(0)))
 
 
-def begin(make: Callable[[], bytes]) -> "Child | None":
+def begin(make: Callable[[], bytes]) -> "ForkedWorker | None":
     """Begin to make some bytes in a child; None where the system has no process left."""
     reader, writer = os.pipe()
     frozen = gc.isenabled()
@@ -47,10 +47,10 @@ def begin(make: Callable[[], bytes]) -> "Child | None":
         finally:
             os._exit(status)  # nothing of the parent's is ended or flushed here
     os.close(writer)
-    return Child(process, reader, frozen=frozen)
+    return ForkedWorker(process, reader, frozen=frozen)
 
 
-class Child:
+class ForkedWorker:
     """A process that makes some bytes; either its result is taken, or it is left."""
 
     def __init__(self, process: int, reader: int, *, frozen: bool) -> None:

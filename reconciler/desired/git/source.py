@@ -28,7 +28,7 @@ KEPT = "refs/muster/kept"
 LINE_MAX = 10_000
 _LOG_FORMAT = "%H%x00%P%x00%ae%x00%ce%x00%ct%x00%s%x00%(trailers:only,unfold)%x00"
 _LOG_FIELDS = 7
-#: A commit as git stores it that leaves nothing to interpret: see ``Source._plain``.
+#: A commit as git stores it that leaves nothing to interpret: see ``GitSource._plain``.
 _PLAIN_COMMIT = re.compile(
     rb"tree [0-9a-f]+\nparent (?P<parent>[0-9a-f]+)\n"
     rb"author [^<>\n\0]* <(?P<author>[^<>\s\0]+)> [0-9]+ [+-][0-9]{4}\n"
@@ -83,7 +83,7 @@ def is_local(address: str) -> bool:
     return "://" not in address and (Path(address).exists() or ":" not in address)
 
 
-class Source:
+class GitSource:
     """One branch of a repository, below ``sub_path``.
 
     Args:
@@ -443,7 +443,7 @@ class Source:
             found.append((path, pair[0], pair[1]))
         return found
 
-    def _differing(self, before: str, after: str) -> list[tree_diff.Difference]:
+    def _differing(self, before: str, after: str) -> list[tree_diff.FileDifference]:
         """Everything but folders that differs between two commits, by path."""
         if before == after:
             return []

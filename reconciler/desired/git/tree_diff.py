@@ -34,7 +34,7 @@ class Side(msgspec.Struct, frozen=True):
     id: str
 
 
-class Difference(msgspec.Struct, frozen=True):
+class FileDifference(msgspec.Struct, frozen=True):
     """A file that differs; a side is None where it is not there at that commit."""
 
     path: bytes
@@ -151,7 +151,7 @@ def _text(name: bytes) -> str:
 
 def differing(
     objects: git_commands.Objects, before: str, after: str, below: str = ""
-) -> list[Difference]:
+) -> list[FileDifference]:
     """Everything but folders that differs between two commits below a folder, by path.
 
     Args:
@@ -167,7 +167,7 @@ def differing(
     entry = _entries(after)
     roots = [_folder(objects, commit, below, entry) for commit in (before, after)]
     level = [(below.encode(), roots[0], roots[1])] if roots[0] != roots[1] else []
-    found: list[Difference] = []
+    found: list[FileDifference] = []
     while level:
         if len(level) > TREES_MAX:
             raise TooManyError(f"more than {TREES_MAX} folders differ")
@@ -208,7 +208,7 @@ def _folder(
     return found
 
 
-_Pairs = tuple[list[tuple[bytes, str, str]], list[Difference]]
+_Pairs = tuple[list[tuple[bytes, str, str]], list[FileDifference]]
 
 
 def _paired(
@@ -230,7 +230,7 @@ def _paired(
         ]
         yield (
             [(below, trees[0], trees[1])] if any(trees) else [],
-            [Difference(below, files[0], files[1])] if any(files) else [],
+            [FileDifference(below, files[0], files[1])] if any(files) else [],
         )
 
 
@@ -252,16 +252,16 @@ def _read(objects: git_commands.Objects, ids: list[str]) -> list[bytes]:
     return [data[identity] for identity in ids]
 
 
-def without_folders(one: Difference) -> Difference | None:
+def without_folders(one: FileDifference) -> FileDifference | None:
     """What of a difference is about files; None: nothing."""
     sides = [
         None if side is None or side.mode == f"0{_TREE.decode()}" else side
         for side in (one.before, one.after)
     ]
-    return Difference(one.path, sides[0], sides[1]) if any(sides) else None
+    return FileDifference(one.path, sides[0], sides[1]) if any(sides) else None
 
 
-def told(output: bytes) -> Iterator[Difference]:
+def told(output: bytes) -> Iterator[FileDifference]:
     """What ``git diff-tree -r -z --raw`` prints, with ``-t`` folders too."""
     parts = output.split(b"\0")[:-1]
     for head, path in zip(parts[::2], parts[1::2], strict=True):
@@ -270,4 +270,4 @@ def told(output: bytes) -> Iterator[Difference]:
             None if set(identity) == {"0"} else Side(of, identity)
             for of, identity in ((old_mode, old), (mode, new))
         ]
-        yield Difference(path, sides[0], sides[1])
+        yield FileDifference(path, sides[0], sides[1])

@@ -25,7 +25,7 @@ FILES_MAX = 500_000
 Entry = tuple[bytes, str, str | None]
 
 
-class Change(msgspec.Struct, frozen=True):
+class TreeChange(msgspec.Struct, frozen=True):
     """A file as it stands after a change; ``blob`` None: it is gone."""
 
     path: str
@@ -38,7 +38,7 @@ class Changes(msgspec.Struct, frozen=True):
     ``ignored`` maps paths to the warning, or to None where the cause is gone.
     """
 
-    files: tuple[Change, ...]
+    files: tuple[TreeChange, ...]
     ignored: dict[str, desired.Problem | None]
 
 
@@ -56,7 +56,7 @@ def sort_out(entries: Iterable[Entry], sub_path: str) -> Changes:
     Raises:
         GitError: there are too many.
     """
-    files: list[Change] = []
+    files: list[TreeChange] = []
     ignored: dict[str, desired.Problem | None] = {}
     skipped = len(sub_path) + 1 if sub_path else 0
     for count, (name, mode, blob) in enumerate(entries):
@@ -77,7 +77,7 @@ def sort_out(entries: Iterable[Entry], sub_path: str) -> Changes:
         else:
             ignored[path] = None
         if path.endswith(_SUFFIXES):
-            files.append(Change(path, blob))
+            files.append(TreeChange(path, blob))
     return Changes(tuple(files), ignored)
 
 

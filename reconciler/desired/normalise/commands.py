@@ -6,7 +6,7 @@ too much would be placed and then fail at its node, try by try.
 
 from collections.abc import Mapping, Sequence
 
-from reconciler.desired.documents.fault_collector import Faults
+from reconciler.desired.documents.faults import FaultCollector
 from reconciler.desired.documents.yaml_reader import Path
 from reconciler.model.values import exec_limits
 
@@ -20,7 +20,7 @@ def check(
     command: Sequence[str] | None,
     script: str | None,
     environment: Mapping[str, str],
-    faults: Faults,
+    faults: FaultCollector,
     place: Path,
 ) -> None:
     """Note what is too long by itself, or all together; ``place`` is of the group, or the job."""
@@ -52,7 +52,7 @@ def check(
 
 
 def _note(
-    faults: Faults, where: Path, what: str, told: str, *, size: int, most: int = _STRING
+    faults: FaultCollector, where: Path, what: str, told: str, *, size: int, most: int = _STRING
 ) -> None:
     faults.add(
         "too-large",

@@ -48,7 +48,7 @@ def smallest(found: Iterable[Beyond | None]) -> list[Fault]:
     return [one.fault for one in least.values()]
 
 
-class Entitled:
+class Entitlements:
     """What one structure lets each of its queues have; worked out when it is first asked for."""
 
     def __init__(self, structure: desired.Structure) -> None:

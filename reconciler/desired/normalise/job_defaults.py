@@ -11,8 +11,7 @@ import logging
 import msgspec
 
 from reconciler.desired.documents import prune_policy
-from reconciler.desired.documents.fault_collector import Faults, duration_s
-from reconciler.desired.documents.faults import Fault, defect
+from reconciler.desired.documents.faults import Fault, FaultCollector, defect, duration_s
 from reconciler.desired.documents.yaml_reader import Path
 from reconciler.desired.normalise import commands, entitlements, resource_requests, volumes
 from reconciler.model import desired
@@ -50,7 +49,7 @@ RESERVED = {
 }
 
 
-class PriorityClass(msgspec.Struct, frozen=True):
+class PriorityDefaults(msgspec.Struct, frozen=True):
     """What a priority class says of the jobs that name it."""
 
     value: int
@@ -58,13 +57,13 @@ class PriorityClass(msgspec.Struct, frozen=True):
     preempts: bool = True
 
 
-class Basis(msgspec.Struct, frozen=True):
+class JobDefaults(msgspec.Struct, frozen=True):
     """The structure in force, and what jobs take from it beside what ``Structure`` has."""
 
     structure: desired.Structure
-    priority_classes: dict[str, PriorityClass] = {}
+    priority_classes: dict[str, PriorityDefaults] = {}
 
-    def queues_otherwise(self, other: "Basis") -> set[str] | None:
+    def queues_otherwise(self, other: "JobDefaults") -> set[str] | None:
         """The queues whose jobs may come out of both otherwise; None: those of all may."""
         same = (
             self.priority_classes == other.priority_classes
@@ -97,9 +96,9 @@ def _capping(structure: desired.Structure) -> tuple[object, ...]:
     return (quotas, structure.access.identities if by_group else None)
 
 
-def _bounds_of_jobs(basis: Basis) -> dict[str, tuple[object, ...]]:
+def _bounds_of_jobs(basis: JobDefaults) -> dict[str, tuple[object, ...]]:
     """What queues say of their jobs, and what says that one of them could never start."""
-    bounds = entitlements.Entitled(basis.structure).bounds()
+    bounds = entitlements.Entitlements(basis.structure).bounds()
     return {
         queue.name: (
             *(queue.default_time_limit_s, queue.time_limit_max_s, queue.gpu_milli_max),
@@ -109,17 +108,17 @@ def _bounds_of_jobs(basis: Basis) -> dict[str, tuple[object, ...]]:
     }
 
 
-def _below(queues: set[str], basis: Basis) -> set[str]:
+def _below(queues: set[str], basis: JobDefaults) -> set[str]:
     """Those that are below some queues."""
     parents = {name: queue.parent for name, queue in basis.structure.queues.items()}
     return {name for name in parents if not queues.isdisjoint(access.ancestors(name, parents))}
 
 
-EMPTY = Basis(desired.Structure(queues={"default": desired.Queue("default")}))
+EMPTY = JobDefaults(desired.Structure(queues={"default": desired.Queue("default")}))
 
 
 def job(
-    document: job_spec.Job, digest: str, basis: Basis, path: str
+    document: job_spec.JobDocument, digest: str, basis: JobDefaults, path: str
 ) -> tuple[desired.Job | None, list[Fault]]:
     """The job, or what is wrong with it; never raises for what is written in it."""
     try:
@@ -130,10 +129,10 @@ def job(
 
 
 def _job(
-    document: job_spec.Job, digest: str, basis: Basis, path: str
+    document: job_spec.JobDocument, digest: str, basis: JobDefaults, path: str
 ) -> tuple[desired.Job | None, list[Fault]]:
     name, spec = document.metadata.name, document.spec
-    faults = Faults()
+    faults = FaultCollector()
     priority, preemptible, preempts = _priority(spec, basis, faults)
     groups = _groups(spec, basis, faults)
     if spec.environment or spec.groups or spec.secrets:
@@ -191,7 +190,7 @@ def _job(
     return (None, faults.found) if faults.found else (made, faults.found)
 
 
-_NO_STAGE = desired.Stage()
+_NO_STAGE = desired.StagingSpec()
 _WRITTEN_RETRIES = job_spec.RetriesSpec()
 _DEFAULT_RETRIES = desired.Retries(
     _WRITTEN_RETRIES.limit,
@@ -200,7 +199,9 @@ _DEFAULT_RETRIES = desired.Retries(
 )
 
 
-def _priority(spec: job_spec.JobSpec, basis: Basis, faults: Faults) -> tuple[int, bool, bool]:
+def _priority(
+    spec: job_spec.JobSpec, basis: JobDefaults, faults: FaultCollector
+) -> tuple[int, bool, bool]:
     priority = desired.DEFAULT_PRIORITY if spec.priority is None else spec.priority
     preemptible = preempts = True
     if spec.priority_class is not None:
@@ -230,14 +231,16 @@ def _priority(spec: job_spec.JobSpec, basis: Basis, faults: Faults) -> tuple[int
     return priority, preemptible, preempts
 
 
-def _time_limit(spec: job_spec.JobSpec, basis: Basis, faults: Faults) -> int | None:
+def _time_limit(spec: job_spec.JobSpec, basis: JobDefaults, faults: FaultCollector) -> int | None:
     if spec.time_limit is not None:
         return faults.duration(spec.time_limit, "spec", "timeLimit")
     queue = basis.structure.queues.get(spec.queue)
     return queue.default_time_limit_s if queue else None
 
 
-def _groups(spec: job_spec.JobSpec, basis: Basis, faults: Faults) -> tuple[desired.TaskGroup, ...]:
+def _groups(
+    spec: job_spec.JobSpec, basis: JobDefaults, faults: FaultCollector
+) -> tuple[desired.TaskGroup, ...]:
     if not spec.groups:
         made = _group("main", None, spec, basis, faults=faults, place=("spec",))
         return () if made is None else (made,)
@@ -267,9 +270,9 @@ def _group(
     name: str,
     group: job_spec.TaskGroupSpec | None,
     spec: job_spec.JobSpec,
-    basis: Basis,
+    basis: JobDefaults,
     *,
-    faults: Faults,
+    faults: FaultCollector,
     place: Path,
 ) -> desired.TaskGroup | None:
     needs, command, script = spec.resources, spec.command, spec.script
@@ -320,7 +323,7 @@ def _group(
     )
 
 
-def _check_environment(spec: job_spec.JobSpec, faults: Faults) -> None:
+def _check_environment(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
     places: list[tuple[Path, dict[str, str]]] = [(("spec", "environment"), spec.environment)]
     for index, group in enumerate(spec.groups):
         places.append((("spec", "groups", index, "environment"), group.environment))
@@ -350,7 +353,7 @@ def _check_environment(spec: job_spec.JobSpec, faults: Faults) -> None:
                 )
 
 
-def _check_image(spec: job_spec.JobSpec, faults: Faults) -> None:
+def _check_image(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
     """An image and something to run it go together."""
     image = (spec.image or "").strip()
     if spec.runtime != "process" and (not image or image.startswith("-")):
@@ -386,7 +389,7 @@ def _check_image(spec: job_spec.JobSpec, faults: Faults) -> None:
         )
 
 
-def _check_dependencies(name: str, spec: job_spec.JobSpec, faults: Faults) -> None:
+def _check_dependencies(name: str, spec: job_spec.JobSpec, faults: FaultCollector) -> None:
     for index, dependency in enumerate(spec.depends_on):
         place: Path = ("spec", "dependsOn", index)
         if dependency.job == name:
@@ -407,11 +410,11 @@ def _check_dependencies(name: str, spec: job_spec.JobSpec, faults: Faults) -> No
             )
 
 
-def _span(written: str | int | None, field: str, faults: Faults) -> int | None:
+def _span(written: str | int | None, field: str, faults: FaultCollector) -> int | None:
     return None if written is None else faults.duration(written, "spec", field)
 
 
-def _retries(spec: job_spec.RetriesSpec, faults: Faults) -> desired.Retries:
+def _retries(spec: job_spec.RetriesSpec, faults: FaultCollector) -> desired.Retries:
     if spec is _WRITTEN_RETRIES:
         return _DEFAULT_RETRIES
     return desired.Retries(
@@ -421,7 +424,7 @@ def _retries(spec: job_spec.RetriesSpec, faults: Faults) -> desired.Retries:
     )
 
 
-def _deadline(written: str | None, faults: Faults) -> float | None:
+def _deadline(written: str | None, faults: FaultCollector) -> float | None:
     if written is None:
         return None
     try:
@@ -440,7 +443,7 @@ def _deadline(written: str | None, faults: Faults) -> float | None:
 
 
 def _checkpoint(
-    spec: job_spec.CheckpointSpec | None, name: str, run: int, faults: Faults
+    spec: job_spec.CheckpointSpec | None, name: str, run: int, faults: FaultCollector
 ) -> desired.Checkpoint | None:
     if spec is None:
         return None
@@ -455,7 +458,7 @@ def _checkpoint(
     )
 
 
-def _lease(spec: job_spec.JobSpec, basis: Basis, faults: Faults) -> int | None:
+def _lease(spec: job_spec.JobSpec, basis: JobDefaults, faults: FaultCollector) -> int | None:
     if spec.lease == "none":
         return None
     if spec.lease is not None:
@@ -465,7 +468,7 @@ def _lease(spec: job_spec.JobSpec, basis: Basis, faults: Faults) -> int | None:
     return None
 
 
-def _check_size(made: desired.Job, faults: Faults) -> None:
+def _check_size(made: desired.Job, faults: FaultCollector) -> None:
     tasks = sum([group.count for group in made.groups])
     if tasks > GANG_TASKS_MAX:
         faults.add(

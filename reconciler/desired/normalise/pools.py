@@ -3,7 +3,7 @@
 from collections.abc import Container, Mapping
 from typing import Any, Literal
 
-from reconciler.desired.documents.fault_collector import Faults
+from reconciler.desired.documents.faults import FaultCollector
 from reconciler.desired.normalise import resource_requests
 from reconciler.model import desired
 from reconciler.model.documents import health_spec, nodepool_spec
@@ -13,7 +13,7 @@ from reconciler.model.policy import drift_kinds
 from reconciler.model.values import hostlists, quantities, resources
 
 
-def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: Faults) -> desired.Pool:
+def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> desired.Pool:
     """A pool with its nodes by name."""
     nodes = _nodes(name, spec, faults)
     gpus = spec.nodes.gpus
@@ -60,7 +60,7 @@ def pool(name: str, spec: nodepool_spec.NodePoolSpec, faults: Faults) -> desired
 
 
 def counted(
-    added: desired.Pool, before: resources.Resources, faults: Faults
+    added: desired.Pool, before: resources.Resources, faults: FaultCollector
 ) -> resources.Resources:
     """What all nodes have with those of one more pool; a fault where nothing could count it.
 
@@ -82,7 +82,7 @@ def counted(
     return total
 
 
-def _leaving(said: nodepool_spec.DrainSpec, faults: Faults) -> desired.Leaving | None:
+def _leaving(said: nodepool_spec.DrainSpec, faults: FaultCollector) -> desired.Leaving | None:
     """How nodes leave service; None where it is as if nothing were said."""
     grace_s = None
     if said.grace is not None:
@@ -91,7 +91,7 @@ def _leaving(said: nodepool_spec.DrainSpec, faults: Faults) -> desired.Leaving |
     return None if found == desired.Leaving() else found
 
 
-def _health(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> dict[str, Any]:
+def _health(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> dict[str, Any]:
     """Checks, and what is done when one fails."""
     said, place = spec.health, ("spec", "health")
     if said is None:
@@ -124,7 +124,7 @@ def _health(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> dict[str, Any]:
             faults.duration(hole.window, *place, "blackHole", "window"),
             faults.duration(hole.out, *place, "blackHole", "out"),
         ),
-        "flapping": desired.Flapping(
+        "flapping": desired.FlappingPolicy(
             flaps.failures,
             faults.duration(flaps.window, *place, "flapping", "window"),
             faults.duration(flaps.out, *place, "flapping", "out"),
@@ -134,7 +134,10 @@ def _health(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> dict[str, Any]:
 
 
 def _remedies(
-    spec: nodepool_spec.NodePoolSpec, said: health_spec.HealthSpec, known: set[str], faults: Faults
+    spec: nodepool_spec.NodePoolSpec,
+    said: health_spec.HealthSpec,
+    known: set[str],
+    faults: FaultCollector,
 ) -> dict[str, desired.Healing]:
     found: dict[str, desired.Healing] = {}
     for index, remedy in enumerate(said.remedies):
@@ -162,13 +165,13 @@ def _remedies(
 
 
 def _plan(
-    spec: nodepool_spec.NodePoolSpec, said: health_spec.HealthSpec, faults: Faults
-) -> health_checks.Plan:
+    spec: nodepool_spec.NodePoolSpec, said: health_spec.HealthSpec, faults: FaultCollector
+) -> health_checks.CheckPlan:
     place = ("spec", "health")
     interval_s = faults.duration(said.interval, *place, "interval")
     if not interval_s:
         faults.add("health-interval", "nodes look once a second at the most", *place, "interval")
-    return health_checks.Plan(
+    return health_checks.CheckPlan(
         interval_s=float(interval_s),
         off=tuple(said.off),
         gpus=0 if spec.nodes.gpus is None else spec.nodes.gpus.count,
@@ -178,7 +181,7 @@ def _plan(
         inodes_free_ratio=float(said.inodes_free),
         stuck_processes=said.stuck_processes,
         commands=tuple(
-            health_checks.Command(
+            health_checks.CheckCommand(
                 one.name,
                 tuple(one.command),
                 float(faults.duration(one.timeout, *place, "commands", index, "timeout")),
@@ -191,7 +194,7 @@ def _plan(
 
 
 def _gates(
-    field: str, names: list[str], said: health_spec.HealthSpec, faults: Faults
+    field: str, names: list[str], said: health_spec.HealthSpec, faults: FaultCollector
 ) -> tuple[str, ...]:
     """Names of checks that are made before or after a job."""
     known = {*health_checks.BUILT_IN, *(one.name for one in said.commands)} - set(said.off)
@@ -208,7 +211,7 @@ def _gates(
 
 
 def drift_policy(
-    policy: Mapping[DriftKind, drift_kinds.Action], faults: Faults, *, of_pool: bool = False
+    policy: Mapping[DriftKind, drift_kinds.Action], faults: FaultCollector, *, of_pool: bool = False
 ) -> dict[str, drift_kinds.Action]:
     """What is done about each kind of drift; a fault where that can't be done, or not here."""
     for kind, action in policy.items():
@@ -231,7 +234,7 @@ def drift_policy(
 
 
 def _topology(
-    spec: nodepool_spec.NodePoolSpec, nodes: frozenset[str], faults: Faults
+    spec: nodepool_spec.NodePoolSpec, nodes: frozenset[str], faults: FaultCollector
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
     if spec.topology is None:
         return (), {}
@@ -272,7 +275,7 @@ def _topology(
     return levels, domains
 
 
-def _mig(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> tuple[desired.MigLayout, ...]:
+def _mig(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> tuple[desired.MigLayout, ...]:
     gpus = spec.nodes.gpus
     if gpus is None or not gpus.mig:
         return ()
@@ -307,7 +310,7 @@ def _mig(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> tuple[desired.MigL
 
 
 def _near(
-    spec: nodepool_spec.NodePoolSpec, level: Literal["numa", "nvlink"], faults: Faults
+    spec: nodepool_spec.NodePoolSpec, level: Literal["numa", "nvlink"], faults: FaultCollector
 ) -> tuple[tuple[int, ...], ...]:
     """The devices of each domain within a node."""
     gpus = spec.nodes.gpus
@@ -331,7 +334,7 @@ def _near(
     return tuple(tuple(sorted(members)) for members in domains)
 
 
-def _nodes(name: str, spec: nodepool_spec.NodePoolSpec, faults: Faults) -> tuple[str, ...]:
+def _nodes(name: str, spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> tuple[str, ...]:
     kind = spec.provisioner
     scales = spec.min is not None or spec.max is not None
     wanted, others = ("count", ["hosts"]) if kind != "static" else ("hosts", ["count"])
@@ -362,7 +365,7 @@ def _nodes(name: str, spec: nodepool_spec.NodePoolSpec, faults: Faults) -> tuple
     return tuple(f"{name}-{index}" for index in range(_bounds(spec, faults)[1]))
 
 
-def _bounds(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> tuple[int, int]:
+def _bounds(spec: nodepool_spec.NodePoolSpec, faults: FaultCollector) -> tuple[int, int]:
     """The least and most nodes of a pool whose nodes are numbered."""
     if spec.count is not None or spec.max is None:
         if spec.count is None and spec.min is not None:
@@ -387,7 +390,9 @@ def _is_provisioned(spec: nodepool_spec.NodePoolSpec) -> bool:
     return spec.provisioner != "static" and (scales or spec.provisioner == "exec")
 
 
-def _provisioning(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> desired.Provisioning | None:
+def _provisioning(
+    spec: nodepool_spec.NodePoolSpec, faults: FaultCollector
+) -> desired.Provisioning | None:
     """How nodes come and go; None where they do not."""
     given = spec.provision
     if not _is_provisioned(spec):
@@ -411,7 +416,7 @@ def _provisioning(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> desired.P
             "settings are for scripts, and this pool has none: remove them",
             *("spec", "provision", "settings"),
         )
-    least, most = _bounds(spec, Faults())
+    least, most = _bounds(spec, FaultCollector())
 
     def seconds(text: str | int, field: str) -> int:
         return faults.duration(text, "spec", "provision", field)
@@ -431,7 +436,7 @@ def _provisioning(spec: nodepool_spec.NodePoolSpec, faults: Faults) -> desired.P
     )
 
 
-def expand(text: str, faults: Faults, *path: str | int) -> list[str]:
+def expand(text: str, faults: FaultCollector, *path: str | int) -> list[str]:
     """The names of a host list; none and a fault where it can't be read."""
     try:
         return hostlists.expand(text)
@@ -443,14 +448,14 @@ def expand(text: str, faults: Faults, *path: str | int) -> list[str]:
 
 
 def _drains(
-    spec: nodepool_spec.NodePoolSpec, nodes: frozenset[str], faults: Faults
-) -> dict[str, desired.Drain]:
-    drains: dict[str, desired.Drain] = {}
+    spec: nodepool_spec.NodePoolSpec, nodes: frozenset[str], faults: FaultCollector
+) -> dict[str, desired.NodeDrain]:
+    drains: dict[str, desired.NodeDrain] = {}
     for index, override in enumerate(spec.overrides):
         hosts = expand(override.hosts, faults, "spec", "overrides", index, "hosts")
         refuse_strangers(hosts, nodes, faults, "spec", "overrides", index, "hosts")
         if override.drain or override.gone:
-            drain = desired.Drain(override.reason, override.owner, gone=override.gone)
+            drain = desired.NodeDrain(override.reason, override.owner, gone=override.gone)
             drains.update(dict.fromkeys(hosts, drain))
     return drains
 
@@ -458,7 +463,7 @@ def _drains(
 def refuse_strangers(
     hosts: list[str],
     nodes: Container[str],
-    faults: Faults,
+    faults: FaultCollector,
     *place: str | int,
     of: str = "not of this pool",
 ) -> None:

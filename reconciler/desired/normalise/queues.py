@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from reconciler.desired.documents import cron
-from reconciler.desired.documents.fault_collector import Faults
+from reconciler.desired.documents.faults import FaultCollector
 from reconciler.desired.normalise import pools
 from reconciler.model import desired
 from reconciler.model.documents import (
@@ -16,7 +16,7 @@ from reconciler.model.documents import (
 from reconciler.model.values import times
 
 
-def queue(name: str, spec: queue_spec.QueueSpec, faults: Faults) -> desired.Queue:
+def queue(name: str, spec: queue_spec.QueueSpec, faults: FaultCollector) -> desired.Queue:
     """A queue."""
     preemption, default, most = spec.preemption, spec.defaults.time_limit, spec.maxima.time_limit
     default_s = (
@@ -55,10 +55,10 @@ def queue(name: str, spec: queue_spec.QueueSpec, faults: Faults) -> desired.Queu
     )
 
 
-def _flavor(index: int, spec: queue_spec.FlavorSpec, faults: Faults) -> desired.Flavor:
+def _flavor(index: int, spec: queue_spec.FlavorSpec, faults: FaultCollector) -> desired.QueueFlavor:
     """What a queue has in one pool."""
     place = ("flavors", index)
-    return desired.Flavor(
+    return desired.QueueFlavor(
         pool=spec.pool,
         guaranteed=amounts(spec.guaranteed, faults, *place, "guaranteed"),
         limit=amounts(spec.limit, faults, *place, "limit"),
@@ -67,17 +67,19 @@ def _flavor(index: int, spec: queue_spec.FlavorSpec, faults: Faults) -> desired.
     )
 
 
-def amounts(spec: fields.AmountsSpec, faults: Faults, *field: str | int) -> desired.Amounts:
+def amounts(
+    spec: fields.AmountsSpec, faults: FaultCollector, *field: str | int
+) -> desired.QuotaAmounts:
     """Amounts of a queue or quota, which stand in a field of its spec."""
     values = {"cpu": spec.cpu, "memory": spec.memory, "gpu": spec.gpu}
     found = [
         None if written is None else faults.amount(kind, written, "spec", *field, kind)
         for kind, written in values.items()
     ]
-    return desired.Amounts(*found)
+    return desired.QuotaAmounts(*found)
 
 
-def quota(name: str, spec: quota_spec.QuotaSpec, faults: Faults) -> desired.Quota:
+def quota(name: str, spec: quota_spec.QuotaSpec, faults: FaultCollector) -> desired.Quota:
     """A quota."""
     subject, budget = spec.subject, spec.budget
     whom = (subject.user, subject.group, subject.queue, subject.pool)
@@ -131,7 +133,7 @@ def quota(name: str, spec: quota_spec.QuotaSpec, faults: Faults) -> desired.Quot
 
 
 def reservation(
-    name: str, spec: reservation_spec.ReservationSpec, faults: Faults
+    name: str, spec: reservation_spec.ReservationSpec, faults: FaultCollector
 ) -> desired.Reservation:
     """A reservation, without its nodes: :func:`with_nodes` adds them."""
     once = spec.start is not None or spec.end is not None
@@ -187,7 +189,7 @@ def reservation(
     )
 
 
-def _time(written: str | None, faults: Faults, field: str) -> float:
+def _time(written: str | None, faults: FaultCollector, field: str) -> float:
     if written is None:
         return 0.0
     try:
@@ -209,7 +211,7 @@ def with_nodes(
     spec: reservation_spec.ReservationSpec,
     known: Mapping[str, desired.Pool],
     queues: Mapping[str, desired.Queue],
-    faults: Faults,
+    faults: FaultCollector,
 ) -> desired.Reservation:
     """The reservation with its nodes, in order of name."""
     names: set[str] = set()
@@ -231,7 +233,7 @@ def with_nodes(
     if not spec.pools and spec.hosts is None:
         faults.add("missing-field", "name the nodes: hosts or pools", "spec", "hosts")
     kept = amounts(spec.amounts, faults, "amounts")
-    if spec.maintenance and kept != desired.Amounts():
+    if spec.maintenance and kept != desired.QuotaAmounts():
         faults.add(
             "reservation-amounts",
             "maintenance is of certain nodes: name them alone, by hosts or pools",
@@ -260,7 +262,7 @@ def with_nodes(
     )
 
 
-def scheduling(spec: cluster_spec.SchedulingSpec, faults: Faults) -> desired.Scheduling:
+def scheduling(spec: cluster_spec.SchedulingSpec, faults: FaultCollector) -> desired.Scheduling:
     """The policies of the scheduler."""
     place = ("spec", "scheduling")
     half_life_s = faults.duration(spec.fairness.half_life, *place, "fairness", "halfLife")

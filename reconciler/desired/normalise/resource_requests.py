@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from reconciler.desired.documents.fault_collector import Faults, cpu_milli, memory_bytes
+from reconciler.desired.documents.faults import FaultCollector, cpu_milli, memory_bytes
 from reconciler.desired.documents.yaml_reader import Path
 from reconciler.model import desired
 from reconciler.model.documents import job_affinity, job_spec
@@ -23,7 +23,7 @@ _WHOLE = 1000
 _NO_GPUS = "this is of whole GPUs, and no task takes any: ask for `gpu`, or remove it"
 
 
-class Asked(NamedTuple):
+class ResourceRequest(NamedTuple):
     """What one task takes, as ``desired.TaskGroup`` has it."""
 
     amounts: Resources
@@ -41,9 +41,9 @@ def resources(
     needs: job_spec.TaskResourcesSpec,
     spec: job_spec.JobSpec,
     structure: desired.Structure,
-    faults: Faults,
+    faults: FaultCollector,
     place: Path,
-) -> Asked | None:
+) -> ResourceRequest | None:
     """What a task of a job takes; None and faults where it can't be said."""
     if needs.gpu_memory is None and needs.mig is None:
         try:
@@ -80,19 +80,19 @@ def resources(
 
 
 @functools.lru_cache(maxsize=4096)
-def _plain(cpu: str | float, memory: str | float, gpu: float) -> Asked:
+def _plain(cpu: str | float, memory: str | float, gpu: float) -> ResourceRequest:
     milli = quantities.parse_gpu(gpu)
     if milli > _WHOLE and milli % _WHOLE:
         raise quantities.QuantityError("a share of several GPUs")
-    return Asked(Resources(cpu_milli(cpu), memory_bytes(memory), milli))
+    return ResourceRequest(Resources(cpu_milli(cpu), memory_bytes(memory), milli))
 
 
 def _mig(
     needs: job_spec.TaskResourcesSpec,
     amounts: Resources,
-    faults: Faults,
+    faults: FaultCollector,
     place: Path,
-) -> Asked | None:
+) -> ResourceRequest | None:
     if needs.mig is None:
         return None
     if amounts.gpu_milli or needs.gpu_memory is not None:
@@ -105,16 +105,16 @@ def _mig(
         )
     slices = needs.mig.count * mig_slices(needs.mig.profile)
     charged = Resources(amounts.cpu_milli, amounts.memory_bytes, slices * _WHOLE // MIG_SLICES)
-    return Asked(charged, needs.mig.count, 0, needs.mig.profile)
+    return ResourceRequest(charged, needs.mig.count, 0, needs.mig.profile)
 
 
 def _by_memory(
     needs: job_spec.TaskResourcesSpec,
     amounts: Resources,
     pools: tuple[Sequence[desired.Pool], Sequence[desired.Pool]],
-    faults: Faults,
+    faults: FaultCollector,
     place: Path,
-) -> Asked | None:
+) -> ResourceRequest | None:
     """By memory of devices; ``pools``: those that the job may use, and all."""
     if needs.gpu_memory is None:
         return None
@@ -140,7 +140,7 @@ def _by_memory(
     # Where none that it may use has so much it waits, whatever it asks for: it is told as before.
     dearest = dearest_share(size, pools[0]) or dearest_share(size, pools[1]) or _WHOLE
     charged = Resources(amounts.cpu_milli, amounts.memory_bytes, devices * dearest)
-    return Asked(charged, devices, size)
+    return ResourceRequest(charged, devices, size)
 
 
 def dearest_share(size: int, pools: Iterable[desired.Pool]) -> int:
@@ -177,7 +177,7 @@ def may_bear(pool: desired.Pool, label: str, value: str) -> bool:
 def size(
     group: job_spec.TaskGroupSpec | None,
     spec: job_spec.JobSpec,
-    faults: Faults,
+    faults: FaultCollector,
     place: Path,
 ) -> tuple[int, int | None]:
     """Tasks at the most, and how many are enough (None: all)."""
@@ -216,7 +216,7 @@ def size(
     return found, None if least >= found else least
 
 
-def check_total(made: desired.Job, spec: job_spec.JobSpec, faults: Faults) -> None:
+def check_total(made: desired.Job, spec: job_spec.JobSpec, faults: FaultCollector) -> None:
     """Refuse what all tasks of all elements ask for together where nothing could count it."""
     for resource, name in enumerate(RESOURCE_NAMES):
         each = [group.resources.as_vector()[resource] * group.count for group in made.groups]
@@ -237,7 +237,7 @@ def check_total(made: desired.Job, spec: job_spec.JobSpec, faults: Faults) -> No
         )
 
 
-def of_job(spec: job_spec.JobSpec, faults: Faults) -> desired.Topology:
+def of_job(spec: job_spec.JobSpec, faults: FaultCollector) -> desired.TopologyConstraint:
     """How close all tasks have to be; slices belong to a group."""
     if spec.topology is None:
         return desired.ANYWHERE
@@ -255,16 +255,16 @@ def of_job(spec: job_spec.JobSpec, faults: Faults) -> desired.Topology:
 def of_group(
     group: job_spec.TaskGroupSpec | None,
     spec: job_spec.JobSpec,
-    faults: Faults,
+    faults: FaultCollector,
     place: Path,
-) -> desired.Topology:
+) -> desired.TopologyConstraint:
     """How close the tasks of one group have to be."""
     written = group.topology if group is not None else spec.topology
     if written is None:
         return desired.ANYWHERE
     found = _topology(written, slices=True)
     if group is None:  # levels of a single group are those of the job
-        found = desired.Topology("", "", found.slice_size, found.slice_level)
+        found = desired.TopologyConstraint("", "", found.slice_size, found.slice_level)
         return found if found.slice_size else desired.ANYWHERE
     if found == desired.ANYWHERE and written.gpus is None:
         faults.add(
@@ -276,9 +276,9 @@ def of_group(
     return found
 
 
-def _topology(written: job_spec.TopologySpec, *, slices: bool) -> desired.Topology:
+def _topology(written: job_spec.TopologySpec, *, slices: bool) -> desired.TopologyConstraint:
     bundles = written.slices if slices else None
-    return desired.Topology(
+    return desired.TopologyConstraint(
         written.required or "",
         written.preferred or "",
         0 if bundles is None else bundles.size,
@@ -289,8 +289,8 @@ def _topology(written: job_spec.TopologySpec, *, slices: bool) -> desired.Topolo
 def near_gpus(
     group: job_spec.TaskGroupSpec | None,
     spec: job_spec.JobSpec,
-    asked: Asked,
-    faults: Faults,
+    asked: ResourceRequest,
+    faults: FaultCollector,
     place: Path,
 ) -> tuple[str, str]:
     """Levels within a node at which GPUs of a task have to be near, and at which they should."""
@@ -321,7 +321,7 @@ def near_gpus(
 
 
 def check_near_gpus(
-    spec: job_spec.JobSpec, groups: Iterable[desired.TaskGroup], faults: Faults
+    spec: job_spec.JobSpec, groups: Iterable[desired.TaskGroup], faults: FaultCollector
 ) -> None:
     """A fault where no group takes what the job says of all of them."""
     is_said = spec.topology is not None and spec.topology.gpus is not None
@@ -330,7 +330,7 @@ def check_near_gpus(
 
 
 def with_affinity(
-    made: desired.Job, spec: job_affinity.AffinitySpec, faults: Faults
+    made: desired.Job, spec: job_affinity.AffinitySpec, faults: FaultCollector
 ) -> desired.Job:
     """The job with what it wants to be near to and away from."""
     places: list[tuple[str, int, dict[str, str]]] = [

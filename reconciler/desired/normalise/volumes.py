@@ -7,8 +7,7 @@ What one document says is judged here; what a job and the volumes it names say t
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from reconciler.desired.documents.fault_collector import Faults
-from reconciler.desired.documents.faults import Fault
+from reconciler.desired.documents.faults import Fault, FaultCollector
 from reconciler.model import desired
 from reconciler.model.documents import job_staging, volume_spec
 from reconciler.model.observed import storage
@@ -20,7 +19,7 @@ _MOUNT_FIELDS = {
 }  # fmt: skip
 
 
-def volume(name: str, spec: volume_spec.VolumeSpec, faults: Faults) -> desired.Volume:
+def volume(name: str, spec: volume_spec.VolumeSpec, faults: FaultCollector) -> desired.Volume:
     """A volume as it is used; what of it does not go with its type is a fault."""
     if spec.type == "mount":
         if spec.mount_path is None:
@@ -64,7 +63,7 @@ def volume(name: str, spec: volume_spec.VolumeSpec, faults: Faults) -> desired.V
     return desired.Volume(name, pools=tuple(spec.pools), read_only=spec.read_only, objects=objects)
 
 
-def stage(spec: job_staging.StageSpec, faults: Faults) -> desired.Stage:
+def stage(spec: job_staging.StageSpec, faults: FaultCollector) -> desired.StagingSpec:
     """What a job copies, with names that tell its inputs apart."""
     ins = [
         desired.StageIn(
@@ -99,7 +98,7 @@ def stage(spec: job_staging.StageSpec, faults: Faults) -> desired.Stage:
             )
     outs = [desired.StageOut(one.path, one.volume, one.to, one.when) for one in spec.outputs]
     timeout_s = faults.duration(spec.timeout, "spec", "stage", "timeout")
-    return desired.Stage(tuple(ins), tuple(outs), timeout_s)
+    return desired.StagingSpec(tuple(ins), tuple(outs), timeout_s)
 
 
 def unknown_placeholders(text: str) -> Iterator[str]:

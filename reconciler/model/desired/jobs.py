@@ -15,7 +15,7 @@ DEFAULT_PRIORITY = 50
 Framework = Literal["none", "torchrun", "mpi", "tensorflow", "jax", "ray", "slurm"]
 
 
-class Topology(msgspec.Struct, frozen=True):
+class TopologyConstraint(msgspec.Struct, frozen=True):
     """How close tasks have to be. Levels by name; empty: none. ``slice_size`` 0: no slices."""
 
     required: str = ""
@@ -24,7 +24,7 @@ class Topology(msgspec.Struct, frozen=True):
     slice_level: str = ""
 
 
-ANYWHERE = Topology()
+ANYWHERE = TopologyConstraint()
 
 
 class TaskGroup(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ class TaskGroup(msgspec.Struct, frozen=True):
     devices: int = 0
     gpu_memory_bytes: int = 0
     mig_profile: str = ""
-    topology: Topology = ANYWHERE
+    topology: TopologyConstraint = ANYWHERE
     inner_required: str = ""
     inner_preferred: str = ""
 
@@ -99,9 +99,9 @@ class Checkpoint(msgspec.Struct, frozen=True):
     every_s: int | None = None
 
     @property
-    def rule(self) -> task_reports.Rule:
+    def rule(self) -> task_reports.CheckpointRule:
         """Which checkpoints are whole, as nodes are told."""
-        return task_reports.Rule(self.pattern, self.marker, self.settle_s)
+        return task_reports.CheckpointRule(self.pattern, self.marker, self.settle_s)
 
 
 class Toleration(msgspec.Struct, frozen=True):
@@ -149,7 +149,7 @@ class StageOut(msgspec.Struct, frozen=True):
     when: storage.When = "success"
 
 
-class Stage(msgspec.Struct, frozen=True):
+class StagingSpec(msgspec.Struct, frozen=True):
     """What is copied in before a job's tasks start, and out when they have ended."""
 
     ins: tuple[StageIn, ...] = ()
@@ -198,11 +198,11 @@ class Job(msgspec.Struct, frozen=True):
     tolerations: tuple[Toleration, ...] = ()
     node_preferences: tuple[NodePreference, ...] = ()
     affinities: tuple[JobAffinity, ...] = ()
-    topology: Topology = ANYWHERE
+    topology: TopologyConstraint = ANYWHERE
     placement: Placement | None = None
     exclusive: bool = False
     volumes: tuple[str, ...] = ()
-    stage: Stage = Stage()
+    stage: StagingSpec = StagingSpec()
     reservation: str = ""
     prune: Prune | None = None
     suspend_reason: str = ""

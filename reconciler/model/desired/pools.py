@@ -7,12 +7,12 @@ import msgspec
 
 from reconciler.model.desired.jobs import Job, Taint
 from reconciler.model.observed import storage
-from reconciler.model.observed.health_checks import Plan
+from reconciler.model.observed.health_checks import CheckPlan
 from reconciler.model.policy.drift_kinds import Action
 from reconciler.model.values.resources import Resources
 
 
-class Drain(msgspec.Struct, frozen=True):
+class NodeDrain(msgspec.Struct, frozen=True):
     """Who took a node out of service and why.
 
     ``until``: when that ends, for an override that expires. ``gone``: the node is known to run
@@ -67,7 +67,7 @@ class BlackHole(msgspec.Struct, frozen=True):
     out_s: int = 3600
 
 
-class Flapping(msgspec.Struct, frozen=True):
+class FlappingPolicy(msgspec.Struct, frozen=True):
     """When a node whose checks come and go is kept out though they are well.
 
     From the time on at which it turned from well to failing ``failures`` times within
@@ -152,7 +152,7 @@ class Pool(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     observe_only: bool = False
     allow_root: bool = False
-    drains: dict[str, Drain] = {}
+    drains: dict[str, NodeDrain] = {}
     grace_s: int = 30
     taints: tuple[Taint, ...] = ()
     levels: tuple[str, ...] = ()
@@ -163,11 +163,11 @@ class Pool(msgspec.Struct, frozen=True):
     overcommit: tuple[float, float] = (1.0, 1.0)
     gpu_driver: str = ""
     drift: dict[str, Action] = {}
-    checks: Plan | None = None
+    checks: CheckPlan | None = None
     remedies: dict[str, Healing] = {}
     remedies_at_once: int = 1
     black_hole: BlackHole | None = None
-    flapping: Flapping = Flapping()
+    flapping: FlappingPolicy = FlappingPolicy()
     provisioning: Provisioning | None = None
     leaving: Leaving | None = None
     numa: tuple[tuple[int, ...], ...] = ()
@@ -225,8 +225,8 @@ class Volume(msgspec.Struct, frozen=True):
     read_only: bool | None = None
     objects: storage.ObjectStore | None = None
 
-    def store(self) -> storage.Store:
+    def store(self) -> storage.VolumeStore:
         """Where its data is."""
-        return storage.Store(
+        return storage.VolumeStore(
             self.name, self.mount_path, self.objects, read_only=bool(self.read_only)
         )

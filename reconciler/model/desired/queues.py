@@ -8,7 +8,7 @@ import msgspec
 BUDGET_WINDOW_S_MAX = 400 * 86_400
 
 
-class Amounts(msgspec.Struct, frozen=True):
+class QuotaAmounts(msgspec.Struct, frozen=True):
     """Rationed amounts; None: not rationed.
 
     As a guarantee, ``snapshot.UNLIMITED`` of the scheduler stands for "as much as there is"; only
@@ -24,16 +24,16 @@ class Amounts(msgspec.Struct, frozen=True):
         return (self.cpu_milli, self.memory_bytes, self.gpu_milli)
 
 
-class Flavor(msgspec.Struct, frozen=True):
+class QueueFlavor(msgspec.Struct, frozen=True):
     """What a queue has in one pool, beside what it has in the cluster.
 
     ``weight`` None: the queue's own.
     """
 
     pool: str
-    guaranteed: Amounts = Amounts()
-    limit: Amounts = Amounts()
-    lending_limit: Amounts = Amounts()
+    guaranteed: QuotaAmounts = QuotaAmounts()
+    limit: QuotaAmounts = QuotaAmounts()
+    lending_limit: QuotaAmounts = QuotaAmounts()
     weight: float | None = None
 
 
@@ -47,10 +47,10 @@ class Queue(msgspec.Struct, frozen=True):
 
     name: str
     parent: str | None = None
-    guaranteed: Amounts = Amounts()
-    limit: Amounts = Amounts()
+    guaranteed: QuotaAmounts = QuotaAmounts()
+    limit: QuotaAmounts = QuotaAmounts()
     suspend: bool = False
-    lending_limit: Amounts = Amounts()
+    lending_limit: QuotaAmounts = QuotaAmounts()
     weight: float = 1.0
     priority: int = 0
     min_runtime_s: int | None = None
@@ -58,7 +58,7 @@ class Queue(msgspec.Struct, frozen=True):
     time_limit_max_s: int | None = None
     gpu_milli_max: int | None = None
     strict: bool = False
-    flavors: tuple[Flavor, ...] = ()
+    flavors: tuple[QueueFlavor, ...] = ()
 
     def guaranteed_by_pool(self) -> tuple[int, int, int]:
         """What it is guaranteed in all its pools together."""
@@ -81,7 +81,7 @@ class Quota(msgspec.Struct, frozen=True):
     name: str
     user: str = ""
     queue: str = ""
-    resources: Amounts = Amounts()
+    resources: QuotaAmounts = QuotaAmounts()
     running: int | None = None
     pending: int | None = None
     budget_gpu_s: float | None = None
@@ -115,7 +115,7 @@ class Reservation(msgspec.Struct, frozen=True):
     users: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
     maintenance: bool = False
-    amounts: Amounts = Amounts()
+    amounts: QuotaAmounts = QuotaAmounts()
 
     def lets_in(self, owner: str, named: str, above: Collection[str]) -> bool:
         """Whether work may use what is kept, by its owner, the reservation that it names, and its

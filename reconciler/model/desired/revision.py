@@ -9,7 +9,7 @@ import msgspec
 from reconciler.model.desired.jobs import Job
 from reconciler.model.desired.pools import Pool, Volume, merge_levels
 from reconciler.model.desired.queues import Queue, Quota, Reservation
-from reconciler.model.desired.settings import Policy, Prune, Settings
+from reconciler.model.desired.settings import AdmissionPolicy, ClusterSettings, Prune
 from reconciler.model.policy.access import Access
 from reconciler.model.values import log_lines
 
@@ -17,7 +17,7 @@ from reconciler.model.values import log_lines
 class Structure(msgspec.Struct, frozen=True):
     """Everything but the jobs."""
 
-    settings: Settings = Settings()
+    settings: ClusterSettings = ClusterSettings()
     pools: dict[str, Pool] = {}
     queues: dict[str, Queue] = {}
     priority_classes: dict[str, int] = {}
@@ -26,7 +26,7 @@ class Structure(msgspec.Struct, frozen=True):
     quotas: dict[str, Quota] = {}
     reservations: dict[str, Reservation] = {}
     volumes: dict[str, Volume] = {}
-    policies: dict[str, Policy] = {}
+    policies: dict[str, AdmissionPolicy] = {}
     access: Access = Access()
     #: ``Kind/name`` to what its own annotation says of its removal
     prune: dict[str, Prune] = {}
@@ -114,7 +114,7 @@ def is_unanswered(told: str) -> bool:
     return _IS_UNANSWERED.match(told) is not None
 
 
-class Held(msgspec.Struct, frozen=True):
+class HeldPart(msgspec.Struct, frozen=True):
     """A part of a change that waits: for approval, or for its time.
 
     Attributes:
@@ -149,7 +149,7 @@ class SyncStatus(msgspec.Struct, frozen=True):
     message: str = ""
     checked_at: float | None = None
     problems: tuple[Problem, ...] = ()
-    held: tuple[Held, ...] = ()
+    held: tuple[HeldPart, ...] = ()
     suspended: dict[str, float] = {}
 
 

@@ -22,7 +22,7 @@ class Waiver(msgspec.Struct, frozen=True):
     expires_at: float
 
 
-class Policy(msgspec.Struct, frozen=True):
+class AdmissionPolicy(msgspec.Struct, frozen=True):
     """A rule that objects must also satisfy.
 
     ``schema`` is a JSON Schema as JSON text; ``queues`` and ``labels`` empty: any. ``owners`` are
@@ -73,7 +73,7 @@ class SyncWindow(msgspec.Struct, frozen=True):
     duration_s: int
 
 
-class Safety(msgspec.Struct, frozen=True):
+class SafetyLimits(msgspec.Struct, frozen=True):
     """How much a revision may disrupt before somebody has to approve it; None: any amount.
 
     Attributes:
@@ -121,7 +121,7 @@ class Remediation(msgspec.Struct, frozen=True):
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class Channel(msgspec.Struct, frozen=True):
+class NotificationChannel(msgspec.Struct, frozen=True):
     """Whom to tell what becomes of revisions, jobs and nodes.
 
     Attributes:
@@ -155,7 +155,7 @@ class FileRetention(msgspec.Struct, frozen=True):
     identity: str
 
 
-class Settings(msgspec.Struct, frozen=True):
+class ClusterSettings(msgspec.Struct, frozen=True):
     """``Cluster`` as normalised. ``drift`` maps kinds to what is done about them.
 
     ``name`` is that of the document; empty where there is none.
@@ -173,11 +173,11 @@ class Settings(msgspec.Struct, frozen=True):
     retain_files: FileRetention | None = None
     retain_audit_s: int | None = None
     scheduling: Scheduling = Scheduling()
-    safety: Safety = Safety()
+    safety: SafetyLimits = SafetyLimits()
     drift: dict[str, Action] = {}
     remediation: Remediation = Remediation()
     verification: Literal["off", "warn", "required"] = "off"
-    notifications: tuple[Channel, ...] = ()
+    notifications: tuple[NotificationChannel, ...] = ()
     name: str = ""
 
     @property

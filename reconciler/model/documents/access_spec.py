@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from reconciler.model.documents.fields import Metadata, Part, doc
+from reconciler.model.documents.fields import DocumentPart, Metadata, doc
 
 UnixUser = Annotated[str, msgspec.Meta(pattern=r"^[a-z_][a-z0-9_-]{0,31}(?!\n)$")]
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -13,7 +13,7 @@ Text = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 _KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPm0bTgUaYWVSMX0qJ5mjyPyPbDUpiKkQa6ri4YPSxCK"
 
 
-class KeySpec(Part, frozen=True):
+class KeySpec(DocumentPart, frozen=True):
     """A public key that commits are signed with: one of `ssh` and `gpg`."""
 
     ssh: Annotated[
@@ -45,7 +45,7 @@ _UNSEEN = r"\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
 ADDRESS = rf"^(?!group:)[^\s<>\"*,{_UNSEEN}]+(?!\n)$"
 
 
-class IdentitySpec(Part, frozen=True):
+class IdentitySpec(DocumentPart, frozen=True):
     """One person or robot."""
 
     email: Annotated[
@@ -87,7 +87,7 @@ class IdentitySpec(Part, frozen=True):
     ] = "self"
 
 
-class RuleSpec(Part, frozen=True):
+class RuleSpec(DocumentPart, frozen=True):
     """What a role allows."""
 
     verbs: Annotated[
@@ -112,7 +112,7 @@ class RuleSpec(Part, frozen=True):
     ] = []
 
 
-class RoleSpec(Part, frozen=True):
+class RoleSpec(DocumentPart, frozen=True):
     """Who has it, and what it allows."""
 
     name: Annotated[Text, doc("Name, which refusals tell.", example="researchers")]
@@ -129,7 +129,7 @@ class RoleSpec(Part, frozen=True):
     ]
 
 
-class AccessSpec(Part, frozen=True):
+class AccessSpec(DocumentPart, frozen=True):
     """The people of a repository."""
 
     identities: Annotated[
@@ -151,7 +151,7 @@ class AccessSpec(Part, frozen=True):
     ] = []
 
 
-class Access(Part, frozen=True, tag_field="kind", tag="Access"):
+class AccessDocument(DocumentPart, frozen=True, tag_field="kind", tag="Access"):
     """Who people are, and what they may do."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 import msgspec
 
 from reconciler.model.documents.drift_spec import DriftSpec
-from reconciler.model.documents.fields import Duration, Metadata, Part, Weight, doc
+from reconciler.model.documents.fields import DocumentPart, Duration, Metadata, Weight, doc
 from reconciler.model.documents.job_spec import Placement
 
 
-class FairnessSpec(Part, frozen=True):
+class FairnessSpec(DocumentPart, frozen=True):
     """How much who used less lately gets more."""
 
     half_life: Annotated[
@@ -34,7 +34,7 @@ class FairnessSpec(Part, frozen=True):
     ] = 0
 
 
-class LearnedRunTimesSpec(Part, frozen=True):
+class LearnedRunTimesSpec(DocumentPart, frozen=True):
     """Expected run times from what the same owner's jobs of that name took before."""
 
     quantile: Annotated[
@@ -43,7 +43,7 @@ class LearnedRunTimesSpec(Part, frozen=True):
     ] = 0.9
 
 
-class SchedulingSpec(Part, frozen=True):
+class SchedulingSpec(DocumentPart, frozen=True):
     """Policies of the scheduler."""
 
     backfill: Annotated[
@@ -121,7 +121,7 @@ class SchedulingSpec(Part, frozen=True):
     ] = "1m"
 
 
-class FilesSpec(Part, frozen=True):
+class FilesSpec(DocumentPart, frozen=True):
     """When the controller takes files of jobs that ended long ago out of the repository."""
 
     after: Annotated[
@@ -145,7 +145,7 @@ class FilesSpec(Part, frozen=True):
     ] = "muster@localhost"
 
 
-class RetentionSpec(Part, frozen=True):
+class RetentionSpec(DocumentPart, frozen=True):
     """How long what is over is remembered."""
 
     finished_jobs: Annotated[
@@ -212,7 +212,7 @@ class RetentionSpec(Part, frozen=True):
 LimitCount = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 
 
-class SyncLimitsSpec(Part, frozen=True):
+class SyncLimitsSpec(DocumentPart, frozen=True):
     """How much a revision may disrupt before somebody has to approve it; null: any amount."""
 
     gpu_share: Annotated[
@@ -268,7 +268,7 @@ class SyncLimitsSpec(Part, frozen=True):
     ] = None
 
 
-class SyncWindowSpec(Part, frozen=True):
+class SyncWindowSpec(DocumentPart, frozen=True):
     """A time at which disruptive changes of the structure may apply, or may not."""
 
     kind: Annotated[
@@ -289,7 +289,7 @@ class SyncWindowSpec(Part, frozen=True):
     duration: Annotated[Duration, doc("How long it lasts.", example="12h", unit="duration")]
 
 
-class SyncSpec(Part, frozen=True):
+class SyncSpec(DocumentPart, frozen=True):
     """What a revision may do by itself."""
 
     limits: Annotated[
@@ -335,7 +335,7 @@ class SyncSpec(Part, frozen=True):
     ] = []
 
 
-class VerificationSpec(Part, frozen=True):
+class VerificationSpec(DocumentPart, frozen=True):
     """Whether commits have to be signed."""
 
     mode: Annotated[
@@ -356,7 +356,7 @@ Reason = Literal[
 ]  # fmt: skip
 
 
-class NotificationSpec(Part, frozen=True):
+class NotificationSpec(DocumentPart, frozen=True):
     """Whom to tell what becomes of revisions, of jobs and of nodes."""
 
     name: Annotated[
@@ -424,7 +424,7 @@ class NotificationSpec(Part, frozen=True):
     ] = []
 
 
-class ClusterSpec(Part, frozen=True):
+class ClusterSpec(DocumentPart, frozen=True):
     """Settings of the control loop."""
 
     engine: Annotated[
@@ -492,7 +492,7 @@ class ClusterSpec(Part, frozen=True):
     ] = DriftSpec()
 
 
-class Cluster(Part, frozen=True, tag_field="kind", tag="Cluster"):
+class ClusterDocument(DocumentPart, frozen=True, tag_field="kind", tag="Cluster"):
     """Settings of the cluster that the repository describes."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from reconciler.model.documents.fields import Duration, Part, doc
+from reconciler.model.documents.fields import DocumentPart, Duration, doc
 
 #: ``reconciler.model.policy.drift_kinds.KINDS`` as a type; a test holds the two together.
 DriftKind = Literal[
@@ -39,7 +39,7 @@ DriftKind = Literal[
 Action = Literal["remediate", "report", "ignore"]
 
 
-class RemediationSpec(Part, frozen=True):
+class RemediationSpec(DocumentPart, frozen=True):
     """Limits of what is made right without asking."""
 
     attempts: Annotated[
@@ -58,7 +58,7 @@ class RemediationSpec(Part, frozen=True):
     ] = 60
 
 
-class DriftSpec(Part, frozen=True):
+class DriftSpec(DocumentPart, frozen=True):
     """What is done about drift in the whole cluster."""
 
     policy: Annotated[
@@ -73,7 +73,7 @@ class DriftSpec(Part, frozen=True):
     ] = RemediationSpec()
 
 
-class PoolDriftSpec(Part, frozen=True):
+class PoolDriftSpec(DocumentPart, frozen=True):
     """What is done about drift on the nodes of a pool."""
 
     policy: Annotated[

@@ -42,7 +42,7 @@ def doc(
     )
 
 
-class Part(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class DocumentPart(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A mapping inside a document: camelCase keys, none but those that are declared."""
 
     #: Fields that the design has and this build does not: camelCase name to the reason.
@@ -82,7 +82,7 @@ Duration = (
 Label = Annotated[str, msgspec.Meta(max_length=256)]
 
 
-class Metadata(Part, frozen=True):
+class Metadata(DocumentPart, frozen=True):
     """The name of an object and what people and tools note on it."""
 
     name: Annotated[
@@ -106,7 +106,7 @@ class Metadata(Part, frozen=True):
     ] = {}
 
 
-class AmountsSpec(Part, frozen=True):
+class AmountsSpec(DocumentPart, frozen=True):
     """Amounts of resources that a queue is guaranteed or limited to."""
 
     cpu: Annotated[

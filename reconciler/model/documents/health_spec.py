@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from reconciler.model.documents.fields import Duration, Name, Part, doc
+from reconciler.model.documents.fields import DocumentPart, Duration, Name, doc
 
 #: ``reconciler.model.observed.health_checks.BUILT_IN`` as a type; a test holds the two together.
 CheckName = Literal[
@@ -27,7 +27,7 @@ Ratio = Annotated[float, msgspec.Meta(ge=0, le=1)] | Annotated[int, msgspec.Meta
 Argument = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
-class CommandCheckSpec(Part, frozen=True):
+class CommandCheckSpec(DocumentPart, frozen=True):
     """An executable of the site: status 0 is healthy, 1 degraded, anything else failed."""
 
     name: Annotated[Name, doc("Name of the check.", example="nccl")]
@@ -46,7 +46,7 @@ class CommandCheckSpec(Part, frozen=True):
     ] = "30s"
 
 
-class RemedySpec(Part, frozen=True):
+class RemedySpec(DocumentPart, frozen=True):
     """What is done on a node where a check has failed."""
 
     check: Annotated[Name, doc("The check, built in or of the site.", example="gpu-ecc")]
@@ -71,7 +71,7 @@ class RemedySpec(Part, frozen=True):
     ] = "5m"
 
 
-class BlackHoleSpec(Part, frozen=True):
+class BlackHoleSpec(DocumentPart, frozen=True):
     """When a node on which tasks of different owners fail quickly is taken out."""
 
     owners: Annotated[
@@ -90,7 +90,7 @@ class BlackHoleSpec(Part, frozen=True):
     ] = "1h"
 
 
-class FlappingSpec(Part, frozen=True):
+class FlappingSpec(DocumentPart, frozen=True):
     """When a node whose checks come and go is kept out though they are well."""
 
     failures: Annotated[
@@ -114,7 +114,7 @@ class FlappingSpec(Part, frozen=True):
     ] = "8h"
 
 
-class HealthSpec(Part, frozen=True):
+class HealthSpec(DocumentPart, frozen=True):
     """Checks of the nodes of a pool."""
 
     interval: Annotated[Duration, doc("How often nodes look.", example="1m", unit="duration")] = (

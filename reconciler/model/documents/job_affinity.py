@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from reconciler.model.documents.fields import Label, Part, TopologyLevel, Weight, doc
+from reconciler.model.documents.fields import DocumentPart, Label, TopologyLevel, Weight, doc
 
 
-class NodePreferenceSpec(Part, frozen=True):
+class NodePreferenceSpec(DocumentPart, frozen=True):
     """Nodes that are liked better."""
 
     labels: Annotated[
@@ -16,7 +16,7 @@ class NodePreferenceSpec(Part, frozen=True):
     ] = 1
 
 
-class JobAffinitySpec(Part, frozen=True):
+class JobAffinitySpec(DocumentPart, frozen=True):
     """Other work to be near to, or away from."""
 
     jobs: Annotated[
@@ -36,7 +36,7 @@ class JobAffinitySpec(Part, frozen=True):
     ] = None
 
 
-class AffinitySpec(Part, frozen=True):
+class AffinitySpec(DocumentPart, frozen=True):
     """What to be near to and away from."""
 
     nodes: Annotated[

@@ -1,4 +1,5 @@
-"""``Job``: work to run once: groups of tasks, what each takes, and when and how often to try."""
+"""``Job``: work to run once: groups of tasks, what each takes, and when and how often to
+try."""
 
 from typing import Annotated, Literal
 
@@ -7,6 +8,7 @@ import msgspec
 from reconciler.model.documents import job_affinity, job_staging
 from reconciler.model.documents.fields import (
     Cpu,
+    DocumentPart,
     Duration,
     Gpus,
     Label,
@@ -15,7 +17,6 @@ from reconciler.model.documents.fields import (
     MigProfile,
     Name,
     NonNegativeInteger,
-    Part,
     RelativePath,
     TopologyLevel,
     doc,
@@ -48,7 +49,7 @@ InnerLevel = Literal["numa", "nvlink"]
 Argument = Annotated[str, msgspec.Meta(pattern=r"^[^\x00]*$")]
 
 
-class MigSpec(Part, frozen=True):
+class MigSpec(DocumentPart, frozen=True):
     """MIG instances of one task."""
 
     profile: Annotated[
@@ -59,7 +60,7 @@ class MigSpec(Part, frozen=True):
     ] = 1
 
 
-class TaskResourcesSpec(Part, frozen=True):
+class TaskResourcesSpec(DocumentPart, frozen=True):
     """What one task takes."""
 
     cpu: Annotated[Cpu, doc("CPUs of one task.", example="500m", unit="CPUs")] = 1
@@ -88,14 +89,14 @@ class TaskResourcesSpec(Part, frozen=True):
     ] = None
 
 
-class SlicesSpec(Part, frozen=True):
+class SlicesSpec(DocumentPart, frozen=True):
     """Tasks that stay close in bundles."""
 
     size: Annotated[int, doc("Tasks of one bundle, by index.", example=8, ge=2, le=10_000)]
     level: Annotated[TopologyLevel, doc("Level of which each takes one domain.", example="rack")]
 
 
-class NearGpusSpec(Part, frozen=True):
+class NearGpusSpec(DocumentPart, frozen=True):
     """How close the GPUs of one task have to be within its node: one of the two is said."""
 
     required: Annotated[
@@ -111,7 +112,7 @@ class NearGpusSpec(Part, frozen=True):
     ] = None
 
 
-class TopologySpec(Part, frozen=True):
+class TopologySpec(DocumentPart, frozen=True):
     """How close tasks have to be, in levels that node pools declare, and their GPUs in a node."""
 
     required: Annotated[
@@ -136,7 +137,7 @@ class TopologySpec(Part, frozen=True):
     ] = None
 
 
-class TaskGroupSpec(Part, frozen=True):
+class TaskGroupSpec(DocumentPart, frozen=True):
     """Tasks that are alike. What a group leaves out it takes from the job's `spec`."""
 
     name: Annotated[Name, doc("Name of the group, unique in the job.", example="worker")]
@@ -170,7 +171,7 @@ class TaskGroupSpec(Part, frozen=True):
     ] = {}
 
 
-class ArraySpec(Part, frozen=True):
+class ArraySpec(DocumentPart, frozen=True):
     """The same work several times, each told its index in `MUSTER_ARRAY_INDEX`."""
 
     count: Annotated[int, doc("How many elements, indexes from 0.", example=16, ge=1, le=100_000)]
@@ -180,7 +181,7 @@ class ArraySpec(Part, frozen=True):
     ] = None
 
 
-class DependencySpec(Part, frozen=True):
+class DependencySpec(DocumentPart, frozen=True):
     """A job that has to come to an end before this one starts."""
 
     job: Annotated[Name, doc("Name of the other job.", example="preprocess")]
@@ -194,7 +195,7 @@ class DependencySpec(Part, frozen=True):
     ] = False
 
 
-class RetriesSpec(Part, frozen=True):
+class RetriesSpec(DocumentPart, frozen=True):
     """What happens when work fails. Work lost to a node or preempted does not count."""
 
     limit: Annotated[
@@ -209,7 +210,7 @@ class RetriesSpec(Part, frozen=True):
     ] = "10m"
 
 
-class CheckpointSpec(Part, frozen=True):
+class CheckpointSpec(DocumentPart, frozen=True):
     """How a task saves its work before it is evicted, and where the next attempt finds it."""
 
     signal: Annotated[
@@ -263,7 +264,7 @@ class CheckpointSpec(Part, frozen=True):
     ] = None
 
 
-class SecretSpec(Part, frozen=True):
+class SecretSpec(DocumentPart, frozen=True):
     """A secret of the owner's Unix user that nodes keep or fetch; its value never stands in git."""
 
     name: Annotated[
@@ -276,14 +277,14 @@ class SecretSpec(Part, frozen=True):
     ] = None
 
 
-class TolerationSpec(Part, frozen=True):
+class TolerationSpec(DocumentPart, frozen=True):
     """A taint that the job does not mind."""
 
     key: Annotated[Label, doc("Key of the taint.", example="interactive")]
     value: Annotated[Label | None, doc("Value of the taint; left out: any.", example="true")] = None
 
 
-class JobSpec(Part, frozen=True):
+class JobSpec(DocumentPart, frozen=True):
     """What is to run, and when."""
 
     queue: Annotated[Name, doc("Queue that the job waits in.", example="research")] = "default"
@@ -488,7 +489,7 @@ class JobSpec(Part, frozen=True):
     ] = None
 
 
-class Job(Part, frozen=True, tag_field="kind", tag="Job"):
+class JobDocument(DocumentPart, frozen=True, tag_field="kind", tag="Job"):
     """Work to run once."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from reconciler.model.documents.fields import Duration, Name, Part, doc
+from reconciler.model.documents.fields import DocumentPart, Duration, Name, doc
 
 StagePath = Annotated[
     str,
@@ -22,7 +22,7 @@ StageTarget = Annotated[
 ]
 
 
-class StageInSpec(Part, frozen=True):
+class StageInSpec(DocumentPart, frozen=True):
     """Data that is copied to the node's own disk before a task starts."""
 
     volume: Annotated[Name, doc("Volume to copy from.", example="imagenet")]
@@ -53,7 +53,7 @@ class StageInSpec(Part, frozen=True):
     ] = None
 
 
-class StageOutSpec(Part, frozen=True):
+class StageOutSpec(DocumentPart, frozen=True):
     """Results that are copied to a volume when a task has ended."""
 
     path: Annotated[
@@ -75,7 +75,7 @@ class StageOutSpec(Part, frozen=True):
     ] = "success"
 
 
-class StageSpec(Part, frozen=True):
+class StageSpec(DocumentPart, frozen=True):
     """What is copied to the nodes before tasks start, and from them when they have ended."""
 
     inputs: Annotated[

@@ -11,33 +11,33 @@ from reconciler.model.documents import (
     reservation_spec,
     volume_spec,
 )
-from reconciler.model.documents.fields import Part
+from reconciler.model.documents.fields import DocumentPart
 
 Document = (
-    cluster_spec.Cluster
-    | nodepool_spec.NodePool
-    | queue_spec.Queue
-    | queue_spec.PriorityClass
-    | access_spec.Access
-    | volume_spec.Volume
-    | quota_spec.Quota
-    | reservation_spec.Reservation
-    | policy_spec.Policy
-    | job_spec.Job
+    cluster_spec.ClusterDocument
+    | nodepool_spec.NodePoolDocument
+    | queue_spec.QueueDocument
+    | queue_spec.PriorityClassDocument
+    | access_spec.AccessDocument
+    | volume_spec.VolumeDocument
+    | quota_spec.QuotaDocument
+    | reservation_spec.ReservationDocument
+    | policy_spec.PolicyDocument
+    | job_spec.JobDocument
 )
 
 #: Kind to type, in the order in which objects are applied (removal goes the other way).
-KINDS: dict[str, type[Part]] = {
-    "Cluster": cluster_spec.Cluster,
-    "Access": access_spec.Access,
-    "Policy": policy_spec.Policy,
-    "PriorityClass": queue_spec.PriorityClass,
-    "NodePool": nodepool_spec.NodePool,
-    "Volume": volume_spec.Volume,
-    "Queue": queue_spec.Queue,
-    "Quota": quota_spec.Quota,
-    "Reservation": reservation_spec.Reservation,
-    "Job": job_spec.Job,
+KINDS: dict[str, type[DocumentPart]] = {
+    "Cluster": cluster_spec.ClusterDocument,
+    "Access": access_spec.AccessDocument,
+    "Policy": policy_spec.PolicyDocument,
+    "PriorityClass": queue_spec.PriorityClassDocument,
+    "NodePool": nodepool_spec.NodePoolDocument,
+    "Volume": volume_spec.VolumeDocument,
+    "Queue": queue_spec.QueueDocument,
+    "Quota": quota_spec.QuotaDocument,
+    "Reservation": reservation_spec.ReservationDocument,
+    "Job": job_spec.JobDocument,
 }
 
 #: Kinds of which every document is refused for now, and why.

@@ -1,4 +1,5 @@
-"""``NodePool``: nodes that are alike, what each must have, what people say about single ones."""
+"""``NodePool``: nodes that are alike, what each must have, what people say about single
+ones."""
 
 from typing import Annotated, Literal
 
@@ -7,12 +8,12 @@ import msgspec
 from reconciler.model.documents.drift_spec import PoolDriftSpec
 from reconciler.model.documents.fields import (
     Cpu,
+    DocumentPart,
     Duration,
     Label,
     Memory,
     Metadata,
     MigProfile,
-    Part,
     TopologyLevel,
     WholeGpus,
     doc,
@@ -25,7 +26,7 @@ Factor = Annotated[int, msgspec.Meta(ge=1, le=100)] | Annotated[float, msgspec.M
 DeviceIndex = Annotated[int, msgspec.Meta(ge=0, le=999_999)]
 
 
-class MigLayoutSpec(Part, frozen=True):
+class MigLayoutSpec(DocumentPart, frozen=True):
     """Devices that are cut in MIG instances."""
 
     devices: Annotated[
@@ -38,7 +39,7 @@ class MigLayoutSpec(Part, frozen=True):
     ]
 
 
-class GpusSpec(Part, frozen=True):
+class GpusSpec(DocumentPart, frozen=True):
     """The GPUs of one node."""
 
     count: Annotated[WholeGpus, doc("GPUs of one node.", example=8, unit="GPUs")]
@@ -86,7 +87,7 @@ class GpusSpec(Part, frozen=True):
     ] = False
 
 
-class NodeSpec(Part, frozen=True):
+class NodeSpec(DocumentPart, frozen=True):
     """What each node of the pool must have at the least."""
 
     cpu: Annotated[Cpu, doc("CPUs that tasks may take.", example="64", unit="CPUs")]
@@ -109,7 +110,7 @@ class NodeSpec(Part, frozen=True):
     ] = []
 
 
-class TaintSpec(Part, frozen=True):
+class TaintSpec(DocumentPart, frozen=True):
     """What keeps work away that does not tolerate it."""
 
     key: Annotated[str, doc("Key.", example="interactive", min_length=1, max_length=256)]
@@ -123,7 +124,7 @@ class TaintSpec(Part, frozen=True):
     ] = "NoSchedule"
 
 
-class DomainSpec(Part, frozen=True):
+class DomainSpec(DocumentPart, frozen=True):
     """Where some hosts stand."""
 
     hosts: Annotated[str, doc("The hosts, as a host list.", example="gpu[001-016]", min_length=1)]
@@ -133,7 +134,7 @@ class DomainSpec(Part, frozen=True):
     ]
 
 
-class PoolTopologySpec(Part, frozen=True):
+class PoolTopologySpec(DocumentPart, frozen=True):
     """How near the nodes are to each other."""
 
     levels: Annotated[
@@ -152,14 +153,14 @@ class PoolTopologySpec(Part, frozen=True):
     ]
 
 
-class OvercommitSpec(Part, frozen=True):
+class OvercommitSpec(DocumentPart, frozen=True):
     """How many times what a node has may be promised."""
 
     cpu: Annotated[Factor, doc("Times the CPUs.", example=2, unit="times")] = 1
     memory: Annotated[Factor, doc("Times the memory.", example=1.2, unit="times")] = 1
 
 
-class OverrideSpec(Part, frozen=True):
+class OverrideSpec(DocumentPart, frozen=True):
     """What a person says about single nodes of the pool."""
 
     hosts: Annotated[str, doc("Which nodes, as a host list.", example="gpu[003,007]", min_length=1)]
@@ -179,7 +180,7 @@ class OverrideSpec(Part, frozen=True):
     owner: Annotated[str, doc("Who said so.", example="ops@example.org")] = ""
 
 
-class ProvisionSpec(Part, frozen=True):
+class ProvisionSpec(DocumentPart, frozen=True):
     """How the nodes of a pool are made and when they leave."""
 
     script: Annotated[
@@ -248,7 +249,7 @@ class ProvisionSpec(Part, frozen=True):
     ] = "report"
 
 
-class DrainSpec(Part, frozen=True):
+class DrainSpec(DocumentPart, frozen=True):
     """How nodes leave service: those that the pool lists no longer, and those that are drained."""
 
     wait_for: Annotated[
@@ -270,7 +271,7 @@ class DrainSpec(Part, frozen=True):
     ] = None
 
 
-class NodePoolSpec(Part, frozen=True):
+class NodePoolSpec(DocumentPart, frozen=True):
     """Which nodes there are and what they are like."""
 
     nodes: Annotated[NodeSpec, doc("What each node has.", example={"cpu": "8", "memory": "32Gi"})]
@@ -381,7 +382,7 @@ class NodePoolSpec(Part, frozen=True):
     ] = "30s"
 
 
-class NodePool(Part, frozen=True, tag_field="kind", tag="NodePool"):
+class NodePoolDocument(DocumentPart, frozen=True, tag_field="kind", tag="NodePool"):
     """Nodes that are alike."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]

@@ -1,10 +1,11 @@
-"""``Policy``: what objects must satisfy beyond their own schema, and who is let off until when."""
+"""``Policy``: what objects must satisfy beyond their own schema, and who is let off until
+when."""
 
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from reconciler.model.documents.fields import Label, Metadata, Name, Part, doc
+from reconciler.model.documents.fields import DocumentPart, Label, Metadata, Name, doc
 from reconciler.model.documents.job_spec import Timestamp
 
 #: Kinds that a policy may speak of.
@@ -14,7 +15,7 @@ Kind = Literal[
 ]  # fmt: skip
 
 
-class MatchSpec(Part, frozen=True):
+class MatchSpec(DocumentPart, frozen=True):
     """Which objects a policy speaks of: all of these have to hold."""
 
     kinds: Annotated[
@@ -31,7 +32,7 @@ class MatchSpec(Part, frozen=True):
     ] = {}
 
 
-class WaiverSpec(Part, frozen=True):
+class WaiverSpec(DocumentPart, frozen=True):
     """One object that is let off for a time."""
 
     object: Annotated[
@@ -48,7 +49,7 @@ class WaiverSpec(Part, frozen=True):
     expires: Annotated[Timestamp, doc("When it ends.", example="2027-01-31T00:00:00Z")]
 
 
-class PolicySpec(Part, frozen=True):
+class PolicySpec(DocumentPart, frozen=True):
     """A rule that objects must also satisfy."""
 
     match: Annotated[MatchSpec, doc("Which objects it speaks of.", example={"kinds": ["Job"]})]
@@ -92,7 +93,7 @@ class PolicySpec(Part, frozen=True):
     ] = []
 
 
-class Policy(Part, frozen=True, tag_field="kind", tag="Policy"):
+class PolicyDocument(DocumentPart, frozen=True, tag_field="kind", tag="Policy"):
     """A rule that objects must also satisfy."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]

@@ -1,4 +1,5 @@
-"""``Queue`` and ``PriorityClass``: whose work goes first and how much it may take."""
+"""``Queue`` and ``PriorityClass``: whose work goes first and how much it may
+take."""
 
 from typing import Annotated, Literal
 
@@ -6,11 +7,11 @@ import msgspec
 
 from reconciler.model.documents.fields import (
     AmountsSpec,
+    DocumentPart,
     Duration,
     Gpus,
     Metadata,
     Name,
-    Part,
     Weight,
     doc,
 )
@@ -19,7 +20,7 @@ from reconciler.model.documents.fields import (
 FLAVORS_MAX = 64
 
 
-class QueuePreemptionSpec(Part, frozen=True):
+class QueuePreemptionSpec(DocumentPart, frozen=True):
     """When work of the queue may be evicted for others."""
 
     min_runtime: Annotated[
@@ -32,13 +33,13 @@ class QueuePreemptionSpec(Part, frozen=True):
     ]
 
 
-class QueueDefaultsSpec(Part, frozen=True):
+class QueueDefaultsSpec(DocumentPart, frozen=True):
     """What jobs of the queue have that say nothing themselves."""
 
     time_limit: Annotated[Duration | None, doc("Time limit.", example="8h", unit="duration")] = None
 
 
-class QueueMaximaSpec(Part, frozen=True):
+class QueueMaximaSpec(DocumentPart, frozen=True):
     """What one job of the queue may ask for; one that asks for more is refused."""
 
     time_limit: Annotated[
@@ -54,7 +55,7 @@ class QueueMaximaSpec(Part, frozen=True):
     ] = None
 
 
-class FlavorSpec(Part, frozen=True):
+class FlavorSpec(DocumentPart, frozen=True):
     """What the queue has in one pool; its amounts of the cluster hold too."""
 
     pool: Annotated[Name, doc("The NodePool.", example="a100")]
@@ -88,7 +89,7 @@ class FlavorSpec(Part, frozen=True):
     ] = None
 
 
-class QueueSpec(Part, frozen=True):
+class QueueSpec(DocumentPart, frozen=True):
     """A queue's place in the tree and its amounts."""
 
     parent: Annotated[
@@ -157,7 +158,7 @@ class QueueSpec(Part, frozen=True):
     ] = False
 
 
-class Queue(Part, frozen=True, tag_field="kind", tag="Queue"):
+class QueueDocument(DocumentPart, frozen=True, tag_field="kind", tag="Queue"):
     """A line of jobs with a share of the cluster."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]
@@ -167,7 +168,7 @@ class Queue(Part, frozen=True, tag_field="kind", tag="Queue"):
     )
 
 
-class PriorityClassSpec(Part, frozen=True):
+class PriorityClassSpec(DocumentPart, frozen=True):
     """How urgent work of this class is."""
 
     value: Annotated[
@@ -187,7 +188,7 @@ class PriorityClassSpec(Part, frozen=True):
     ] = "evict"
 
 
-class PriorityClass(Part, frozen=True, tag_field="kind", tag="PriorityClass"):
+class PriorityClassDocument(DocumentPart, frozen=True, tag_field="kind", tag="PriorityClass"):
     """A named priority."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]

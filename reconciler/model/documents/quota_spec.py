@@ -1,4 +1,5 @@
-"""``Quota``: caps for a user, group, queue or pool beside what queues share, and budgets."""
+"""``Quota``: caps for a user, group, queue or pool beside what queues share, and
+budgets."""
 
 from typing import Annotated, Literal
 
@@ -6,17 +7,17 @@ import msgspec
 
 from reconciler.model.documents.fields import (
     AmountsSpec,
+    DocumentPart,
     Duration,
     Metadata,
     Name,
-    Part,
     doc,
 )
 
 _NumberOfJobs = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
 
-class SubjectSpec(Part, frozen=True):
+class SubjectSpec(DocumentPart, frozen=True):
     """Whom a quota holds for: one of them."""
 
     user: Annotated[
@@ -36,7 +37,7 @@ class SubjectSpec(Part, frozen=True):
     ] = None
 
 
-class JobCountsSpec(Part, frozen=True):
+class JobCountsSpec(DocumentPart, frozen=True):
     """How many jobs."""
 
     running: Annotated[
@@ -48,7 +49,7 @@ class JobCountsSpec(Part, frozen=True):
     ] = None
 
 
-class BudgetSpec(Part, frozen=True):
+class BudgetSpec(DocumentPart, frozen=True):
     """GPU-hours over time."""
 
     gpu_hours: Annotated[
@@ -73,7 +74,7 @@ class BudgetSpec(Part, frozen=True):
     ] = "wait"
 
 
-class QuotaSpec(Part, frozen=True):
+class QuotaSpec(DocumentPart, frozen=True):
     """Caps for one user, group, queue or pool."""
 
     subject: Annotated[SubjectSpec, doc("Whom it holds for.", example={"queue": "students"})]
@@ -87,7 +88,7 @@ class QuotaSpec(Part, frozen=True):
     ] = None
 
 
-class Quota(Part, frozen=True, tag_field="kind", tag="Quota"):
+class QuotaDocument(DocumentPart, frozen=True, tag_field="kind", tag="Quota"):
     """Caps for one user, group, queue or pool."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]

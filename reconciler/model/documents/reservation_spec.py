@@ -4,11 +4,18 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from reconciler.model.documents.fields import AmountsSpec, Duration, Metadata, Name, Part, doc
+from reconciler.model.documents.fields import (
+    AmountsSpec,
+    DocumentPart,
+    Duration,
+    Metadata,
+    Name,
+    doc,
+)
 from reconciler.model.documents.job_spec import Timestamp
 
 
-class ReservationSpec(Part, frozen=True):
+class ReservationSpec(DocumentPart, frozen=True):
     """Which nodes, when, and for whom."""
 
     hosts: Annotated[
@@ -57,7 +64,7 @@ class ReservationSpec(Part, frozen=True):
     ] = False
 
 
-class Reservation(Part, frozen=True, tag_field="kind", tag="Reservation"):
+class ReservationDocument(DocumentPart, frozen=True, tag_field="kind", tag="Reservation"):
     """Nodes kept for a window of time."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]

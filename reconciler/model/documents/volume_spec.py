@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from reconciler.model.documents.fields import Metadata, Name, Part, RelativePath, doc
+from reconciler.model.documents.fields import DocumentPart, Metadata, Name, RelativePath, doc
 
 MountWord = Annotated[str, msgspec.Meta(pattern=r"^[^\s\x00]+(?!\n)$", max_length=1024)]
 
 
-class ObjectStoreSpec(Part, frozen=True):
+class ObjectStoreSpec(DocumentPart, frozen=True):
     """A bucket behind the S3 protocol."""
 
     endpoint: Annotated[
@@ -50,7 +50,7 @@ class ObjectStoreSpec(Part, frozen=True):
     ] = None
 
 
-class VolumeSpec(Part, frozen=True):
+class VolumeSpec(DocumentPart, frozen=True):
     """Where storage is found."""
 
     type: Annotated[
@@ -102,7 +102,7 @@ class VolumeSpec(Part, frozen=True):
     ] = []
 
 
-class Volume(Part, frozen=True, tag_field="kind", tag="Volume"):
+class VolumeDocument(DocumentPart, frozen=True, tag_field="kind", tag="Volume"):
     """Storage that jobs ask for by name."""
 
     api_version: Annotated[Literal["muster/v1"], doc("API group and version.", example="muster/v1")]

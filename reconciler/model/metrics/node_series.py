@@ -27,7 +27,7 @@ def render(
     """
     alive = [attempt for attempt in attempts if attempt.state is not AttemptState.ENDED]
     who = (node.name, node.pool)
-    page = sample_text.Text("node")
+    page = sample_text.SampleText("node")
     for state in NodeState if judged else ():
         page.put("muster_node_state", int(node.state is state), *who, state.value)
     for check in node.inventory.checks:
@@ -56,7 +56,9 @@ def render(
     return page.render()
 
 
-def _put_usage(page: sample_text.Text, usage: records.NodeUsage, who: tuple[str, str]) -> None:
+def _put_usage(
+    page: sample_text.SampleText, usage: records.NodeUsage, who: tuple[str, str]
+) -> None:
     if not usage.at:
         return
     page.put("muster_node_cpu_used_ratio", usage.cpu_percent / 100, *who)

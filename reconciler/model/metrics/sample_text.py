@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from reconciler.model.metrics import metric_table
 
 
-class Text:
+class SampleText:
     """Series in the order of the table, samples in the order put."""
 
     def __init__(self, page: metric_table.Page) -> None:

@@ -32,7 +32,7 @@ BUILT_IN: dict[str, str] = {
 }
 
 
-class Command(msgspec.Struct, frozen=True, omit_defaults=True):
+class CheckCommand(msgspec.Struct, frozen=True, omit_defaults=True):
     """An executable of the site: status 0 healthy, 1 degraded, anything else failed."""
 
     name: str
@@ -40,7 +40,7 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True):
     timeout_s: float = 30.0
 
 
-class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+class CheckPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a node is to look at, and from when on something is wrong. Ratios are of the whole.
 
     ``before`` and ``after`` are names of checks that are made when a task is to start, and when
@@ -55,12 +55,12 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
     disk_free_ratio: float = 0.05
     inodes_free_ratio: float = 0.05
     stuck_processes: int = 10
-    commands: tuple[Command, ...] = ()
+    commands: tuple[CheckCommand, ...] = ()
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 
 
-class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one check found: one that is healthy has nothing to say.
 
     ``devices`` are numbers of the GPUs that it is about, where it is about some.
@@ -72,7 +72,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: tuple[int, ...] = ()
 
 
-def worst(results: "tuple[Result, ...]") -> Verdict:
+def worst(results: "tuple[CheckResult, ...]") -> Verdict:
     """The verdict on a node: that of its worst check."""
     verdicts = {one.verdict for one in results}
     if "failed" in verdicts:
@@ -80,7 +80,7 @@ def worst(results: "tuple[Result, ...]") -> Verdict:
     return "degraded" if "degraded" in verdicts else "healthy"
 
 
-class Flapping(msgspec.Struct, frozen=True, omit_defaults=True):
+class CheckFlapping(msgspec.Struct, frozen=True, omit_defaults=True):
     """How often the checks of a node came and went of late.
 
     ``failing``: one fails now. ``at`` are the last times at which the node turned from well to

@@ -1,7 +1,7 @@
 """Storage that jobs name: what nodes are to have of it, and what is copied in and out of it.
 
-A ``Store`` is where data is; credentials are names of secrets, never values. What is copied in
-goes to the node's own disk before a task starts, what is copied out leaves it when the task has
+A ``VolumeStore`` is where data is; credentials are names of secrets, never values. What is copied
+in goes to the node's own disk before a task starts, what is copied out leaves it when the task has
 ended. Paths are relative and stay in their store.
 """
 
@@ -29,7 +29,7 @@ class ObjectStore(msgspec.Struct, frozen=True, omit_defaults=True):
     ca_certificate: str = ""
 
 
-class Store(msgspec.Struct, frozen=True, omit_defaults=True):
+class VolumeStore(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where the data of a volume is: a folder that nodes have mounted, or a bucket."""
 
     volume: str
@@ -46,7 +46,7 @@ class In(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     name: str
-    store: Store
+    store: VolumeStore
     path: str = ""
     sha256: str = ""
     checksums: str = ""
@@ -56,12 +56,12 @@ class Out(msgspec.Struct, frozen=True, omit_defaults=True):
     """What of a task's working folder is copied out: ``path`` below it to ``to`` in the store."""
 
     path: str
-    store: Store
+    store: VolumeStore
     to: str
     when: When = "success"
 
 
-class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
+class StagingPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is copied for each task of a job, and how long it may take each way."""
 
     ins: tuple[In, ...] = ()

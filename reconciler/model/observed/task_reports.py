@@ -58,7 +58,7 @@ class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
 
 
-class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
+class CheckpointRule(msgspec.Struct, frozen=True, omit_defaults=True):
     """Which files or folders of a job's checkpoints are whole ones.
 
     Attributes:

@@ -41,7 +41,7 @@ class Identity(msgspec.Struct, frozen=True):
     acts: Acts = "self"
 
 
-class Rule(msgspec.Struct, frozen=True):
+class AccessRule(msgspec.Struct, frozen=True):
     """Verbs, and what they may be done to: queues for jobs, labels for structural objects."""
 
     verbs: tuple[Verb, ...]
@@ -54,7 +54,7 @@ class Role(msgspec.Struct, frozen=True):
 
     name: str
     members: tuple[str, ...]
-    rules: tuple[Rule, ...]
+    rules: tuple[AccessRule, ...]
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -155,7 +155,7 @@ def keeps(access: Access, who: str) -> bool:
     """Whether somebody may change anything at all of Access or the Cluster."""
     asked = _Asked(who, "change", "Access or the Cluster", ("change",))
 
-    def matches(rule: Rule) -> bool:
+    def matches(rule: AccessRule) -> bool:
         named = any(pattern.startswith(("Access/", "Cluster/")) for pattern in rule.objects)
         return named or _any(rule.objects, ("Access", "Cluster", "Access/", "Cluster/"))
 
@@ -222,7 +222,7 @@ class _Asked(msgspec.Struct, frozen=True):
     verbs: tuple[str, ...]
 
 
-def _decide(access: Access, asked: _Asked, matches: Callable[[Rule], bool]) -> Decision:
+def _decide(access: Access, asked: _Asked, matches: Callable[[AccessRule], bool]) -> Decision:
     who, verb, what = asked.who, asked.verb, asked.what
     identity = access.identities.get(who)
     if not access.roles:

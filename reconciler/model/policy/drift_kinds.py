@@ -16,7 +16,7 @@ _TOLD: tuple[Action, ...] = ("report", "ignore")
 _ANY: tuple[Action, ...] = ("remediate", "report", "ignore")
 
 
-class Kind(msgspec.Struct, frozen=True):
+class DriftKind(msgspec.Struct, frozen=True):
     """A kind of difference: how bad, what is done unless a policy says otherwise, what may be.
 
     ``remedy`` says what ``remediate`` does, empty where nothing is built or nobody could.
@@ -31,88 +31,94 @@ class Kind(msgspec.Struct, frozen=True):
     pooled: bool = True
 
 
-KINDS: dict[str, Kind] = {
-    "node-missing": Kind("warning", "report", _TOLD, "a node is declared and has never reported"),
-    "node-undeclared": Kind(
+KINDS: dict[str, DriftKind] = {
+    "node-missing": DriftKind(
+        "warning", "report", _TOLD, "a node is declared and has never reported"
+    ),
+    "node-undeclared": DriftKind(
         "warning", "report", _TOLD, "a node reports and no pool declares it", pooled=False
     ),
-    "node-silent": Kind("critical", "report", _TOLD, "a node was not heard of for `nodeSilence`"),
-    "node-inventory": Kind(
+    "node-silent": DriftKind(
+        "critical", "report", _TOLD, "a node was not heard of for `nodeSilence`"
+    ),
+    "node-inventory": DriftKind(
         "warning", "report", _TOLD, "a node has less CPU, memory or GPUs than its pool, or others"
     ),
-    "node-driver": Kind(
+    "node-driver": DriftKind(
         "warning", "report", _TOLD, "the GPU driver does not work, or is not the one declared"
     ),
-    "node-mig": Kind(
+    "node-mig": DriftKind(
         "warning", "report", _TOLD, "a GPU is cut by MIG in another way than its pool declares"
     ),
-    "node-labels": Kind(
+    "node-labels": DriftKind(
         "info", "report", _TOLD, "an agent was started with another label than its pool declares"
     ),
-    "node-drained-by-override": Kind(
+    "node-drained-by-override": DriftKind(
         "warning", "report", _TOLD, "a node was drained by hand, behind git"
     ),
-    "node-check-failed": Kind(
+    "node-check-failed": DriftKind(
         "critical", "remediate", _ANY, "a health check of a node has failed: it takes no work",
         "what `health.remedies` of its pool says",
     ),
-    "node-check-degraded": Kind(
+    "node-check-degraded": DriftKind(
         "warning", "report", _TOLD, "a health check of a node found something that is not well"
     ),
-    "node-black-hole": Kind(
+    "node-black-hole": DriftKind(
         "critical", "report", _TOLD, "tasks of different owners fail quickly on a node: it is out"
     ),
-    "node-flapping": Kind(
+    "node-flapping": DriftKind(
         "warning", "report", _TOLD, "checks of a node come and go: it is out until they stay well"
     ),
-    "gpu-failed": Kind("critical", "report", _TOLD, "a GPU is lost, missing, failed or silent"),
-    "gpu-process-foreign": Kind(
+    "gpu-failed": DriftKind(
+        "critical", "report", _TOLD, "a GPU is lost, missing, failed or silent"
+    ),
+    "gpu-process-foreign": DriftKind(
         "warning", "report", _ANY, "a process holds a GPU and belongs to no task",
         "the process is ended",
     ),
-    "task-unwanted": Kind(
+    "task-unwanted": DriftKind(
         "warning", "remediate", ("remediate",), "a task runs that was given up or is not known",
         "its node ends it; this is so always",
     ),
-    "task-gpu-undeclared": Kind(
+    "task-gpu-undeclared": DriftKind(
         "warning", "report", _TOLD, "a task holds GPUs of its node that its pool does not declare"
     ),
-    "task-missing": Kind(
+    "task-missing": DriftKind(
         "warning", "remediate", _ANY, "a task was given to its node and does not start there",
         "the node is told again",
     ),
-    "task-killed": Kind(
+    "task-killed": DriftKind(
         "warning", "report", _ANY, "somebody other than Muster ended a task by a signal",
         "it starts again without spending a retry",
     ),
-    "queue-over-limit": Kind(
+    "queue-over-limit": DriftKind(
         "warning", "report", _ANY, "what runs in a queue is above its limit, as after lowering it",
         "preemptible work leaves, the newest first", pooled=False,
     ),
-    "instance-orphaned": Kind(
+    "instance-orphaned": DriftKind(
         "warning", "report", _TOLD, "a provisioner lists an instance that nobody asked for"
     ),
-    "instance-left-over": Kind(
+    "instance-left-over": DriftKind(
         "warning", "report", _TOLD, "an instance could not be destroyed; it is tried on and on"
     ),
-    "pool-not-growing": Kind(
+    "pool-not-growing": DriftKind(
         "warning", "report", _TOLD, "nodes of a pool did not come up again and again; it rests"
     ),
-    "provisioner-failing": Kind(
+    "provisioner-failing": DriftKind(
         "warning", "report", _TOLD, "a pool's instances can't be listed, so that it makes none"
     ),
-    "job-cancelled-by-override": Kind(
+    "job-cancelled-by-override": DriftKind(
         "warning", "report", _TOLD, "a job was cancelled by hand, behind git", pooled=False
     ),
-    "suspended-by-override": Kind(
+    "suspended-by-override": DriftKind(
         "warning", "report", _TOLD, "a queue or the cluster was suspended by hand, behind git",
         pooled=False,
     ),
-    "head-not-applied": Kind(
+    "head-not-applied": DriftKind(
         "warning", "report", _TOLD, "the newest revision, or a part of it, was refused",
         pooled=False,
     ),
-    "repository-unreadable": Kind(
+    "repository-unreadable": DriftKind(
         "critical", "report", _TOLD, "the repository can't be read", pooled=False
     ),
 }  # fmt: skip
@@ -171,7 +177,7 @@ HEALING_VERBS = ("restart-agent", "reset-gpu", "run-command", "reboot")
 IDLE_VERBS = ("reset-gpu", "run-command", "reboot")
 
 
-class Remedy(msgspec.Struct, frozen=True, omit_defaults=True):
+class DriftRemedy(msgspec.Struct, frozen=True, omit_defaults=True):
     """One try at making a difference right; remembered for a day, so that tries are counted.
 
     Attributes:

@@ -10,8 +10,8 @@ import msgspec
 from reconciler.model import desired
 from reconciler.model.observed import storage, task_reports, task_usage
 from reconciler.model.observed.devices import GpuUsage
-from reconciler.model.observed.health_checks import Plan
-from reconciler.model.policy.drift_kinds import Remedy
+from reconciler.model.observed.health_checks import CheckPlan
+from reconciler.model.policy.drift_kinds import DriftRemedy
 from reconciler.model.state.records import (
     AttemptReport,
     Inventory,
@@ -99,11 +99,11 @@ class TaskTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     image: str = ""
     mounts: tuple[tuple[str, bool], ...] = ()
     secrets: tuple[tuple[str, str], ...] = ()
-    saves: task_reports.Rule | None = None
+    saves: task_reports.CheckpointRule | None = None
     image_timeout_s: float | None = None
     mps: bool = False
     volumes: tuple[str, ...] = ()
-    stage: storage.Plan = storage.Plan()
+    stage: storage.StagingPlan = storage.StagingPlan()
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -175,8 +175,8 @@ class AssignmentSet(msgspec.Struct, frozen=True, omit_defaults=True):
 
     templates: dict[str, TaskTemplate] = {}
     assignments: tuple[Assignment, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
-    checks: Plan | None = None
+    remedies: tuple[DriftRemedy, ...] = ()
+    checks: CheckPlan | None = None
     volumes: tuple[storage.WantedVolume, ...] = ()
     mig: desired.MigPlan | None = None
     pool: str = ""

@@ -77,7 +77,7 @@ class Judgement(msgspec.Struct, frozen=True):
         return any(finding.part == part for finding in self.findings)
 
 
-class Gate(Protocol):
+class ChangeGate(Protocol):
     """Judges changes."""
 
     def judge(

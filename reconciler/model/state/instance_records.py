@@ -44,7 +44,7 @@ TRANSITIONS: frozenset[tuple[InstanceState, InstanceState]] = frozenset(
 )
 
 
-class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
+class InstanceRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is behind one slot.
 
     Attributes:
@@ -80,7 +80,7 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
 class Orphan(msgspec.Struct, frozen=True, omit_defaults=True):
     """An instance that a script lists and nobody asked for.
 
-    ``seen``: how many lists in a row had it. The others are as in ``Instance``, for its end.
+    ``seen``: how many lists in a row had it. The others are as in ``InstanceRecord``, for its end.
     """
 
     id: str
@@ -123,7 +123,7 @@ class Provision(msgspec.Struct, frozen=True, omit_defaults=True):
     resources: Resources = Resources()
     gpu_model: str = ""
     labels: dict[str, str] = {}
-    instances: dict[str, Instance] = {}
+    instances: dict[str, InstanceRecord] = {}
     next_number: int = 1
     failures: int = 0
     retry_at: float = 0.0
@@ -180,7 +180,7 @@ class Order(msgspec.Struct, frozen=True):
         return f"{self.pool}/{self.verb}/{self.request}/{self.number}"
 
 
-class Result(msgspec.Struct, frozen=True):
+class OrderResult(msgspec.Struct, frozen=True):
     """What came of an order. ``failure`` is empty where it was carried out."""
 
     verb: Verb
@@ -225,7 +225,7 @@ def _order(of: Provision, verb: Verb, request: str, number: int) -> Order:
     )
 
 
-def moved(one: Instance, state: InstanceState, now: float, why: str) -> Instance:
+def moved(one: InstanceRecord, state: InstanceState, now: float, why: str) -> InstanceRecord:
     """An instance in its next state, if the table allows it.
 
     Raises:
@@ -236,7 +236,7 @@ def moved(one: Instance, state: InstanceState, now: float, why: str) -> Instance
         raise states.InvalidTransitionError(
             f"instance {one.node}", one.state.value, state.value, story
         )
-    return Instance(
+    return InstanceRecord(
         node=one.node,
         state=state,
         request=one.request,

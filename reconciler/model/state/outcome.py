@@ -7,12 +7,18 @@ from collections.abc import Mapping
 
 import msgspec
 
-from reconciler.model.policy.drift_kinds import Drift, Remedy
+from reconciler.model.policy.drift_kinds import Drift, DriftRemedy
 from reconciler.model.state import scheduler_state
 from reconciler.model.state.events import Event
 from reconciler.model.state.instance_records import Provision, Verb
 from reconciler.model.state.pending_reasons import Reason
-from reconciler.model.state.records import AttemptRecord, JobRecord, NodeRecord, Override, Standing
+from reconciler.model.state.records import (
+    AttemptRecord,
+    JobRecord,
+    NodeRecord,
+    Override,
+    ScheduleInputs,
+)
 
 
 class StartAttempt(msgspec.Struct, frozen=True, tag="start"):
@@ -137,13 +143,13 @@ class Outcome(msgspec.Struct, frozen=True):
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     drift: tuple[Drift, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
+    remedies: tuple[DriftRemedy, ...] = ()
     overrides: tuple[Override, ...] = ()
     answers: dict[str, str] = {}
     provisions: dict[str, Provision | None] = {}
     queues: tuple[QueueUsage, ...] | None = None
     promised: Mapping[str, int] = {}
-    standing: Standing | None = None
+    standing: ScheduleInputs | None = None
     left_jobs: tuple[str, ...] = ()
     left_nodes: tuple[str, ...] = ()
     look_at: float | None = None

@@ -12,10 +12,10 @@ import msgspec
 
 from reconciler.model import desired
 from reconciler.model.observed import devices, host_facts
-from reconciler.model.observed.health_checks import Flapping, Result
+from reconciler.model.observed.health_checks import CheckFlapping, CheckResult
 from reconciler.model.observed.storage import VolumeState
 from reconciler.model.observed.task_reports import Saved
-from reconciler.model.policy.drift_kinds import Drift, Remedy
+from reconciler.model.policy.drift_kinds import Drift, DriftRemedy
 from reconciler.model.state import instance_records, scheduler_state
 from reconciler.model.state.pending_reasons import Reason
 from reconciler.model.state.states import (
@@ -281,7 +281,7 @@ class Inventory(msgspec.Struct, frozen=True, omit_defaults=True):
     foreign_gpu_processes: tuple[devices.GpuProcess, ...] = ()
     host: host_facts.Host | None = None
     isolation: Isolation | None = None
-    checks: tuple[Result, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
     volumes: tuple[VolumeState, ...] = ()
     unchecked: bool = False
     notice: str = ""
@@ -332,12 +332,12 @@ class NodeRecord(msgspec.Struct, frozen=True):
     first_seen_at: float = 0.0
     last_report_at: float = 0.0
     last_answer_at: float = 0.0
-    drain: desired.Drain | None = None
+    drain: desired.NodeDrain | None = None
     message: str = ""
     unwanted: tuple[str, ...] = ()
     failures: tuple[QuickFailure, ...] = ()
     out_until: float = 0.0
-    flapping: Flapping = Flapping()
+    flapping: CheckFlapping = CheckFlapping()
     leave: desired.Leaving | None = None
     drain_since: float = 0.0
     undecided: str = ""
@@ -405,7 +405,7 @@ class ClearOverride(msgspec.Struct, frozen=True, tag="clear"):
 OverrideRequest = PutOverride | ClearOverride
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ScheduleInputs(msgspec.Struct, frozen=True):
     """What the last schedule was made from besides the records; it stands until that changes.
 
     Attributes:
@@ -469,11 +469,11 @@ class Observed(msgspec.Struct, frozen=True):
     asked: tuple[OverrideRequest, ...] = ()
     overrides: tuple[Override, ...] = ()
     provisions: Mapping[str, instance_records.Provision] = {}
-    provisioned: tuple[instance_records.Result, ...] = ()
+    provisioned: tuple[instance_records.OrderResult, ...] = ()
     drift: tuple[Drift, ...] = ()
-    remedies: tuple[Remedy, ...] = ()
+    remedies: tuple[DriftRemedy, ...] = ()
     promised: Mapping[str, int] = {}
-    standing: Standing | None = None
+    standing: ScheduleInputs | None = None
     recollection: scheduler_state.Recollection = scheduler_state.NOTHING
     leader_since: float = 0.0
     next_order: int = 1

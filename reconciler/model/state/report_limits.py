@@ -52,7 +52,7 @@ def inventory(told: records.Inventory) -> records.Inventory:
     )
 
 
-def _check(told: health_checks.Result) -> health_checks.Result:
+def _check(told: health_checks.CheckResult) -> health_checks.CheckResult:
     """What a check printed goes into events, pages and terminals."""
     return msgspec.structs.replace(
         told,

@@ -1,7 +1,8 @@
 """Sums of what was used and waited for, by the hour: what reports over months are made of.
 
-The loop makes a ``Rollup`` of each cycle, the store adds it up in the transaction of that cycle, so
-that an attempt counts once whatever crashes. Seconds of GPUs and CPUs are amounts times time.
+The loop makes a ``UsageRollup`` of each cycle, the store adds it up in the transaction of that
+cycle, so that an attempt counts once whatever crashes. Seconds of GPUs and CPUs are amounts times
+time.
 """
 
 import math
@@ -69,7 +70,7 @@ class WaitKey(msgspec.Struct, frozen=True):
     bucket: int
 
 
-class Wait(msgspec.Struct, frozen=True):
+class WaitTotals(msgspec.Struct, frozen=True):
     """How many jobs, and for how long all of them together."""
 
     jobs: int = 0
@@ -104,7 +105,7 @@ class PoolShareKey(msgspec.Struct, frozen=True):
     pool: str
 
 
-class PoolShare(msgspec.Struct, frozen=True):
+class PoolShareTotals(msgspec.Struct, frozen=True):
     """A queue's GPUs times time in one pool, children included, where amounts go by pools."""
 
     guaranteed_gpu_s: float = 0.0
@@ -113,13 +114,13 @@ class PoolShare(msgspec.Struct, frozen=True):
     demand_gpu_s: float = 0.0
 
 
-class Rollup(msgspec.Struct, frozen=True):
+class UsageRollup(msgspec.Struct, frozen=True):
     """What is to be added to the sums."""
 
     usage: dict[UsageKey, Usage] = {}
-    waits: dict[WaitKey, Wait] = {}
+    waits: dict[WaitKey, WaitTotals] = {}
     shares: dict[ShareKey, Share] = {}
-    pool_shares: dict[PoolShareKey, PoolShare] = {}
+    pool_shares: dict[PoolShareKey, PoolShareTotals] = {}
 
 
 def bucket_of(wait_s: float) -> int:

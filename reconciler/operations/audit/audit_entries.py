@@ -64,7 +64,7 @@ class Dropped(msgspec.Struct, frozen=True):
     keep_s: int
 
 
-class Entry(msgspec.Struct, frozen=True):
+class AuditEntry(msgspec.Struct, frozen=True):
     """What became of one revision, or what was dropped of this log.
 
     Attributes:
@@ -104,7 +104,7 @@ def entry_of(
     after: desired.Desired,
     at: float,
     duration_s: float,
-) -> Entry:
+) -> AuditEntry:
     """What became of a revision.
 
     Args:
@@ -117,7 +117,7 @@ def entry_of(
     """
     marks = list(_marks(before, after)) if before is not None else []
     counts = {mark: sum(one[0] == mark for one in marks) for mark in "+~-"}
-    return Entry(
+    return AuditEntry(
         at=at,
         revision=status.attempted_revision or "",
         result=status.sync,
@@ -146,7 +146,7 @@ def entry_of(
     )
 
 
-def withdrawing(entry: Entry, numbers: Sequence[int]) -> Entry:
+def withdrawing(entry: AuditEntry, numbers: Sequence[int]) -> AuditEntry:
     """An entry that says of earlier ones that nothing of what they tell came into force."""
     several = len(numbers) > 1
     told = (
@@ -176,10 +176,10 @@ def _marks(before: desired.Desired, after: desired.Desired) -> Iterator[str]:
             yield f"- Job/{name}"
 
 
-def is_news(entry: Entry, last: Entry | None) -> bool:
+def is_news(entry: AuditEntry, last: AuditEntry | None) -> bool:
     """Whether an entry tells anything that the last one did not."""
 
-    def outcome(of: Entry) -> tuple[object, ...]:
+    def outcome(of: AuditEntry) -> tuple[object, ...]:
         return (of.revision, of.result, of.structure_revision, of.message)
 
     return last is None or outcome(entry) != outcome(last)

@@ -31,16 +31,16 @@ _BLOCK = 1 << 16
 _NUMBER_DIGITS = 12
 
 
-class Line(msgspec.Struct, frozen=True):
+class ChainEntry(msgspec.Struct, frozen=True):
     """An entry in the chain."""
 
     number: int
     previous: str
-    entry: audit_entries.Entry
+    entry: audit_entries.AuditEntry
     hash: str = ""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ChainVerdict(msgspec.Struct, frozen=True):
     """What came of going along the chain.
 
     Attributes:
@@ -54,18 +54,18 @@ class Verdict(msgspec.Struct, frozen=True):
     lines: int
     last: str
     wrong: str = ""
-    anchor: Line | None = None
+    anchor: ChainEntry | None = None
     torn: bool = False
     marked: str = ""
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_decode = msgspec.json.Decoder(Line).decode
+_decode = msgspec.json.Decoder(ChainEntry).decode
 #: Stands in no line but those that tell of dropped ones: in texts the quotes are escaped.
 _DROPPED_MARK = b'"dropped":{'
 
 
-def hash_of(line: Line) -> str:
+def hash_of(line: ChainEntry) -> str:
     """The hash of a line, over its number, its predecessor and its entry."""
     return hashlib.sha256(_encode(msgspec.structs.replace(line, hash=""))).hexdigest()
 
@@ -82,7 +82,7 @@ class Log:
         digits = "[0-9]" * _NUMBER_DIGITS
         return sorted(self.path.parent.glob(f"{self.path.stem}-{digits}{self.path.suffix}"))
 
-    def append(self, entry: audit_entries.Entry, *, part_s: float | None = None) -> Line:
+    def append(self, entry: audit_entries.AuditEntry, *, part_s: float | None = None) -> ChainEntry:
         """Add an entry; it is on disk when this returns.
 
         Args:
@@ -101,7 +101,7 @@ class Log:
             last = next(_backwards(descriptor), None)
             if last is None:
                 last = next(self._put_aside(), None)
-            before = _decode(last) if last else Line(0, "", entry, BEGINNING)
+            before = _decode(last) if last else ChainEntry(0, "", entry, BEGINNING)
             if last and self._is_full(descriptor, entry, part_s):
                 name = f"{self.path.stem}-{before.number:0{_NUMBER_DIGITS}d}{self.path.suffix}"
                 self.path.rename(self.path.with_name(name))
@@ -109,7 +109,7 @@ class Log:
                 descriptor = -1
                 descriptor = self._open()
                 sync_folder(self.path.parent)
-            line = Line(before.number + 1, before.hash, entry)
+            line = ChainEntry(before.number + 1, before.hash, entry)
             line = msgspec.structs.replace(line, hash=hash_of(line))
             _add(descriptor, _encode(line) + b"\n")
         finally:
@@ -117,7 +117,9 @@ class Log:
                 os.close(descriptor)
         return line
 
-    def _is_full(self, descriptor: int, entry: audit_entries.Entry, part_s: float | None) -> bool:
+    def _is_full(
+        self, descriptor: int, entry: audit_entries.AuditEntry, part_s: float | None
+    ) -> bool:
         """Whether an entry goes into the next file."""
         size = os.fstat(descriptor).st_size
         if size == 0 or entry.dropped is not msgspec.UNSET:
@@ -149,7 +151,7 @@ class Log:
         if end < size:
             os.ftruncate(descriptor, end)
 
-    def tail(self, limit: int) -> list[Line]:
+    def tail(self, limit: int) -> list[ChainEntry]:
         """The last entries, the newest first.
 
         Raises:
@@ -157,7 +159,7 @@ class Log:
         """
         return list(itertools.islice(self.newest_first(), limit))
 
-    def newest_revision(self) -> Line | None:
+    def newest_revision(self) -> ChainEntry | None:
         """The last entry about a revision, None: there is none.
 
         Raises:
@@ -166,7 +168,7 @@ class Log:
         lines = self.newest_first()
         return next((one for one in lines if one.entry.dropped is msgspec.UNSET), None)
 
-    def newest_first(self, *, only_dropped: bool = False) -> Iterator[Line]:
+    def newest_first(self, *, only_dropped: bool = False) -> Iterator[ChainEntry]:
         """All lines, or those alone that tell of dropped ones.
 
         Raises:
@@ -179,7 +181,7 @@ class Log:
 
     def verify(
         self, first: int = 1, *, pause: Callable[[], None] | None = None, mark: int = 0
-    ) -> Verdict:
+    ) -> ChainVerdict:
         """Go along the whole chain, through all files.
 
         It begins with the first line, or behind those of which a later line says that they were
@@ -193,7 +195,7 @@ class Log:
         Raises:
             OSError: a file can't be read.
         """
-        walk, count = Walk(first, mark), itertools.count(1)
+        walk, count = ChainWalk(first, mark), itertools.count(1)
         for file, is_last in self._files():
             for text in file:
                 walk.step(text, may_be_torn=is_last)
@@ -233,7 +235,7 @@ class Log:
                 yield growing, True
 
 
-class Walk:
+class ChainWalk:
     """Goes along the chain, line by line; afterwards it tells how far that went.
 
     Where the lines begin later than they should, it goes on from there, and looks for the line that
@@ -250,7 +252,7 @@ class Walk:
         self._begun = False
         #: The number and the hash of the last line before those that are there.
         self._gap: tuple[int, str] | None = None
-        self._anchor: Line | None = None
+        self._anchor: ChainEntry | None = None
         self._newest: audit_entries.Dropped | None = None
         self._ends: dict[int, str] = {}
         self._wrong = ""
@@ -260,7 +262,7 @@ class Walk:
         self.number = first - 1
         self.hash = BEGINNING if first == 1 else ""
 
-    def step(self, text: bytes, *, may_be_torn: bool = False) -> Line | None:
+    def step(self, text: bytes, *, may_be_torn: bool = False) -> ChainEntry | None:
         """Look at the next line, and return it where the chain is good up to there.
 
         ``may_be_torn``: a crash may have left it half written. All of it but its line end is half
@@ -299,26 +301,26 @@ class Walk:
         """The next line is in another file."""
         self._ends[self.number] = self.hash
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ChainVerdict:
         """How far the chain is good."""
         if self._early:
             told = (
                 f"the log begins with line {self._early}, before line {self._first}: without a "
                 "first number (--from) it is verified from where it begins"
             )
-            return Verdict(self._first - 1, "", told)
+            return ChainVerdict(self._first - 1, "", told)
         wrong = f"line {self.number + 1}: {self._wrong}" if self._wrong else ""
         if self._gap is not None and self._anchor is None:
             told = (
                 f"line {self._first}: it is number {self._gap[0] + 1}, and {self._first} is due: "
                 "lines are missing or put in, and none says that they were dropped"
             )
-            return Verdict(self._first - 1, "", "; ".join(filter(None, (told, wrong))))
+            return ChainVerdict(self._first - 1, "", "; ".join(filter(None, (told, wrong))))
         if not wrong and self.number < self._first and self._first > 1:
             wrong = f"line {self._first}: there is none"
-        return Verdict(self.number, self.hash, wrong, self._anchor, self._torn, self._marked)
+        return ChainVerdict(self.number, self.hash, wrong, self._anchor, self._torn, self._marked)
 
-    def _wrong_with(self, line: Line) -> str:
+    def _wrong_with(self, line: ChainEntry) -> str:
         if line.number != self.number + 1:
             due = self.number + 1
             return f"it is number {line.number}, and {due} is due: lines are missing or put in"
@@ -347,7 +349,7 @@ class Walk:
             return ""
         return f"lines up to {before.last} were dropped, and it does not go on from there"
 
-    def _look_for_anchor(self, line: Line) -> None:
+    def _look_for_anchor(self, line: ChainEntry) -> None:
         told = line.entry.dropped
         if self._gap is None or told is msgspec.UNSET:
             return
@@ -364,7 +366,7 @@ class Walk:
                 self._look_for_anchor(line)
 
 
-def oldest_of(path: Path) -> Line:
+def oldest_of(path: Path) -> ChainEntry:
     """The first line of a file.
 
     Raises:
@@ -375,12 +377,12 @@ def oldest_of(path: Path) -> Line:
         return _read(path, file.readline(LINE_BYTES_MAX))
 
 
-def newest_of(path: Path) -> Line:
+def newest_of(path: Path) -> ChainEntry:
     """The last line of a file; raises as ``oldest_of``."""
     return _read(path, next(lines_backwards(path), b""))
 
 
-def _read(path: Path, text: bytes) -> Line:
+def _read(path: Path, text: bytes) -> ChainEntry:
     try:
         return _decode(text)
     except msgspec.MsgspecError as error:

@@ -20,8 +20,8 @@ PARTS = 10
 class _Part(msgspec.Struct, frozen=True):
     """A file that was put aside: its ends, and when the newest of its lines was written."""
 
-    first: audit_log.Line
-    last: audit_log.Line
+    first: audit_log.ChainEntry
+    last: audit_log.ChainEntry
     newest_at: float
 
 
@@ -30,7 +30,9 @@ def part_s(keep_s: float | None) -> float | None:
     return None if keep_s is None else keep_s / PARTS
 
 
-def drop(log: audit_log.Log, *, keep_s: int, now: float, revision: str) -> audit_log.Line | None:
+def drop(
+    log: audit_log.Log, *, keep_s: int, now: float, revision: str
+) -> audit_log.ChainEntry | None:
     """Take the oldest file away if all that is in it is older than ``keep_s``.
 
     Args:
@@ -71,7 +73,7 @@ def _verified(path: Path, following: Path) -> _Part:
     """
     first = audit_log.oldest_of(path)
     last, newest_at = first, first.entry.at
-    walk = audit_log.Walk(first.number)
+    walk = audit_log.ChainWalk(first.number)
     with path.open("rb") as file:
         for text in file:
             line = walk.step(text)
@@ -92,7 +94,7 @@ def _verified(path: Path, following: Path) -> _Part:
 
 def _entry(
     log: audit_log.Log, part: _Part, *, keep_s: int, now: float, revision: str
-) -> audit_entries.Entry:
+) -> audit_entries.AuditEntry:
     """What tells that a file is gone."""
     first, last = part.first, part.last
     which = f"lines {first.number} to {last.number}"
@@ -106,7 +108,7 @@ def _entry(
         newest_at=part.newest_at,
         keep_s=keep_s,
     )
-    return audit_entries.Entry(
+    return audit_entries.AuditEntry(
         at=now,
         revision=revision,
         result="Dropped",
@@ -118,7 +120,7 @@ def _entry(
     )
 
 
-def _begins(log: audit_log.Log, first: audit_log.Line) -> int:
+def _begins(log: audit_log.Log, first: audit_log.ChainEntry) -> int:
     """From which line on the log is accounted for, where ``first`` is the oldest that is there."""
     if first.number == 1:
         return 1
@@ -129,7 +131,7 @@ def _begins(log: audit_log.Log, first: audit_log.Line) -> int:
     return first.number
 
 
-def _names(line: audit_log.Line) -> tuple[int, str] | None:
+def _names(line: audit_log.ChainEntry) -> tuple[int, str] | None:
     """The last line that a line says was dropped."""
     told = line.entry.dropped
     return None if told is msgspec.UNSET else (told.last, told.hash)

@@ -70,7 +70,7 @@ class Act(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Drain(msgspec.Struct, frozen=True):
+class DrainRequest(msgspec.Struct, frozen=True):
     """Nodes to be taken out of service, or put back into it: one commit for all of a pool."""
 
     verb: Literal["drain", "undrain"]
@@ -78,11 +78,11 @@ class Drain(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-Change = Submit | Act | Drain
+Change = Submit | Act | DrainRequest
 UNCHANGED = "it is so already"
 
 
-class Done(msgspec.Struct, frozen=True):
+class ChangeResult(msgspec.Struct, frozen=True):
     """What was done; ``pushed``: the commit was made in a clone, and pushed.
 
     ``withheld``: why the commit does not apply by itself; empty where nothing is known of that.
@@ -98,7 +98,9 @@ class Done(msgspec.Struct, frozen=True):
     refused: bool = False
 
 
-def each(changes: Sequence[_Asked], carry: Callable[[_Asked], list[Done]]) -> list[Done]:
+def each(
+    changes: Sequence[_Asked], carry: Callable[[_Asked], list[ChangeResult]]
+) -> list[ChangeResult]:
     """Carry out changes one by one.
 
     Raises:
@@ -138,19 +140,21 @@ LOCAL = "; committed in this clone, which pushes nowhere"
 READ_HERE = "; committed in this clone, which the controller reads"
 
 
-def said(name: str, outcome: working_clone.Outcome, message: str, already: str = UNCHANGED) -> Done:
+def said(
+    name: str, outcome: working_clone.CloneOutcome, message: str, already: str = UNCHANGED
+) -> ChangeResult:
     """What is said of a change that was made in a clone; ``already``: where it was so before."""
     if outcome.status == "unchanged":
         is_approval = outcome.commit is not None and not outcome.path
         told = requests.approved_already(outcome.commit or "") if is_approval else already
-        return Done(name, told, outcome.commit)
+        return ChangeResult(name, told, outcome.commit)
     if outcome.status == "rehearsed":
-        return Done(name, message)
+        return ChangeResult(name, message)
     told = message + (LOCAL if outcome.status == "local" else "")
-    return Done(name, told, outcome.commit, pushed=outcome.status == "pushed")
+    return ChangeResult(name, told, outcome.commit, pushed=outcome.status == "pushed")
 
 
-def is_there(one: Done) -> bool:
+def is_there(one: ChangeResult) -> bool:
     """Whether the very same was there before, so that nothing was done."""
     there = one.message in {UNCHANGED, requests.IS_HELD, requests.IS_THERE}
     return there or requests.is_approved_already(one.message)

@@ -35,9 +35,9 @@ Verb = change_requests.Verb
 ChangeError = change_requests.ChangeError
 Submit = change_requests.Submit
 Act = change_requests.Act
-Drain = change_requests.Drain
+Drain = change_requests.DrainRequest
 Change = change_requests.Change
-Done = change_requests.Done
+Done = change_requests.ChangeResult
 DONE = change_requests.DONE
 UNCHANGED = change_requests.UNCHANGED
 is_there = change_requests.is_there
@@ -49,7 +49,7 @@ LOOK_S = 3.0
 
 
 #: Where changes are made.
-Target = targets.Target
+Target = targets.ChangeTarget
 is_digest = pusher.is_digest
 
 
@@ -87,7 +87,7 @@ def carry_out(changes: list[Change], to: Target, *, dry_run: bool = False) -> li
     if to.endpoint is None:
         raise ChangeError("no place to make the change")
     try:
-        with api_client.Client(to.endpoint) as api:
+        with api_client.ApiClient(to.endpoint) as api:
             done = _at_controller(changes, api, dry_run=dry_run)
     except api_client.ApiError as error:
         if error.status != 404 or len(changes) > 1:
@@ -173,7 +173,7 @@ def _of_api(error: api_client.ApiError) -> ChangeError:
 
 
 def _at_controller(
-    changes: Sequence[Change], api: api_client.Client, *, dry_run: bool
+    changes: Sequence[Change], api: api_client.ApiClient, *, dry_run: bool
 ) -> list[Done]:
     """One request for all; of texts each is tried by itself before, to be told its own lines."""
     texts = [one for one in changes if isinstance(one, Submit)]
@@ -201,7 +201,9 @@ def _at_controller(
     return _post(whole, texts[0].owner, "/v1/jobs", "submitted", api)
 
 
-def _post(text: str, owner: str | None, path: str, told: str, api: api_client.Client) -> list[Done]:
+def _post(
+    text: str, owner: str | None, path: str, told: str, api: api_client.ApiClient
+) -> list[Done]:
     """What the controller answers to a text of jobs.
 
     Jobs that name no owner get it there: whom the token stands for, and ``owner`` where that is
@@ -215,7 +217,7 @@ def _post(text: str, owner: str | None, path: str, told: str, api: api_client.Cl
     return [_done(item, told) for item in answer["items"]]
 
 
-def _act_at(changes: Sequence[Change], api: api_client.Client, *, dry_run: bool) -> list[Done]:
+def _act_at(changes: Sequence[Change], api: api_client.ApiClient, *, dry_run: bool) -> list[Done]:
     """What the controller answers to a verb with its subjects."""
     acts = [one for one in changes if not isinstance(one, Submit)]
     ((verb, reason),) = {(one.verb, one.reason) for one in acts}
@@ -307,7 +309,7 @@ def _left(change: Change, endpoint: endpoints.Endpoint | None, missing: Exceptio
     known = None
     if isinstance(change, Act) and endpoint is not None:
         try:
-            with api_client.Client(endpoint, timeout_s=LOOK_S) as api:
+            with api_client.ApiClient(endpoint, timeout_s=LOOK_S) as api:
                 known = api.get(f"/v1/jobs/{change.name}")["job"]
         except (api_client.ApiError, endpoints.EndpointError):
             known = None  # a clone can be worked in without a controller
@@ -336,7 +338,7 @@ def _require_unfinished(
     """Raise ChangeError where the run that the document asks for has ended, as far as is known."""
     run = pusher.run_of(clone.document("Job", name))
     try:
-        with api_client.Client(endpoint, timeout_s=LOOK_S) as api:
+        with api_client.ApiClient(endpoint, timeout_s=LOOK_S) as api:
             known = api.get(f"/v1/jobs/{name}")["job"]
     except (api_client.ApiError, endpoints.EndpointError):
         return  # a clone can be worked in without a controller
@@ -354,7 +356,7 @@ def _held_at(digest: str, told: Mapping[str, Any] | None) -> str:
 
 def _act(
     change: Act, clone: working_clone.Clone, *, held_at: str = "", dry_run: bool
-) -> working_clone.Outcome:
+) -> working_clone.CloneOutcome:
     because = f": {change.reason}" if change.reason else ""
     name = change.name
     if change.verb == "approve":
@@ -382,11 +384,13 @@ def _act(
     return clone.set_fields("Job", name, fields, message=message, dry_run=dry_run)
 
 
-def _pushed_again(clone: working_clone.Clone, path: str, *, dry_run: bool) -> working_clone.Outcome:
+def _pushed_again(
+    clone: working_clone.Clone, path: str, *, dry_run: bool
+) -> working_clone.CloneOutcome:
     """What the same command has committed before, and could not push, is pushed now."""
     earlier = clone.not_pushed(path)
     if dry_run or earlier is None:
-        return working_clone.Outcome("rehearsed", path)
+        return working_clone.CloneOutcome("rehearsed", path)
     return clone.push_again(earlier, path)
 
 

@@ -39,7 +39,7 @@ def ended(names: Collection[str], endpoint: endpoints.Endpoint | None) -> dict[s
     if endpoint is None or not names or len(names) > NAMES_MAX:
         return found
     try:
-        with api_client.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
+        with api_client.ApiClient(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
             for name in names:
                 try:
                     job = api.get(f"/v1/jobs/{name}")["job"]

@@ -23,7 +23,7 @@ from reconciler.desired.git import source
 from reconciler.model.documents import job_spec
 from reconciler.model.values import hostlists, suggestions
 from reconciler.operations.changes import remote_changes, suspension
-from reconciler.operations.changes.remote_changes import Result, SubmittedDocument
+from reconciler.operations.changes.remote_changes import RemoteChangeResult, SubmittedDocument
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class GitPusher:
 
     def __init__(
         self,
-        repository: source.Source,
+        repository: source.GitSource,
         pools: PoolNames,
         last_runs: LastRuns = lambda _: None,
         held_at: HeldAt = lambda _: "",
@@ -81,7 +81,7 @@ class GitPusher:
         *,
         signing_key: Path | None = None,
     ) -> None:
-        self._writer = commit_writer.Writer(repository, signing_key=signing_key)
+        self._writer = commit_writer.CommitWriter(repository, signing_key=signing_key)
         self._pools = pools
         self._last_runs = last_runs
         self._held_at = held_at
@@ -91,9 +91,9 @@ class GitPusher:
         """End git's processes."""
         self._writer.close()
 
-    def push(self, groups: Sequence[Sequence[SubmittedDocument]]) -> list[list[Result]]:
+    def push(self, groups: Sequence[Sequence[SubmittedDocument]]) -> list[list[RemoteChangeResult]]:
         """One result for each change, in order; of each group all are pushed or none."""
-        results: list[list[Result]] = [[] for _ in groups]
+        results: list[list[RemoteChangeResult]] = [[] for _ in groups]
         judge = self._judge()
         for dry_run in (False, True):
             asked: list[tuple[int, list[_Asked]]] = []
@@ -106,7 +106,7 @@ class GitPusher:
             wanted = [
                 made[0].request
                 if len(made) == 1
-                else requests.Together(tuple(one.request for one in made))
+                else requests.RequestGroup(tuple(one.request for one in made))
                 for _, made in asked
             ]
             answers = iter(self._writer.write(wanted, now=int(time.time()), dry_run=dry_run))
@@ -122,13 +122,13 @@ class GitPusher:
 
     def _requests(
         self, group: Sequence[SubmittedDocument], judge: Judge
-    ) -> tuple[list[_Asked], list[Result]]:
+    ) -> tuple[list[_Asked], list[RemoteChangeResult]]:
         """What to ask the writer for; nothing, and what to tell, where that can't be for one."""
         made: list[_Asked] = []
-        bad: dict[int, Result] = {}
+        bad: dict[int, RemoteChangeResult] = {}
         for positions in self._together(group):
             found = self._understood([group[position] for position in positions], judge)
-            if isinstance(found, Result):
+            if isinstance(found, RemoteChangeResult):
                 bad |= dict.fromkeys(positions, found)
             else:
                 made.append(_Asked(found, positions))
@@ -159,7 +159,7 @@ class GitPusher:
 
     def _understood(
         self, changes: Sequence[SubmittedDocument], judge: Judge
-    ) -> requests.Request | Result:
+    ) -> requests.Request | RemoteChangeResult:
         """What is asked of the writer, or why nothing: no change costs the others theirs.
 
         Args:
@@ -182,16 +182,16 @@ class GitPusher:
             else:
                 asked = self._request(change)
             return msgspec.structs.replace(asked, permit=permit)
-        except requests.MissingError as error:
-            return Result(change.name, 404, str(error))
+        except requests.MissingTargetError as error:
+            return RemoteChangeResult(change.name, 404, str(error))
         except requests.ConflictError as error:
-            return Result(change.name, 400, str(error))
+            return RemoteChangeResult(change.name, 400, str(error))
         except remote_changes.UnavailableError as error:
-            return Result(change.name, 503, str(error))
+            return RemoteChangeResult(change.name, 503, str(error))
         except Exception:
             _LOG.exception("a change of %s can't be understood", change.name)
             told = "an unexpected error before it was made; the controller's log has it"
-            return Result(change.name, 500, told)
+            return RemoteChangeResult(change.name, 500, told)
 
     def _request(self, change: SubmittedDocument) -> requests.Request:
         author = person(change.identity)
@@ -254,7 +254,7 @@ class GitPusher:
         last = self._ended_run(name)
         for document in found:
             part = document.part
-            if not isinstance(part, job_spec.Job):
+            if not isinstance(part, job_spec.JobDocument):
                 raise requests.ConflictError(f"{document.label} has a mistake")
             if part.spec.run != last.run:
                 told = f"it asks for run {part.spec.run}, and run {last.run} is what has ended"
@@ -274,7 +274,7 @@ class GitPusher:
             if node in names:
                 return pool
         hint = suggestions.hint(node, (name for names in pools.values() for name in names))
-        raise requests.MissingError(f"no pool declares a node {node}{hint}")
+        raise requests.MissingTargetError(f"no pool declares a node {node}{hint}")
 
     def _holding(self, name: str, reason: str) -> Callable[[_Document], requests.Fields]:
         def revise(document: _Document) -> requests.Fields:
@@ -421,7 +421,7 @@ def _undraining(nodes: Sequence[str]) -> Callable[[_Document], requests.Fields]:
         if idle := [node for node in nodes if node not in drained]:
             name = document["metadata"]["name"]
             what = f"node{'s' if len(idle) > 1 else ''} {hostlists.fold(idle)}"
-            raise requests.MissingError(
+            raise requests.MissingTargetError(
                 f"no override of pool {name} drains {what} in git (`muster overrides` lists "
                 "drains that are not in git)"
             )
@@ -463,22 +463,22 @@ _STATUS = {
 }
 
 
-def _result(change: SubmittedDocument, answer: requests.Result) -> Result:
+def _result(change: SubmittedDocument, answer: requests.RequestResult) -> RemoteChangeResult:
     """The writer's answer as the asker sees it."""
     status = _STATUS.get(answer.status)
     if answer.status == "missing" and change.verb == "prune":
-        return Result(change.name, 200, "its file has left already")
+        return RemoteChangeResult(change.name, 200, "its file has left already")
     if answer.status in {"conflict", "elsewhere"} and change.verb == "prune":
-        return Result(change.name, 200, f"its file stays: {answer.message}")
+        return RemoteChangeResult(change.name, 200, f"its file stays: {answer.message}")
     if answer.status == "forbidden" and change.verb == "prune":
-        return Result(change.name, 403, f"its file stays: {answer.message}")
+        return RemoteChangeResult(change.name, 403, f"its file stays: {answer.message}")
     if answer.status == "failed":
-        return Result(change.name, 503, f"git can't be reached: {answer.message}")
+        return RemoteChangeResult(change.name, 503, f"git can't be reached: {answer.message}")
     if answer.status == "refused" and change.verb == "submit":
         status = 409  # the document itself was checked before
     if status is not None:
-        return Result(change.name, status, answer.message)
+        return RemoteChangeResult(change.name, status, answer.message)
     if answer.status != "unchanged":
-        return Result(change.name, 200, "", answer.commit)
+        return RemoteChangeResult(change.name, 200, "", answer.commit)
     message = requests.IS_HELD if change.verb == "hold" else answer.message
-    return Result(change.name, 200, message, answer.commit)
+    return RemoteChangeResult(change.name, 200, message, answer.commit)

@@ -79,7 +79,7 @@ class SubmittedDocument(msgspec.Struct, frozen=True):
     above: bool = False
 
 
-class Result(msgspec.Struct, frozen=True):
+class RemoteChangeResult(msgspec.Struct, frozen=True):
     """What became of a change.
 
     ``status`` is as in HTTP: 200 pushed (or there already), 400 invalid, 403 not allowed, 404 no
@@ -95,9 +95,11 @@ class Result(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def withdrawn(name: str) -> Result:
+def withdrawn(name: str) -> RemoteChangeResult:
     """What becomes of a change that can be made, and goes together with one that can't."""
-    return Result(name, WITHDRAWN, "not done, since another that goes together with it is refused")
+    return RemoteChangeResult(
+        name, WITHDRAWN, "not done, since another that goes together with it is refused"
+    )
 
 
 class Submitter(Protocol):
@@ -105,7 +107,7 @@ class Submitter(Protocol):
 
     async def submit(
         self, documents: list[SubmittedDocument], *, together: bool = False
-    ) -> list[Result]:
+    ) -> list[RemoteChangeResult]:
         """One result for each change, in order.
 
         Args:
@@ -122,7 +124,7 @@ class Submitter(Protocol):
 class Pusher(Protocol):
     """Makes one commit of some changes and pushes it; runs in a thread, one call at a time."""
 
-    def push(self, groups: Sequence[Sequence[SubmittedDocument]]) -> list[list[Result]]:
+    def push(self, groups: Sequence[Sequence[SubmittedDocument]]) -> list[list[RemoteChangeResult]]:
         """One result for each change, in order; of each group all are pushed or none."""
         ...
 
@@ -149,7 +151,7 @@ def wrong_anywhere(text: str) -> tuple[str, ...]:
     What they name may be there.
     """
     data = text.encode()
-    judge = submission_checks.Judge(desired.Structure())
+    judge = submission_checks.SubmissionValidator(desired.Structure())
     found = judge.problems("submission", data, document_reader.read(data), 0.0, "")
     return tuple(
         one.text()
@@ -161,7 +163,7 @@ def wrong_anywhere(text: str) -> tuple[str, ...]:
 def read(
     text: str,
     identity: str,
-    judge: submission_checks.Judge | None = None,
+    judge: submission_checks.SubmissionValidator | None = None,
     now: float = 0.0,
     owner: str = "",
     *,
@@ -196,7 +198,7 @@ def read(
         raise InvalidError(f"{many}; nothing was submitted{more}", errors)
     found: list[SubmittedDocument] = []
     for piece, one in _pieces(text, file):
-        if not isinstance(one.part, job_spec.Job):
+        if not isinstance(one.part, job_spec.JobDocument):
             raise InvalidError(
                 f"{one.label or 'a document'} is no Job; other kinds are changed by commits "
                 "to the repository"
@@ -261,11 +263,11 @@ def _repeats(names: list[str]) -> bool:
     return len(set(names)) < len(names)
 
 
-class _Asked(NamedTuple):
+class SubmissionRequest(NamedTuple):
     """Changes that go together, and who waits for what becomes of them."""
 
     changes: list[SubmittedDocument]
-    future: asyncio.Future[list[Result]]
+    future: asyncio.Future[list[RemoteChangeResult]]
 
 
 class Batcher:
@@ -273,22 +275,22 @@ class Batcher:
 
     def __init__(self, pusher: Pusher) -> None:
         self._pusher = pusher
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[SubmissionRequest] = deque()
         self._count = 0
         self._some = asyncio.Event()
 
     async def submit(
         self, documents: list[SubmittedDocument], *, together: bool = False
-    ) -> list[Result]:
+    ) -> list[RemoteChangeResult]:
         """One result for each change, in order, when all are pushed or refused."""
         if self._count + len(documents) > WAITING_MAX:
             told = f"{self._count} changes wait to be pushed already; come again"
-            return [Result(one.name, 503, told) for one in documents]
+            return [RemoteChangeResult(one.name, 503, told) for one in documents]
         if not documents:
             return []
         loop = asyncio.get_running_loop()
         groups = [documents] if together else [[one] for one in documents]
-        asked = [_Asked(group, loop.create_future()) for group in groups]
+        asked = [SubmissionRequest(group, loop.create_future()) for group in groups]
         self._waiting += asked
         self._count += len(documents)
         self._some.set()
@@ -310,9 +312,9 @@ class Batcher:
             self._count = 0
             self._pusher.close()
 
-    def _batch(self) -> list[_Asked]:
+    def _batch(self) -> list[SubmissionRequest]:
         """What is pushed next: as much as fits, and one group at the least."""
-        batch: list[_Asked] = []
+        batch: list[SubmissionRequest] = []
         size = 0
         while self._waiting and (not batch or size + len(self._waiting[0].changes) <= COMMIT_MAX):
             batch.append(self._waiting.popleft())
@@ -322,7 +324,7 @@ class Batcher:
             self._some.clear()
         return batch
 
-    async def _push(self, batch: list[_Asked]) -> None:
+    async def _push(self, batch: list[SubmissionRequest]) -> None:
         groups = [one.changes for one in batch]
         try:
             results = await asyncio.to_thread(self._pusher.push, groups)
@@ -339,6 +341,6 @@ class Batcher:
 
 def _all(
     groups: Sequence[Sequence[SubmittedDocument]], status: int, told: str
-) -> list[list[Result]]:
+) -> list[list[RemoteChangeResult]]:
     """The same for each change."""
-    return [[Result(change.name, status, told) for change in group] for group in groups]
+    return [[RemoteChangeResult(change.name, status, told) for change in group] for group in groups]

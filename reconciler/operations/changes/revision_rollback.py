@@ -47,7 +47,7 @@ class Rollback(msgspec.Struct, frozen=True):
     drains: tuple[str, ...] = ()
 
     @property
-    def changes(self) -> tuple[diff.Change, ...]:
+    def changes(self) -> tuple[diff.DocumentDiff, ...]:
         """The objects that differ, removals first."""
         return self.found.changes
 
@@ -59,7 +59,7 @@ def prepare(
     *,
     jobs: bool = False,
     reason: str = "",
-    live: revisions.InForce | None = None,
+    live: revisions.ControllerRevision | None = None,
 ) -> Rollback | None:
     """Make the commit that goes back to ``revision``; None where nothing differs.
 

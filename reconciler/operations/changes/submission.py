@@ -25,7 +25,7 @@ def submit(
     *,
     dry_run: bool,
     standing: Mapping[str, Any] | None = None,
-) -> list[change_requests.Done]:
+) -> list[change_requests.ChangeResult]:
     """A commit for each job of a text that is not there as it is written in it.
 
     A file of the clone that holds the text, and that is not committed so, is committed itself.
@@ -35,7 +35,7 @@ def submit(
         ChangeError, CloneError, InvalidError: it can't be done.
     """
     structure, unchecked = targets.structure_of(clone, standing)
-    judge = None if structure is None else submission_checks.Judge(structure)
+    judge = None if structure is None else submission_checks.SubmissionValidator(structure)
 
     def known(names: Sequence[str]) -> list[str]:
         return [name for name in names if clone.find("Job", name) is not None]
@@ -49,13 +49,15 @@ def submit(
         return [_said(one, whole, told, unchecked) for one in jobs]
     written = {one["metadata"]["name"]: one for one in yaml_edit.documents(change.text) if one}
 
-    def put(one: remote_changes.SubmittedDocument) -> list[change_requests.Done]:
+    def put(one: remote_changes.SubmittedDocument) -> list[change_requests.ChangeResult]:
         try:
             path = _stands(one, written[one.name], clone)
             earlier = clone.not_pushed(path) if path and not dry_run else None
             if path and earlier is None:
                 return [
-                    change_requests.Done(one.name, change_requests.UNCHANGED, warnings=one.warnings)
+                    change_requests.ChangeResult(
+                        one.name, change_requests.UNCHANGED, warnings=one.warnings
+                    )
                 ]
             message = f"Submit Job/{one.name}"
             outcome = (
@@ -72,10 +74,10 @@ def submit(
 
 def _said(
     job: remote_changes.SubmittedDocument,
-    outcome: working_clone.Outcome,
+    outcome: working_clone.CloneOutcome,
     told: str,
     more: tuple[str, ...],
-) -> change_requests.Done:
+) -> change_requests.ChangeResult:
     done = change_requests.said(job.name, outcome, told)
     return msgspec.structs.replace(done, warnings=(*job.warnings, *more))
 
@@ -87,7 +89,7 @@ def _submit_file(
     clone: working_clone.Clone,
     *,
     dry_run: bool,
-) -> working_clone.Outcome:
+) -> working_clone.CloneOutcome:
     """Commit a file of the clone as somebody has written it there."""
     for one in jobs:
         present = clone.find("Job", one.name)

@@ -43,7 +43,7 @@ def fields(verb: str) -> requests.Fields:
 
 def put(
     clone: working_clone.Clone, subject: str, reason: str, *, verb: Verb, dry_run: bool = False
-) -> working_clone.Outcome:
+) -> working_clone.CloneOutcome:
     """Commit that something is suspended or not, and push.
 
     Raises:

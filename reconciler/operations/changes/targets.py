@@ -14,7 +14,7 @@ from reconciler.operations.client import api_client, endpoints
 from reconciler.operations.validate import object_folders
 
 
-class Target:
+class ChangeTarget:
     """Where changes are made: a clone, or a controller.
 
     Beside a clone the endpoint, where there is one, is asked how jobs stand and what of the
@@ -44,7 +44,9 @@ class Target:
         return "by the controller" if self.clone is None else f"in {self.clone.root.name}/"
 
 
-def find(*, clone: Path | None, server: str | None, token_file: str | None, here: Path) -> Target:
+def find(
+    *, clone: Path | None, server: str | None, token_file: str | None, here: Path
+) -> ChangeTarget:
     """The clone that is named, the one around ``here``, or the controller.
 
     Where a ``server`` is named the clone around ``here`` is taken as long as it is one of what
@@ -63,13 +65,13 @@ def find(*, clone: Path | None, server: str | None, token_file: str | None, here
             if clone is None and server is not None and endpoint is not None:
                 told: dict[str, Any] | None = _told(endpoint, here)
                 if not object_folders.is_read(here, told or {}):
-                    return Target(endpoint=endpoint)
+                    return ChangeTarget(endpoint=endpoint)
             else:
                 told = object_folders.standing(endpoint)
             found = object_folders.clone_of(clone or here, endpoint, told)
-            return Target(clone=found, endpoint=endpoint, standing=told)
-        return Target(endpoint=endpoint)  # who has no name in git has one at the controller
-    return Target(endpoint=endpoints.find(server, token_file, here))
+            return ChangeTarget(clone=found, endpoint=endpoint, standing=told)
+        return ChangeTarget(endpoint=endpoint)  # who has no name in git has one at the controller
+    return ChangeTarget(endpoint=endpoints.find(server, token_file, here))
 
 
 def _told(endpoint: endpoints.Endpoint, here: Path) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class ApiError(Exception):
         return self.status in (401, 403) or review_findings.by_policy(self.rules)
 
 
-class Client:
+class ApiClient:
     """A connection to one controller; one of its own for each thread that asks."""
 
     def __init__(

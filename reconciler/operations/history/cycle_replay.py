@@ -11,14 +11,14 @@ import msgspec
 
 from reconciler.core import cycle_journal
 from reconciler.model.values import times
-from reconciler.store import Reader, journal_entries
+from reconciler.store import StoreReader, journal_entries
 
 
 class ReplayError(Exception):
     """There is nothing to replay there; says why, and how far back the journal reaches."""
 
 
-class Replayed(msgspec.Struct, frozen=True):
+class ReplayedCall(msgspec.Struct, frozen=True):
     """One call of ``reconcile``.
 
     ``step`` counts the calls of one commit from 0: those that led to nothing worth a commit are
@@ -29,10 +29,12 @@ class Replayed(msgspec.Struct, frozen=True):
     cycle: int
     step: int
     muster: str
-    call: cycle_journal.Cycle
+    call: cycle_journal.JournalledCycle
 
 
-def replay(reader: Reader, *, cycle: int | None = None, at: float | None = None) -> Replayed:
+def replay(
+    reader: StoreReader, *, cycle: int | None = None, at: float | None = None
+) -> ReplayedCall:
     """The last call of a cycle, or the last one at or before a moment, with what came of it.
 
     Args:
@@ -63,7 +65,7 @@ def replay(reader: Reader, *, cycle: int | None = None, at: float | None = None)
     return found
 
 
-def replay_all(reader: Reader) -> Iterator[Replayed]:
+def replay_all(reader: StoreReader) -> Iterator[ReplayedCall]:
     """Every call that the journal holds and that can be replayed, in order.
 
     The ``observed`` of a call is that of the call until the next one is asked for.
@@ -76,10 +78,10 @@ def replay_all(reader: Reader) -> Iterator[Replayed]:
     for number, (epoch, cycle) in enumerate(places):
         following = places[number + 1] if number + 1 < len(places) else None
         last = following[1] - 1 if following is not None and following[0] == epoch else None
-        yield from _calls(reader, journal_entries.Place(epoch, cycle), last)
+        yield from _calls(reader, journal_entries.JournalPosition(epoch, cycle), last)
 
 
-def _entry_at(reader: Reader, at: float) -> tuple[journal_entries.Entry, int | None]:
+def _entry_at(reader: StoreReader, at: float) -> tuple[journal_entries.JournalEntry, int | None]:
     """The entry and the step of the last call at or before a moment; None: its last step."""
     across = journal_entries.entry_across(reader, at)
     if across is not None and across.replayable:
@@ -95,7 +97,7 @@ def _entry_at(reader: Reader, at: float) -> tuple[journal_entries.Entry, int | N
     return through, None
 
 
-def _through(reader: Reader, entry: journal_entries.Entry) -> Iterator[Replayed]:
+def _through(reader: StoreReader, entry: journal_entries.JournalEntry) -> Iterator[ReplayedCall]:
     """The calls from the nearest snapshot to the end of an entry."""
     which = f"cycle {entry.cycle}, of {times.format_time(entry.at)},"
     if not entry.replayable:
@@ -112,7 +114,9 @@ def _through(reader: Reader, entry: journal_entries.Entry) -> Iterator[Replayed]
     yield from _calls(reader, start, entry.cycle)
 
 
-def _calls(reader: Reader, start: journal_entries.Place, last: int | None) -> Iterator[Replayed]:
+def _calls(
+    reader: StoreReader, start: journal_entries.JournalPosition, last: int | None
+) -> Iterator[ReplayedCall]:
     """The calls from a snapshot through a cycle, or through all that its leader journalled."""
     body = journal_entries.snapshot(reader, start)
     if body is None:
@@ -129,10 +133,10 @@ def _calls(reader: Reader, start: journal_entries.Place, last: int | None) -> It
             raise ReplayError(_missing(expected))
         expected += 1
         for step, call in enumerate(replaying.through(_inputs(entry))):
-            yield Replayed(start.epoch, entry.cycle, step, replaying.muster, call)
+            yield ReplayedCall(start.epoch, entry.cycle, step, replaying.muster, call)
 
 
-def _inputs(entry: journal_entries.Entry) -> tuple[cycle_journal.Input, ...]:
+def _inputs(entry: journal_entries.JournalEntry) -> tuple[cycle_journal.Input, ...]:
     try:
         return cycle_journal.unpack_inputs(entry.body)
     except msgspec.DecodeError as error:
@@ -145,7 +149,7 @@ def _missing(cycle: int) -> str:
     return f"the journal of cycle {cycle} is missing: what follows it can't be replayed"
 
 
-def _reach(reader: Reader) -> str:
+def _reach(reader: StoreReader) -> str:
     """How far back a replay can go, as the end of a sentence."""
     oldest = journal_entries.oldest(reader)
     if oldest is None:

@@ -24,7 +24,7 @@ from reconciler.model.values import quantities, times
 from reconciler.model.values.resources import Resources
 from reconciler.operations.history import cycle_replay
 from reconciler.operations.views import job_views, json_format, view_types
-from reconciler.store import Reader, StoreError
+from reconciler.store import StoreError, StoreReader
 
 #: Exit codes of the process; what is printed is an ``Explained`` or a sentence that says why not.
 DONE, NOTHING_THERE, UNREADABLE = 0, 4, 5
@@ -43,7 +43,7 @@ class UnknownJobError(Exception):
     """There was no job of that name then."""
 
 
-class Replayed(json_format.View, frozen=True):
+class ReplayedCycle(json_format.View, frozen=True):
     """Which cycle an answer about the past is taken from.
 
     ``asked`` is the moment that was asked for, ``decided`` that of the cycle. ``revision`` is the
@@ -90,7 +90,7 @@ class Explained(json_format.View, frozen=True):
     job: view_types.JobView
     queue: view_types.QueueView | None
     events: list[view_types.EventView]
-    replayed: Replayed
+    replayed: ReplayedCycle
     borrowers: list[Borrower] = []
     not_reclaimed: str = ""
     silent: list[SilentNode] = []
@@ -168,7 +168,7 @@ def _silent(node: records.NodeRecord, attempts: Sequence[records.AttemptRecord])
     )
 
 
-def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained:
+def explain(reader: StoreReader, name: str, at: float, limit: int = 100) -> Explained:
     """A job as it was after the last cycle at or before ``at``.
 
     Args:
@@ -184,7 +184,7 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
     """
     found = cycle_replay.replay(reader, at=at)
     call = found.call
-    after = observed_state.Memory.as_of(call.observed)
+    after = observed_state.ObservedState.as_of(call.observed)
     after.absorb(call.result)
     status = call.wanted.status
     found_job = _job(reader, name, after, call)
@@ -204,7 +204,7 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
         borrowers=borrowers(call.told.queues, shown.queue) if shown.reasons else [],
         not_reclaimed=not_reclaimed(spec, shown, call.told.queues) if spec else "",
         silent=silent((one for one in after.attempts.values() if one.job == name), after.nodes),
-        replayed=Replayed(
+        replayed=ReplayedCycle(
             asked=times.format_time(at),
             decided=times.format_time(call.now),
             cycle=found.cycle,
@@ -218,7 +218,10 @@ def explain(reader: Reader, name: str, at: float, limit: int = 100) -> Explained
 
 
 def _job(
-    reader: Reader, name: str, then: observed_state.Memory, call: cycle_journal.Cycle
+    reader: StoreReader,
+    name: str,
+    then: observed_state.ObservedState,
+    call: cycle_journal.JournalledCycle,
 ) -> tuple[view_types.JobView, desired.Job | None] | None:
     """The job as the records have it, as git had it where it could never run, or as it ended."""
     wanted, now = call.wanted, call.now
@@ -244,7 +247,7 @@ def _job(
 
 
 def _attempts(
-    reader: Reader, job: records.JobRecord, then: observed_state.Memory, now: float
+    reader: StoreReader, job: records.JobRecord, then: observed_state.ObservedState, now: float
 ) -> list[records.AttemptRecord]:
     """The attempts of that moment: those under way as they were, those concluded as they are."""
     under_way = [attempt for attempt in then.attempts.values() if attempt.job_key == job.key]
@@ -263,8 +266,8 @@ def _attempts(
     return found[: job_views.ATTEMPTS_IN_JOB]
 
 
-def _place(job: records.JobRecord, then: observed_state.Memory) -> int | None:
-    """The place in the queue, in the order of ``Reader.places``."""
+def _place(job: records.JobRecord, then: observed_state.ObservedState) -> int | None:
+    """The place in the queue, in the order of ``StoreReader.places``."""
     if job.state is not JobState.PENDING or _in_vain(job, then):
         return None
 
@@ -281,7 +284,7 @@ def _place(job: records.JobRecord, then: observed_state.Memory) -> int | None:
     )
 
 
-def _in_vain(job: records.JobRecord, then: observed_state.Memory) -> bool:
+def _in_vain(job: records.JobRecord, then: observed_state.ObservedState) -> bool:
     return in_vain(then.reasons.get(job.reason_key, ()))
 
 
@@ -296,7 +299,7 @@ def main() -> int:
     given = options.parse_args()
     os.nice(NICENESS)
     try:
-        with contextlib.closing(Reader.open(given.store)) as reader:
+        with contextlib.closing(StoreReader.open(given.store)) as reader:
             told = explain(reader, given.job, given.at, given.limit)
     except (cycle_replay.ReplayError, UnknownJobError) as error:
         sys.stdout.write(str(error))

@@ -37,7 +37,7 @@ class ClusterError(Exception):
     """The cluster could not be started; says what to look at."""
 
 
-class StoppedError(Exception):
+class StartStoppedError(Exception):
     """Somebody had it stopped before it was up."""
 
 
@@ -180,7 +180,7 @@ class LocalCluster:
             ("--repo", repository, "--branch", branch, "--path", sub_path, "--listen", listen),
             controller_module,
         )
-        self._api: api_client.Client | None = None
+        self._api: api_client.ApiClient | None = None
         self._following: local_nodes.PoolNodes | None = None
         #: Why what the repository says is not in force, as told last.
         self._obstacle = ""
@@ -327,10 +327,10 @@ class LocalCluster:
         tell_at = time.monotonic() + TELL_AFTER_S
         while time.monotonic() < ends_at:
             if stopped():
-                raise StoppedError
+                raise StartStoppedError
             if not self.controller_alive:
                 raise ClusterError(f"the controller has ended: {self._controller.last_words()}")
-            with api_client.Client(self.endpoint) as api:
+            with api_client.ApiClient(self.endpoint) as api:
                 try:
                     api.get("/readyz")
                 except api_client.ApiError:
@@ -343,7 +343,7 @@ class LocalCluster:
         why = self._obstacle or self._controller.last_words()
         raise ClusterError(f"the controller is not ready after {READY_S_MAX:.0f} s: {why}")
 
-    def _tell_obstacle(self, api: api_client.Client, say: Callable[[str], None]) -> None:
+    def _tell_obstacle(self, api: api_client.ApiClient, say: Callable[[str], None]) -> None:
         """Say why not all is in force yet, once for each reason."""
         try:
             told = obstacle(api.get("/v1/sync")["sync"])
@@ -371,7 +371,7 @@ class LocalCluster:
         if self._following is None:
             return []
         if self._api is None:
-            self._api = api_client.Client(self.endpoint)
+            self._api = api_client.ApiClient(self.endpoint)
         try:
             return self._following.follow(self._api)
         except network_namespaces.NetworkError as problem:

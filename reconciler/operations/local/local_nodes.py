@@ -41,7 +41,7 @@ class PoolNodes:
         #: Which are to be started anew and have tasks.
         self._waiting: set[str] = set()
 
-    def follow(self, api: api_client.Client) -> list[str]:
+    def follow(self, api: api_client.ApiClient) -> list[str]:
         """Start and stop nodes as the virtual pools in force say; tells what was done.
 
         Raises:
@@ -101,7 +101,7 @@ class PoolNodes:
         )
 
 
-def _busy(api: api_client.Client) -> set[str]:
+def _busy(api: api_client.ApiClient) -> set[str]:
     """Nodes on which something runs: one that leaves its pool stays until that is over."""
     return {item["name"] for item in api.get("/v1/nodes")["items"] if item["attempts"]}
 

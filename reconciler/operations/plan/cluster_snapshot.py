@@ -68,7 +68,7 @@ class Live(msgspec.Struct, frozen=True):
 _DECODE_LIVE = msgspec.msgpack.Decoder(Live).decode
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class DigestedSnapshot(msgspec.Struct, frozen=True):
     """A snapshot with the digest of its bytes."""
 
     live: Live
@@ -80,7 +80,7 @@ def pack(live: Live) -> bytes:
     return MAGIC + zlib.compress(msgspec.msgpack.encode(live), _LEVEL)
 
 
-def unpack(data: bytes, where: str) -> Snapshot:
+def unpack(data: bytes, where: str) -> DigestedSnapshot:
     """A snapshot from bytes; ``where`` they come from is named in errors.
 
     Raises:
@@ -101,10 +101,10 @@ def unpack(data: bytes, where: str) -> Snapshot:
         raise SnapshotError(
             f"{where} can't be read by this version of Muster, {__version__} ({error})"
         ) from None
-    return Snapshot(live, hashlib.sha256(data).hexdigest())
+    return DigestedSnapshot(live, hashlib.sha256(data).hexdigest())
 
 
-def read(path: Path) -> Snapshot:
+def read(path: Path) -> DigestedSnapshot:
     """A snapshot from a file.
 
     Raises:
@@ -118,7 +118,7 @@ def read(path: Path) -> Snapshot:
         raise SnapshotError(f"{path}: {error.strerror or error}") from None
 
 
-def fetch(api: api_client.Client, meanwhile: Callable[[], object] | None = None) -> bytes:
+def fetch(api: api_client.ApiClient, meanwhile: Callable[[], object] | None = None) -> bytes:
     """A snapshot of a running controller.
 
     Args:
@@ -135,7 +135,7 @@ def find(
     against: str | None,
     endpoint: Callable[[str | None], endpoints.Endpoint],
     meanwhile: Callable[[], object] | None = None,
-) -> Snapshot:
+) -> DigestedSnapshot:
     """The snapshot of a file, or of the controller at a URL, or of the one that is known here.
 
     Args:
@@ -150,7 +150,7 @@ def find(
     if against is not None and "://" not in against:
         return read(Path(against))
 
-    def asked(api: api_client.Client) -> Snapshot:
+    def asked(api: api_client.ApiClient) -> DigestedSnapshot:
         return unpack(fetch(api, meanwhile), api.url)
 
     return _ask(against, endpoint, asked)
@@ -169,7 +169,7 @@ def standing(
         SnapshotError: the controller can't be asked.
     """
 
-    def asked(api: api_client.Client) -> tuple[str | None, str | None]:
+    def asked(api: api_client.ApiClient) -> tuple[str | None, str | None]:
         sync = api.get("/v1/sync")["sync"]
         return sync["jobsRevision"], sync["structureRevision"]
 
@@ -179,7 +179,7 @@ def standing(
 def _ask(
     against: str | None,
     endpoint: Callable[[str | None], endpoints.Endpoint],
-    ask: Callable[[api_client.Client], Asked],
+    ask: Callable[[api_client.ApiClient], Asked],
 ) -> Asked:
     try:
         where = endpoint(against)
@@ -188,7 +188,7 @@ def _ask(
     from reconciler.operations.client import api_client  # noqa: PLC0415 - without a controller none is needed
 
     try:
-        with api_client.Client(where) as api:
+        with api_client.ApiClient(where) as api:
             return ask(api)
     except api_client.ApiError as error:
         kind = NotAllowedError if error.refused else SnapshotError

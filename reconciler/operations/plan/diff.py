@@ -18,7 +18,7 @@ Operation = Literal["remove", "change", "add"]
 REFUSED = "its document is refused as it stands"
 
 
-class Change(msgspec.Struct, frozen=True):
+class DocumentDiff(msgspec.Struct, frozen=True):
     """One object that differs between two revisions.
 
     ``fields`` maps dotted paths, as documents have them, to (before, after), None for what is not
@@ -79,7 +79,7 @@ def objects(state: desired.Desired) -> dict[tuple[str, str], Any]:
 
 def between(
     before: desired.Desired, after: desired.Desired, *, runs_known: bool = True
-) -> tuple[Change, ...]:
+) -> tuple[DocumentDiff, ...]:
     """Removals first, what is needed by others last; then changes, additions; by kind and name.
 
     ``runs_known``: ``before`` has every job whose run was admitted earlier. Else a refused document
@@ -120,13 +120,13 @@ def _from_leaves(place: _Place) -> _Place:
 
 def _changed(
     old: Mapping[_Key, Any], new: Mapping[_Key, Any], by: Callable[[_Key], _Place]
-) -> Iterator[Change]:
+) -> Iterator[DocumentDiff]:
     for key in sorted((key for key, value in old.items() if _differs(value, new.get(key))), key=by):
         found = fields(old[key], new[key])
         if found:
             kind, name = key
             path = getattr(new[key], "path", "")
-            yield Change("change", kind, name or _named(new[key]), found, path=path)
+            yield DocumentDiff("change", kind, name or _named(new[key]), found, path=path)
 
 
 def _named(value: Any) -> str:
@@ -138,10 +138,10 @@ def _differs(before: Any, after: Any) -> bool:
     return after is not None and before is not after and bool(before != after)
 
 
-def _whole(operation: Operation, kind: str, name: str, value: Any) -> Change:
+def _whole(operation: Operation, kind: str, name: str, value: Any) -> DocumentDiff:
     path = getattr(value, "path", "")
     summary = REFUSED if isinstance(value, Refused) else document_fields.summary(value)
-    return Change(operation, kind, name, summary=summary, path=path)
+    return DocumentDiff(operation, kind, name, summary=summary, path=path)
 
 
 def fields(before: Any, after: Any) -> dict[str, tuple[str | None, str | None]]:

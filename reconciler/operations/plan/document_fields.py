@@ -21,7 +21,7 @@ from reconciler.model.values.resources import Resources
 Texts = dict[str, str]
 
 
-class Told(NamedTuple):
+class FieldText(NamedTuple):
     """The text of a field, and how it comes to be there.
 
     ``written``: somebody wrote it. ``default``: it is what holds where nobody does. ``there``: it
@@ -55,9 +55,9 @@ def _domains(of: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     return {path: hostlists.fold(hosts) for path, hosts in members.items()}
 
 
-def _drains(of: Mapping[str, desired.Drain]) -> dict[str, dict[str, str]]:
+def _drains(of: Mapping[str, desired.NodeDrain]) -> dict[str, dict[str, str]]:
     """Overrides by the hosts that they are for."""
-    alike: dict[desired.Drain, list[str]] = {}
+    alike: dict[desired.NodeDrain, list[str]] = {}
     for host, drain in of.items():
         alike.setdefault(drain, []).append(host)
     return {
@@ -183,12 +183,12 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Pool, "remedies_at_once"): ("health.remediesAtOnce", None),
     (desired.Pool, "black_hole"): ("health.blackHole", None),
     (desired.Pool, "flapping"): ("health.flapping", None),
-    (health_checks.Plan, "mounts"): ("/nodes.mounts", None),
-    (health_checks.Plan, "before"): ("beforeJob", None),
-    (health_checks.Plan, "after"): ("afterJob", None),
-    (health_checks.Plan, "gpu_temperature_celsius"): ("gpuTemperature", None),
-    (health_checks.Plan, "disk_free_ratio"): ("diskFree", _ratio),
-    (health_checks.Plan, "inodes_free_ratio"): ("inodesFree", _ratio),
+    (health_checks.CheckPlan, "mounts"): ("/nodes.mounts", None),
+    (health_checks.CheckPlan, "before"): ("beforeJob", None),
+    (health_checks.CheckPlan, "after"): ("afterJob", None),
+    (health_checks.CheckPlan, "gpu_temperature_celsius"): ("gpuTemperature", None),
+    (health_checks.CheckPlan, "disk_free_ratio"): ("diskFree", _ratio),
+    (health_checks.CheckPlan, "inodes_free_ratio"): ("inodesFree", _ratio),
     (desired.Pool, "provisioning"): ("provision", None),
     (desired.Provisioning, "minimum"): ("/min", None),
     (desired.Provisioning, "maximum"): ("/max", None),
@@ -222,33 +222,42 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.Scheduling, "overdue_after"): ("overdueAfter", None),
     (desired.Scheduling, "min_runtime_s"): ("minRuntime", quantities.format_duration),
     (desired.Scheduling, "stale_gang_s"): ("staleGangGrace", quantities.format_duration),
-    (desired.Settings, "safety"): ("sync", None),
-    (desired.Safety, "windows"): ("windows", _windows),
-    (desired.Safety, "gpu_share"): ("limits.gpuShare", None),
-    (desired.Safety, "gpus"): ("limits.gpus", None),
-    (desired.Safety, "gpu_floor"): ("limits.gpuFloor", None),
-    (desired.Safety, "queues"): ("limits.queues", None),
-    (desired.Safety, "jobs"): ("limits.jobs", None),
-    (desired.Safety, "job_share"): ("limits.jobShare", None),
-    (desired.Safety, "job_floor"): ("limits.jobFloor", None),
-    (desired.Safety, "gpu_hours"): ("limits.gpuHours", None),
-    (desired.Settings, "retain_events_s"): ("retention.events", quantities.format_duration),
-    (desired.Settings, "retain_journal_s"): ("retention.journal", quantities.format_duration),
-    (desired.Settings, "retain_finished_jobs_s"): (
+    (desired.ClusterSettings, "safety"): ("sync", None),
+    (desired.SafetyLimits, "windows"): ("windows", _windows),
+    (desired.SafetyLimits, "gpu_share"): ("limits.gpuShare", None),
+    (desired.SafetyLimits, "gpus"): ("limits.gpus", None),
+    (desired.SafetyLimits, "gpu_floor"): ("limits.gpuFloor", None),
+    (desired.SafetyLimits, "queues"): ("limits.queues", None),
+    (desired.SafetyLimits, "jobs"): ("limits.jobs", None),
+    (desired.SafetyLimits, "job_share"): ("limits.jobShare", None),
+    (desired.SafetyLimits, "job_floor"): ("limits.jobFloor", None),
+    (desired.SafetyLimits, "gpu_hours"): ("limits.gpuHours", None),
+    (desired.ClusterSettings, "retain_events_s"): ("retention.events", quantities.format_duration),
+    (desired.ClusterSettings, "retain_journal_s"): (
+        "retention.journal",
+        quantities.format_duration,
+    ),
+    (desired.ClusterSettings, "retain_finished_jobs_s"): (
         "retention.finishedJobs",
         quantities.format_duration,
     ),
-    (desired.Settings, "retain_finished_jobs_max"): ("retention.finishedJobsMax", None),
-    (desired.Settings, "retain_history_s"): ("retention.history", quantities.format_duration),
-    (desired.Settings, "retain_gone_nodes_s"): ("retention.goneNodes", quantities.format_duration),
-    (desired.Settings, "retain_audit_s"): ("retention.audit", quantities.format_duration),
+    (desired.ClusterSettings, "retain_finished_jobs_max"): ("retention.finishedJobsMax", None),
+    (desired.ClusterSettings, "retain_history_s"): (
+        "retention.history",
+        quantities.format_duration,
+    ),
+    (desired.ClusterSettings, "retain_gone_nodes_s"): (
+        "retention.goneNodes",
+        quantities.format_duration,
+    ),
+    (desired.ClusterSettings, "retain_audit_s"): ("retention.audit", quantities.format_duration),
     (desired.Waiver, "expires_at"): ("expires", times.format_time),
     (desired.Volume, "objects"): ("s3", None),
     (storage.ObjectStore, "access_key"): ("accessKeySecret", None),
     (storage.ObjectStore, "secret_key"): ("secretKeySecret", None),
     (storage.ObjectStore, "ca_certificate"): ("caCertificate", None),
-    (desired.Stage, "ins"): ("inputs", None),
-    (desired.Stage, "outs"): ("outputs", None),
+    (desired.StagingSpec, "ins"): ("inputs", None),
+    (desired.StagingSpec, "outs"): ("outputs", None),
     (desired.Job, "preempts"): ("priorityClass", _choice("may evict others", "evicts nobody")),
     (desired.Job, "array_count"): ("array.count", None),
     (desired.Job, "parallelism"): ("array.parallelism", None),
@@ -264,10 +273,10 @@ RENAMED: dict[tuple[type, str], tuple[str, Show | None]] = {
     (desired.TaskGroup, "mig_profile"): ("resources.mig.profile", None),
     (desired.TaskGroup, "inner_required"): ("topology.gpus.required", None),
     (desired.TaskGroup, "inner_preferred"): ("topology.gpus.preferred", None),
-    (desired.Topology, "slice_size"): ("slices.size", None),
-    (desired.Topology, "slice_level"): ("slices.level", None),
+    (desired.TopologyConstraint, "slice_size"): ("slices.size", None),
+    (desired.TopologyConstraint, "slice_level"): ("slices.level", None),
     (Resources, "gpu_milli"): ("gpu", quantities.format_gpu),
-    (desired.Amounts, "gpu_milli"): ("gpu", quantities.format_gpu),
+    (desired.QuotaAmounts, "gpu_milli"): ("gpu", quantities.format_gpu),
 }
 #: How a number is shown whose name ends so; the ending is no part of the name in a document.
 _UNITS: dict[str, Show] = {
@@ -276,7 +285,7 @@ _UNITS: dict[str, Show] = {
     "_s": _duration,
 }
 #: What follows from another field that is told by itself.
-_DERIVED = frozenset({(health_checks.Plan, "gpus")})
+_DERIVED = frozenset({(health_checks.CheckPlan, "gpus")})
 #: What is no field of a document.
 _NOT_SHOWN = frozenset({"name", "path", "hash"})
 #: Empty values: the same as a field that is not there.
@@ -294,10 +303,10 @@ def fields(of: Any) -> Texts:
     return {path: one.text for path, one in told(of).items() if one.how != "there"}
 
 
-def told(of: Any) -> dict[str, Told]:
+def told(of: Any) -> dict[str, FieldText]:
     """The same with how each comes to be there, and with what fields stand in."""
     if not isinstance(of, msgspec.Struct):
-        return {"value": Told(text(of), "written")}
+        return {"value": FieldText(text(of), "written")}
     found = dict(_flat("", of, "written"))
     if isinstance(of, desired.Job) and len(of.groups) == 1:
         start = f"groups.{of.groups[0].name}"
@@ -307,19 +316,19 @@ def told(of: Any) -> dict[str, Told]:
     if isinstance(of, desired.Pool) and of.provisioner != "static":
         del found["hosts"]  # names of virtual and made nodes follow from how many there are
         if of.provisioning is None:
-            found["count"] = Told(str(len(of.nodes)), "written")
+            found["count"] = FieldText(str(len(of.nodes)), "written")
     return found
 
 
 def _flat(
     path: str, value: Any, how: Literal["written", "default"], known_by: str = ""
-) -> Iterator[tuple[str, Told]]:
+) -> Iterator[tuple[str, FieldText]]:
     """All that stands in a value; ``known_by``: the field that its path says already."""
     if value in _NOTHING:
         return
     if isinstance(value, msgspec.Struct):
         if path and how == "written":
-            yield path, Told("{}", "there")
+            yield path, FieldText("{}", "there")
         for field in msgspec.structs.fields(value):
             if field.name in {*_NOT_SHOWN, known_by} or (type(value), field.name) in _DERIVED:
                 continue
@@ -333,7 +342,7 @@ def _flat(
         for name, known, one in _items(value):
             yield from _flat(_join(path, name), one, how, known)
     else:
-        yield path, Told(text(value), how)
+        yield path, FieldText(text(value), how)
 
 
 def _how(field: msgspec.structs.FieldInfo, value: Any) -> Literal["written", "default"]:

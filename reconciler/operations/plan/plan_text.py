@@ -30,54 +30,54 @@ _HOW = {
 }
 
 
-class Line(msgspec.Struct, frozen=True):
+class PlanLine(msgspec.Struct, frozen=True):
     """One line; ``style`` is empty for plain text."""
 
     text: str
     style: str = ""
 
 
-def lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
+def lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]:
     """The whole plan; ``moments`` writes the times in a sentence as their reader wants them."""
     yield from head(plan)
     if plan.held:
-        yield Line("")
+        yield PlanLine("")
         yield from held_lines(plan, moments)
     if plan.waiting:
-        yield Line("")
+        yield PlanLine("")
         yield from waiting_lines(plan, moments)
     if plan.changes:
-        yield Line("")
+        yield PlanLine("")
         for change in plan.changes:
             yield from change_lines(change)
         yield from _section("Impact", impact_lines(plan))
         yield from _section(_forecast_title(plan), forecast_lines(plan, moments))
     if plan.findings:
         yield from _section("Findings", finding_lines(plan))
-    yield Line("")
+    yield PlanLine("")
     yield from (
-        Line(part, _COLOURS[plan.verdict]) for part in paragraphs.wrapped(verdict(plan), WIDTH)
+        PlanLine(part, _COLOURS[plan.verdict]) for part in paragraphs.wrapped(verdict(plan), WIDTH)
     )
-    yield Line(f"digest {plan.digest[:23]}")
+    yield PlanLine(f"digest {plan.digest[:23]}")
 
 
-def _section(title: str, inner: Iterator[Line]) -> Iterator[Line]:
-    yield Line("")
-    yield Line(title, "bold")
+def _section(title: str, inner: Iterator[PlanLine]) -> Iterator[PlanLine]:
+    yield PlanLine("")
+    yield PlanLine(title, "bold")
     yield from inner
 
 
-def head(plan: Plan) -> Iterator[Line]:
+def head(plan: Plan) -> Iterator[PlanLine]:
     """Which revisions, and against which cluster."""
     merged = ", as merged; as a force push it would be held" if plan.merged else ""
     onto = plan.head[:12] or "a commit on top"  # one that is yet to be made has no name
-    yield Line(f"{plan.base[:12]} -> {onto}{merged}")
+    yield PlanLine(f"{plan.base[:12]} -> {onto}{merged}")
     if plan.apart:
-        yield from (Line(part, "yellow") for part in paragraphs.wrapped(pushed(plan), WIDTH))
+        yield from (PlanLine(part, "yellow") for part in paragraphs.wrapped(pushed(plan), WIDTH))
     if plan.snapshot is not None:
         old = duration(plan.snapshot.age_s)
         yield from (
-            Line(part)
+            PlanLine(part)
             for part in paragraphs.wrapped(
                 f"against the cluster as of {old} ago, where {in_force(plan.snapshot)} in force",
                 WIDTH,
@@ -153,20 +153,20 @@ def old_refused(plan: Plan) -> str:
     return f"{len(labels)} objects go on as they are, and would be refused if written now."
 
 
-def held_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
+def held_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]:
     """What will wait after the merge, by which limit, and what approves it."""
     for one in plan.held:
         yield from (
-            Line(part, _COLOURS["held"])
+            PlanLine(part, _COLOURS["held"])
             for part in _reasons(f"HELD after the merge: {_PARTS[one.part]}", one, moments)
         )
         if one.until:
-            yield Line(f"  it is looked at again at {moments(one.until)}")
+            yield PlanLine(f"  it is looked at again at {moments(one.until)}")
         if one.command:
-            yield Line("  exactly this change is approved, once it is merged, by")
-            yield Line(f"      {one.command}")
-            yield Line("  or by this line at the end of the message of the merge:")
-            yield Line(f"      Muster-Approve: {one.digest}")
+            yield PlanLine("  exactly this change is approved, once it is merged, by")
+            yield PlanLine(f"      {one.command}")
+            yield PlanLine("  or by this line at the end of the message of the merge:")
+            yield PlanLine(f"      Muster-Approve: {one.digest}")
             if plan.snapshot is None:
                 known = "by who may not see it" if plan.not_allowed else "without a controller"
                 yield from _paragraph(
@@ -174,19 +174,21 @@ def held_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line
                     "`muster status` names the digest that covers it"
                 )
         else:
-            yield Line("  no approval lets it apply")
+            yield PlanLine("  no approval lets it apply")
 
 
-def waiting_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
+def waiting_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]:
     """What waits already, which the revision changes nothing of."""
     for one in plan.waiting:
         start = f"Held before, and not by this change: {_PARTS[one.part]}"
-        yield from (Line(part) for part in _reasons(start, one, moments))
+        yield from (PlanLine(part) for part in _reasons(start, one, moments))
         if one.command:
-            yield Line(f"  it waits for {one.command}")
+            yield PlanLine(f"  it waits for {one.command}")
 
 
-def _reasons(start: str, of: plan_types.HeldView, moments: Callable[[str], str]) -> Iterator[str]:
+def _reasons(
+    start: str, of: plan_types.HeldPartView, moments: Callable[[str], str]
+) -> Iterator[str]:
     """Why something is held: one reason in the same sentence, of several each on its own line."""
     if len(of.reasons) > 1:
         yield from paragraphs.wrapped(f"{start}, for {len(of.reasons)} reasons:", WIDTH)
@@ -200,37 +202,37 @@ def _reasons(start: str, of: plan_types.HeldView, moments: Callable[[str], str])
 # --- objects --------------------------------------------------------------------------------
 
 
-def change_lines(change: plan_types.ChangeView) -> Iterator[Line]:
+def change_lines(change: plan_types.ChangeView) -> Iterator[PlanLine]:
     """One object with its fields."""
     style = STYLES[change.operation]
     label = f"{change.kind}/{change.name}" if change.name else change.kind
-    yield Line(f"{MARKS[change.operation]} {label}", style)
+    yield PlanLine(f"{MARKS[change.operation]} {label}", style)
     if change.summary:
         for text in paragraphs.wrapped(change.summary, WIDTH - 4):
-            yield Line(f"    {text}")
+            yield PlanLine(f"    {text}")
     width = min(28, max((len(path) for path in change.fields), default=0))
     for path, (before, after) in change.fields.items():
         yield from field_lines(path, before, after, width)
     for text in paragraphs.wrapped(change.note, WIDTH - 4) if change.note else ():
-        yield Line(f"    {text}", "yellow")
+        yield PlanLine(f"    {text}", "yellow")
 
 
-def field_lines(path: str, before: str | None, after: str | None, width: int) -> Iterator[Line]:
+def field_lines(path: str, before: str | None, after: str | None, width: int) -> Iterator[PlanLine]:
     """One field: on one line where it fits, a text of several lines as a difference."""
     if "\n" in (before or "") or "\n" in (after or ""):
-        yield Line(f"    {path}")
+        yield PlanLine(f"    {path}")
         for text in text_difference(before or "", after or ""):
             style = {"-": "red", "+": "green"}.get(text[:1], "")
-            yield Line(f"      {text}", style)
+            yield PlanLine(f"      {text}", style)
         return
     old, new = before or "none", after or "none"
     line = f"    {path:<{width}}  {old} -> {new}"
     if len(line) <= WIDTH:
-        yield Line(line)
+        yield PlanLine(line)
         return
-    yield Line(f"    {path}")
-    yield Line(f"      - {old}", "red")
-    yield Line(f"      + {new}", "green")
+    yield PlanLine(f"    {path}")
+    yield PlanLine(f"      - {old}", "red")
+    yield PlanLine(f"      + {new}", "green")
 
 
 def text_difference(before: str, after: str) -> list[str]:
@@ -242,7 +244,7 @@ def text_difference(before: str, after: str) -> list[str]:
 # --- impact ---------------------------------------------------------------------------------
 
 
-def impact_lines(plan: Plan) -> Iterator[Line]:
+def impact_lines(plan: Plan) -> Iterator[PlanLine]:
     """GPUs, guarantees and limits, running work."""
     impact = plan.impact
     told = False
@@ -279,7 +281,7 @@ def impact_lines(plan: Plan) -> Iterator[Line]:
         start = "" if told else "no GPU, guarantee or limit is touched, and no job ended; "
         yield from _paragraph(f"{start}who is preempted is not known without a forecast")
     elif not told:
-        yield Line("  none: no GPU, guarantee, limit or running job is touched")
+        yield PlanLine("  none: no GPU, guarantee, limit or running job is touched")
 
 
 def above_text(of: plan_types.AboveView) -> str:
@@ -338,7 +340,7 @@ def _forecast_title(plan: Plan) -> str:
     return f"Forecast for {duration(plan.forecast.horizon_s)}, if nothing else is submitted"
 
 
-def forecast_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[Line]:
+def forecast_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[PlanLine]:
     """Which jobs start when, and what that means for queues."""
     found = plan.forecast
     if found is None:
@@ -355,7 +357,7 @@ def forecast_lines(plan: Plan, moments: Callable[[str], str] = str) -> Iterator[
     for queue in found.queues:
         yield from _wrapped(f"queue {queue.queue}", queue_text(queue))
     if not found.shifts and not found.queues:
-        yield Line("  nothing starts sooner or later, and nobody is preempted")
+        yield PlanLine("  nothing starts sooner or later, and nobody is preempted")
     for text in caveats(found):
         yield from _paragraph(text)
 
@@ -431,13 +433,13 @@ def caveats(found: plan_types.ForecastView) -> Iterator[str]:
 # --- findings -------------------------------------------------------------------------------
 
 
-def finding_lines(plan: Plan) -> Iterator[Line]:
+def finding_lines(plan: Plan) -> Iterator[PlanLine]:
     """Findings with their place; what was there before is said to have been."""
     for one in plan.findings:
         style = "" if not one.is_new else "red" if one.severity == "error" else "yellow"
         before = "" if one.is_new else " (as before)"
         place = f"{one.path}:{one.line}" if one.line else one.path
-        yield Line(f"  {one.severity} {one.rule}{before}: {place}", style)
+        yield PlanLine(f"  {one.severity} {one.rule}{before}: {place}", style)
         subject = ": ".join(part for part in (one.object, one.field) if part)
         yield from _paragraph(f"{subject}: {one.message}" if subject else one.message, 6)
         if one.waiver:
@@ -447,26 +449,26 @@ def finding_lines(plan: Plan) -> Iterator[Line]:
 # --- helpers --------------------------------------------------------------------------------
 
 
-def _pair(name: str, text: str) -> Line:
-    return Line(f"  {name:<18} {text}")
+def _pair(name: str, text: str) -> PlanLine:
+    return PlanLine(f"  {name:<18} {text}")
 
 
-def _wrapped(name: str, text: str) -> Iterator[Line]:
+def _wrapped(name: str, text: str) -> Iterator[PlanLine]:
     if len(name) > 18:
-        yield Line(f"  {name}")
+        yield PlanLine(f"  {name}")
         name = ""
     for number, part in enumerate(paragraphs.wrapped(text, WIDTH - 21) or [""]):
         yield _pair(name if not number else "", part)
 
 
-def _paragraph(text: str, indent: int = 2) -> Iterator[Line]:
+def _paragraph(text: str, indent: int = 2) -> Iterator[PlanLine]:
     for part in paragraphs.wrapped(text, WIDTH - indent):
-        yield Line(" " * indent + part)
+        yield PlanLine(" " * indent + part)
 
 
-def _more(count: int) -> Iterator[Line]:
+def _more(count: int) -> Iterator[PlanLine]:
     if count > JOBS_MAX:
-        yield Line(f"  ... and {count - JOBS_MAX} more; -o json has all")
+        yield PlanLine(f"  ... and {count - JOBS_MAX} more; -o json has all")
 
 
 def duration(span_s: float) -> str:

@@ -92,7 +92,7 @@ class ImpactView(json_format.View, frozen=True):
     approval: str
 
 
-class HeldView(json_format.View, frozen=True):
+class HeldPartView(json_format.View, frozen=True):
     """A part of a change that waits, after the merge or already, and what lets it apply.
 
     ``jobs``: those whose removal it is. ``message`` has figure and limit; ``digest`` is empty where
@@ -211,8 +211,8 @@ class Plan(json_format.View, frozen=True):
     """
 
     verdict: Verdict
-    held: list[HeldView]
-    waiting: list[HeldView]
+    held: list[HeldPartView]
+    waiting: list[HeldPartView]
     structure_refused: bool
     base: str
     head: str

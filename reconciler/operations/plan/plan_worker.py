@@ -20,7 +20,7 @@ from reconciler.operations.plan import (
     snapshot_worker,
 )
 from reconciler.operations.views import job_views
-from reconciler.store import Reader, StoreError
+from reconciler.store import StoreError, StoreReader
 
 #: Exit codes of this module as a process.
 DONE, NOT_FOUND, UNREADABLE, NOTHING_IN_FORCE = 0, 3, 4, 5
@@ -31,7 +31,7 @@ class PlanError(Exception):
 
 
 def of_store(
-    repository: Path, sub_path: str, *, head: str, base: str | None, reader: Reader, now: float
+    repository: Path, sub_path: str, *, head: str, base: str | None, reader: StoreReader, now: float
 ) -> plan_types.Plan:
     """The plan of a revision of the repository that is in force.
 
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     os.nice(5)
     try:
-        with contextlib.closing(Reader.open(given.store)) as reader:
+        with contextlib.closing(StoreReader.open(given.store)) as reader:
             found = of_store(
                 given.repository,
                 given.path,

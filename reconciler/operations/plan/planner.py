@@ -37,7 +37,7 @@ HORIZON_S = 24 * 3600.0
 
 def plan(
     found: revisions.Comparison,
-    snapshot: cluster_snapshot.Snapshot | None,
+    snapshot: cluster_snapshot.DigestedSnapshot | None,
     now: float,
     *,
     no_snapshot: str = "",
@@ -98,7 +98,7 @@ def plan(
 
 
 def _ahead(
-    found: revisions.Comparison, snapshot: cluster_snapshot.Snapshot, horizon_s: float
+    found: revisions.Comparison, snapshot: cluster_snapshot.DigestedSnapshot, horizon_s: float
 ) -> tuple[plan_types.ForecastView | None, str]:
     """Both futures beside each other; None, and why, where there is no end to one of them."""
     from reconciler.operations.plan import parallel_forecast  # noqa: PLC0415 - the scheduler, for this alone
@@ -114,7 +114,7 @@ def _ahead(
     return _forecast_view(both, observed, at), ""
 
 
-def _digest(found: revisions.Comparison, snapshot: cluster_snapshot.Snapshot | None) -> str:
+def _digest(found: revisions.Comparison, snapshot: cluster_snapshot.DigestedSnapshot | None) -> str:
     """Names this plan: the revisions, the snapshot and the changes."""
     parts = (
         found.base_commit,
@@ -140,8 +140,8 @@ def _as_run(wanted: desired.Desired, pools: Mapping[str, desired.Pool]) -> desir
 
 
 def _apart(
-    found: revisions.Comparison, held: list[plan_types.HeldView], before: Mapping[str, str]
-) -> tuple[revisions.Comparison, list[plan_types.HeldView], list[plan_types.HeldView]]:
+    found: revisions.Comparison, held: list[plan_types.HeldPartView], before: Mapping[str, str]
+) -> tuple[revisions.Comparison, list[plan_types.HeldPartView], list[plan_types.HeldPartView]]:
     """What the revision itself changes and has held, and what was held before it and goes on so.
 
     What goes on waiting stays in force, with or without the revision, and is none of its changes.
@@ -152,7 +152,7 @@ def _apart(
         before: jobs whose removal is held already.
     """
 
-    def goes_on(one: plan_types.HeldView) -> bool:
+    def goes_on(one: plan_types.HeldPartView) -> bool:
         if one.part == "structure":
             return found.while_held is not None
         return before.keys() >= set(one.jobs)
@@ -176,7 +176,7 @@ def _held(
     observed: records.Observed,
     at: float,
     before: Mapping[str, str],
-) -> list[plan_types.HeldView]:
+) -> list[plan_types.HeldPartView]:
     """What waits after the merge: judged as the controller will, by the limits in force.
 
     ``before``: jobs whose removal is held already, with what names it.
@@ -187,7 +187,7 @@ def _held(
     if not removed and base.structure == head.structure:
         return []
     holds.judge(
-        sync_limits.Safety(lambda: observed, lambda: at),
+        sync_limits.SafetyGate(lambda: observed, lambda: at),
         before=base,
         after=head,
         removed=removed,
@@ -198,7 +198,7 @@ def _held(
         "removal": [one.rule for one in holds.problems],
     }
     return [
-        plan_types.HeldView(
+        plan_types.HeldPartView(
             part=one.part,
             rules=rules[one.part],
             message=one.message.removeprefix("held: "),
@@ -212,7 +212,7 @@ def _held(
     ]
 
 
-def _looked_at(one: desired.Held) -> str | None:
+def _looked_at(one: desired.HeldPart) -> str | None:
     """When what is held is looked at again; None also where that would be in vain."""
     if one.until is None or any(sync_limits.NO_TIME in reason for reason in one.reasons):
         return None
@@ -222,7 +222,7 @@ def _looked_at(one: desired.Held) -> str | None:
 # --- views ----------------------------------------------------------------------------------
 
 
-def change_view(of: diff.Change, note: str = "") -> plan_types.ChangeView:
+def change_view(of: diff.DocumentDiff, note: str = "") -> plan_types.ChangeView:
     """One object that differs, as plans show it."""
     return plan_types.ChangeView(
         of.operation, of.kind, of.name, of.path, of.summary, of.fields, note
@@ -230,7 +230,9 @@ def change_view(of: diff.Change, note: str = "") -> plan_types.ChangeView:
 
 
 def _note(
-    change: diff.Change, found: revisions.Comparison, snapshot: cluster_snapshot.Snapshot | None
+    change: diff.DocumentDiff,
+    found: revisions.Comparison,
+    snapshot: cluster_snapshot.DigestedSnapshot | None,
 ) -> str:
     """Why a change of an object is more, or less, than it looks; empty where it is not."""
     if change.kind != "Job" or found.runs_known:
@@ -249,10 +251,10 @@ def _note(
 
 
 def _ignored(
-    change: diff.Change,
+    change: diff.DocumentDiff,
     base: desired.Desired,
     head: desired.Desired,
-    snapshot: cluster_snapshot.Snapshot | None,
+    snapshot: cluster_snapshot.DigestedSnapshot | None,
 ) -> str:
     """Why a change of what a job executes has no effect on its run; empty where it has."""
     if (change.operation, change.kind) != ("change", "Job"):
@@ -279,7 +281,7 @@ def _ignored(
     )
 
 
-def _snapshot_view(of: cluster_snapshot.Snapshot, now: float) -> plan_types.SnapshotView:
+def _snapshot_view(of: cluster_snapshot.DigestedSnapshot, now: float) -> plan_types.SnapshotView:
     live = of.live
     return plan_types.SnapshotView(
         format_time(live.at),
@@ -348,7 +350,7 @@ def _above(
 def _amount(resource: str, amount: int | None) -> str | None:
     if amount is None:
         return None
-    single = desired.Amounts(**{_AMOUNTS[resource]: amount})
+    single = desired.QuotaAmounts(**{_AMOUNTS[resource]: amount})
     return document_fields.fields(single)[resource]
 
 
@@ -393,7 +395,7 @@ def _forecast_view(
 
 
 def _eviction_view(
-    of: cluster_forecast.Eviction, observed: records.Observed, at: float
+    of: cluster_forecast.ForecastEviction, observed: records.Observed, at: float
 ) -> plan_types.EvictionView:
     record = observed.jobs.get(of.job)
     spec = record.spec if record is not None else None
@@ -428,7 +430,7 @@ def _findings(found: revisions.Comparison) -> list[plan_types.FindingView]:
     return shown
 
 
-def _waiver(of: desired.Problem, rules: Mapping[str, desired.Policy]) -> str:
+def _waiver(of: desired.Problem, rules: Mapping[str, desired.AdmissionPolicy]) -> str:
     """Who may let a violation of a policy pass, and how; empty for what nobody may."""
     rule = rules.get(of.rule.removeprefix("policy/")) if of.rule.startswith("policy/") else None
     if rule is None or of.severity != "error":
@@ -441,7 +443,11 @@ def _waiver(of: desired.Problem, rules: Mapping[str, desired.Policy]) -> str:
 
 
 def _finding_view(
-    of: desired.Problem, rules: Mapping[str, desired.Policy], *, is_new: bool, touched: bool
+    of: desired.Problem,
+    rules: Mapping[str, desired.AdmissionPolicy],
+    *,
+    is_new: bool,
+    touched: bool,
 ) -> plan_types.FindingView:
     message = of.message
     if of.found:
@@ -464,13 +470,15 @@ def _finding_view(
     )
 
 
-def in_force(snapshot: cluster_snapshot.Snapshot | None) -> revisions.InForce | None:
+def in_force(
+    snapshot: cluster_snapshot.DigestedSnapshot | None,
+) -> revisions.ControllerRevision | None:
     """What a revision is compared with; None where nobody knows what is in force."""
     live = snapshot.live if snapshot is not None else None
     if live is None or live.revision is None:
         return None
     jobs = live.observed.jobs
-    return revisions.InForce(
+    return revisions.ControllerRevision(
         live.revision,
         live.structure_revision,
         staying={name: jobs[name].spec for name in live.held if name in jobs},

@@ -26,7 +26,7 @@ _NAMES_MAX = 1000
 RevisionError = scratch_repository.RevisionError
 
 
-class InForce(msgspec.Struct, frozen=True):
+class ControllerRevision(msgspec.Struct, frozen=True):
     """What a controller has in force, where that is not one revision as a whole.
 
     Attributes:
@@ -73,7 +73,7 @@ class Comparison(msgspec.Struct, frozen=True):
     head: desired.Desired
     base_commit: str
     head_commit: str
-    changes: tuple[diff.Change, ...]
+    changes: tuple[diff.DocumentDiff, ...]
     merged: bool = False
     apart: plan_types.Apart = ""
     paths: frozenset[str] = frozenset()
@@ -83,7 +83,7 @@ class Comparison(msgspec.Struct, frozen=True):
     while_held: desired.Desired | None = None
     runs_known: bool = False
 
-    def changes_to(self, head: desired.Desired) -> tuple[diff.Change, ...]:
+    def changes_to(self, head: desired.Desired) -> tuple[diff.DocumentDiff, ...]:
         """What differs from the first to another state than the second."""
         return diff.between(self.base, head, runs_known=self.runs_known)
 
@@ -95,7 +95,7 @@ def compare(
     head: str,
     *,
     before: Sequence[str] = (),
-    live: InForce | None = None,
+    live: ControllerRevision | None = None,
     read: parallel_reader.Read | None = None,
 ) -> Comparison:
     """What changes from ``base`` to ``head``, or to the merge of both where they have parted.
@@ -136,7 +136,7 @@ def compare(
     return _with_staying(found, known.staying) if known is not None else found
 
 
-def _at(folder: Path, base: str, live: InForce | None) -> InForce | None:
+def _at(folder: Path, base: str, live: ControllerRevision | None) -> ControllerRevision | None:
     """What is in force, if that is what ``base`` stands on."""
     newest = scratch_repository.known_commit(folder, live.revision) if live is not None else None
     if newest is None:
@@ -165,7 +165,7 @@ class _Known(NamedTuple):
     read: parallel_reader.Read
 
     def loader(
-        self, copy: source.Source, gate: review_findings.Gate | None = None
+        self, copy: source.GitSource, gate: review_findings.ChangeGate | None = None
     ) -> loader.Loader:
         """A loader that knows it too."""
         return loader.Loader(copy, gate=gate, read=self.read, begun=self.begun)
@@ -195,8 +195,8 @@ class _Pair(msgspec.Struct, frozen=True):
         behind = scratch_repository.is_ancestor(self.repository, self.last, self.first)
         return "behind" if behind else "unrelated"
 
-    def source(self) -> source.Source:
-        return source.Source(str(self.repository), branch="main", sub_path=self.sub_path)
+    def source(self) -> source.GitSource:
+        return source.GitSource(str(self.repository), branch="main", sub_path=self.sub_path)
 
     def load(self, loading: loader.Loader, commit: str, *after: str) -> desired.Desired:
         """What a loader makes of a commit; those that came before it need not lead to it."""
@@ -357,7 +357,7 @@ def _is_refused(state: desired.Desired, commit: str) -> bool:
     return state.status.structure_revision != commit
 
 
-def _touches_structure(copy: source.Source, before: str, after: str) -> bool:
+def _touches_structure(copy: source.GitSource, before: str, after: str) -> bool:
     """Whether files differ that hold, or may hold, other objects than jobs."""
     differing = copy.differences(before, after)
     ids = {blob for _, *both in differing for blob in both if blob is not None}

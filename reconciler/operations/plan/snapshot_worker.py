@@ -11,10 +11,10 @@ import time
 from reconciler import __version__
 from reconciler.operations.plan import cluster_snapshot
 from reconciler.operations.views import job_views
-from reconciler.store import Reader, StoreError
+from reconciler.store import StoreError, StoreReader
 
 
-def take(reader: Reader, now: float) -> bytes:
+def take(reader: StoreReader, now: float) -> bytes:
     """A snapshot of what a store holds.
 
     Raises:
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     os.nice(5)
     try:
-        reader = Reader.open(options.store)
+        reader = StoreReader.open(options.store)
         try:
             data = take(reader, time.time())
         finally:

@@ -50,14 +50,14 @@ _LABELS = {
 _AXES = {"waiting": "time from submission to start, in "}
 
 
-def title(report: usage_reports.Report) -> str:
+def title(report: usage_reports.UsageReport) -> str:
     """What it is over."""
     began, ended = (text[:16].replace("T", " ") for text in (report.began, report.ended))
     head = TITLES[report.what] if _promises(report) else PARTS
     return f"{head}, {began} to {ended} UTC"
 
 
-def _promises(report: usage_reports.Report) -> bool:
+def _promises(report: usage_reports.UsageReport) -> bool:
     """Whether it is none of fairness among those to whom nothing is promised."""
     names = {column.name for column in report.columns}
     return report.what != "fairness" or "guaranteed" in names
@@ -92,7 +92,7 @@ def _span(span_s: float) -> str:
     return f"{minutes // 1440}d{minutes % 1440 // 60}h"
 
 
-def headings(report: usage_reports.Report) -> list[str]:
+def headings(report: usage_reports.UsageReport) -> list[str]:
     """Names of columns in capitals, with units where values don't say them."""
     shown = {"GPU-hours": " GPUh", "CPU-hours": " CPUh"}
     plain = {"s", "ratio", "jobs", "attempts", ""}
@@ -105,7 +105,7 @@ def headings(report: usage_reports.Report) -> list[str]:
     return found
 
 
-def units(report: usage_reports.Report) -> str:
+def units(report: usage_reports.UsageReport) -> str:
     """Which columns are in which unit, where their values don't say it."""
     by_unit: dict[str, list[str]] = {}
     for column in report.columns:
@@ -114,7 +114,7 @@ def units(report: usage_reports.Report) -> str:
     return "; ".join(f"{', '.join(names)} in {unit}" for unit, names in by_unit.items())
 
 
-def cells(report: usage_reports.Report) -> list[list[str]]:
+def cells(report: usage_reports.UsageReport) -> list[list[str]]:
     """Rows as text."""
     return [
         [cell(value, column.unit) for value, column in zip(row, report.columns, strict=True)]
@@ -122,7 +122,7 @@ def cells(report: usage_reports.Report) -> list[list[str]]:
     ]
 
 
-def as_csv(report: usage_reports.Report) -> str:
+def as_csv(report: usage_reports.UsageReport) -> str:
     """Rows of plain numbers; the heading names units."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -147,7 +147,7 @@ def _plain(value: usage_reports.Value, unit: str) -> str | float:
     return int(value) if unit in {"jobs", "attempts"} else value
 
 
-def png(report: usage_reports.Report) -> bytes:
+def png(report: usage_reports.UsageReport) -> bytes:
     """The picture as PNG.
 
     Raises:
@@ -158,7 +158,7 @@ def png(report: usage_reports.Report) -> bytes:
     return buffer.getvalue()
 
 
-def page(report: usage_reports.Report) -> str:
+def page(report: usage_reports.UsageReport) -> str:
     """The page: picture and table.
 
     Raises:
@@ -185,7 +185,7 @@ def _line(tag: str, texts: Sequence[str], names: int) -> str:
     return f"<tr>{''.join(found)}</tr>"
 
 
-def _draw(report: usage_reports.Report, to: io.BytesIO, form: str) -> None:
+def _draw(report: usage_reports.UsageReport, to: io.BytesIO, form: str) -> None:
     plots.require()
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to load
 
@@ -230,7 +230,7 @@ def _scale(unit: str, most: float) -> tuple[float, str]:
 def _bars(
     axes: "Axes",
     names: Sequence[str],
-    report: usage_reports.Report,
+    report: usage_reports.UsageReport,
     rows: Sequence[tuple[usage_reports.Value, ...]],
     columns: tuple[int, int],
 ) -> None:

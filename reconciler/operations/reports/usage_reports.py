@@ -14,7 +14,7 @@ from reconciler.metrics import usage_accounting
 from reconciler.model.state import usage_rollups
 from reconciler.model.values import times
 from reconciler.operations.views import job_views
-from reconciler.store import Reader, rollups
+from reconciler.store import StoreReader, rollups
 
 What = Literal["usage", "waiting", "efficiency", "fairness"]
 By = Literal["queue", "user", "pool", "model"]
@@ -34,7 +34,7 @@ class Column(msgspec.Struct, frozen=True):
     unit: str = ""
 
 
-class Report(msgspec.Struct, frozen=True):
+class UsageReport(msgspec.Struct, frozen=True):
     """A table. ``began`` and ``ended`` are RFC 3339; a value is None where nothing is known."""
 
     what: What
@@ -54,7 +54,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ca
     cpu_hour: float = 0.0
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ReportPeriod(msgspec.Struct, frozen=True):
     """What a report is over: the hours that begin from ``began`` on and before ``ended``.
 
     ``now`` is up to when what still runs is charged.
@@ -66,7 +66,7 @@ class Asked(msgspec.Struct, frozen=True):
     now: float
 
 
-def make(what: What, reader: Reader, asked: Asked) -> Report:
+def make(what: What, reader: StoreReader, asked: ReportPeriod) -> UsageReport:
     """A report.
 
     Raises:
@@ -80,7 +80,7 @@ def make(what: What, reader: Reader, asked: Asked) -> Report:
         )
     columns, rows = _TABLES[what](reader, asked)
     keys = tuple(Column(one) for one in by)
-    return Report(
+    return UsageReport(
         what,
         times.format_time(began),
         times.format_time(ended),
@@ -93,7 +93,7 @@ def make(what: What, reader: Reader, asked: Asked) -> Report:
 _Table = tuple[tuple[Column, ...], list[tuple[Value, ...]]]
 
 
-def _used(reader: Reader, asked: Asked) -> dict[tuple[str, ...], usage_rollups.Usage]:
+def _used(reader: StoreReader, asked: ReportPeriod) -> dict[tuple[str, ...], usage_rollups.Usage]:
     """Sums of what is concluded, and what is not up to now."""
     found = rollups.usage(reader, asked.began, asked.ended, asked.by)
     for group, usage in _going_on(reader, asked):
@@ -101,7 +101,7 @@ def _used(reader: Reader, asked: Asked) -> dict[tuple[str, ...], usage_rollups.U
     return found
 
 
-def _allocated(reader: Reader, asked: Asked) -> dict[rollups.Group, float]:
+def _allocated(reader: StoreReader, asked: ReportPeriod) -> dict[rollups.Group, float]:
     """The GPU-seconds of ``_used``."""
     found = rollups.allocated(reader, asked.began, asked.ended, asked.by)
     for group, usage in _going_on(reader, asked):
@@ -109,7 +109,9 @@ def _allocated(reader: Reader, asked: Asked) -> dict[rollups.Group, float]:
     return found
 
 
-def _going_on(reader: Reader, asked: Asked) -> Iterator[tuple[rollups.Group, usage_rollups.Usage]]:
+def _going_on(
+    reader: StoreReader, asked: ReportPeriod
+) -> Iterator[tuple[rollups.Group, usage_rollups.Usage]]:
     """What attempts that are not concluded used up to now, in the hours asked for."""
     first, last = int(asked.began // HOUR_S), -int(-asked.ended // HOUR_S)
     nodes = {node.name: node for node in reader.nodes()}
@@ -122,7 +124,7 @@ def _going_on(reader: Reader, asked: Asked) -> Iterator[tuple[rollups.Group, usa
                 yield tuple(getattr(key, rollups.USAGE_COLUMNS[one]) for one in asked.by), usage
 
 
-def _usage(reader: Reader, asked: Asked) -> _Table:
+def _usage(reader: StoreReader, asked: ReportPeriod) -> _Table:
     found = _used(reader, asked)
     columns = (
         Column("attempts", "attempts"),
@@ -145,7 +147,7 @@ def _usage(reader: Reader, asked: Asked) -> _Table:
     ]
 
 
-def _efficiency(reader: Reader, asked: Asked) -> _Table:
+def _efficiency(reader: StoreReader, asked: ReportPeriod) -> _Table:
     found = _used(reader, asked)
     columns = (
         Column("allocated", "GPU-hours"),
@@ -172,7 +174,7 @@ def _efficiency(reader: Reader, asked: Asked) -> _Table:
     ]
 
 
-def _waiting(reader: Reader, asked: Asked) -> _Table:
+def _waiting(reader: StoreReader, asked: ReportPeriod) -> _Table:
     found = rollups.waits(reader, asked.began, asked.ended, asked.by)
     columns = (
         Column("jobs", "jobs"),
@@ -189,7 +191,7 @@ def _waiting(reader: Reader, asked: Asked) -> _Table:
     return columns, rows
 
 
-def quantile_of(buckets: Mapping[int, usage_rollups.Wait], quantile: float) -> float:
+def quantile_of(buckets: Mapping[int, usage_rollups.WaitTotals], quantile: float) -> float:
     """The wait that this part of the jobs did not exceed, to within 5 %."""
     jobs = sum(wait.jobs for wait in buckets.values())
     seen = 0
@@ -200,13 +202,13 @@ def quantile_of(buckets: Mapping[int, usage_rollups.Wait], quantile: float) -> f
     return 0.0
 
 
-def _fairness(reader: Reader, asked: Asked) -> _Table:
+def _fairness(reader: StoreReader, asked: ReportPeriod) -> _Table:
     """Shares: against what is promised where something is, of everything where nothing is."""
     tables = {frozenset({"queue"}): _of_queues, frozenset({"queue", "pool"}): _of_queues_in_pools}
     return tables.get(frozenset(asked.by), _of_everything)(reader, asked)
 
 
-def _of_queues(reader: Reader, asked: Asked) -> _Table:
+def _of_queues(reader: StoreReader, asked: ReportPeriod) -> _Table:
     """What was promised, and came of it in the time in which cycles counted both (``counted``,
     ``of-fair``); beside that what was allocated in all, as in other reports."""
     columns = (
@@ -238,7 +240,7 @@ def _of_queues(reader: Reader, asked: Asked) -> _Table:
     return columns, rows
 
 
-def _of_queues_in_pools(reader: Reader, asked: Asked) -> _Table:
+def _of_queues_in_pools(reader: StoreReader, asked: ReportPeriod) -> _Table:
     """As of queues; where no queue has amounts by pools only what was allocated is known."""
     columns = (
         Column("guaranteed", "GPU-hours"),
@@ -270,7 +272,7 @@ def _of_queues_in_pools(reader: Reader, asked: Asked) -> _Table:
     return columns, rows
 
 
-def _of_everything(reader: Reader, asked: Asked) -> _Table:
+def _of_everything(reader: StoreReader, asked: ReportPeriod) -> _Table:
     """To users, pools and models nothing is promised: which part they had, and how they waited."""
     in_queues = "queue" in asked.by
     columns = (
@@ -302,7 +304,7 @@ def _of_everything(reader: Reader, asked: Asked) -> _Table:
     return columns, sorted(rows, key=lambda row: (-float(row[count] or 0), row[:count]))
 
 
-def _parents(reader: Reader) -> dict[str, str | None]:
+def _parents(reader: StoreReader) -> dict[str, str | None]:
     """The queue above each queue, as they are now."""
     return {one.name: one.parent for one in job_views.stored_queues(reader.view(job_views.QUEUES))}
 
@@ -321,7 +323,7 @@ def _with_children(
     return found
 
 
-_TABLES: dict[What, Callable[[Reader, Asked], _Table]] = {
+_TABLES: dict[What, Callable[[StoreReader, ReportPeriod], _Table]] = {
     "usage": _usage,
     "waiting": _waiting,
     "efficiency": _efficiency,
@@ -333,7 +335,7 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def priced(report: Report, prices: Prices, by: Sequence[By]) -> Report:
+def priced(report: UsageReport, prices: Prices, by: Sequence[By]) -> UsageReport:
     """A report of usage by ``(*by, "model")`` with its cost, summed up over models again.
 
     Raises:

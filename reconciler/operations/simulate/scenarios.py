@@ -33,7 +33,7 @@ class Diverging(msgspec.Struct, frozen=True):
     meant: str | None = None
 
 
-class Folder(msgspec.Struct):
+class FolderScores(msgspec.Struct):
     """Figures of one folder: documents, those exact in states and nodes, those in states.
 
     ``elsewhere`` are files whose states agree on other nodes than expected.
@@ -46,10 +46,10 @@ class Folder(msgspec.Struct):
     elsewhere: list[str] = []
 
 
-class Report(msgspec.Struct, frozen=True):
+class ScenarioReport(msgspec.Struct, frozen=True):
     """All folders by name, and what is wrong with documents that can't be read."""
 
-    folders: dict[str, Folder]
+    folders: dict[str, FolderScores]
     errors: list[str]
 
     @property
@@ -82,7 +82,7 @@ def find(paths: Iterable[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def run(files: Iterable[Path], meant: dict[str, str] | None = None) -> Report:
+def run(files: Iterable[Path], meant: dict[str, str] | None = None) -> ScenarioReport:
     """Run each file's documents.
 
     Args:
@@ -90,10 +90,10 @@ def run(files: Iterable[Path], meant: dict[str, str] | None = None) -> Report:
         meant: divergences on purpose, by ``FOLDER/FILE``; None: those of the project.
     """
     reasons = known_differences.MEANT if meant is None else meant
-    report = Report(folders={}, errors=[])
+    report = ScenarioReport(folders={}, errors=[])
     for path in files:
         name = Path(os.path.abspath(path)).parent.name  # noqa: PTH100 - a link keeps its name
-        folder = report.folders.setdefault(name, Folder())
+        folder = report.folders.setdefault(name, FolderScores())
         for verdict in _documents(path, report.errors):
             folder.total += 1
             folder.exact += verdict.exact
@@ -106,7 +106,7 @@ def run(files: Iterable[Path], meant: dict[str, str] | None = None) -> Report:
     return report
 
 
-def _documents(path: Path, errors: list[str]) -> Iterator[runner.Verdict]:
+def _documents(path: Path, errors: list[str]) -> Iterator[runner.ScenarioVerdict]:
     try:
         data = _read(path)
         documents = yaml_reader.read(data)
@@ -145,11 +145,11 @@ def _read(path: Path) -> bytes:
         raise PathError(f"can't be read: {error.strerror}") from error
 
 
-def _could_not_run(why: str) -> runner.Verdict:
-    return runner.Verdict(exact=False, states=False, found={"*": {"state": why}})
+def _could_not_run(why: str) -> runner.ScenarioVerdict:
+    return runner.ScenarioVerdict(exact=False, states=False, found={"*": {"state": why}})
 
 
-def _place(data: bytes, number: int, where: str) -> yaml_reader.Place:
+def _place(data: bytes, number: int, where: str) -> yaml_reader.LineColumn:
     """Where a dotted path stands; a field that does not belong there, by its key."""
     path: list[str | int] = []
     for step in where.replace("[", ".[").split("."):

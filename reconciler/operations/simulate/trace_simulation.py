@@ -41,7 +41,7 @@ class SimulateError(Exception):
         self.is_usage = is_usage
 
 
-class Request(msgspec.Struct, frozen=True):
+class SimulationRequest(msgspec.Struct, frozen=True):
     """What to simulate.
 
     Attributes:
@@ -79,7 +79,7 @@ class Prepared(msgspec.Struct):
     so that none is drawn.
     """
 
-    request: Request
+    request: SimulationRequest
     title: str
     total: int
     structure: desired.Structure
@@ -92,7 +92,7 @@ class Prepared(msgspec.Struct):
 Progress = Callable[[str, int], None]
 
 
-def prepare(request: Request) -> Prepared:
+def prepare(request: SimulationRequest) -> Prepared:
     """Read the source and make the cluster.
 
     Raises:
@@ -102,7 +102,7 @@ def prepare(request: Request) -> Prepared:
     if unknown:
         told = f"--policy: no policy {unknown[0]!r}; there are {', '.join(POLICIES)}"
         raise SimulateError(told, is_usage=True)
-    settings = _settings(request.scheduling, desired.Settings())
+    settings = _settings(request.scheduling, desired.ClusterSettings())
     source = request.source
     if source is not None and not source.exists():
         raise SimulateError(f"{source}: no such file or folder")
@@ -149,7 +149,7 @@ def _refused(workload: workloads.Workload) -> str:
     return f": {told}" if named else ""
 
 
-def _settings(changes: Mapping[str, Any], base: desired.Settings) -> desired.Settings:
+def _settings(changes: Mapping[str, Any], base: desired.ClusterSettings) -> desired.ClusterSettings:
     """These settings, with the changes that somebody asked for."""
     missing: dict[str, None] = {}
     try:
@@ -198,7 +198,7 @@ def _wrong_value(changes: Mapping[str, Any]) -> str:
     return ""
 
 
-def _of_state(request: Request) -> Prepared:
+def _of_state(request: SimulationRequest) -> Prepared:
     others = [policy for policy in request.policies if policy != OWN]
     if others:
         told = (
@@ -248,7 +248,7 @@ def _never(wanted: desired.Desired) -> tuple[str, ...]:
     )
 
 
-def _workload(request: Request) -> workloads.Workload:
+def _workload(request: SimulationRequest) -> workloads.Workload:
     source = request.source
     if source is None:
         units = request.nodes * request.per_node

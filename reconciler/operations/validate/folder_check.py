@@ -3,20 +3,22 @@
 It goes through the same loader as the controller's, in a repository of its own that nobody sees.
 """
 
+import contextlib
 import functools
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from reconciler.desired.apply import last_good, loader
+from reconciler.desired.apply import file_index, last_good, loader, parallel_reader
 from reconciler.desired.checks import missing_references
-from reconciler.desired.git import source
+from reconciler.desired.documents import document_reader
+from reconciler.desired.git import git_commands, source
 from reconciler.model import desired
 from reconciler.operations import scratch_repository
 from reconciler.operations.validate import introduced
 
-_NOTHING = last_good.Incumbents()
+_NOTHING = last_good.LastGood()
 
 #: A folder or revision can't be read; says why.
 RevisionError = scratch_repository.RevisionError
@@ -165,17 +167,17 @@ def _nothing(found: desired.Desired) -> desired.Desired:
 
 
 def _load_tree(
-    repository: Path, tree: str, below: str, before: last_good.Incumbents = _NOTHING
-) -> tuple[desired.Desired, Mapping[str, int], last_good.Incumbents]:
+    repository: Path, tree: str, below: str, before: last_good.LastGood = _NOTHING
+) -> tuple[desired.Desired, Mapping[str, int], last_good.LastGood]:
     """What a loader makes of a tree, how much is written in it, and which object is whose."""
     commit = scratch_repository.git(repository, "commit-tree", tree, "-m", "as edited")
     scratch_repository.git(repository, "update-ref", "refs/heads/main", commit)
-    repo = source.Source(str(repository), branch="main", sub_path=below)
+    repo = source.GitSource(str(repository), branch="main", sub_path=below)
     loading = loader.Loader(repo, before)
     try:
         found = loading.load()
         places = {name: job.path for name, job in found.jobs.items()}
-        kept = last_good.Incumbents(origins=loading.incumbents().origins, preferred=places)
+        kept = last_good.LastGood(origins=loading.incumbents().origins, preferred=places)
         if any(problem.severity == "error" for problem in found.status.problems):
             found = _with_all_problems(found, repo, commit)
         return found, loading.counts(), kept
@@ -183,7 +185,9 @@ def _load_tree(
         loading.close()
 
 
-def _with_all_problems(found: desired.Desired, repo: source.Source, commit: str) -> desired.Desired:
+def _with_all_problems(
+    found: desired.Desired, repo: source.GitSource, commit: str
+) -> desired.Desired:
     """What was found in a commit, with all that its jobs name and is written nowhere."""
     present = [one for one in repo.files(commit).files if one.blob is not None]
     blobs = repo.blobs([one.blob or "" for one in present])
@@ -195,7 +199,7 @@ def _with_all_problems(found: desired.Desired, repo: source.Source, commit: str)
 
 def _before(
     repository: Path, folder: Path, tree: str, below: str, *, staged: bool
-) -> last_good.Incumbents:
+) -> last_good.LastGood:
     """Which object of a name stood where in the last commit that is other than ``tree``."""
     if not staged:
         try:
@@ -223,3 +227,31 @@ def place_of(folder: Path) -> str:
         return scratch_repository.git_in(folder, "rev-parse", "--show-prefix").rstrip("/")
     except RevisionError:
         return ""
+
+
+def read(repository: Path, sub_path: str, revision: str) -> parallel_reader.Read:
+    """What the blobs of a revision hold; none of them where it can't be read.
+
+    Whoever compares it finds out why, and says so.
+
+    Args:
+        repository: a clone, or a bare repository.
+        sub_path: the folder of it that is read.
+        revision: anything that names a commit.
+    """
+    found: dict[str, document_reader.File] = {}
+    with contextlib.suppress(
+        scratch_repository.RevisionError, git_commands.GitError, OSError, ValueError
+    ):
+        folder = Path(scratch_repository.git_folder(repository))
+        commit = scratch_repository.known_commit(folder, revision)
+        if commit is not None:
+            with contextlib.closing(source.GitSource(str(folder), sub_path=sub_path)) as copy:
+                present = [one for one in copy.files(commit).files if one.blob is not None]
+                blobs = [one.blob or "" for one in present]
+                changes = [
+                    file_index.FileChange(one.path, blob, data)
+                    for one, blob, data in zip(present, blobs, copy.blobs(blobs), strict=True)
+                ]
+                parallel_reader.changed(changes, found)
+    return found

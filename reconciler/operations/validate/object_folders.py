@@ -43,7 +43,7 @@ def asked(endpoint: endpoints.Endpoint) -> dict[str, Any]:
         ApiError: it can't be asked, or doesn't tell whoever has this token.
         EndpointError: the token can't be used.
     """
-    with api_client.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
+    with api_client.ApiClient(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api:
         found: dict[str, Any] = api.get("/v1/sync")["sync"]
     return found
 
@@ -96,7 +96,7 @@ def learned(
     ends_at = time.monotonic() + LEARN_S
     with (
         contextlib.suppress(api_client.ApiError, endpoints.EndpointError),
-        api_client.Client(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api,
+        api_client.ApiClient(endpoint, timeout_s=LOOK_S, answer_s=LOOK_S) as api,
     ):
         with contextlib.suppress(api_client.ApiError):  # a hint: it may be looking already
             api.post("/v1/hooks/git")

@@ -46,7 +46,7 @@ Json = Mapping[str, Any]
 _Word = TypeVar("_Word")
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ObjectStatus(msgspec.Struct, frozen=True):
     """One object on both axes; ``why`` is empty where all is well."""
 
     object: str
@@ -60,12 +60,12 @@ class Standing(msgspec.Struct, frozen=True):
         return (self.sync, self.health) == ("Synced", "Healthy")
 
 
-class Rollup(msgspec.Struct, frozen=True):
+class ClusterStatus(msgspec.Struct, frozen=True):
     """The cluster by its worst object on each axis, and all objects."""
 
     sync: Sync
     health: Health
-    objects: tuple[Standing, ...]
+    objects: tuple[ObjectStatus, ...]
 
 
 #: From the least to the most severe; of equal ones the first is told.
@@ -74,7 +74,7 @@ _SEVERITIES = ("info", "warning", "critical")
 
 def roll_up(
     sync: Json, pools: Iterable[Json], queues: Iterable[Json], drift: Iterable[Json], now: float
-) -> Rollup:
+) -> ClusterStatus:
     """Everything on both axes.
 
     Args:
@@ -88,7 +88,7 @@ def roll_up(
     found = [_pool(one, rows, readable=readable) for one in pools]
     found += [_queue(one["name"], suspended, rows, now, readable=readable) for one in queues]
     whole: list[Health] = ["Suspended"] if "Cluster" in suspended else []
-    return Rollup(
+    return ClusterStatus(
         _worst(SYNCS, [sync.get("sync", "Unknown"), *(one.sync for one in found)]),
         _worst(HEALTHS, [*whole, *(one.health for one in found)]),
         tuple(found),
@@ -126,7 +126,7 @@ def _worst(order: Sequence[_Word], found: Iterable[_Word]) -> _Word:
     return max(found, key=order.index, default=order[0])
 
 
-def _pool(one: Json, drift: Sequence[Json], *, readable: bool) -> Standing:
+def _pool(one: Json, drift: Sequence[Json], *, readable: bool) -> ObjectStatus:
     states: Json = one["states"]
     counts = {state: count for state, count in states.items() if count}
     health = _worst(HEALTHS, [_OF_NODE.get(state, "Unknown") for state in counts])
@@ -138,17 +138,17 @@ def _pool(one: Json, drift: Sequence[Json], *, readable: bool) -> Standing:
         for state, count in sorted(counts.items())
         if state != "Ready"
     ]
-    return Standing(f"NodePool/{one['name']}", _sync(mine, readable), health, _why(parts, mine))
+    return ObjectStatus(f"NodePool/{one['name']}", _sync(mine, readable), health, _why(parts, mine))
 
 
 def _queue(
     name: str, suspended: Json, drift: Sequence[Json], now: float, *, readable: bool
-) -> Standing:
+) -> ObjectStatus:
     since = suspended.get(f"Queue/{name}")
     mine = [r for r in drift if r["kind"] == "queue-over-limit" and r["subject"] == name]
     parts = [f"suspended for {age(since, now)}"] if since else []
     health: Health = "Suspended" if since else "Healthy"
-    return Standing(f"Queue/{name}", _sync(mine, readable), health, _why(parts, mine))
+    return ObjectStatus(f"Queue/{name}", _sync(mine, readable), health, _why(parts, mine))
 
 
 def _sync(mine: Sequence[Json], readable: bool) -> Sync:  # noqa: FBT001 - private, two callers
@@ -173,7 +173,7 @@ def age(since: str, now: float) -> str:
     return "".join(parts[:2])
 
 
-def shown(found: Rollup) -> dict[str, Any]:
+def shown(found: ClusterStatus) -> dict[str, Any]:
     """For scripts."""
     made: dict[str, Any] = msgspec.to_builtins(found)
     return made

@@ -213,7 +213,7 @@ def _tasks(spec: desired.Job, running: int) -> view_types.TasksView | None:
     return view_types.TasksView(running, sum(enough), sum(one.count for one in spec.groups))
 
 
-def _drain_view(of: desired.Drain) -> view_types.DrainView:
+def _drain_view(of: desired.NodeDrain) -> view_types.DrainView:
     return view_types.DrainView(of.reason, of.owner, json_format.time_or_none(of.until))
 
 
@@ -322,7 +322,7 @@ def usage_view(of: records.NodeUsage) -> view_types.NodeUsageView:
     )
 
 
-_NOTHING = desired.Amounts()
+_NOTHING = desired.QuotaAmounts()
 _NOBODY: Mapping[str, float] = MappingProxyType({})
 
 

@@ -79,8 +79,8 @@ def quota_views(
     """
     if not structure.quotas:
         return []
-    work = cycle_context.Work(desired.Desired(structure=structure), observed, now)
-    accounts = quota_usage.Accounts(work, running_gangs.gather(work))
+    work = cycle_context.CycleContext(desired.Desired(structure=structure), observed, now)
+    accounts = quota_usage.QuotaAccounts(work, running_gangs.gather(work))
     found = [
         _of_pool(one.quota, structure, observed) if one.quota.pool else _of(one, accounts)
         for one in accounts.all
@@ -88,7 +88,7 @@ def quota_views(
     return sorted(found, key=lambda one: one.name)
 
 
-def _of(account: quota_accounts.Account, accounts: quota_usage.Accounts) -> QuotaView:
+def _of(account: quota_accounts.QuotaAccount, accounts: quota_usage.QuotaAccounts) -> QuotaView:
     return _view(
         account.quota,
         account.used,
@@ -98,7 +98,7 @@ def _of(account: quota_accounts.Account, accounts: quota_usage.Accounts) -> Quot
     )
 
 
-def _first_ends(account: quota_accounts.Account) -> EndsView:
+def _first_ends(account: quota_accounts.QuotaAccount) -> EndsView:
     """Of each resource the first end of an element that has some of it, and the first of a job."""
     ends = [
         min((end for end, part, *_ in account.parts if part[index]), default=math.inf)
@@ -149,7 +149,9 @@ def _view(
     )
 
 
-def _budget(account: quota_accounts.Account, accounts: quota_usage.Accounts) -> BudgetView | None:
+def _budget(
+    account: quota_accounts.QuotaAccount, accounts: quota_usage.QuotaAccounts
+) -> BudgetView | None:
     quota = account.quota
     if quota.budget_gpu_s is None:
         return None

@@ -25,7 +25,7 @@ ALL = -1
 
 
 @dataclass(slots=True)
-class Wait:
+class LimitWait:
     """A claim that waits for what comes free under a limit.
 
     Attributes:
@@ -39,21 +39,21 @@ class Wait:
     spare: dict[Bound, int]
 
 
-class Accruing:
+class LimitHolds:
     """The claims of one cycle that wait so, of each queue the first."""
 
-    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.Ledger) -> None:
+    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.QuotaLedger) -> None:
         self.situation = situation
         self.ledger = ledger
         bounded = bool(ledger.caps or ledger.lends) or any(
             min(row) < UNLIMITED for row in (*ledger.limit, *ledger.firm_limit)
         )
         self._keeps = bounded and situation.policy.backfill != "none"
-        self.waits: dict[int, Wait] = {}
+        self.waits: dict[int, LimitWait] = {}
         #: What started in this cycle: queue, end, amounts, whether it is firm.
         self._started: list[tuple[int, float, snapshots.Charge, bool]] = []
 
-    def wait(self, ask: request.Ask) -> None:
+    def wait(self, ask: request.PlacementRequest) -> None:
         """Keep for an ask what comes free, if nobody of its queue has that and it is known when."""
         if not self._keeps or ask.queue in self.waits or ask.missing:
             return
@@ -62,9 +62,9 @@ class Accruing:
         at = max([self._until(bound, -bounds[bound]) for bound in lacking], default=math.inf)
         if math.isfinite(at):
             spare = {bound: left + self._freed(bound, at) for bound, left in bounds.items()}
-            self.waits[ask.queue] = Wait(ask.job, ask.line.priority, at, spare)
+            self.waits[ask.queue] = LimitWait(ask.job, ask.line.priority, at, spare)
 
-    def delayed_by(self, ask: request.Ask) -> Wait | None:
+    def delayed_by(self, ask: request.PlacementRequest) -> LimitWait | None:
         """Whom a start would delay, that comes before it in its queue."""
         wait = self.waits.get(ask.queue)
         if wait is None or wait.job == ask.job or ask.line.priority > wait.priority:
@@ -76,7 +76,7 @@ class Accruing:
                 return wait
         return None
 
-    def took(self, ask: request.Ask, amounts: snapshots.Charge) -> None:
+    def took(self, ask: request.PlacementRequest, amounts: snapshots.Charge) -> None:
         """An ask has got room, or is promised it."""
         if not self._keeps:
             return
@@ -92,7 +92,7 @@ class Accruing:
                     if (bound[0] == ALL or bound[0] in path) and (ask.firm or not bound[2]):
                         other.spare[bound] -= amounts[bound[1]]
 
-    def _bounds(self, ask: request.Ask) -> dict[Bound, int]:
+    def _bounds(self, ask: request.PlacementRequest) -> dict[Bound, int]:
         """What of each amount would be left beside an ask now; less than 0: it lacks so much."""
         ledger = self.ledger
         found: dict[Bound, int] = {}

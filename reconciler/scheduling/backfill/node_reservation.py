@@ -8,11 +8,11 @@ from typing import NamedTuple, Protocol
 
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reservation:
+class NodeReservation:
     """Room kept from ``starts_at`` to ``ends_at``.
 
     Attributes:
@@ -21,11 +21,11 @@ class Reservation:
             nobody has to leave for it.
     """
 
-    ask: request.Ask
+    ask: request.PlacementRequest
     starts_at: float
     ends_at: float
     tasks: tuple[TaskPlacement, ...]
-    room: Room
+    room: Capacity
     grace_s: float | None = None
 
     @property
@@ -39,7 +39,7 @@ class Reservation:
         return (self.ask.job, self.starts_at, tuple(task.node for task in self.tasks))
 
 
-class Taking(NamedTuple):
+class Displacement(NamedTuple):
     """What an ask may take at a moment from those who have it.
 
     Attributes:
@@ -50,9 +50,9 @@ class Taking(NamedTuple):
 
     at: float
     tasks: tuple[TaskPlacement, ...]
-    room: Room
+    room: Capacity
     grace_s: float
-    gives_way: tuple[Reservation, ...]
+    gives_way: tuple[NodeReservation, ...]
 
 
 class Takes(Protocol):
@@ -62,5 +62,7 @@ class Takes(Protocol):
     def some(self) -> bool:
         """Whether anything is protected that could be evicted later."""
 
-    def earliest(self, ask: request.Ask, until: float, *, renewed: bool = False) -> Taking | None:
+    def earliest(
+        self, ask: request.PlacementRequest, until: float, *, renewed: bool = False
+    ) -> Displacement | None:
         """What an ask may take first, until a moment."""

@@ -18,7 +18,7 @@ from reconciler.scheduling.backfill import node_reservation, timeline_events, wi
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.queues import job_order
 
 #: Moments tried for one reservation; a claim that fits at none of them gets none.
@@ -32,34 +32,34 @@ EASY_MAX = 8
 HASTENS_MAX = 16
 
 
-def most(policy: snapshots.Policy) -> int:
+def most(policy: snapshots.SchedulingPolicy) -> int:
     """How many claims may have a reservation at once."""
     if policy.depth is not None:
         return min(policy.depth, RESERVATIONS_MAX)
     return EASY_MAX if policy.backfill == "easy" else RESERVATIONS_MAX
 
 
-class Calendar:
+class ReservationCalendar:
     """The reservations of one cycle."""
 
-    def __init__(self, situation: snapshots.Snapshot, now: Room, later: Room) -> None:
+    def __init__(self, situation: snapshots.Snapshot, now: Capacity, later: Capacity) -> None:
         """``now``: room for starts; ``later``: the same once all that is leaving has left."""
         self.situation = situation
         self.now = now
         self.later = later
-        self.reservations: list[node_reservation.Reservation] = []
+        self.reservations: list[node_reservation.NodeReservation] = []
         #: Grows whenever room that was kept is given up.
         self.given_up = 0
         #: All that was given up, in that order, also where the same was made again since.
-        self.dropped: list[node_reservation.Reservation] = []
-        self._times = timeline_events.Moments(situation)
-        self._combined: dict[int, Room] = {}
+        self.dropped: list[node_reservation.NodeReservation] = []
+        self._times = timeline_events.CapacityEvents(situation)
+        self._combined: dict[int, Capacity] = {}
         #: By reach, room beside reservations once all has left, and what it was made of.
-        self._coming: dict[int, tuple[tuple[tuple[Room, int], ...], Room]] = {}
+        self._coming: dict[int, tuple[tuple[tuple[Capacity, int], ...], Capacity]] = {}
         #: The shortest that fits at no moment, by kind; it does not with more reserved either.
         self._hopeless: dict[tuple[object, ...], float] = {}
         #: Reservations that were given up for others.
-        self.lost: list[node_reservation.Reservation] = []
+        self.lost: list[node_reservation.NodeReservation] = []
         #: Which asks were refused reservations of others, and when (``given_up``).
         self._refused: set[tuple[object, ...]] = set()
         self._hastens = HASTENS_MAX
@@ -75,11 +75,11 @@ class Calendar:
         ends_at = self.situation.now + duration_s
         return sum(reservation.starts_at < ends_at for reservation in self.reservations)
 
-    def room_for(self, duration_s: float) -> Room:
+    def room_for(self, duration_s: float) -> Capacity:
         """Room for work of a duration that delays no reservation."""
         return self._beside(self._reach(duration_s))
 
-    def coming_for(self, duration_s: float) -> Room:
+    def coming_for(self, duration_s: float) -> Capacity:
         """The same once all that is leaving has left; a copy where there are reservations.
 
         Who takes of a copy takes the same of ``later``: as long as nothing has changed, the copy
@@ -100,7 +100,7 @@ class Calendar:
         self._coming[reach] = (at, room)
         return room
 
-    def holds_back(self, ask: request.Ask) -> bool:
+    def holds_back(self, ask: request.PlacementRequest) -> bool:
         """Whether the queue has room reserved for who has waited so long that nobody passes it.
 
         ``order.WAIT_MAX_S``; it is of no lower priority than the ask, and came before it.
@@ -115,7 +115,7 @@ class Calendar:
             for other in self.reservations
         )
 
-    def delayed_by(self, ask: request.Ask) -> node_reservation.Reservation:
+    def delayed_by(self, ask: request.PlacementRequest) -> node_reservation.NodeReservation:
         """The first reservation that an ask would delay, which fits but for reservations."""
         low, high = 1, self._reach(ask.line.duration_s)
         while low < high:
@@ -141,7 +141,10 @@ class Calendar:
         return found
 
     def _leave(
-        self, room: Room, reservation: node_reservation.Reservation, then: Room | None = None
+        self,
+        room: Capacity,
+        reservation: node_reservation.NodeReservation,
+        then: Capacity | None = None,
     ) -> None:
         """Leave in a room what a reservation needs when it begins, and nobody to be apart from.
 
@@ -152,7 +155,7 @@ class Calendar:
             nodes = tuple([task.node for task in reservation.tasks])
             room.expect_company(reservation.ask.shape, nodes)
 
-    def _beside(self, reach: int) -> Room:
+    def _beside(self, reach: int) -> Capacity:
         """What is free now beside the first reservations."""
         if not reach:
             return self.now
@@ -168,7 +171,7 @@ class Calendar:
         self,
         tasks: tuple[TaskPlacement, ...],
         duration_s: float,
-        source: Room,
+        source: Capacity,
         *,
         exclusive: bool,
         matches: tuple[int, ...],
@@ -221,7 +224,7 @@ class Calendar:
 
     # When somebody could start
 
-    def reserve(self, ask: request.Ask) -> node_reservation.Reservation | None:
+    def reserve(self, ask: request.PlacementRequest) -> node_reservation.NodeReservation | None:
         """Keep room for an ask at the earliest moment at which it fits until its end."""
         found = None
         if not self._is_hopeless(ask) and self.has_moments():
@@ -232,8 +235,8 @@ class Calendar:
         return self._add(ask, *found) if taken is None and found is not None else taken
 
     def _taken(
-        self, ask: request.Ask, until: float, *, renewed: bool = False
-    ) -> node_reservation.Reservation | None:
+        self, ask: request.PlacementRequest, until: float, *, renewed: bool = False
+    ) -> node_reservation.NodeReservation | None:
         """Keep what an ask may take back until then, once what protects others there is over."""
         if self.protected is None:
             return None
@@ -243,7 +246,7 @@ class Calendar:
         self.lose(list(taking.gives_way))
         return self._add(ask, taking.at, taking.tasks, taking.room, taking.grace_s)
 
-    def at(self, moment: float, without: Collection[node_reservation.Reservation]) -> Room:
+    def at(self, moment: float, without: Collection[node_reservation.NodeReservation]) -> Capacity:
         """What is free at a moment beside what is reserved then, some of it left out."""
         walk = self.later.copy()
         for turn, changes in self._times.of(self._reserved(without), moment):
@@ -254,10 +257,10 @@ class Calendar:
 
     def place_at(
         self,
-        ask: request.Ask,
+        ask: request.PlacementRequest,
         moment: float,
-        room: Room,
-        without: Collection[node_reservation.Reservation],
+        room: Capacity,
+        without: Collection[node_reservation.NodeReservation],
     ) -> tuple[TaskPlacement, ...] | None:
         """Where an ask goes that starts in a room at a moment; it is taken there."""
         ask = self._whole(ask)
@@ -268,12 +271,12 @@ class Calendar:
             room.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
         return tasks
 
-    def _is_hopeless(self, ask: request.Ask) -> bool:
+    def _is_hopeless(self, ask: request.PlacementRequest) -> bool:
         """Whether one like it, that runs no longer, was seen to fit at no moment."""
         shortest_s = self._hopeless.get(self._kind(ask))
         return shortest_s is not None and ask.line.duration_s >= shortest_s
 
-    def soonest(self, asks: Sequence[request.Ask]) -> int:
+    def soonest(self, asks: Sequence[request.PlacementRequest]) -> int:
         """Which of several asks for the same work would have room first; of equals the first."""
         best, until = 0, math.inf
         for at, ask in enumerate(asks):
@@ -284,7 +287,9 @@ class Calendar:
                 best, until = at, found[0]
         return best
 
-    def renew(self, ask: request.Ask, kept: snapshots.Kept) -> node_reservation.Reservation | None:
+    def renew(
+        self, ask: request.PlacementRequest, kept: snapshots.CarriedReservation
+    ) -> node_reservation.NodeReservation | None:
         """Keep what an earlier cycle reserved on its nodes, at its moment or before.
 
         What it could have before is not the devices that were planned for it: those may be another
@@ -305,7 +310,7 @@ class Calendar:
             return self._taken(ask, until, renewed=True)
         return self._add(ask, *same)
 
-    def hasten(self, ask: request.Ask) -> None:
+    def hasten(self, ask: request.PlacementRequest) -> None:
         """Keep room from now on for who has it reserved in time, where that delays nobody else.
 
         Who could not be given it on its nodes gets the earliest room that others leave.
@@ -330,8 +335,8 @@ class Calendar:
             self.reserve(ask)
 
     def _from_now(
-        self, ask: request.Ask, room: Room, *, within: snapshots.Mask | None = None
-    ) -> node_reservation.Reservation:
+        self, ask: request.PlacementRequest, room: Capacity, *, within: snapshots.Mask | None = None
+    ) -> node_reservation.NodeReservation:
         """Keep room that is there already."""
         tasks = ask.place(room.copy(), within=within)
         if tasks is None:  # pragma: no cover - it has just been seen to fit
@@ -347,18 +352,20 @@ class Calendar:
 
     def _add(
         self,
-        ask: request.Ask,
+        ask: request.PlacementRequest,
         starts_at: float,
         tasks: tuple[TaskPlacement, ...],
-        room: Room,
+        room: Capacity,
         grace_s: float | None = None,
-    ) -> node_reservation.Reservation:
+    ) -> node_reservation.NodeReservation:
         shape = self.situation.shapes[ask.shape]
         ends_at = starts_at + ask.line.duration_s
         for other in self.reservations:
             if starts_at <= other.starts_at < ends_at:
                 other.room.hold(tasks, exclusive=shape.exclusive, matches=shape.matches)
-        reservation = node_reservation.Reservation(ask, starts_at, ends_at, tasks, room, grace_s)
+        reservation = node_reservation.NodeReservation(
+            ask, starts_at, ends_at, tasks, room, grace_s
+        )
         self.reservations.append(reservation)
         self.reservations.sort(key=lambda r: (r.starts_at, r.ask.progress.claim.order))
         self._combined.clear()
@@ -374,19 +381,19 @@ class Calendar:
             self._hopeless.pop(self._kind(reservation.ask), None)
         return True
 
-    def void(self, keep: Callable[[node_reservation.Reservation], bool]) -> bool:
+    def void(self, keep: Callable[[node_reservation.NodeReservation], bool]) -> bool:
         """Give up reservations that are not to be kept; whether there were any."""
         voided = [r for r in self.reservations if not keep(r)]
         self.lose(voided)
         return bool(voided)
 
-    def lose(self, given_up: list[node_reservation.Reservation]) -> None:
+    def lose(self, given_up: list[node_reservation.NodeReservation]) -> None:
         """Give up reservations for somebody else."""
         self.lost += given_up
         self.give_up(given_up)
 
     def gives_way(
-        self, ask: request.Ask, without: Collection[node_reservation.Reservation]
+        self, ask: request.PlacementRequest, without: Collection[node_reservation.NodeReservation]
     ) -> bool:
         """Give up those of some reservations on whose nodes an ask has room then; whether it has.
 
@@ -412,11 +419,11 @@ class Calendar:
         self.lose([r for r in without if any(task.node in nodes for task in r.tasks)])
         return True
 
-    def _release(self, room: Room, reservation: node_reservation.Reservation) -> None:
+    def _release(self, room: Capacity, reservation: node_reservation.NodeReservation) -> None:
         shape = self.situation.shapes[reservation.ask.shape]
         room.release(reservation.tasks, exclusive=shape.exclusive, matches=shape.matches)
 
-    def give_up(self, given_up: list[node_reservation.Reservation]) -> None:
+    def give_up(self, given_up: list[node_reservation.NodeReservation]) -> None:
         """Keep these no longer."""
         self.given_up += bool(given_up)
         self.dropped += given_up
@@ -429,12 +436,12 @@ class Calendar:
 
     def _earliest(
         self,
-        ask: request.Ask,
+        ask: request.PlacementRequest,
         *,
         within: snapshots.Mask | None = None,
         since: float = -math.inf,
         until: float = math.inf,
-    ) -> tuple[float, tuple[TaskPlacement, ...], Room] | None:
+    ) -> tuple[float, tuple[TaskPlacement, ...], Capacity] | None:
         """The first moment, the placement, and the room at that moment with it taken.
 
         ``within``: (n,) nodes to use; ``since``, ``until``: the first and last moment that will do.
@@ -461,19 +468,19 @@ class Calendar:
                 return moment, tasks_placed, walk
         return None
 
-    def _kind(self, ask: request.Ask) -> tuple[object, ...]:
+    def _kind(self, ask: request.PlacementRequest) -> tuple[object, ...]:
         """What asks have in common of which one fits at no moment if another does not."""
         if not self.situation.windows:
             return (ask.shape,)
         return (ask.shape, ask.line.reservations)
 
-    def _whole(self, ask: request.Ask) -> request.Ask:
+    def _whole(self, ask: request.PlacementRequest) -> request.PlacementRequest:
         """An ask that may go where a window keeps it from now: later that may be over."""
         unreserved = self.situation.shapes[ask.shape].unreserved
         return ask if unreserved is None else msgspec.structs.replace(ask, shape=unreserved)
 
     def _open(
-        self, ask: request.Ask, moment: float, within: snapshots.Mask | None
+        self, ask: request.PlacementRequest, moment: float, within: snapshots.Mask | None
     ) -> snapshots.Mask | None:
         """(n,) nodes of ``within`` on which no window begins while an ask would run; None: all."""
         if not self.situation.windows:
@@ -484,7 +491,7 @@ class Calendar:
             return within
         return ~closed if within is None else within & ~closed
 
-    def is_closed(self, reservation: node_reservation.Reservation, at: float) -> bool:
+    def is_closed(self, reservation: node_reservation.NodeReservation, at: float) -> bool:
         """Whether a window would keep a reservation's work from its nodes, had it them ``at``."""
         ask, nodes = reservation.ask, [task.node for task in reservation.tasks]
         span = (at, at + ask.line.duration_s)
@@ -493,11 +500,11 @@ class Calendar:
 
     def _until(
         self,
-        walk: Room,
+        walk: Capacity,
         moment: float,
         duration_s: float,
-        without: Collection[node_reservation.Reservation] = (),
-    ) -> Room:
+        without: Collection[node_reservation.NodeReservation] = (),
+    ) -> Capacity:
         """What stays free from a moment on for a duration, beside reservations but some."""
         apart = self.situation.presence is not None  # so it matters who is there first
         following = [
@@ -514,12 +521,12 @@ class Calendar:
         return room
 
     def _reserved(
-        self, without: Collection[node_reservation.Reservation] = ()
-    ) -> list[timeline_events.Reserved]:
+        self, without: Collection[node_reservation.NodeReservation] = ()
+    ) -> list[timeline_events.ReservedSpan]:
         """What is taken by reservations but some."""
         shapes = self.situation.shapes
         return [
-            timeline_events.Reserved(
+            timeline_events.ReservedSpan(
                 r.starts_at, r.ends_at, r.tasks, shape.exclusive, shape.matches
             )
             for r in self.reservations
@@ -534,7 +541,7 @@ class Calendar:
         return self._times.some or any(r.ends_at < math.inf for r in self.reservations)
 
 
-def _change(room: Room, changes: list[timeline_events.Turn]) -> None:
+def _change(room: Capacity, changes: list[timeline_events.Turn]) -> None:
     """Release and hold what changes at a moment."""
     for change, tasks, exclusive, matches in changes:
         if change > 0:

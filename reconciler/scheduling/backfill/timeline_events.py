@@ -18,14 +18,14 @@ from reconciler.scheduling.inputs import snapshots
 #: What should have ended by now is taken to end so soon, in seconds.
 OVERRUN_S = 1.0
 
-Taken = Iterable[snapshots.HeldTask | TaskPlacement]
+Taken = Iterable[snapshots.TaskAllocation | TaskPlacement]
 #: Released (1) or taken (-1), what, whether its nodes are its own, selectors that match it.
 Turn = tuple[int, Taken, bool, tuple[int, ...]]
 #: When, in which order at one moment (kind, number), and what.
 _Change = tuple[float, int, int, Turn]
 
 
-class Reserved(NamedTuple):
+class ReservedSpan(NamedTuple):
     """From when to when something is taken, and what: nodes of its own, selectors that match."""
 
     starts_at: float
@@ -35,7 +35,7 @@ class Reserved(NamedTuple):
     matches: tuple[int, ...]
 
 
-class Moments:
+class CapacityEvents:
     """What ends in time of what runs, and of what starts in this cycle."""
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
@@ -55,7 +55,9 @@ class Moments:
         """Whether anything ends at a moment that is known, or a window does."""
         return bool(self._started or self._finite_ends() or self.situation.windows)
 
-    def of(self, reserved: Sequence[Reserved], since: float) -> Iterable[tuple[float, list[Turn]]]:
+    def of(
+        self, reserved: Sequence[ReservedSpan], since: float
+    ) -> Iterable[tuple[float, list[Turn]]]:
         """Each moment, with what is released (1) or taken (-1) then.
 
         ``since`` is one of them, if it is to come.

@@ -68,12 +68,12 @@ class _Narrowing:
         self._left_at = max(now, left_by + LEAVING_S) if left_by else now
         self._gone_at = max(self._left_at, now + grace_s + LEAVING_S if may.any() else now)
 
-    def narrowed(self, line: snapshots.Line) -> snapshots.Line:
+    def narrowed(self, line: snapshots.PendingGroup) -> snapshots.PendingGroup:
         """A line with the shape by which its work is placed."""
         shape = self.of_line(line)
         return line if shape == line.shape else msgspec.structs.replace(line, shape=shape)
 
-    def of_line(self, line: snapshots.Line) -> int:
+    def of_line(self, line: snapshots.PendingGroup) -> int:
         """The shape by which a line's work is placed."""
         key = (line.shape, line.duration_s, line.reservations)
         if key not in self._of_line:
@@ -84,7 +84,7 @@ class _Narrowing:
             self._of_line[key] = self._narrowed(line.shape, *barred)
         return self._of_line[key]
 
-    def of_running(self, holding: snapshots.Holding) -> int:
+    def of_running(self, holding: snapshots.Allocation) -> int:
         """The shape by which work would be placed elsewhere; -1: it is not moved."""
         if holding.shape < 0:
             return holding.shape

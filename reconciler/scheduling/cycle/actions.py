@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from reconciler.scheduling.backfill import limit_holds, reservation_calendar
-from reconciler.scheduling.decisions import Action, Eviction, Placement, TaskPlacement
+from reconciler.scheduling.decisions import Action, EvictionDecision, Placement, TaskPlacement
 from reconciler.scheduling.inputs import flavors, pending_groups, snapshots
 from reconciler.scheduling.placement import partial_gangs, request
-from reconciler.scheduling.placement.capacity import Plan, Room
+from reconciler.scheduling.placement.capacity import Capacity, GangPlacement
 from reconciler.scheduling.preemption import (
     consolidation,
     displacement,
@@ -27,7 +27,7 @@ from reconciler.scheduling.quota import eligibility, lending_limits, quota_ledge
 from reconciler.scheduling.reasons import reason_explainer, reason_text
 
 
-class Ways:
+class Actions:
     """The rooms and accounts of a cycle, and what was done in them.
 
     Attributes:
@@ -41,14 +41,14 @@ class Ways:
         queues: the claims of each queue in their order.
     """
 
-    queues: list[job_order.Line]
+    queues: list[job_order.JobQueue]
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
         self.situation = situation
         columns = situation.line_columns
         self.columns = pending_groups.columns_of(situation.lines) if columns is None else columns
-        self.ledger = quota_ledger.Ledger(situation, self.columns)
-        self.now = Room(situation)
+        self.ledger = quota_ledger.QuotaLedger(situation, self.columns)
+        self.now = Capacity(situation)
         self.first = self.now.copy()
         leaving = np.flatnonzero(situation.running.leaving).tolist()
         self.leaving = [situation.holdings[row] for row in leaving]
@@ -61,65 +61,67 @@ class Ways:
         self.grows = [
             any(group.count > group.least for group in shape.groups) for shape in situation.shapes
         ]
-        self.lendable = lending_limits.Lendable(situation, self.ledger)
-        self.accruing = limit_holds.Accruing(situation, self.ledger)
-        self.calendar = reservation_calendar.Calendar(situation, self.now, self.later)
-        self.prospects = eligibility.Prospects(situation, self.ledger)
-        self.evictor = preemptor.Evictor(
+        self.lendable = lending_limits.LendingLimits(situation, self.ledger)
+        self.accruing = limit_holds.LimitHolds(situation, self.ledger)
+        self.calendar = reservation_calendar.ReservationCalendar(situation, self.now, self.later)
+        self.prospects = eligibility.Eligibility(situation, self.ledger)
+        self.evictor = preemptor.Preemption(
             situation, self.ledger, self.later, self.prospects, self.calendar
         )
-        self.mover = consolidation.Mover(situation, self.later)
-        self.calendar.protected = min_runtime.Protected(
+        self.mover = consolidation.Consolidation(situation, self.later)
+        self.calendar.protected = min_runtime.MinRuntimeReservations(
             situation, self.evictor, self.mover, self.calendar
         )
         self.placements: list[Placement] = []
-        self.evictions: list[Eviction] = []
-        self.begun: dict[int, list[displacement.Beside]] = {}
+        self.evictions: list[EvictionDecision] = []
+        self.begun: dict[int, list[displacement.ReplaceableAllocation]] = {}
         self.promised: dict[str, int] = {}
         self.gone: set[tuple[str, int]] = set()
-        self.causes: dict[tuple[str, bool], reason_explainer.Cause] = {}
+        self.causes: dict[tuple[str, bool], reason_explainer.BlockReason] = {}
         self.reserved_in: dict[int, int] = {}
         self.takers: list[tuple[str, tuple[int, ...]]] = []
         self.stopping: dict[str, list[str]] = {}
         self._whys: dict[tuple[int, int, int, bool], str] = {}
 
-    def tries(self, ask: request.Ask) -> tuple[request.Ask, ...]:
+    def tries(self, ask: request.PlacementRequest) -> tuple[request.PlacementRequest, ...]:
         """The same in each pool that it may go to, in the order in which they are tried."""
         if not ask.line.others:
             return (ask,)
         return (ask, *[self._instead(ask, shape) for shape in ask.line.others])
 
-    def _instead(self, ask: request.Ask, shape: int) -> request.Ask:
+    def _instead(self, ask: request.PlacementRequest, shape: int) -> request.PlacementRequest:
         cpu, memory, gpu, *_ = ask.amounts
         pool = self.situation.shapes[shape].pool
         amounts = flavors.charge((cpu, memory, gpu), pool, self.ledger.width)
         return msgspec.structs.replace(ask, shape=shape, amounts=amounts)
 
-    def gate(self, ask: request.Ask, *, settled: bool = False) -> reason_explainer.Cause | None:
+    def gate(
+        self, ask: request.PlacementRequest, *, settled: bool = False
+    ) -> reason_explainer.BlockReason | None:
         """A limit, a lender, or for firm work a guarantee, that forbids the start."""
         excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=settled)
         if excess is not None:
-            return reason_explainer.Cause("limit", excess)
+            return reason_explainer.BlockReason("limit", excess)
         if ask.firm:
             excess = self.ledger.over_guarantee(ask.queue, ask.amounts)
             if excess is not None:
-                return reason_explainer.Cause("quota", excess)
+                return reason_explainer.BlockReason("quota", excess)
         if self.ledger.lends:
             excess = self._never_lent(ask) or self.ledger.over_lending(ask.queue, ask.amounts)
             if excess is not None:
-                return reason_explainer.Cause("lending", excess)
+                return reason_explainer.BlockReason("lending", excess)
         return None
 
-    def _never_lent(self, ask: request.Ask) -> quota_ledger.Excess | None:
+    def _never_lent(self, ask: request.PlacementRequest) -> quota_ledger.QuotaExcess | None:
         """What others never lend, also where they use all that is theirs for the moment."""
         shape = self.situation.shapes[ask.shape]
         resource = None if ask.missing else self.lendable.beyond(ask.queue, shape, ask.amounts)
         if resource is None:
             return None
         most, used = self.lendable.of(ask.queue, resource), self.ledger.used(ask.queue, resource)
-        return quota_ledger.Excess(ask.queue, resource, most, used, ask.amounts[resource])
+        return quota_ledger.QuotaExcess(ask.queue, resource, most, used, ask.amounts[resource])
 
-    def start(self, ask: request.Ask, action: Action) -> bool:
+    def start(self, ask: request.PlacementRequest, action: Action) -> bool:
         """Start one element, or grow it by a task, if there is room now."""
         room = self.now if action == "promised" else self.calendar.room_for(ask.line.duration_s)
         plan = ask.plan(room)
@@ -149,7 +151,7 @@ class Ways:
         self.takers.append((ask.job, tuple(task.node for task in tasks)))
         return True
 
-    def _why(self, ask: request.Ask, room: Room, plan: Plan) -> str:
+    def _why(self, ask: request.PlacementRequest, room: Capacity, plan: GangPlacement) -> str:
         """How the nodes of a plan were chosen: the same words for all alike plans of a shape."""
         parts = plan.parts
         nodes = len({part.node for part in parts}) if len(parts) > 1 else len(parts)
@@ -158,7 +160,7 @@ class Ways:
             self._whys[key] = room.why(ask.shape, plan)
         return self._whys[key]
 
-    def _may_grow(self, ask: request.Ask, element: int) -> None:
+    def _may_grow(self, ask: request.PlacementRequest, element: int) -> None:
         """An elastic element that starts with its minimum asks for the rest in the same cycle."""
         if not self.grows[ask.shape] or ask.progress.claim.capped:
             return
@@ -173,7 +175,7 @@ class Ways:
         )
         self.queues[ask.queue].add(ask.progress.line, claim)
 
-    def _grew(self, ask: request.Ask) -> None:
+    def _grew(self, ask: request.PlacementRequest) -> None:
         """Missing tasks got room; what they join stays where it is in this cycle."""
         ask.progress.grown += len(ask.missing)
         row = self.rows.get((ask.job, ask.progress.claim.elements[0]))
@@ -187,19 +189,24 @@ class Ways:
         return {(h.job, h.element): row for row, h in enumerate(self.situation.holdings)}
 
     def _began(
-        self, ask: request.Ask, tasks: tuple[TaskPlacement, ...], charged: snapshots.Charge
+        self,
+        ask: request.PlacementRequest,
+        tasks: tuple[TaskPlacement, ...],
+        charged: snapshots.Charge,
     ) -> None:
         """Note what could be evicted as soon as it runs."""
         if ask.firm or ask.missing or self.situation.queues.min_runtime_s[ask.queue] > 0:
             return
         shape, line = self.situation.shapes[ask.shape], ask.line
         ends_at = self.situation.now + line.duration_s
-        one = displacement.Beside(
+        one = displacement.ReplaceableAllocation(
             line.priority, charged, ends_at, tasks, shape.exclusive, shape.matches, partly=False
         )
         self.begun.setdefault(ask.queue, []).append(one)
 
-    def _charge(self, ask: request.Ask, tasks: tuple[TaskPlacement, ...]) -> snapshots.Charge:
+    def _charge(
+        self, ask: request.PlacementRequest, tasks: tuple[TaskPlacement, ...]
+    ) -> snapshots.Charge:
         """Charge a queue for tasks; what it is charged."""
         cpu = memory = gpu = 0
         for task in tasks:
@@ -212,7 +219,7 @@ class Ways:
         self.accruing.took(ask, charged)
         return charged
 
-    def promise(self, ask: request.Ask, *, always: bool = False) -> bool:
+    def promise(self, ask: request.PlacementRequest, *, always: bool = False) -> bool:
         """Keep room that is coming free, and what is free beside it, for who can start with it.
 
         ``always``: also where there is room now, because a limit still stands in the way.
@@ -230,12 +237,16 @@ class Ways:
         return True
 
     @staticmethod
-    def _after(ask: request.Ask, shape: int | None) -> request.Ask:
+    def _after(ask: request.PlacementRequest, shape: int | None) -> request.PlacementRequest:
         """An ask by the shape for those who start once others have left; None: its own."""
         return ask if shape is None else msgspec.structs.replace(ask, shape=shape)
 
     def _promised(
-        self, ask: request.Ask, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None
+        self,
+        ask: request.PlacementRequest,
+        tasks: tuple[TaskPlacement, ...],
+        *,
+        beside_s: float | None = None,
     ) -> None:
         self.clamp(tasks, beside_s=beside_s)
         self.evictor.promised(ask, tasks)
@@ -247,7 +258,7 @@ class Ways:
         self.promised[ask.job] = self.promised.get(ask.job, 0) + 1
         self.takers.append((ask.job, tuple(task.node for task in tasks)))
         stopping = tuple(sorted(set(self.stopping.get(ask.job, ()))))
-        self.causes[ask.job, bool(ask.missing)] = reason_explainer.Cause(
+        self.causes[ask.job, bool(ask.missing)] = reason_explainer.BlockReason(
             "evictions", subject=ask.job, stopping=stopping
         )
 
@@ -264,7 +275,7 @@ class Ways:
             self.evictor.later = self.later
             self.mover.later = self.later
 
-    def _move(self, ask: request.Ask) -> bool:
+    def _move(self, ask: request.PlacementRequest) -> bool:
         """Move work together so that the ask fits."""
         if not self.situation.policy.consolidate or ask.missing:
             return False
@@ -283,7 +294,9 @@ class Ways:
         self._promised(ask, self._moved(ask, found))
         return True
 
-    def _keeps_from_taking(self, ask: request.Ask, placed: consolidation.Placed) -> bool:
+    def _keeps_from_taking(
+        self, ask: request.PlacementRequest, placed: consolidation.Placed
+    ) -> bool:
         """Whether work would move to where somebody takes room soon who does not go after the ask.
 
         There it would be protected anew.
@@ -305,7 +318,9 @@ class Ways:
             for reservation in self.calendar.reservations
         )
 
-    def _moved(self, ask: request.Ask, placed: consolidation.Placed) -> tuple[TaskPlacement, ...]:
+    def _moved(
+        self, ask: request.PlacementRequest, placed: consolidation.Placed
+    ) -> tuple[TaskPlacement, ...]:
         """Where an ask goes once what moves for it has moved."""
         tasks, moves = placed
         for move in moves:
@@ -315,17 +330,22 @@ class Ways:
         return tasks
 
     def _moves(
-        self, ask: request.Ask, holding: snapshots.Holding, tasks: tuple[TaskPlacement, ...]
+        self,
+        ask: request.PlacementRequest,
+        holding: snapshots.Allocation,
+        tasks: tuple[TaskPlacement, ...],
     ) -> None:
         """An element leaves for an ask and starts again where its tasks are placed."""
         why = reason_text.moved(self.situation, ask.job, tasks)
-        self.evictions.append(Eviction(holding.job, holding.element, ask.job, why, "consolidate"))
+        self.evictions.append(
+            EvictionDecision(holding.job, holding.element, ask.job, why, "consolidate")
+        )
         self.gone.add((holding.job, holding.element))
         self.promised[holding.job] = self.promised.get(holding.job, 0) + 1
         self.takers.append((holding.job, tuple(task.node for task in tasks)))
         self.stopping.setdefault(ask.job, []).append(f"{holding.job}[{holding.element}]")
 
-    def _evict(self, ask: request.Ask) -> bool:
+    def _evict(self, ask: request.PlacementRequest) -> bool:
         """Evict those from whom the ask may take."""
         policy = self.situation.policy
         if not (policy.reclaim or policy.preempt) or not self.evictor.may_find(ask):
@@ -353,13 +373,15 @@ class Ways:
                 self.gone.add((unit.holding.job, unit.holding.element))
             why = reason_text.evicted(self.situation, self.ledger, ask, unit, found.ground)
             self.evictions.append(
-                Eviction(unit.holding.job, unit.holding.element, ask.job, why, ground, leaving)
+                EvictionDecision(
+                    unit.holding.job, unit.holding.element, ask.job, why, ground, leaving
+                )
             )
             self.stopping.setdefault(ask.job, []).append(unit.name)
         self._promised(ask, tasks)
         return True
 
-    def outranks(self, ask: request.Ask) -> bool:
+    def outranks(self, ask: request.PlacementRequest) -> bool:
         """A claim within its guarantees voids reservations of other queues that borrow.
 
         In its own queue who comes first has the guarantee, also where that has to come free for it.
@@ -388,11 +410,13 @@ class Ways:
         )
 
     @staticmethod
-    def _is_below(holder: request.Ask, ask: request.Ask) -> bool:
+    def _is_below(holder: request.PlacementRequest, ask: request.PlacementRequest) -> bool:
         """Whether a holder is of a lower priority in the same queue."""
         return holder.queue == ask.queue and holder.line.priority < ask.line.priority
 
-    def _reserve(self, ask: request.Ask, *, again: bool) -> reason_explainer.Cause | None:
+    def _reserve(
+        self, ask: request.PlacementRequest, *, again: bool
+    ) -> reason_explainer.BlockReason | None:
         """Keep room in time for a blocked claim, as far as the policy goes.
 
         ``again``: it had a reservation, which stays with it whoever came since.
@@ -406,11 +430,11 @@ class Ways:
         if reservation is None:
             return None
         ahead = bool(self.takers) and not ask.progress.started
-        return reason_explainer.Cause(
+        return reason_explainer.BlockReason(
             "reserved", subject=ask.job, at=reservation.ready_at, ahead=ahead
         )
 
-    def _may_reserve(self, ask: request.Ask, *, again: bool) -> bool:
+    def _may_reserve(self, ask: request.PlacementRequest, *, again: bool) -> bool:
         """Whether the policy lets a blocked claim keep room in time."""
         policy = self.situation.policy
         if policy.backfill == "none" or ask.missing:
@@ -421,7 +445,7 @@ class Ways:
             return False
         return len(self.calendar.reservations) < reservation_calendar.RESERVATIONS_MAX
 
-    def _soonest(self, asks: list[request.Ask], *, again: bool) -> int:
+    def _soonest(self, asks: list[request.PlacementRequest], *, again: bool) -> int:
         """In which of several pools a claim has room in time first; 0 where it gets none."""
         if len(asks) == 1 or not self._may_reserve(asks[0], again=again):
             return 0

@@ -13,7 +13,7 @@ from reconciler.scheduling.backfill import reservation_calendar
 from reconciler.scheduling.decisions import Action, TaskPlacement
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.queues import job_order
 from reconciler.scheduling.quota import eligibility, quota_ledger
 from reconciler.scheduling.reasons import reason_explainer
@@ -23,32 +23,34 @@ class Beginning(Protocol):
     """What is used of a cycle before its turns."""
 
     situation: snapshots.Snapshot
-    ledger: quota_ledger.Ledger
-    now: Room
-    later: Room
-    leaving: list[snapshots.Holding]
-    blocked: eligibility.Blocked
-    columns: snapshots.LineColumns
-    queues: list[job_order.Line]
+    ledger: quota_ledger.QuotaLedger
+    now: Capacity
+    later: Capacity
+    leaving: list[snapshots.Allocation]
+    blocked: eligibility.BlockedJobs
+    columns: snapshots.PendingColumns
+    queues: list[job_order.JobQueue]
     least: list[snapshots.Charge]
-    calendar: reservation_calendar.Calendar
+    calendar: reservation_calendar.ReservationCalendar
     promised: dict[str, int]
     stopping: dict[str, list[str]]
     takers: list[tuple[str, tuple[int, ...]]]
 
-    def ask_of(self, progress: job_order.Progress) -> request.Ask:
+    def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
         """What a claim asks for next."""
 
-    def tries(self, ask: request.Ask) -> tuple[request.Ask, ...]:
+    def tries(self, ask: request.PlacementRequest) -> tuple[request.PlacementRequest, ...]:
         """The same in each pool that it may go to, in order."""
 
-    def gate(self, ask: request.Ask, *, settled: bool = False) -> reason_explainer.Cause | None:
+    def gate(
+        self, ask: request.PlacementRequest, *, settled: bool = False
+    ) -> reason_explainer.BlockReason | None:
         """What forbids a start."""
 
-    def start(self, ask: request.Ask, action: Action) -> bool:
+    def start(self, ask: request.PlacementRequest, action: Action) -> bool:
         """Start it where there is room."""
 
-    def promise(self, ask: request.Ask, *, always: bool = False) -> bool:
+    def promise(self, ask: request.PlacementRequest, *, always: bool = False) -> bool:
         """Keep room that is coming free."""
 
     def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
@@ -57,7 +59,7 @@ class Beginning(Protocol):
 
 def promises(cycle: Beginning) -> None:
     """Claims that others were evicted for get their room before anyone else."""
-    leaving: dict[str, list[snapshots.Holding]] = {}
+    leaving: dict[str, list[snapshots.Allocation]] = {}
     moving = []
     for holding in sorted(cycle.leaving, key=lambda h: (h.job, h.element)):
         if holding.leaving_for:
@@ -74,7 +76,7 @@ def promises(cycle: Beginning) -> None:
     awaiting.sort(key=lambda entry: _promise_rank(cycle, cycle.situation.lines[entry[0]], entry[2]))
     for index, position, claim in awaiting:
         line = cycle.situation.lines[index]
-        found = job_order.Progress(index, claim)
+        found = job_order.PendingJobProgress(index, claim)
         cycle.queues[line.queue].begin(found, position)
         own = leaving.get(claim.job, [])
         cycle.stopping[claim.job] = [f"{h.job}[{h.element}]" for h in own]
@@ -110,7 +112,7 @@ def reservations(cycle: Beginning) -> None:
     for _, _, index, position in sorted(found)[: reservation_calendar.RESERVATIONS_MAX]:
         line = cycle.situation.lines[index]
         progress = cycle.queues[line.queue].progress.setdefault(
-            (index, position), job_order.Progress(index, line.claims[position])
+            (index, position), job_order.PendingJobProgress(index, line.claims[position])
         )
         if progress.left <= 0:
             continue
@@ -122,7 +124,9 @@ def reservations(cycle: Beginning) -> None:
         cycle.calendar.hasten(ask)
 
 
-def _where(cycle: Beginning, ask: request.Ask, kept: snapshots.Kept) -> request.Ask:
+def _where(
+    cycle: Beginning, ask: request.PlacementRequest, kept: snapshots.CarriedReservation
+) -> request.PlacementRequest:
     """An ask in the pool in which it had room reserved."""
     asks, shapes = cycle.tries(ask), cycle.situation.shapes
     nodes = list(kept.nodes)
@@ -135,7 +139,7 @@ def _where(cycle: Beginning, ask: request.Ask, kept: snapshots.Kept) -> request.
 
 
 def _promise_rank(
-    cycle: Beginning, line: snapshots.Line, claim: snapshots.Claim
+    cycle: Beginning, line: snapshots.PendingGroup, claim: snapshots.PendingJob
 ) -> tuple[tuple[bool, bool, int], tuple[bool, int, int], str]:
     """In the order in which it was promised, so that each finds the room planned for it.
 
@@ -147,7 +151,7 @@ def _promise_rank(
     return (kept, (not covered, -line.priority, claim.order), claim.job)
 
 
-def _keep_moving(cycle: Beginning, holding: snapshots.Holding) -> None:
+def _keep_moving(cycle: Beginning, holding: snapshots.Allocation) -> None:
     """Work that leaves only to start elsewhere keeps its place there."""
     plan = cycle.later.plan(holding.shape)
     if plan is not None:

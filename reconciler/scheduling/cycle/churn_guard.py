@@ -15,7 +15,7 @@ from reconciler.scheduling.backfill import limit_holds, reservation_calendar
 from reconciler.scheduling.decisions import Action
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.preemption import displacement, preemptor
 from reconciler.scheduling.queues import job_order
 from reconciler.scheduling.quota import eligibility, quota_ledger
@@ -27,45 +27,47 @@ LOOKS_MAX, IN_ALL_MAX = 8, 64
 SHAPES_MAX, KINDS_MAX = 64, 64
 
 
-class Turns(Protocol):
+class ChurnGuardContext(Protocol):
     """What is read of a cycle."""
 
     situation: snapshots.Snapshot
-    ledger: quota_ledger.Ledger
-    columns: snapshots.LineColumns
-    now: Room
-    prospects: eligibility.Prospects
-    evictor: preemptor.Evictor
-    accruing: limit_holds.Accruing
-    calendar: reservation_calendar.Calendar
-    queues: list[job_order.Line]
-    kept_out: list[tuple[request.Ask, int]]
-    begun: dict[int, list[displacement.Beside]]
+    ledger: quota_ledger.QuotaLedger
+    columns: snapshots.PendingColumns
+    now: Capacity
+    prospects: eligibility.Eligibility
+    evictor: preemptor.Preemption
+    accruing: limit_holds.LimitHolds
+    calendar: reservation_calendar.ReservationCalendar
+    queues: list[job_order.JobQueue]
+    kept_out: list[tuple[request.PlacementRequest, int]]
+    begun: dict[int, list[displacement.ReplaceableAllocation]]
 
-    def gate(self, ask: request.Ask, *, settled: bool = False) -> reason_explainer.Cause | None:
+    def gate(
+        self, ask: request.PlacementRequest, *, settled: bool = False
+    ) -> reason_explainer.BlockReason | None:
         """What forbids a start."""
 
-    def outranks(self, ask: request.Ask) -> bool:
+    def outranks(self, ask: request.PlacementRequest) -> bool:
         """Whether reservations give way to it, which then are gone."""
 
-    def ask_of(self, progress: job_order.Progress) -> request.Ask:
+    def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
         """What a claim asks for next."""
 
-    def start(self, ask: request.Ask, action: Action) -> bool:
+    def start(self, ask: request.PlacementRequest, action: Action) -> bool:
         """Start it where there is room."""
 
 
-class Preceding:
+class ChurnGuard:
     """The looks of one cycle."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: ChurnGuardContext) -> None:
         self.turns = turns
         self._looks = LOOKS_MAX
         self._in_all = IN_ALL_MAX
         #: Lines whose next claim may take from other queues, as far as anybody asked.
         self._open: NDArray[np.intp] | None = None
 
-    def let(self, ask: request.Ask, *, kept: bool) -> request.Ask | None:
+    def let(self, ask: request.PlacementRequest, *, kept: bool) -> request.PlacementRequest | None:
         """Start whoever goes before an ask that could start; None: nobody does.
 
         As where the ask was evicted for it, it goes before what is reserved on its nodes.
@@ -84,7 +86,7 @@ class Preceding:
         gone = calendar.gives_way(other, list(calendar.reservations))
         return other if gone and turns.start(other, "allocate") else None
 
-    def _kept_out(self, ask: request.Ask) -> request.Ask | None:
+    def _kept_out(self, ask: request.PlacementRequest) -> request.PlacementRequest | None:
         """Who has a higher priority in its queue and room now that its reservation has gone."""
         turns = self.turns
         situation = turns.situation
@@ -102,7 +104,7 @@ class Preceding:
                 return one
         return None
 
-    def _is_given_way(self, ask: request.Ask) -> bool:
+    def _is_given_way(self, ask: request.PlacementRequest) -> bool:
         """Whether an ask has room now that reservations gave way to it, which then are gone."""
         if self._looks <= 0:
             return False
@@ -113,7 +115,7 @@ class Preceding:
         self._looks = min(LOOKS_MAX, self._in_all)
         return True
 
-    def _may_be_evicted(self, ask: request.Ask) -> bool:
+    def _may_be_evicted(self, ask: request.PlacementRequest) -> bool:
         """Whether other queues could take back what an ask takes; ``False`` is certain."""
         situation, ledger = self.turns.situation, self.turns.ledger
         if not situation.policy.reclaim or ask.firm or ask.missing or ask.line.others:
@@ -122,7 +124,7 @@ class Preceding:
             return False
         return not ledger.covered(ask.queue, ask.amounts)
 
-    def _before(self, ask: request.Ask) -> request.Ask | None:
+    def _before(self, ask: request.PlacementRequest) -> request.PlacementRequest | None:
         """Who would evict an ask, which has room now, as soon as it ran, and has no room then."""
         turns, columns = self.turns, self.turns.columns
         rows = self._within()
@@ -150,11 +152,11 @@ class Preceding:
                 return other[0]
         return None
 
-    def _has_room(self, ask: request.Ask) -> bool:
+    def _has_room(self, ask: request.PlacementRequest) -> bool:
         """Whether an ask would start if nobody went before it."""
         return ask.fits(self.turns.calendar.room_for(ask.line.duration_s))
 
-    def _displaced(self, ask: request.Ask, shapes: NDArray[np.int64]) -> list[int]:
+    def _displaced(self, ask: request.PlacementRequest, shapes: NDArray[np.int64]) -> list[int]:
         """Which of the first few shapes have room now, and none beside an ask."""
         room, least = self.turns.now, self.turns.prospects.least
         found = np.unique(shapes)
@@ -201,7 +203,7 @@ class Preceding:
             beyond |= measured & (asked > left[:, resource][queue])
         return some & ~beyond
 
-    def _next_of(self, index: int) -> tuple[request.Ask, int] | None:
+    def _next_of(self, index: int) -> tuple[request.PlacementRequest, int] | None:
         """What a line would try next, blocked or not, and its place in the line."""
         turns = self.turns
         line = turns.situation.lines[index]
@@ -209,12 +211,12 @@ class Preceding:
             return None
         known = turns.queues[line.queue].progress
         for position, claim in enumerate(line.claims):
-            progress = known.get((index, position)) or job_order.Progress(index, claim)
+            progress = known.get((index, position)) or job_order.PendingJobProgress(index, claim)
             if progress.left > 0:
                 return turns.ask_of(progress), position
         return None
 
-    def _goes_before(self, other: request.Ask, ask: request.Ask) -> bool:
+    def _goes_before(self, other: request.PlacementRequest, ask: request.PlacementRequest) -> bool:
         turns = self.turns
         if any(turns.situation.queues.suspended[m] for m in turns.ledger.paths[other.queue]):
             return False
@@ -226,7 +228,12 @@ class Preceding:
         beside = displacement.returning(turns.evictor, other, ask, begun)
         return any(self._makes_room(other, ask, one) for one in beside)
 
-    def _makes_room(self, other: request.Ask, ask: request.Ask, one: displacement.Beside) -> bool:
+    def _makes_room(
+        self,
+        other: request.PlacementRequest,
+        ask: request.PlacementRequest,
+        one: displacement.ReplaceableAllocation,
+    ) -> bool:
         """Whether another has room beside an ask once what began or ran before has left."""
         room = self.turns.now
         mark = room.mark()

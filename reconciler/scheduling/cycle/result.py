@@ -6,10 +6,16 @@ from typing import Protocol
 
 from reconciler.model.state.scheduler_state import Turn
 from reconciler.scheduling.backfill import reservation_calendar, windows
-from reconciler.scheduling.decisions import Decisions, Eviction, Placement, PoolShare, QueueShare
+from reconciler.scheduling.decisions import (
+    Decisions,
+    EvictionDecision,
+    Placement,
+    PoolShare,
+    QueueShare,
+)
 from reconciler.scheduling.estimates import start_estimates
 from reconciler.scheduling.inputs import flavors, snapshots
-from reconciler.scheduling.inputs.snapshots import Kept, Vector
+from reconciler.scheduling.inputs.snapshots import CarriedReservation, Vector
 from reconciler.scheduling.preemption import preemptor
 from reconciler.scheduling.queues import deadlines, job_order
 from reconciler.scheduling.quota import eligibility, quota_ledger
@@ -20,18 +26,18 @@ class Finished(Protocol):
     """What is read of a cycle that has gone through all claims."""
 
     situation: snapshots.Snapshot
-    ledger: quota_ledger.Ledger
-    calendar: reservation_calendar.Calendar
-    evictor: preemptor.Evictor
-    queues: list[job_order.Line]
-    dealt: deadlines.Turns
+    ledger: quota_ledger.QuotaLedger
+    calendar: reservation_calendar.ReservationCalendar
+    evictor: preemptor.Preemption
+    queues: list[job_order.JobQueue]
+    dealt: deadlines.DeadlineOrder
     placements: list[Placement]
-    evictions: list[Eviction]
+    evictions: list[EvictionDecision]
     promised: dict[str, int]
-    causes: dict[tuple[str, bool], reason_explainer.Cause]
-    blocked: eligibility.Blocked
-    columns: snapshots.LineColumns
-    explainer: reason_explainer.Explainer
+    causes: dict[tuple[str, bool], reason_explainer.BlockReason]
+    blocked: eligibility.BlockedJobs
+    columns: snapshots.PendingColumns
+    explainer: reason_explainer.ReasonExplainer
 
 
 def decisions(cycle: Finished) -> Decisions:
@@ -45,7 +51,7 @@ def decisions(cycle: Finished) -> Decisions:
         reason_of=reasons.of_job,
         promised=dict(cycle.promised),
         kept=tuple(
-            Kept(
+            CarriedReservation(
                 r.ask.job,
                 r.ask.progress.claim.elements[r.ask.progress.started],
                 r.starts_at,
@@ -80,7 +86,7 @@ def _turns(cycle: Finished) -> tuple[Turn, ...]:
     return cycle.dealt.remembered(cycle.queues, holders)
 
 
-def shares(ledger: quota_ledger.Ledger) -> tuple[QueueShare, ...]:
+def shares(ledger: quota_ledger.QuotaLedger) -> tuple[QueueShare, ...]:
     """The arithmetic of each queue."""
     pools = ledger.width // flavors.BASE - 1
     return tuple(
@@ -92,7 +98,7 @@ def shares(ledger: quota_ledger.Ledger) -> tuple[QueueShare, ...]:
     )
 
 
-def _cut(ledger: quota_ledger.Ledger, queue: int, pool: int) -> tuple[Vector, Vector, Vector]:
+def _cut(ledger: quota_ledger.QuotaLedger, queue: int, pool: int) -> tuple[Vector, Vector, Vector]:
     """Fair share, demand and allocated amounts of a queue, of the cluster or in one pool."""
     begin = flavors.BASE * (pool + 1)
 
@@ -115,7 +121,7 @@ def _reasons(cycle: Finished) -> grouping.Reasons:
             if cause is None and progress.left <= 0:
                 held_back = claim.held_back
                 whose = claim.job if held_back is not None else ""
-                cause = reason_explainer.Cause("array", subject=whose, held_back=held_back)
+                cause = reason_explainer.BlockReason("array", subject=whose, held_back=held_back)
             if cause is not None:
                 reasons.job(progress.line, claim, cause)
     for line in cycle.situation.judged:

@@ -18,22 +18,22 @@ from reconciler.scheduling.quota import eligibility
 from reconciler.scheduling.reasons import reason_explainer
 
 
-class Turns(Protocol):
+class RetryContext(Protocol):
     """What is used of a cycle between its turns."""
 
     situation: snapshots.Snapshot
-    columns: snapshots.LineColumns
-    blocked: eligibility.Blocked
-    calendar: reservation_calendar.Calendar
-    evictor: preemptor.Evictor
-    passing: skipped_attempts.Passing
-    queues: list[job_order.Line]
-    causes: dict[tuple[str, bool], reason_explainer.Cause]
+    columns: snapshots.PendingColumns
+    blocked: eligibility.BlockedJobs
+    calendar: reservation_calendar.ReservationCalendar
+    evictor: preemptor.Preemption
+    passing: skipped_attempts.UnschedulableCache
+    queues: list[job_order.JobQueue]
+    causes: dict[tuple[str, bool], reason_explainer.BlockReason]
     #: Who would delay a reservation, and how many had been dropped by then.
-    kept_out: list[tuple[request.Ask, int]]
+    kept_out: list[tuple[request.PlacementRequest, int]]
 
 
-def after_rise(turns: Turns, risen: set[int]) -> None:
+def after_rise(turns: RetryContext, risen: set[int]) -> None:
     """Lines that were blocked before other queues rose above their share may reclaim now."""
     turns.evictor.failures.clear()
     again = turns.blocked.with_kinds(frozenset({"room", "reserved", "strict"}))
@@ -42,7 +42,11 @@ def after_rise(turns: Turns, risen: set[int]) -> None:
     _restore(turns, np.flatnonzero(again))
 
 
-def lost(turns: Turns, ask: request.Ask, reservations: list[node_reservation.Reservation]) -> None:
+def lost(
+    turns: RetryContext,
+    ask: request.PlacementRequest,
+    reservations: list[node_reservation.NodeReservation],
+) -> None:
     """Who comes before an ask in its queue, and lost room to it, goes on before those behind.
 
     More may come free than the ask takes.
@@ -55,7 +59,7 @@ def lost(turns: Turns, ask: request.Ask, reservations: list[node_reservation.Res
     _restore(turns, np.array(sorted(before), dtype=np.intp))
 
 
-def kept_out(turns: Turns) -> bool:
+def kept_out(turns: RetryContext) -> bool:
     """Who was kept out by a reservation that has gone since has another turn; whether anyone.
 
     Its holder may have started, or got room elsewhere or at another time, in a later turn. So has
@@ -89,7 +93,7 @@ def kept_out(turns: Turns) -> bool:
     return bool(free)
 
 
-def _restore(turns: Turns, indexes: NDArray[np.intp]) -> None:
+def _restore(turns: RetryContext, indexes: NDArray[np.intp]) -> None:
     """Lines are tried again from their first claim, those of strict queues with their first."""
     indexes = indexes[~_stay_behind(turns, indexes)]
     turns.blocked.restore(indexes)
@@ -101,7 +105,7 @@ def _restore(turns: Turns, indexes: NDArray[np.intp]) -> None:
         turns.passing.turned(queue)
 
 
-def _stay_behind(turns: Turns, indexes: NDArray[np.intp]) -> snapshots.Mask:
+def _stay_behind(turns: RetryContext, indexes: NDArray[np.intp]) -> snapshots.Mask:
     """(n,) whether a line is of a strict queue whose first has no other turn: nobody passes it."""
     queue = turns.columns.queue
     if not turns.situation.queues.strict.any():

@@ -42,7 +42,7 @@ def schedule(situation: snapshots.Snapshot) -> Decisions:
     waits = situation.lines or situation.judged
     if not waits and not situation.running.leaving.any():
         return _at_rest(situation)
-    return Cycle(prepared(situation)).run()
+    return SchedulingCycle(prepared(situation)).run()
 
 
 def prepared(situation: snapshots.Snapshot) -> snapshots.Snapshot:
@@ -52,7 +52,7 @@ def prepared(situation: snapshots.Snapshot) -> snapshots.Snapshot:
 
 def _at_rest(situation: snapshots.Snapshot) -> Decisions:
     """Nothing waits and nothing leaves: the same as of a whole cycle, for next to nothing."""
-    ledger = quota_ledger.Ledger(
+    ledger = quota_ledger.QuotaLedger(
         flavors.within(situation), pending_groups.columns_of(situation.lines)
     )
     return Decisions(
@@ -60,7 +60,7 @@ def _at_rest(situation: snapshots.Snapshot) -> Decisions:
     )
 
 
-class Cycle(actions.Ways):
+class SchedulingCycle(actions.Actions):
     """The state of one call: whose turn it is, and what becomes of it."""
 
     def __init__(
@@ -77,11 +77,11 @@ class Cycle(actions.Ways):
         super().__init__(situation)
         self.one_by_one = one_by_one
         self.rest_after = rest_after
-        self.tree = queue_order.Tree(situation, self.ledger)
+        self.tree = queue_order.QueueTree(situation, self.ledger)
         self.backlog = arrival_batches.gather(situation, self.columns)
-        self.blocked = eligibility.Blocked(len(situation.lines))
+        self.blocked = eligibility.BlockedJobs(len(situation.lines))
         ranks = self.backlog.ranks
-        self.dealt = deadlines.Turns(situation, self.columns, ranks)
+        self.dealt = deadlines.DeadlineOrder(situation, self.columns, ranks)
         self.queues = job_order.lines_of(
             situation, self.columns, self.blocked.flags, ranks, self.dealt.places
         )
@@ -89,14 +89,14 @@ class Cycle(actions.Ways):
         #: After so many starts what is ahead is looked at, and again after as many.
         self.look_every = max(arrival_batches.LOOK_EVERY, -(-waiting // arrival_batches.LOOKS_MAX))
         self.look_at = 0 if waiting >= arrival_batches.AHEAD_MIN else sys.maxsize
-        self.explainer = reason_explainer.Explainer(
+        self.explainer = reason_explainer.ReasonExplainer(
             situation, self.ledger, self.now, self.takers, self.first
         )
-        self.passing = skipped_attempts.Passing(self)
-        self.preceding = churn_guard.Preceding(self)
-        self.asks: list[request.Ask | None] = [None] * len(self.queues)
+        self.passing = skipped_attempts.UnschedulableCache(self)
+        self.preceding = churn_guard.ChurnGuard(self)
+        self.asks: list[request.PlacementRequest | None] = [None] * len(self.queues)
         #: Who would delay a reservation, and how many had been dropped by then.
-        self.kept_out: list[tuple[request.Ask, int]] = []
+        self.kept_out: list[tuple[request.PlacementRequest, int]] = []
         self._turns_max: int | None = None
 
     def run(self) -> Decisions:
@@ -174,7 +174,9 @@ class Cycle(actions.Ways):
                 if flags[member]:
                     there = (self.columns.queue == queue) & (self.columns.claims > 0)
                     indexes = np.flatnonzero(there)
-                    self.blocked.put_all(indexes, reason_explainer.Cause("suspended", queue=member))
+                    self.blocked.put_all(
+                        indexes, reason_explainer.BlockReason("suspended", queue=member)
+                    )
                     break
 
     # One turn
@@ -184,7 +186,7 @@ class Cycle(actions.Ways):
         self.asks[queue] = ask
         self.tree.put(queue, None if ask is None else ask.amounts)
 
-    def _next_of(self, queue: int) -> request.Ask | None:
+    def _next_of(self, queue: int) -> request.PlacementRequest | None:
         """What a queue tries next, past what can't start in this cycle whatever others do.
 
         Whose turn it is goes by that: for the sake of work that can't start, a queue would be asked
@@ -204,14 +206,14 @@ class Cycle(actions.Ways):
             self.calendar.cancel(ask.job)
             self._blocked(ask, cause)
 
-    def _forbids(self, ask: request.Ask) -> reason_explainer.Cause | None:
+    def _forbids(self, ask: request.PlacementRequest) -> reason_explainer.BlockReason | None:
         """What keeps an ask from starting in this cycle whoever leaves, if anything does."""
         cause = self.gate(ask)
         if cause is None:
             if self._never(ask):
                 if ask.line.preempts:
                     self.evictor.has_failed(ask)  # the cycle wakes for it as after a turn
-                return reason_explainer.Cause("room", ahead=bool(self.takers))
+                return reason_explainer.BlockReason("room", ahead=bool(self.takers))
             return None
         if cause.kind == "quota":
             return self._awaiting(ask, cause)
@@ -224,11 +226,11 @@ class Cycle(actions.Ways):
         """(s,) plain shapes for which there was room when the cycle began."""
         return self.first.plain()
 
-    def ask_of(self, progress: job_order.Progress) -> request.Ask:
+    def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
         claim = progress.claim
         line = self.situation.lines[progress.line]
         if not claim.missing:
-            return request.Ask(progress, line, line.shape, self.least[line.shape])
+            return request.PlacementRequest(progress, line, line.shape, self.least[line.shape])
         shape = self.situation.shapes[line.shape]
         holding = self._holding_of(claim.job, claim.elements[0])
         present: request.Present = holding.tasks if holding else ()
@@ -245,11 +247,11 @@ class Cycle(actions.Ways):
             amounts = shape.groups[group].amounts
             cpu, memory, gpu = cpu + amounts[0], memory + amounts[1], gpu + amounts[2]
         charged = flavors.charge((cpu, memory, gpu), shape.pool, self.ledger.width)
-        return request.Ask(
+        return request.PlacementRequest(
             progress, line, line.shape, charged, chosen, present, needed=bool(needed)
         )
 
-    def _holding_of(self, job: str, element: int) -> snapshots.Holding | None:
+    def _holding_of(self, job: str, element: int) -> snapshots.Allocation | None:
         """What an element has now."""
         row = self.rows.get((job, element))
         return None if row is None else self.situation.holdings[row]
@@ -272,7 +274,7 @@ class Cycle(actions.Ways):
         lost = len(self.calendar.lost)
         kept = not ask.missing and self.calendar.cancel(ask.job)
         if ask.missing and (ask.job, ask.progress.claim.elements[0]) in self.gone:
-            cause: reason_explainer.Cause | None = reason_explainer.Cause(
+            cause: reason_explainer.BlockReason | None = reason_explainer.BlockReason(
                 "room"
             )  # what it would join leaves
         elif ask.line.others:
@@ -286,7 +288,9 @@ class Cycle(actions.Ways):
         self._put(queue)
         return False
 
-    def _try(self, ask: request.Ask, *, kept: bool) -> reason_explainer.Cause | None:
+    def _try(
+        self, ask: request.PlacementRequest, *, kept: bool
+    ) -> reason_explainer.BlockReason | None:
         """Start an ask or keep room for it; what stands in its way if neither can be."""
         cause = self.gate(ask)
         if cause is None:
@@ -300,7 +304,7 @@ class Cycle(actions.Ways):
             return self._later(ask, kept=kept)
         return None if self._relieved(ask, cause) else self._awaiting(ask, cause)
 
-    def _goes_after(self, ask: request.Ask, *, kept: bool) -> bool:
+    def _goes_after(self, ask: request.PlacementRequest, *, kept: bool) -> bool:
         """Whoever would evict an ask as soon as it ran starts before it; whether anybody did.
 
         ``kept``: whether the ask had a reservation until now.
@@ -312,24 +316,32 @@ class Cycle(actions.Ways):
         self._put(other.queue)
         return True
 
-    def _behind(self, ask: request.Ask, wait: limit_holds.Wait) -> reason_explainer.Cause:
+    def _behind(
+        self, ask: request.PlacementRequest, wait: limit_holds.LimitWait
+    ) -> reason_explainer.BlockReason:
         """Who would take what comes free under a limit from who waits for that before it."""
         if ask.fits(self.now):
-            return reason_explainer.Cause("kept", subject=wait.job, at=wait.at)
-        return reason_explainer.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
+            return reason_explainer.BlockReason("kept", subject=wait.job, at=wait.at)
+        return reason_explainer.BlockReason(
+            "room", ahead=bool(self.takers) and not ask.progress.started
+        )
 
-    def _awaiting(self, ask: request.Ask, cause: reason_explainer.Cause) -> reason_explainer.Cause:
+    def _awaiting(
+        self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason
+    ) -> reason_explainer.BlockReason:
         """What holds an ask back; what comes free under a limit is kept for it if it ever fits."""
         held = cause.kind in {"limit", "quota", "lending"}
         if held and not ask.line.others and not self._never(ask):
             self.accruing.wait(ask)
         return cause
 
-    def _never(self, ask: request.Ask) -> bool:
+    def _never(self, ask: request.PlacementRequest) -> bool:
         """Whether an ask could not start whatever ends, so that nobody is to wait for it."""
         return self.explainer.never_starts(ask.line, had_room=bool(self._had_room[ask.shape]))
 
-    def _try_all(self, ask: request.Ask, *, kept: bool) -> reason_explainer.Cause | None:
+    def _try_all(
+        self, ask: request.PlacementRequest, *, kept: bool
+    ) -> reason_explainer.BlockReason | None:
         """The same in several pools: a start in any of them goes before making room in one."""
         asks = self.tries(ask)
         gates = [self.gate(one) for one in asks]
@@ -353,15 +365,15 @@ class Cycle(actions.Ways):
     def _action(self) -> Action:
         return "backfill" if self.calendar.reservations else "allocate"
 
-    def _relieved(self, ask: request.Ask, cause: reason_explainer.Cause) -> bool:
+    def _relieved(self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason) -> bool:
         """Whether what stood in the way of an ask is about to leave, and room is kept for it."""
         if cause.kind not in {"limit", "lending"} or (cause.kind == "lending" and self._never(ask)):
             return False
         return self._settles(ask) or (ask.line.preempts and self._evict(ask))
 
-    def _idle(self, ask: request.Ask) -> None:
+    def _idle(self, ask: request.PlacementRequest) -> None:
         """A turn that comes to nothing, with those of the same queue that follow at once."""
-        cause = reason_explainer.Cause("room", ahead=bool(self.takers))
+        cause = reason_explainer.BlockReason("room", ahead=bool(self.takers))
         self._block(ask.progress.line, cause)
         self._hold_back(ask)
         self.blocked.put_all(self.passing.following(ask), cause)
@@ -374,7 +386,7 @@ class Cycle(actions.Ways):
         rest = self.passing.rest()
         if rest is None:
             return False
-        cause = reason_explainer.Cause("room", ahead=bool(self.takers))
+        cause = reason_explainer.BlockReason("room", ahead=bool(self.takers))
         for queue, found in rest:
             self.blocked.put_all(found, cause)
             if self.situation.policy.backfill != "none":
@@ -382,13 +394,13 @@ class Cycle(actions.Ways):
             self._put(queue)
         return True
 
-    def _settles(self, ask: request.Ask) -> bool:
+    def _settles(self, ask: request.PlacementRequest) -> bool:
         """What is leaving gives back enough under a limit: room is kept for it until then."""
         return self.gate(ask, settled=True) is None and self.promise(ask, always=True)
 
     def _later(
-        self, ask: request.Ask, *, kept: bool, reserves: bool = True
-    ) -> reason_explainer.Cause | None:
+        self, ask: request.PlacementRequest, *, kept: bool, reserves: bool = True
+    ) -> reason_explainer.BlockReason | None:
         """No room now: wait for what leaves, move, evict, reserve; the cause if none helps.
 
         Args:
@@ -408,18 +420,20 @@ class Cycle(actions.Ways):
             return None
         if ask.line.preempts and (self._move(ask) or self._evict(ask)):
             return None
-        cause = reason_explainer.Cause("room", ahead=bool(self.takers) and not ask.progress.started)
+        cause = reason_explainer.BlockReason(
+            "room", ahead=bool(self.takers) and not ask.progress.started
+        )
         return (self._reserve(ask, again=kept) if reserves else None) or cause
 
     def _in_time(
-        self, ask: request.Ask, cause: reason_explainer.Cause, *, kept: bool
-    ) -> reason_explainer.Cause:
+        self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason, *, kept: bool
+    ) -> reason_explainer.BlockReason:
         """Room in time for who found none in any pool, in the one that has it first."""
         if cause.kind == "kept":
             return dataclasses.replace(cause, until=self._own_until(ask, cause.at, again=kept))
         return self._reserve(ask, again=kept) or cause
 
-    def _own_until(self, ask: request.Ask, at: float, *, again: bool) -> float | None:
+    def _own_until(self, ask: request.PlacementRequest, at: float, *, again: bool) -> float | None:
         """From when room is reserved for who is kept out by a reservation of others.
 
         ``at``: when that begins. Where its holder starts now, nobody behind goes before the ask.
@@ -429,7 +443,9 @@ class Cycle(actions.Ways):
         own = self._reserve(ask, again=again) if owed else None
         return None if own is None else own.at
 
-    def _kept_out(self, ask: request.Ask, *, again: bool, reserves: bool) -> reason_explainer.Cause:
+    def _kept_out(
+        self, ask: request.PlacementRequest, *, again: bool, reserves: bool
+    ) -> reason_explainer.BlockReason:
         """There is room, but for a reservation: it keeps its own, and gets one where all do.
 
         ``again``: whether it had one until now.
@@ -438,9 +454,11 @@ class Cycle(actions.Ways):
         delayed = self.calendar.delayed_by(ask)
         starts_at = delayed.starts_at
         until = self._own_until(ask, starts_at, again=again) if reserves else None
-        return reason_explainer.Cause("kept", subject=delayed.ask.job, at=starts_at, until=until)
+        return reason_explainer.BlockReason(
+            "kept", subject=delayed.ask.job, at=starts_at, until=until
+        )
 
-    def _blocked(self, ask: request.Ask, cause: reason_explainer.Cause) -> None:
+    def _blocked(self, ask: request.PlacementRequest, cause: reason_explainer.BlockReason) -> None:
         """Note why a claim waits; where the same holds for its whole line, block the line."""
         progress = ask.progress
         alone = cause.has_room or (cause.kind == "kept" and self._is_due(ask))
@@ -463,7 +481,7 @@ class Cycle(actions.Ways):
         if not ask.missing:
             self._hold_back(ask)
 
-    def _is_due(self, ask: request.Ask) -> bool:
+    def _is_due(self, ask: request.PlacementRequest) -> bool:
         """Whether room is reserved from now on for another of the line, which is to have its turn.
 
         It would be passed over with all of its line, and keep that room from everybody for good.
@@ -474,7 +492,7 @@ class Cycle(actions.Ways):
             for one in self.calendar.reservations
         )
 
-    def _goes_first(self, ask: request.Ask) -> None:
+    def _goes_first(self, ask: request.PlacementRequest) -> None:
         """What others of a strict queue have reserved keeps no room from who has come before them.
 
         They start after it, whatever was theirs: each would wait for the other else.
@@ -486,20 +504,22 @@ class Cycle(actions.Ways):
         if not any(one.fits(room) for one in self.tries(ask)):
             self.calendar.give_up(behind)
 
-    def _behind_in_strict(self, ask: request.Ask) -> list[node_reservation.Reservation]:
+    def _behind_in_strict(
+        self, ask: request.PlacementRequest
+    ) -> list[node_reservation.NodeReservation]:
         """Reservations that others of its queue have, where nobody there passes an ask."""
         if ask.missing or not self.situation.queues.strict[ask.queue]:
             return []
         there = self.calendar.reservations
         return [r for r in there if r.ask.queue == ask.queue and r.ask.job != ask.job]
 
-    def _hold_back(self, ask: request.Ask) -> None:
+    def _hold_back(self, ask: request.PlacementRequest) -> None:
         """In a strict queue all others wait behind a claim that could not start."""
         if self.situation.queues.strict[ask.queue]:
             self.calendar.give_up(self._behind_in_strict(ask))
             others = (self.columns.queue == ask.queue) & ~self.blocked.mask
-            cause = reason_explainer.Cause("strict", queue=ask.queue, subject=ask.job)
+            cause = reason_explainer.BlockReason("strict", queue=ask.queue, subject=ask.job)
             self.blocked.put_all(np.flatnonzero(others), cause)
 
-    def _block(self, index: int, cause: reason_explainer.Cause) -> None:
+    def _block(self, index: int, cause: reason_explainer.BlockReason) -> None:
         self.blocked.put(index, cause)

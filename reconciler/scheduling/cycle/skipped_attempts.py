@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling.backfill import reservation_calendar
-from reconciler.scheduling.decisions import Eviction
+from reconciler.scheduling.decisions import EvictionDecision
 from reconciler.scheduling.inputs import grouping, snapshots
 from reconciler.scheduling.inputs.snapshots import Mask
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.preemption import consolidation, preemptor
 from reconciler.scheduling.queues import job_order, queue_order
 from reconciler.scheduling.quota import eligibility, quota_ledger
@@ -35,29 +35,31 @@ AHEAD_MAX = 1024
 FEW = 3
 
 
-class Turns(Protocol):
+class SkipContext(Protocol):
     """What is read of a cycle."""
 
     situation: snapshots.Snapshot
-    ledger: quota_ledger.Ledger
-    columns: snapshots.LineColumns
-    now: Room
-    later: Room
-    calendar: reservation_calendar.Calendar
-    prospects: eligibility.Prospects
-    evictor: preemptor.Evictor
-    mover: consolidation.Mover
-    evictions: list[Eviction]
-    blocked: eligibility.Blocked
-    queues: list[job_order.Line]
-    tree: queue_order.Tree
+    ledger: quota_ledger.QuotaLedger
+    columns: snapshots.PendingColumns
+    now: Capacity
+    later: Capacity
+    calendar: reservation_calendar.ReservationCalendar
+    prospects: eligibility.Eligibility
+    evictor: preemptor.Preemption
+    mover: consolidation.Consolidation
+    evictions: list[EvictionDecision]
+    blocked: eligibility.BlockedJobs
+    queues: list[job_order.JobQueue]
+    tree: queue_order.QueueTree
     least: list[snapshots.Charge]
     reserved_in: dict[int, int]
 
-    def gate(self, ask: request.Ask, *, settled: bool = False) -> reason_explainer.Cause | None:
+    def gate(
+        self, ask: request.PlacementRequest, *, settled: bool = False
+    ) -> reason_explainer.BlockReason | None:
         """What forbids a start."""
 
-    def ask_of(self, progress: job_order.Progress) -> request.Ask:
+    def ask_of(self, progress: job_order.PendingJobProgress) -> request.PlacementRequest:
         """What a claim asks for next."""
 
 
@@ -77,14 +79,14 @@ class _Tail(NamedTuple):
 _NOTHING = _Tail(None, np.empty(0, dtype=np.intp), np.empty(0, dtype=np.bool_))
 
 
-class Passing:
+class UnschedulableCache:
     """What is known of turns to come.
 
     Attributes:
         full: (s,) shapes for which there is no room now, nor will be in this cycle.
     """
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: SkipContext) -> None:
         self.turns = turns
         situation, columns = turns.situation, turns.columns
         shapes = len(situation.shapes)
@@ -116,7 +118,7 @@ class Passing:
 
     # What turns found out
 
-    def note(self, ask: request.Ask) -> None:
+    def note(self, ask: request.PlacementRequest) -> None:
         """A turn found no room: none for its shape, nor for larger ones."""
         turns = self.turns
         if ask.missing or turns.now.needs_company(ask.shape) or ask.fits(turns.now):
@@ -147,7 +149,7 @@ class Passing:
         known = self._none_coming[shape] == self._changes()
         return bool(not known or duration_s < self._length_s[shape])
 
-    def note_searched(self, ask: request.Ask) -> None:
+    def note_searched(self, ask: request.PlacementRequest) -> None:
         """No victims were found: none will be for lines of the queue that ask for no less."""
         turns, columns = self.turns, self.turns.columns
         evictor = turns.evictor
@@ -171,7 +173,7 @@ class Passing:
         now = turns.situation.now
         self._failed[found[latest <= now if evictor.is_forced(ask) else earliest > now]] = True
 
-    def _measured_alike(self, ask: request.Ask, shapes: NDArray[np.int64]) -> Mask:
+    def _measured_alike(self, ask: request.PlacementRequest, shapes: NDArray[np.int64]) -> Mask:
         """(n,) whether the same of what shapes ask for is measured by guarantees."""
         prospects = self.turns.prospects
         measured = prospects.rationed[prospects.paths[ask.queue]].any(axis=0)
@@ -198,7 +200,7 @@ class Passing:
 
     # Whether turns are idle
 
-    def is_idle(self, ask: request.Ask) -> bool:
+    def is_idle(self, ask: request.PlacementRequest) -> bool:
         """Whether a turn would find nothing but that there is no room."""
         turns, progress = self.turns, ask.progress
         tail = self._next(ask)
@@ -231,7 +233,7 @@ class Passing:
             return None
         found: list[tuple[int, NDArray[np.intp]]] = []
         searched: list[NDArray[np.intp]] = []
-        begun: list[job_order.Progress] = []
+        begun: list[job_order.PendingJobProgress] = []
         for queue, line in enumerate(turns.queues):
             left = line.left_over()
             if left is None:
@@ -257,7 +259,7 @@ class Passing:
             self._note_overdue(lines)
         return found
 
-    def _are_idle(self, claims: list[job_order.Progress]) -> bool:
+    def _are_idle(self, claims: list[job_order.PendingJobProgress]) -> bool:
         """Whether the turns of all these are idle; where not, nothing was noted of any."""
         evictor = self.turns.evictor
         before = evictor.overdue_at
@@ -275,7 +277,7 @@ class Passing:
             return False
         return backfill == "conservative" or queue not in turns.reserved_in
 
-    def following(self, ask: request.Ask) -> NDArray[np.intp]:
+    def following(self, ask: request.PlacementRequest) -> NDArray[np.intp]:
         """Lines whose idle turns come next, right after one of the same queue."""
         if self.turns.ledger.lends or self._may_reserve(ask.queue):
             return np.empty(0, dtype=np.intp)
@@ -291,7 +293,7 @@ class Passing:
         self._note_overdue(lines[:count][searched[:count]])
         return lines[:count]
 
-    def _goes_on(self, ask: request.Ask) -> bool:
+    def _goes_on(self, ask: request.PlacementRequest) -> bool:
         """Whether the next turn may be an idle one of the same queue; ``False`` is certain."""
         turns = self.turns
         line = turns.queues[ask.queue].upcoming()
@@ -300,7 +302,7 @@ class Passing:
         asked = turns.least[turns.columns.shape[line]]
         return turns.tree.stays(ask.queue, ask.amounts, asked)
 
-    def _next(self, ask: request.Ask) -> _Tail | None:
+    def _next(self, ask: request.PlacementRequest) -> _Tail | None:
         """The tail of a queue that begins with the line of an ask, if it is known."""
         tail = self._tails.get(ask.queue)
         if tail is None or not tail.lines.size or tail.lines[0] != ask.progress.line:
@@ -314,7 +316,7 @@ class Passing:
             return object()  # what comes free beside them depends on how long it is asked for
         return (turns.ledger.version, self._changes(), turns.later is turns.now)
 
-    def _tail(self, ask: request.Ask) -> _Tail:
+    def _tail(self, ask: request.PlacementRequest) -> _Tail:
         """Lines of which the turns that follow in a queue are idle."""
         lines = self.turns.queues[ask.queue].following(AHEAD_MAX)
         lines = lines[: self._hopeless(lines)]
@@ -363,7 +365,7 @@ class Passing:
                 stops[at] |= line.duration_s < length_s[at]
         return _leading(~stops)
 
-    def _staying(self, ask: request.Ask, lines: NDArray[np.intp]) -> int:
+    def _staying(self, ask: request.PlacementRequest, lines: NDArray[np.intp]) -> int:
         """During how many of the next turns their queue stays the one whose turn it is."""
         shapes, tree = self.turns.columns.shape[lines], self.turns.tree
         if len(lines) <= FEW:
@@ -386,7 +388,7 @@ class Passing:
             if due[number] >= evictor.overdue_at:
                 return
             index = int(lines[number])
-            progress = job_order.Progress(index, situation.lines[index].claims[0])
+            progress = job_order.PendingJobProgress(index, situation.lines[index].claims[0])
             evictor.has_failed(turns.ask_of(progress))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling.backfill import node_reservation
-from reconciler.scheduling.decisions import Eviction
+from reconciler.scheduling.decisions import EvictionDecision
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.inputs.snapshots import UNLIMITED
 from reconciler.scheduling.placement import request
@@ -32,11 +32,11 @@ class Certainty:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        columns: snapshots.LineColumns,
-        ledger: quota_ledger.Ledger,
-        queues: Sequence[job_order.Line],
+        columns: snapshots.PendingColumns,
+        ledger: quota_ledger.QuotaLedger,
+        queues: Sequence[job_order.JobQueue],
         *,
-        evictions: Sequence[Eviction],
+        evictions: Sequence[EvictionDecision],
         promised: Collection[str],
     ) -> None:
         """``evictions``: who leaves by this cycle. ``promised``: for whom room is kept."""
@@ -47,7 +47,7 @@ class Certainty:
         self._evictions = evictions
         self._promised = promised
 
-    def holds(self, reservation: node_reservation.Reservation) -> bool:
+    def holds(self, reservation: node_reservation.NodeReservation) -> bool:
         """Whether its holder starts by then as long as what runs keeps to its limits."""
         ask = reservation.ask
         return not (
@@ -60,7 +60,7 @@ class Certainty:
         )
 
     @functools.cached_property
-    def _again(self) -> list[snapshots.Holding]:
+    def _again(self) -> list[snapshots.Allocation]:
         """Of what something leaves: it waits again."""
         told = {(one.job, one.element) for one in self._evictions}
         return [h for h in self.situation.holdings if h.leaving or (h.job, h.element) in told]
@@ -81,7 +81,7 @@ class Certainty:
         left[some] += grows[self.columns.shape[some]] | self.columns.grows[some]
         return left
 
-    def _others(self, ask: request.Ask, chosen: snapshots.Mask) -> bool:
+    def _others(self, ask: request.PlacementRequest, chosen: snapshots.Mask) -> bool:
         """Whether of lines of a mask any job waits beside the one that asks."""
         line = ask.progress.line
         if chosen[line]:
@@ -92,14 +92,14 @@ class Certainty:
             chosen[line] = False
         return bool((chosen & (self._left > 0)).any())
 
-    def _is_closed(self, ask: request.Ask) -> bool:
+    def _is_closed(self, ask: request.PlacementRequest) -> bool:
         """Whether windows take nodes that it may use, which moves others to the rest of them."""
         shapes = self.situation.shapes
         whole = shapes[ask.shape].unreserved
         eligible = shapes[ask.shape if whole is None else whole].eligible
         return any(bool((window.nodes & eligible).any()) for window in self.situation.windows)
 
-    def _is_held_up(self, ask: request.Ask) -> bool:
+    def _is_held_up(self, ask: request.PlacementRequest) -> bool:
         """Whether others may cost it its turn: of a strict queue, or alike where it has no end.
 
         Those find room at no moment beside it, and then nor does it when it is asked again.
@@ -114,7 +114,7 @@ class Certainty:
 
     # Who takes back
 
-    def _is_evicted(self, ask: request.Ask) -> bool:
+    def _is_evicted(self, ask: request.PlacementRequest) -> bool:
         return self._again_evicts or self._others(ask, self._evicting)
 
     @functools.cached_property
@@ -204,7 +204,7 @@ class Certainty:
 
     # Who goes before
 
-    def _is_outranked(self, ask: request.Ask) -> bool:
+    def _is_outranked(self, ask: request.PlacementRequest) -> bool:
         """Whether others may be within a guarantee while this one is not."""
         ledger = self.ledger
         path = ledger.paths[ask.queue]
@@ -250,7 +250,7 @@ class Certainty:
         one = self.situation.shapes[shape]
         return flavors.charge(one.least, one.pool, self.ledger.width)
 
-    def _alike(self, ask: request.Ask) -> snapshots.Mask:
+    def _alike(self, ask: request.PlacementRequest) -> snapshots.Mask:
         """(l,) lines of the same queue that no guarantee covers which does not cover the ask."""
         less = [
             any(mine > its for mine, its in zip(ask.amounts, self._asked(shape), strict=True))
@@ -262,7 +262,7 @@ class Certainty:
 
     # What forbids
 
-    def _is_barred(self, ask: request.Ask) -> bool:
+    def _is_barred(self, ask: request.PlacementRequest) -> bool:
         """Whether a limit, a lender or a guarantee may stand in its way by then."""
         ledger = self.ledger
         if ledger.lends:

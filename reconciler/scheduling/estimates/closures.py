@@ -22,7 +22,7 @@ class Closed(NamedTuple):
     ends_at: float
 
 
-class Stretch(NamedTuple):
+class ClosedSpan(NamedTuple):
     """Moments at which a claim could begin, and the areas that it could not begin in."""
 
     begins_at: float
@@ -41,7 +41,7 @@ class Closures:
         self._parts = parts
         self._of: dict[tuple[int, ...], list[Closed]] = {}
 
-    def of(self, line: snapshots.Line) -> list[Closed]:
+    def of(self, line: snapshots.PendingGroup) -> list[Closed]:
         """What is kept from a line's work, of all areas.
 
         Behind the last occurrence that is known of a window that comes again nobody knows when
@@ -66,7 +66,7 @@ class Closures:
         return [sorted(set(of_node[window.nodes].tolist())) for window in self._situation.windows]
 
 
-def stretches(closed: Sequence[Closed], runs_s: float, after: float) -> Iterator[Stretch]:
+def stretches(closed: Sequence[Closed], runs_s: float, after: float) -> Iterator[ClosedSpan]:
     """In which stretches after a moment work of a length may begin, in order; the last is endless.
 
     Work may begin until ``runs_s`` before an area is closed, and again from when that is over.
@@ -79,5 +79,5 @@ def stretches(closed: Sequence[Closed], runs_s: float, after: float) -> Iterator
         # a moment at which one has just ended may be the last one before the next begins
         for ends_at in (begin, end) if begin in lasts else (end,):
             rows = [row for row, last, over in bars if last < ends_at and over > begin]
-            yield Stretch(begin, ends_at, frozenset(rows))
+            yield ClosedSpan(begin, ends_at, frozenset(rows))
         begin = end

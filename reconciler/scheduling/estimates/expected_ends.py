@@ -22,19 +22,19 @@ from reconciler.scheduling.quota import quota_ledger
 SOON_S = 1.0
 
 
-class Expected:
+class ExpectedEnds:
     """How long work takes as a rule, and when that makes room."""
 
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        queues: list[job_order.Line],
+        queues: list[job_order.JobQueue],
         placements: Sequence[Placement],
     ) -> None:
         self.situation = situation
         self._queues = queues
         self._placements = placements
-        self._ends: list[tuple[float, snapshots.Holding]] | None = None
+        self._ends: list[tuple[float, snapshots.Allocation]] | None = None
         self._first_ends: dict[str, float] | None = None
 
     def runs_s(self, job: str, limit_s: float) -> float:
@@ -42,7 +42,7 @@ class Expected:
         usual_s = self.situation.usual_s
         return limit_s if usual_s is None or limit_s == math.inf else min(limit_s, usual_s(job, 0))
 
-    def ends(self) -> list[tuple[float, snapshots.Holding]]:
+    def ends(self) -> list[tuple[float, snapshots.Allocation]]:
         """When running work ends, of what has a limit and was not told to leave."""
         if self._ends is None:
             now, usual_s = self.situation.now, self.situation.usual_s
@@ -57,7 +57,7 @@ class Expected:
             self._ends = found
         return self._ends
 
-    def starting(self) -> Iterator[tuple[float, snapshots.Line, Placement]]:
+    def starting(self) -> Iterator[tuple[float, snapshots.PendingGroup, Placement]]:
         """When what starts in this cycle ends, of what has a limit, with its line."""
         now, lines = self.situation.now, self.situation.lines
         line_of = {
@@ -94,7 +94,9 @@ class Expected:
             firm = () if holding.preemptible else tuple(t for t in holding.tasks if not t.spare)
             yield limits.Freed(end, holding.queue, holding.tasks, firm)
         for end, line, placement in self.starting():
-            tasks = tuple(snapshots.HeldTask(task.node, task.amounts) for task in placement.tasks)
+            tasks = tuple(
+                snapshots.TaskAllocation(task.node, task.amounts) for task in placement.tasks
+            )
             firm = tasks if not line.preemptible and placement.action != "grow" else ()
             yield limits.Freed(end, line.queue, tasks, firm)
 
@@ -112,8 +114,8 @@ class Expected:
 
     def starts(
         self,
-        calendar: reservation_calendar.Calendar,
-        reservations: list[node_reservation.Reservation],
+        calendar: reservation_calendar.ReservationCalendar,
+        reservations: list[node_reservation.NodeReservation],
     ) -> Iterator[float]:
         """When each of these could start on its nodes, after those before it."""
         changes: dict[int, list[tuple[float, snapshots.Vector]]] = {
@@ -145,7 +147,7 @@ class Expected:
                     changes[node].append((at + runs_s, amounts))
             yield at
 
-    def _asks_more_than_amounts(self, reservation: node_reservation.Reservation) -> bool:
+    def _asks_more_than_amounts(self, reservation: node_reservation.NodeReservation) -> bool:
         """Whether a node to itself, or other work there, is a question, and not amounts alone."""
         shape = self.situation.shapes[reservation.ask.shape]
         whole = self.situation.nodes.exclusive

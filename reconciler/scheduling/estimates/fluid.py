@@ -28,23 +28,23 @@ from reconciler.scheduling.inputs import snapshots
 BATCHES_MAX = 8
 
 
-class Waiting(NamedTuple):
+class WaitingClaim(NamedTuple):
     """A claim of a line with the elements of it that are left, and how many may start at once.
 
     ``number``: which line it is of; ``line``: the same as if no window were too near.
     """
 
     number: int
-    line: snapshots.Line
-    claim: snapshots.Claim
+    line: snapshots.PendingGroup
+    claim: snapshots.PendingJob
     left: int
     at_once: int
 
 
-class Reserved(NamedTuple):
+class ExpectedReservation(NamedTuple):
     """A reservation, and when its holder is expected to start there."""
 
-    reservation: node_reservation.Reservation
+    reservation: node_reservation.NodeReservation
     at: float
 
 
@@ -62,18 +62,18 @@ class _Wanted(NamedTuple):
     duration_s: float
 
 
-class Pools:
+class FluidModel:
     """What nodes have and get back of one resource, which claims take in their order."""
 
     def __init__(
         self,
-        expected: expected_ends.Expected,
-        calendar: reservation_calendar.Calendar,
+        expected: expected_ends.ExpectedEnds,
+        calendar: reservation_calendar.ReservationCalendar,
         alike: list[tuple[int, ...]],
         resource: int,
         *,
-        taking: reclaim_times.Takebacks,
-        reserved: Sequence[Reserved],
+        taking: reclaim_times.ReclaimTimes,
+        reserved: Sequence[ExpectedReservation],
     ) -> None:
         """``reserved``: who has room kept for it, and takes that when it can be expected to."""
         self.expected, self.calendar, self.resource = expected, calendar, resource
@@ -88,7 +88,10 @@ class Pools:
         self._closures: closures.Closures
 
     def pour(
-        self, waiting: Iterable[Waiting], bounds: limits.Caps, found: dict[str, Estimate]
+        self,
+        waiting: Iterable[WaitingClaim],
+        bounds: limits.LimitsOverTime,
+        found: dict[str, Estimate],
     ) -> None:
         """Give claims what they wait for, one after the other, and note when they have it."""
         situation = self.expected.situation
@@ -112,7 +115,7 @@ class Pools:
             if situation.queues.strict[one.line.queue]:
                 self._floors[one.line.queue] = at
 
-    def _start(self, one: Waiting, bounds: limits.Caps) -> float:
+    def _start(self, one: WaitingClaim, bounds: limits.LimitsOverTime) -> float:
         """When a claim starts, which takes what it needs from then on; infinity: nobody knows."""
         rows = self._rows[one.line.shape, *one.line.others]
         wanted = _Wanted(
@@ -147,7 +150,7 @@ class Pools:
                 break
         return first
 
-    def _soonest(self, one: Waiting, wanted: _Wanted) -> float:
+    def _soonest(self, one: WaitingClaim, wanted: _Wanted) -> float:
         """Before which moment nothing changes for a claim that does not start now."""
         changes = self._timeline.changes
         rows = [*wanted.rows, *(row for some, _ in wanted.limits for row in some)]
@@ -157,7 +160,7 @@ class Pools:
             after = max(after, self.expected.first_end(one.claim.job))
         return after
 
-    def _instead(self, one: Waiting, wanted: _Wanted, runs_s: float, after: float) -> float:
+    def _instead(self, one: WaitingClaim, wanted: _Wanted, runs_s: float, after: float) -> float:
         """When it could have what less urgent work of its queue has reserved, which it would evict
         as soon as that ran (``yielding``); infinity: at no moment."""
         situation, found = self.expected.situation, math.inf
@@ -192,7 +195,7 @@ class Pools:
                 return at, there
         return math.inf, rows
 
-    def _fill(self, bounds: limits.Caps) -> None:
+    def _fill(self, bounds: limits.LimitsOverTime) -> None:
         """What is free now in each area, all that is known to come back, and what is reserved."""
         situation, resource = self.expected.situation, self.resource
         accepts = situation.nodes.accepts
@@ -216,9 +219,9 @@ class Pools:
 
     def _reserve(
         self,
-        reservation: node_reservation.Reservation,
+        reservation: node_reservation.NodeReservation,
         at: float,
-        bounds: limits.Caps,
+        bounds: limits.LimitsOverTime,
         of_node: list[int],
     ) -> None:
         """Take what is reserved, from when its holder is expected to start there."""

@@ -26,8 +26,8 @@ class Freed(NamedTuple):
 
     at: float
     queue: int
-    tasks: tuple[snapshots.HeldTask, ...]
-    firm: tuple[snapshots.HeldTask, ...]
+    tasks: tuple[snapshots.TaskAllocation, ...]
+    firm: tuple[snapshots.TaskAllocation, ...]
 
 
 class _Bound(NamedTuple):
@@ -46,13 +46,13 @@ class _Bound(NamedTuple):
 _Returned = tuple[float, Charge, Charge]
 
 
-class Caps:
+class LimitsOverTime:
     """The bounds of one cycle; each is made when somebody first waits under it."""
 
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        ledger: quota_ledger.Ledger,
+        ledger: quota_ledger.QuotaLedger,
         freed: Callable[[], Iterable[Freed]],
     ) -> None:
         """``freed``: what ends, and when; asked for once, if at all."""
@@ -63,7 +63,9 @@ class Caps:
         self._lenders: dict[int, list[tuple[float, lenders.Lenders]]] = {}
         self._rows: dict[tuple[timelines.Timeline, _Bound], int] = {}
 
-    def of(self, line: snapshots.Line, timeline: timelines.Timeline) -> list[timelines.Part]:
+    def of(
+        self, line: snapshots.PendingGroup, timeline: timelines.Timeline
+    ) -> list[timelines.Part]:
         """What binds a start of a line, with what it takes of each.
 
         What is said of pools counts only where it may go to no other.

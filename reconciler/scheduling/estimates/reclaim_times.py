@@ -24,14 +24,14 @@ from reconciler.scheduling.quota import quota_ledger
 CLAIMS_MAX = 64
 
 
-class Takebacks:
+class ReclaimTimes:
     """The questions of one cycle, once it has decided."""
 
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        evictor: preemptor.Evictor,
-        expected: expected_ends.Expected,
+        evictor: preemptor.Preemption,
+        expected: expected_ends.ExpectedEnds,
         free: snapshots.Amounts,
     ) -> None:
         """``free``: (n, 3) what nodes have free once all that is leaving has left."""
@@ -45,7 +45,7 @@ class Takebacks:
         #: no more by its share, or nothing at all from anyone.
         self._ahead: dict[int, snapshots.Charge | None] = {}
 
-    def at(self, index: int, claim: snapshots.Claim, count: int = 1) -> float:
+    def at(self, index: int, claim: snapshots.PendingJob, count: int = 1) -> float:
         """When the next of ``count`` elements of a line's claim may start so; infinity: never.
 
         The claims of a queue come in the order in which they have their turns.
@@ -59,7 +59,9 @@ class Takebacks:
             return math.inf
         shape = self.situation.shapes[line.shape]
         asked = flavors.charge(shape.least, shape.pool, self.ledger.width)
-        ask = request.Ask(job_order.Progress(index, claim), line, line.shape, asked)
+        ask = request.PlacementRequest(
+            job_order.PendingJobProgress(index, claim), line, line.shape, asked
+        )
         if not (line.preempts and self._may(ask, quota_ledger.added(asked, ahead))):
             return math.inf
         self.left -= 1
@@ -76,7 +78,7 @@ class Takebacks:
             return False
         return self.ledger.within_fair_share(queue, ahead)
 
-    def _may(self, ask: request.Ask, together: snapshots.Charge) -> bool:
+    def _may(self, ask: request.PlacementRequest, together: snapshots.Charge) -> bool:
         """Whether share and limits let it take anything, once those ahead of it have started."""
         ledger = self.ledger
         rationed = ledger.rationed[ask.queue]
@@ -89,7 +91,7 @@ class Takebacks:
             and ledger.over_lending(ask.queue, together) is None
         )
 
-    def _when(self, ask: request.Ask) -> float:
+    def _when(self, ask: request.PlacementRequest) -> float:
         """When others give something up by which it has enough; infinity: they never do.
 
         What they could be told to give up now was tried just now.
@@ -120,7 +122,7 @@ class Takebacks:
         return max(soonest, float(at[ranked[enough.argmax()]])) if enough.any() else math.inf
 
     def _leaving(
-        self, ask: request.Ask, queue: int, resource: int, due: float, *, covered: bool
+        self, ask: request.PlacementRequest, queue: int, resource: int, due: float, *, covered: bool
     ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
         """What a queue must give up to an ask, as rows of what runs, and when each has left."""
         running, ledger = self.situation.running, self.ledger

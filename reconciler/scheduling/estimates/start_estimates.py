@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reconciler.scheduling.backfill import reservation_calendar
-from reconciler.scheduling.decisions import Estimate, Eviction, Placement
+from reconciler.scheduling.decisions import Estimate, EvictionDecision, Placement
 from reconciler.scheduling.estimates import certainty, expected_ends, fluid, limits, reclaim_times
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import affinity, request
@@ -40,16 +40,16 @@ _job = operator.attrgetter("job")
 
 def estimates(
     situation: snapshots.Snapshot,
-    columns: snapshots.LineColumns,
-    calendar: reservation_calendar.Calendar,
-    queues: list[job_order.Line],
-    ledger: quota_ledger.Ledger,
+    columns: snapshots.PendingColumns,
+    calendar: reservation_calendar.ReservationCalendar,
+    queues: list[job_order.JobQueue],
+    ledger: quota_ledger.QuotaLedger,
     *,
     placements: Sequence[Placement],
-    evictions: Sequence[Eviction],
+    evictions: Sequence[EvictionDecision],
     promised: Collection[str],
-    evictor: preemptor.Evictor,
-    could_start: Callable[[snapshots.Line], bool],
+    evictor: preemptor.Preemption,
+    could_start: Callable[[snapshots.PendingGroup], bool],
 ) -> dict[str, Estimate]:
     """Job to the expected start of its next element; none for what could never start.
 
@@ -61,15 +61,15 @@ def estimates(
     waited long enough takes a share of the surplus by force. Of these it is what nothing that waits
     now can keep from its room (``certainty``).
     """
-    expected = expected_ends.Expected(situation, queues, placements)
-    taking = reclaim_times.Takebacks(situation, evictor, expected, calendar.later.amounts)
+    expected = expected_ends.ExpectedEnds(situation, queues, placements)
+    taking = reclaim_times.ReclaimTimes(situation, evictor, expected, calendar.later.amounts)
     sure = certainty.Certainty(
         situation, columns, ledger, queues, evictions=evictions, promised=promised
     )
     waited_for = [one for one in calendar.reservations if one.ask.progress.left > 0]
     moments = expected.starts(calendar, waited_for)
     reserved = [
-        fluid.Reserved(one, min(at, one.ready_at))
+        fluid.ExpectedReservation(one, min(at, one.ready_at))
         for one, at in zip(waited_for, moments, strict=True)
     ]
     found = _of_reserved(situation, ledger, reserved, taking, sure)
@@ -89,9 +89,9 @@ def estimates(
         }
         if streams:
             waiting = itertools.islice(_in_turn(situation, ledger, streams), CLAIMS_MAX)
-            bounds = limits.Caps(situation, ledger, expected.freed)
+            bounds = limits.LimitsOverTime(situation, ledger, expected.freed)
             alike = _alike(situation, columns, mask, ways)
-            pools = fluid.Pools(
+            pools = fluid.FluidModel(
                 expected, calendar, alike, resource, taking=taking, reserved=reserved
             )
             pools.pour(waiting, bounds, found)
@@ -100,9 +100,9 @@ def estimates(
 
 def _of_reserved(
     situation: snapshots.Snapshot,
-    ledger: quota_ledger.Ledger,
-    reserved: Sequence[fluid.Reserved],
-    taking: reclaim_times.Takebacks,
+    ledger: quota_ledger.QuotaLedger,
+    reserved: Sequence[fluid.ExpectedReservation],
+    taking: reclaim_times.ReclaimTimes,
     sure: certainty.Certainty,
 ) -> dict[str, Estimate]:
     """When those start for whom room is reserved: there, or sooner where they may take some."""
@@ -124,7 +124,7 @@ def _of_reserved(
 
 
 def _has_rivals(
-    situation: snapshots.Snapshot, ledger: quota_ledger.Ledger, ask: request.Ask
+    situation: snapshots.Snapshot, ledger: quota_ledger.QuotaLedger, ask: request.PlacementRequest
 ) -> bool:
     """Whether a queue beside that of an ask may take its room back by a guarantee or a share."""
     own, reclaims = ledger.paths[ask.queue], situation.policy.reclaim
@@ -136,7 +136,7 @@ def _has_rivals(
 
 
 def _left_by(
-    situation: snapshots.Snapshot, evictions: Sequence[Eviction], promised: Collection[str]
+    situation: snapshots.Snapshot, evictions: Sequence[EvictionDecision], promised: Collection[str]
 ) -> Iterator[tuple[str, float]]:
     """When what leaves for each of some jobs has left, at the latest; a moved one leaves itself."""
     told = {(one.job, one.element): one.for_job for one in evictions}
@@ -161,7 +161,9 @@ def _left_by(
         yield job, max(at, now) if at else last
 
 
-def _by_queue(columns: snapshots.LineColumns, mask: snapshots.Mask) -> Iterable[NDArray[np.intp]]:
+def _by_queue(
+    columns: snapshots.PendingColumns, mask: snapshots.Mask
+) -> Iterable[NDArray[np.intp]]:
     """Lines of ``mask`` with claims, by queue; in it by priority and the arrival of the first."""
     chosen = np.flatnonzero(mask & (columns.claims > 0))
     queue = columns.queue[chosen]
@@ -172,10 +174,10 @@ def _by_queue(columns: snapshots.LineColumns, mask: snapshots.Mask) -> Iterable[
 
 def _waiting(
     situation: snapshots.Snapshot,
-    queues: list[job_order.Line],
+    queues: list[job_order.JobQueue],
     ranked: NDArray[np.intp],
     ways: "_Ways",
-) -> Iterator[fluid.Waiting]:
+) -> Iterator[fluid.WaitingClaim]:
     """Claims of one queue that wait, by priority and arrival, with the elements left.
 
     ``ranked``: its lines in order; no more of them are looked at than claims are taken.
@@ -213,7 +215,7 @@ def _waiting(
             return  # all others wait behind it, for good as things are
         if open_to_it is not None:
             at_once = min(claim.startable, len(claim.elements)) - begun
-            yield fluid.Waiting(index, open_to_it, claim, left, at_once)
+            yield fluid.WaitingClaim(index, open_to_it, claim, left, at_once)
 
 
 class _Ways:
@@ -222,15 +224,15 @@ class _Ways:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        queues: list[job_order.Line],
-        could_start: Callable[[snapshots.Line], bool],
+        queues: list[job_order.JobQueue],
+        could_start: Callable[[snapshots.PendingGroup], bool],
     ) -> None:
         self._situation = situation
         self._queues = queues
         self._could_start = could_start
         self._found: dict[tuple[int, int, bool], tuple[int, ...]] = {}
 
-    def of(self, line: snapshots.Line) -> snapshots.Line | None:
+    def of(self, line: snapshots.PendingGroup) -> snapshots.PendingGroup | None:
         """The same with the shapes by which its claims could start, as if no window kept nodes from
         it for being too near; None: nowhere."""
         key = (line.queue, line.shape, line.preemptible)
@@ -244,7 +246,7 @@ class _Ways:
         first, *others = found
         return msgspec.structs.replace(line, shape=first, others=tuple(others))
 
-    def _shapes(self, line: snapshots.Line) -> Iterator[int]:
+    def _shapes(self, line: snapshots.PendingGroup) -> Iterator[int]:
         for shape in self._unreserved(line):
             if not affinity.has_company(self._situation.shapes[shape], lambda: self._present):
                 continue  # nobody knows when what it has to be near to starts
@@ -265,12 +267,12 @@ class _Ways:
         )
         return frozenset(map(int, runs)).union(*starting)
 
-    def _unreserved(self, line: snapshots.Line) -> list[int]:
+    def _unreserved(self, line: snapshots.PendingGroup) -> list[int]:
         shapes = self._situation.shapes
         there = [(number, shapes[number].unreserved) for number in (line.shape, *line.others)]
         return [number if whole is None else whole for number, whole in there]
 
-    def tried(self, line: snapshots.Line) -> tuple[int, ...]:
+    def tried(self, line: snapshots.PendingGroup) -> tuple[int, ...]:
         """The same shapes; of a line with one alone, which only ``of`` looks at, that one."""
         if not line.others:
             return tuple(self._unreserved(line))
@@ -278,7 +280,7 @@ class _Ways:
         return () if found is None else (found.shape, *found.others)
 
 
-def _is_held(situation: snapshots.Snapshot, line: snapshots.Line) -> bool:
+def _is_held(situation: snapshots.Snapshot, line: snapshots.PendingGroup) -> bool:
     """Whether nodes that take work could hold a claim, were they idle: of others nobody knows when
     they take work again."""
     nodes = situation.nodes
@@ -303,15 +305,15 @@ def _count(there: snapshots.Amounts, asked: snapshots.Vector) -> int:
 
 def _in_turn(
     situation: snapshots.Snapshot,
-    ledger: quota_ledger.Ledger,
-    streams: dict[int, Iterator[fluid.Waiting]],
-) -> Iterator[fluid.Waiting]:
+    ledger: quota_ledger.QuotaLedger,
+    streams: dict[int, Iterator[fluid.WaitingClaim]],
+) -> Iterator[fluid.WaitingClaim]:
     """Claims of several queues, always of the one that has least of its share by then.
 
     Args:
         streams: of each queue what waits in it.
     """
-    heap: list[tuple[float, int, fluid.Waiting]] = []
+    heap: list[tuple[float, int, fluid.WaitingClaim]] = []
     poured: dict[int, snapshots.Vector] = dict.fromkeys(streams, quota_ledger.NOTHING)
 
     def push(queue: int) -> None:
@@ -332,7 +334,10 @@ def _in_turn(
 
 
 def _alike(
-    situation: snapshots.Snapshot, columns: snapshots.LineColumns, mask: snapshots.Mask, ways: _Ways
+    situation: snapshots.Snapshot,
+    columns: snapshots.PendingColumns,
+    mask: snapshots.Mask,
+    ways: _Ways,
 ) -> list[tuple[int, ...]]:
     """The shapes of lines with claims, each with those that are tried after it.
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from reconciler.scheduling.inputs.arrays import ENDLESS, WHOLE, Amounts, Mask, Vector
 
 
-class HeldTask(msgspec.Struct, frozen=True):
+class TaskAllocation(msgspec.Struct, frozen=True):
     """What one running task has.
 
     Attributes:
@@ -42,7 +42,7 @@ class HeldTask(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class Allocation:
     """One element that holds resources now.
 
     Attributes:
@@ -76,7 +76,7 @@ class Holding:
     queue: int
     priority: int
     order: int
-    tasks: tuple[HeldTask, ...]
+    tasks: tuple[TaskAllocation, ...]
     preemptible: bool = True
     since: float = 0.0
     protected_until: float = 0.0
@@ -123,7 +123,7 @@ _WORDS = len(_NUMBERS) + len(_MOMENTS) + 1
 _RECORD = struct.Struct(f"<{len(_NUMBERS)}q{len(_MOMENTS)}d{len(_FLAGS)}?{8 - len(_FLAGS)}x")
 
 
-def _packed(holding: Holding) -> bytes:
+def _packed(holding: Allocation) -> bytes:
     """One holding as a record."""
     tasks = holding.tasks
     node, spares = -1, 0
@@ -162,7 +162,7 @@ def _packed(holding: Holding) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class AllocationColumns:
     """Holdings as columns, one entry for each; not to be changed.
 
     Attributes:
@@ -171,7 +171,7 @@ class Running:
         tasks: how many it has. spares: how many of them it goes on without.
         node: of its only task, -1 where it has several or none.
         total: (h, 3) what its tasks are charged together.
-        elastic: whether it says what has to stay together (``Holding.least``).
+        elastic: whether it says what has to stay together (``Allocation.least``).
     """
 
     queue: NDArray[np.int64]
@@ -200,7 +200,7 @@ class Running:
         return found
 
 
-def columns_of(holdings: Sequence[Holding]) -> Running:
+def columns_of(holdings: Sequence[Allocation]) -> AllocationColumns:
     """Holdings as columns: their records word by word, turned round at once."""
     words = np.frombuffer(b"".join(map(_record_of, holdings)), dtype="<i8").reshape(-1, _WORDS)
     turned = np.ascontiguousarray(words.T)
@@ -208,4 +208,6 @@ def columns_of(holdings: Sequence[Holding]) -> Running:
     numbers = dict(zip(_NUMBERS, turned, strict=False))
     moments = dict(zip(_MOMENTS, turned[len(_NUMBERS) : -1].view("<f8"), strict=True))
     total = np.column_stack([numbers.pop(name) for name in ("cpu", "memory", "gpu")])
-    return Running(total=total, **numbers, **moments, **dict(zip(_FLAGS, flags, strict=False)))
+    return AllocationColumns(
+        total=total, **numbers, **moments, **dict(zip(_FLAGS, flags, strict=False))
+    )

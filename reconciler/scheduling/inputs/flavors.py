@@ -43,7 +43,7 @@ def charge(amounts: Vector, pool: int, width: int) -> Charge:
     return tuple(found)
 
 
-def total_of(situation: snapshots.Snapshot, tasks: Sequence[snapshots.HeldTask]) -> Charge:
+def total_of(situation: snapshots.Snapshot, tasks: Sequence[snapshots.TaskAllocation]) -> Charge:
     """What tasks are charged together, each where it runs."""
     cpu = memory = gpu = 0
     for task in tasks:
@@ -115,7 +115,7 @@ class _Split:
         self._made: dict[tuple[int, int], int] = {}
         self._orders: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
 
-    def tried(self, line: snapshots.Line) -> tuple[int, ...]:
+    def tried(self, line: snapshots.PendingGroup) -> tuple[int, ...]:
         """Shapes of a line in the order in which its pools are tried; never empty."""
         key = (line.shape, self._pools.order[line.queue])
         found = self._orders.get(key)
@@ -126,13 +126,13 @@ class _Split:
             self._orders[key] = found
         return found
 
-    def with_others(self, line: snapshots.Line) -> snapshots.Line:
+    def with_others(self, line: snapshots.PendingGroup) -> snapshots.PendingGroup:
         """A line with the shapes in which its pools are tried."""
         first, *others = self.tried(line)
         same = first == line.shape and not others
         return line if same else msgspec.structs.replace(line, shape=first, others=tuple(others))
 
-    def of_running(self, holding: snapshots.Holding) -> int:
+    def of_running(self, holding: snapshots.Allocation) -> int:
         """The shape to place an element anew by: in its pool, -1 where it is in several."""
         if holding.shape < 0:
             return holding.shape

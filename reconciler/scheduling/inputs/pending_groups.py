@@ -11,24 +11,24 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from reconciler.scheduling.inputs.snapshots import UNLIMITED, Line, LineColumns
+from reconciler.scheduling.inputs.snapshots import UNLIMITED, PendingColumns, PendingGroup
 
 #: Numbers that ``row_of`` says of a line.
 WIDTH = 12
 
 
-def columns_of(lines: Sequence[Line]) -> LineColumns:
+def columns_of(lines: Sequence[PendingGroup]) -> PendingColumns:
     """The columns of lines, worked out from their claims."""
     rows = [row_of(line) for line in lines]
     return from_table(np.array(rows, dtype=np.int64).reshape(len(rows), WIDTH))
 
 
-def from_table(whole: NDArray[np.int64]) -> LineColumns:
+def from_table(whole: NDArray[np.int64]) -> PendingColumns:
     """The columns of (n, ``WIDTH``) what ``row_of`` says of each line."""
     table = np.ascontiguousarray(whole.T)  # each column is read as a whole many times
     queue, shape, priority, preemptible, order, grows, elements, *others = table
     startable, claims, special, duration, since = others
-    return LineColumns(
+    return PendingColumns(
         queue=queue,
         shape=shape,
         priority=priority,
@@ -44,8 +44,8 @@ def from_table(whole: NDArray[np.int64]) -> LineColumns:
     )
 
 
-def row_of(line: Line) -> tuple[int, ...]:
-    """One line as numbers, in the order of the fields of ``LineColumns``."""
+def row_of(line: PendingGroup) -> tuple[int, ...]:
+    """One line as numbers, in the order of the fields of ``PendingColumns``."""
     elements = startable = 0
     special = False
     for claim in line.claims:

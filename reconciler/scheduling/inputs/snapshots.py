@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from reconciler.model.state.pending_reasons import FunnelStep, Reason
 from reconciler.model.state.scheduler_state import Turn
 from reconciler.scheduling.inputs import allocations
-from reconciler.scheduling.inputs.allocations import HeldTask, Holding, Running
+from reconciler.scheduling.inputs.allocations import Allocation, AllocationColumns, TaskAllocation
 from reconciler.scheduling.inputs.arrays import (
     ENDLESS,
     NO_LEVEL,
@@ -38,26 +38,26 @@ __all__ = [
     "NO_LEVEL",
     "UNLIMITED",
     "WHOLE",
+    "AffinityTerm",
+    "Allocation",
+    "AllocationColumns",
     "Amounts",
+    "ArrivalShare",
+    "CarriedReservation",
     "Charge",
-    "Claim",
-    "GroupShape",
-    "HeldTask",
-    "Holding",
-    "JobAffinity",
-    "Kept",
-    "Line",
-    "LineColumns",
     "Mask",
-    "MixEntry",
     "NodeColumns",
-    "Policy",
+    "PendingColumns",
+    "PendingGroup",
+    "PendingJob",
     "PoolColumns",
     "QueueColumns",
-    "Running",
+    "SchedulingPolicy",
     "Shape",
     "Snapshot",
     "Strategy",
+    "TaskAllocation",
+    "TaskGroupShape",
     "Vector",
     "Window",
 ]
@@ -107,7 +107,7 @@ class NodeColumns:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupShape:
+class TaskGroupShape:
     """``count`` tasks that are alike.
 
     Attributes:
@@ -151,7 +151,7 @@ class GroupShape:
 
 
 @dataclass(frozen=True, slots=True)
-class JobAffinity:
+class AffinityTerm:
     """Nearness to, or distance from, work that a label selector matches.
 
     Attributes:
@@ -176,7 +176,7 @@ class Shape:
         eligible: (n,) whether a node is in the pools, has the labels, and is tolerated.
         filtered: why the other nodes are not eligible, counted.
         scores: (n,) preference for nodes, higher is better; None: indifferent.
-        required_level, preferred_level: as in ``GroupShape``, for the whole element.
+        required_level, preferred_level: as in ``TaskGroupShape``, for the whole element.
         strategy: how to choose among nodes with room.
         exclusive: whether it takes nodes to itself.
         affinities: to other work.
@@ -197,7 +197,7 @@ class Shape:
         least, most: amounts charged for what has to start together; for a whole element.
     """
 
-    groups: tuple[GroupShape, ...]
+    groups: tuple[TaskGroupShape, ...]
     eligible: Mask
     filtered: tuple[FunnelStep, ...] = ()
     scores: NDArray[np.float64] | None = None
@@ -205,7 +205,7 @@ class Shape:
     preferred_level: int = NO_LEVEL
     strategy: Strategy = "least-fragmentation"
     exclusive: bool = False
-    affinities: tuple[JobAffinity, ...] = ()
+    affinities: tuple[AffinityTerm, ...] = ()
     matches: tuple[int, ...] = ()
     unreserved: int | None = None
     barred: tuple[int, ...] = ()
@@ -232,7 +232,7 @@ class Shape:
         return len(self.groups) == 1 and self.groups[0].count == 1
 
 
-class Claim(msgspec.Struct, frozen=True):
+class PendingJob(msgspec.Struct, frozen=True):
     """Elements of one job that wait, or tasks that an elastic element may grow by.
 
     Attributes:
@@ -279,7 +279,7 @@ AGE = np.dtype([("order", "<i8"), ("moment", "<f8")])
 _AGE = struct.Struct("<qd")
 
 
-class Line(msgspec.Struct, frozen=True):
+class PendingGroup(msgspec.Struct, frozen=True):
     """Claims of one queue that are alike, in order of arrival.
 
     Attributes:
@@ -295,7 +295,8 @@ class Line(msgspec.Struct, frozen=True):
         preempts: whether others may be evicted or moved so that it starts.
         others: indexes of the same shape in other pools, in the order in which they are tried
             after ``shape``.
-        ages: ``Claim.order`` and ``Claim.submitted_at`` of each claim, as records of ``AGE``;
+        ages: ``PendingJob.order`` and ``PendingJob.submitted_at`` of each claim, as records of
+        ``AGE``;
             worked out of ``claims``, whatever is said.
     """
 
@@ -303,7 +304,7 @@ class Line(msgspec.Struct, frozen=True):
     shape: int
     priority: int
     preemptible: bool
-    claims: tuple[Claim, ...]
+    claims: tuple[PendingJob, ...]
     duration_s: float = ENDLESS
     reservations: tuple[int, ...] = ()
     preempts: bool = True
@@ -316,7 +317,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class LineColumns:
+class PendingColumns:
     """Lines as columns, one entry for each; the same as ``lines.columns_of`` makes of them.
 
     Attributes:
@@ -369,7 +370,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CarriedReservation:
     """A reservation of backfill that an earlier cycle made: it goes before who came since.
 
     Attributes:
@@ -385,7 +386,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class MixEntry:
+class ArrivalShare:
     """A kind of task that really arrives here, for the measure of fragmentation.
 
     Attributes:
@@ -394,13 +395,13 @@ class MixEntry:
         weight: its share of arrivals; all entries together come to 1.
     """
 
-    group: GroupShape
+    group: TaskGroupShape
     eligible: Mask
     weight: float
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class SchedulingPolicy:
     """How the cluster wants to be scheduled (``Cluster.spec.scheduling``).
 
     Attributes:
@@ -414,7 +415,8 @@ class Policy:
         reclaim, preempt: whether these evictions happen at all.
         any_movable: whether all preemptible work counts as movable.
         order: of claims of one queue and priority that were submitted at the same moment, which
-            goes first: by ``Claim.order``, or the one that lets most of them fit (``backlog``).
+            goes first: by ``PendingJob.order``, or the one that lets most of them fit
+            (``backlog``).
         overdue: a claim that has waited so many times as long as it runs at the most goes before
             others of its queue and priority (``order.WAIT_MAX_S`` bounds the wait); 0: never.
     """
@@ -454,28 +456,28 @@ class Snapshot:
     nodes: NodeColumns
     queues: QueueColumns
     shapes: tuple[Shape, ...]
-    lines: tuple[Line, ...]
-    holdings: tuple[Holding, ...]
+    lines: tuple[PendingGroup, ...]
+    holdings: tuple[Allocation, ...]
     now: float = 0.0
-    policy: Policy = field(default_factory=Policy)
+    policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
     profiles: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     presence: NDArray[np.int64] | None = None
     windows: tuple[Window, ...] = ()
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[CarriedReservation, ...] = ()
     turns: tuple[Turn, ...] = ()
-    mix: tuple[MixEntry, ...] = ()
+    mix: tuple[ArrivalShare, ...] = ()
     turn: int = 0
-    line_columns: LineColumns | None = None
+    line_columns: PendingColumns | None = None
     pools: PoolColumns | None = None
     usual_s: Callable[[str, float], float] | None = field(default=None, compare=False)
-    judged: tuple[Line, ...] = ()
-    _running: allocations.Running | None = field(
+    judged: tuple[PendingGroup, ...] = ()
+    _running: allocations.AllocationColumns | None = field(
         default=None, init=False, repr=False, compare=False
     )
 
     @property
-    def running(self) -> allocations.Running:
+    def running(self) -> allocations.AllocationColumns:
         """``holdings`` as columns, worked out when somebody first asks."""
         found = self._running
         if found is None:
@@ -483,7 +485,7 @@ class Snapshot:
             object.__setattr__(self, "_running", found)
         return found
 
-    def at(self, now: float, running: allocations.Running) -> "Snapshot":
+    def at(self, now: float, running: allocations.AllocationColumns) -> "Snapshot":
         """The same at another moment, of whose ``holdings`` other columns are known."""
         found = replace(self, now=now)
         object.__setattr__(found, "_running", running)

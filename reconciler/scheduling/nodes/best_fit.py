@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from reconciler.scheduling.inputs.snapshots import Mask
-from reconciler.scheduling.nodes.requirements import Ask
+from reconciler.scheduling.nodes.requirements import TaskRequirements
 
 #: States that are looked at before a look over all of them at once is cheaper.
 LOOKS_MAX = 96
 
 
-class Left(NamedTuple):
+class NodeRemainder(NamedTuple):
     """What the nodes of a state have left: class, milli-CPUs and bytes in steps, idle devices."""
 
     node_class: int
@@ -25,7 +25,7 @@ class Left(NamedTuple):
     idle: int
 
 
-class Shelf:
+class BestFitIndex:
     """States by tightness: smaller first, then the state of the lower number.
 
     A state's CPU and memory are rounded down to steps: what may fit some of its nodes counts.
@@ -38,13 +38,13 @@ class Shelf:
         self._entries: list[tuple[float, int]] = []
         #: By state, also of those that have no node at the moment: a state stays what it is.
         self._known: dict[int, tuple[float, int]] = {}
-        self._left: dict[int, Left] = {}
+        self._left: dict[int, NodeRemainder] = {}
 
     def knows(self, state: int) -> bool:
         """Whether a state was put here once."""
         return state in self._known
 
-    def put(self, state: int, gpu: int, left: Left) -> None:
+    def put(self, state: int, gpu: int, left: NodeRemainder) -> None:
         """A state has its first node; ``gpu``: milli-GPUs left."""
         self._left[state] = left
         self._known[state] = (self._tightness(gpu, left), state)
@@ -58,13 +58,13 @@ class Shelf:
         """A state has no node any more."""
         del self._entries[bisect_left(self._entries, self._known[state])]
 
-    def _tightness(self, gpu: int, left: Left) -> float:
+    def _tightness(self, gpu: int, left: NodeRemainder) -> float:
         """What ``StateIndex`` takes for a cost where nothing is lost but what is left."""
         whole, cpu, memory = self._scale
         inner = left.cpu + min(max(left.memory / memory, 0.0), 0.999)
         return (gpu + min(max(inner / cpu, 0.0), 0.999)) / whole
 
-    def fitting(self, ask: Ask, allowed: Mask, gpu: int) -> Iterator[int]:
+    def fitting(self, ask: TaskRequirements, allowed: Mask, gpu: int) -> Iterator[int]:
         """States in which a task may fit, the tightest first; -1 where it was looked for enough.
 
         ``allowed``: by class; ``gpu``: milli-GPUs that it takes at the least.

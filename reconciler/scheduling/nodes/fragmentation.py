@@ -59,7 +59,7 @@ Rows = NDArray[np.intp]
 Offer = tuple[int, int, int, int]
 
 
-class Outlook:
+class FragmentationForecast:
     """What a mix of work makes of nodes.
 
     What devices have free is numbered: ``number`` gives the *vector*, a row that stands for a
@@ -68,7 +68,7 @@ class Outlook:
 
     def __init__(
         self,
-        mix: Sequence[snapshots.MixEntry],
+        mix: Sequence[snapshots.ArrivalShare],
         eligible: snapshots.Mask,
         device_memory: Amounts,
         shareable: snapshots.Mask,
@@ -205,15 +205,15 @@ class Outlook:
 
 
 #: Outlooks of the last snapshots, by all that they follow from.
-_kept: OrderedDict[Hashable, Outlook] = OrderedDict()
+_kept: OrderedDict[Hashable, FragmentationForecast] = OrderedDict()
 
 
 def outlook(
-    mix: Sequence[snapshots.MixEntry],
+    mix: Sequence[snapshots.ArrivalShare],
     eligible: snapshots.Mask,
     device_memory: Amounts,
     shareable: snapshots.Mask,
-) -> Outlook:
+) -> FragmentationForecast:
     """The outlook of these arguments, one that was made before if there is one.
 
     Cycles follow each other with the same mix: values of the last one are then known already. For
@@ -223,7 +223,7 @@ def outlook(
     key = (tuple(sorted(kinds)), device_memory.tobytes(), shareable.tobytes())
     found = _kept.pop(key, None)
     if found is None or found.is_full:
-        found = Outlook(mix, eligible, device_memory, shareable)
+        found = FragmentationForecast(mix, eligible, device_memory, shareable)
     _kept[key] = found
     while len(_kept) > OUTLOOKS_MAX:
         _kept.popitem(last=False)
@@ -256,11 +256,11 @@ def _played(stream: list[Offer], free: list[int], cpu: int, memory: int) -> int:
     return taken
 
 
-def _step(entry: snapshots.MixEntry) -> int:
+def _step(entry: snapshots.ArrivalShare) -> int:
     return round(math.log2(entry.weight) * WEIGHT_STEPS)
 
 
-def _rank(entry: snapshots.MixEntry, eligible: snapshots.Mask) -> tuple[int | bytes, ...]:
+def _rank(entry: snapshots.ArrivalShare, eligible: snapshots.Mask) -> tuple[int | bytes, ...]:
     """A kind as what it is. Kinds go by this, so that the order of the mix does not matter."""
     group = entry.group
     size = group.devices * (group.share_bytes or min(group.share, WHOLE))
@@ -269,7 +269,7 @@ def _rank(entry: snapshots.MixEntry, eligible: snapshots.Mask) -> tuple[int | by
 
 
 def _shares_of(
-    group: snapshots.GroupShape, device_memory: Amounts, shareable: snapshots.Mask
+    group: snapshots.TaskGroupShape, device_memory: Amounts, shareable: snapshots.Mask
 ) -> Amounts:
     """(c,) milli-GPUs of each device that a task takes on classes of nodes, or ``IMPOSSIBLE``."""
     if group.share_bytes:

@@ -1,6 +1,6 @@
 """What each node has left, with a log that takes changes back.
 
-A node is one tuple (``Row``): single placements touch one of them and cost microseconds. Where
+A node is one tuple (``NodeRow``): single placements touch one of them and cost microseconds. Where
 all nodes are looked at, the same amounts are there as numpy columns, brought up to date for the
 nodes that changed since they were last read.
 """
@@ -18,16 +18,16 @@ from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
 from reconciler.scheduling.nodes import device_choice
-from reconciler.scheduling.nodes.requirements import PLENTY, Ask
+from reconciler.scheduling.nodes.requirements import PLENTY, TaskRequirements
 
 #: The most pairs of rows of which the lesser is kept at hand.
 PAIRS_MAX = 16_384
 
 Counts = NDArray[np.int64]
-Task = snapshots.HeldTask | TaskPlacement
+Task = snapshots.TaskAllocation | TaskPlacement
 
 
-class Row(NamedTuple):
+class NodeRow(NamedTuple):
     """What one node has left.
 
     Attributes:
@@ -67,7 +67,7 @@ class Columns(NamedTuple):
 FEW = 4
 
 
-class Inventory:
+class FreeResources:
     """Rows, presence of selectors, and the log.
 
     Attributes:
@@ -80,7 +80,7 @@ class Inventory:
 
     def __init__(
         self,
-        rows: list[Row],
+        rows: list[NodeRow],
         opened: list[bool],
         presence: snapshots.Amounts | None,
         columns: Columns | None = None,
@@ -102,17 +102,17 @@ class Inventory:
             self._opened = np.array(self.opened, dtype=np.bool_)
         return self._opened
 
-    def copy(self) -> "Inventory":
+    def copy(self) -> "FreeResources":
         """An inventory of its own, with an empty log."""
         presence = None if self.presence is None else self.presence.copy()
         columns = self._columns
         if columns is not None:
             columns = Columns._make([column.copy() for column in columns])
-        twin = Inventory(self.rows.copy(), self.opened, presence, columns)
+        twin = FreeResources(self.rows.copy(), self.opened, presence, columns)
         twin._stale, twin._opened = self._stale.copy(), self._opened
         return twin
 
-    def put(self, node: int, row: Row) -> None:
+    def put(self, node: int, row: NodeRow) -> None:
         """Replace a row and log what it was."""
         self.log.append((node, self.rows[node]))
         self.rows[node] = row
@@ -158,7 +158,12 @@ class Inventory:
         return self._columns
 
     def counts(
-        self, ask: Ask, usable: snapshots.Mask, *, exclusive: bool = False, own: Sequence[int] = ()
+        self,
+        ask: TaskRequirements,
+        usable: snapshots.Mask,
+        *,
+        exclusive: bool = False,
+        own: Sequence[int] = (),
     ) -> Counts:
         """(n,) how many tasks of an ask each node has room for.
 
@@ -184,11 +189,17 @@ class Inventory:
         return np.maximum(found, 0)
 
     def charge(
-        self, ask: Ask, node: int, values: tuple[int, ...], occupants: int = 0, owners: int = 0
+        self,
+        ask: TaskRequirements,
+        node: int,
+        values: tuple[int, ...],
+        occupants: int = 0,
+        owners: int = 0,
     ) -> tuple[int, ...]:
         """Take what one task asks; the indexes of the devices given.
 
-        ``occupants``, ``owners``: elements that it adds to ``Row.occupied`` and ``Row.exclusive``.
+        ``occupants``, ``owners``: elements that it adds to ``NodeRow.occupied`` and
+        ``NodeRow.exclusive``.
 
         Raises:
             ValueError: there is no such room.
@@ -209,7 +220,7 @@ class Inventory:
                 f"node {node} has no room for {ask.amounts} (cpu, memory, gpu): "
                 "the plan is not of this room"
             )
-        row = Row(cpu, memory, free, instances, occupied + occupants, exclusive + owners)
+        row = NodeRow(cpu, memory, free, instances, occupied + occupants, exclusive + owners)
         self.put(node, row)
         return given
 
@@ -218,7 +229,7 @@ class Inventory:
         for node in nodes:
             if self.opened[node]:
                 cpu, memory, devices, instances, occupied, owners = self.rows[node]
-                row = Row(cpu, memory, devices, instances, occupied + 1, owners + exclusive)
+                row = NodeRow(cpu, memory, devices, instances, occupied + 1, owners + exclusive)
                 self.put(node, row)
 
     def leave(self, nodes: Iterable[int], *, exclusive: bool) -> None:
@@ -227,7 +238,7 @@ class Inventory:
             if self.opened[node]:
                 cpu, memory, devices, instances, occupied, owners = self.rows[node]
                 left, owned = max(occupied - 1, 0), max(owners - exclusive, 0)
-                self.put(node, Row(cpu, memory, devices, instances, left, owned))
+                self.put(node, NodeRow(cpu, memory, devices, instances, left, owned))
 
     def shift(self, tasks: Sequence[Task], sign: int) -> None:
         """Give back (``sign`` 1) or charge (-1) what tasks hold; closed nodes give nothing.
@@ -252,7 +263,7 @@ class Inventory:
                 instances = tuple(max(count, 0) for count in instances)
             self.put(
                 node,
-                Row(
+                NodeRow(
                     row.cpu + sign * task.amounts[0],
                     row.memory + sign * task.amounts[1],
                     devices,
@@ -262,7 +273,7 @@ class Inventory:
                 ),
             )
 
-    def clamp(self, other: "Inventory", nodes: Iterable[int] | None = None) -> None:
+    def clamp(self, other: "FreeResources", nodes: Iterable[int] | None = None) -> None:
         """Of each node, or of some, keep the lesser of what both have free."""
         rows, others = self.rows, other.rows
         if nodes is None:  # copies of one inventory share most of their rows
@@ -276,9 +287,9 @@ class Inventory:
 
 
 @functools.lru_cache(maxsize=PAIRS_MAX)
-def _least(one: Row, other: Row) -> Row:
+def _least(one: NodeRow, other: NodeRow) -> NodeRow:
     """What is free in both; many nodes are alike, so that the same is asked over and over."""
-    return Row(
+    return NodeRow(
         min(one.cpu, other.cpu),
         min(one.memory, other.memory),
         tuple(map(min, one.devices, other.devices)),
@@ -288,7 +299,7 @@ def _least(one: Row, other: Row) -> Row:
     )
 
 
-def free_now(situation: snapshots.Snapshot, usable: snapshots.Mask | None = None) -> Inventory:
+def free_now(situation: snapshots.Snapshot, usable: snapshots.Mask | None = None) -> FreeResources:
     """What is free on nodes that accept work, only ``usable`` ones where given."""
     nodes = situation.nodes
     opened = nodes.accepts if usable is None else nodes.accepts & usable
@@ -299,10 +310,10 @@ def free_now(situation: snapshots.Snapshot, usable: snapshots.Mask | None = None
         devices[~opened] = np.minimum(devices[~opened], 0)
     columns = _table(free, devices, instances, nodes.occupied, nodes.exclusive.astype(np.int64))
     presence = None if situation.presence is None else situation.presence.copy()
-    return Inventory(_last.rows(columns), opened.tolist(), presence, columns)
+    return FreeResources(_last.rows(columns), opened.tolist(), presence, columns)
 
 
-def all_idle(situation: snapshots.Snapshot) -> Inventory:
+def all_idle(situation: snapshots.Snapshot) -> FreeResources:
     """What there is on all nodes, as if nothing ran."""
     nodes = situation.nodes
     instances = nodes.instances + (0 if nodes.absent is None else nodes.absent)
@@ -314,10 +325,10 @@ def all_idle(situation: snapshots.Snapshot) -> Inventory:
     nobody = np.zeros_like(nodes.occupied)
     columns = _table(nodes.capacity, devices, instances, nobody, nobody)
     presence = None if situation.presence is None else np.zeros_like(situation.presence)
-    return Inventory(_rows(columns), [True] * len(nodes.names), presence, columns)
+    return FreeResources(_rows(columns), [True] * len(nodes.names), presence, columns)
 
 
-def _renew(columns: Columns, node: int, row: Row) -> None:
+def _renew(columns: Columns, node: int, row: NodeRow) -> None:
     """One row of the columns; for a few much faster than arrays of them."""
     columns.cpu[node], columns.memory[node] = row.cpu, row.memory
     if row.devices:
@@ -329,7 +340,7 @@ def _renew(columns: Columns, node: int, row: Row) -> None:
     columns.gpu[node] = sum([amount for amount in row.devices if amount > 0])
 
 
-def _columns_of(rows: Sequence[Row]) -> Columns:
+def _columns_of(rows: Sequence[NodeRow]) -> Columns:
     """Rows as columns of their own."""
     cpu, memory, devices, instances, occupied, exclusive = (
         zip(*rows, strict=True) if rows else ((),) * 6
@@ -376,15 +387,15 @@ class _Last:
     """
 
     def __init__(self) -> None:
-        self._known: tuple[Columns, list[Row]] | None = None
+        self._known: tuple[Columns, list[NodeRow]] | None = None
 
-    def rows(self, columns: Columns) -> list[Row]:
+    def rows(self, columns: Columns) -> list[NodeRow]:
         """Columns row by row, in a list of its own."""
         rows = self._renewed(columns)
         self._known = (Columns._make([column.copy() for column in columns]), rows)
         return rows.copy()
 
-    def _renewed(self, columns: Columns) -> list[Row]:
+    def _renewed(self, columns: Columns) -> list[NodeRow]:
         last = self._known
         if last is None:
             return _rows(columns)
@@ -406,7 +417,7 @@ class _Last:
 _last = _Last()
 
 
-def _rows(columns: Columns) -> list[Row]:
+def _rows(columns: Columns) -> list[NodeRow]:
     """The same row by row."""
     amounts = (
         columns.cpu.tolist(),
@@ -416,14 +427,14 @@ def _rows(columns: Columns) -> list[Row]:
         columns.occupied.tolist(),
         columns.exclusive.tolist(),
     )
-    return list(map(Row._make, zip(*amounts, strict=True)))
+    return list(map(NodeRow._make, zip(*amounts, strict=True)))
 
 
 def _add(values: tuple[int, ...], index: int, amount: int) -> tuple[int, ...]:
     return (*values[:index], values[index] + amount, *values[index + 1 :])
 
 
-def _device_counts(columns: Columns, ask: Ask) -> Counts:
+def _device_counts(columns: Columns, ask: TaskRequirements) -> Counts:
     """(n,) tasks that the devices alone have room for."""
     shares: NDArray[np.int64] | int = ask.share if ask.shares is None else ask.shares[:, None]
     if ask.inner is not None:

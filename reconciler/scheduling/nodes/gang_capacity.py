@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
-from reconciler.scheduling.nodes.free_resources import Inventory, Row
-from reconciler.scheduling.nodes.requirements import Ask, needs_inner
+from reconciler.scheduling.nodes.free_resources import FreeResources, NodeRow
+from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
 
 
 def is_plain_gang(shape: snapshots.Shape) -> bool:
@@ -30,7 +30,7 @@ def is_plain_gang(shape: snapshots.Shape) -> bool:
 
 
 @dataclass(slots=True)
-class Tally:
+class GangCapacity:
     """What nodes have room for, as of a length of the log of an inventory.
 
     Attributes:
@@ -51,12 +51,12 @@ class Tally:
     @classmethod
     def of(
         cls,
-        stock: Inventory,
-        ask: Ask,
+        stock: FreeResources,
+        ask: TaskRequirements,
         need: int,
         eligible: snapshots.Mask,
         within: snapshots.Mask | None,
-    ) -> "Tally":
+    ) -> "GangCapacity":
         """Count all nodes."""
         usable = eligible & stock.opened_mask
         if within is not None:
@@ -64,7 +64,7 @@ class Tally:
         counts = [min(held, need) for held in stock.counts(ask, usable).tolist()]
         return cls(need, usable, within, counts, sum(counts), len(stock.log))
 
-    def renew(self, stock: Inventory, ask: Ask) -> None:
+    def renew(self, stock: FreeResources, ask: TaskRequirements) -> None:
         """Count the nodes that changed since."""
         log = stock.log
         if len(log) == self.at:
@@ -76,13 +76,14 @@ class Tally:
             counts[node] = held
         self.at = len(log)
 
-    def copy(self) -> "Tally":
+    def copy(self) -> "GangCapacity":
         """The same for a copy of the inventory, whose log is empty."""
-        return Tally(self.need, self.usable, self.within, self.counts.copy(), self.total, 0)
+        return GangCapacity(self.need, self.usable, self.within, self.counts.copy(), self.total, 0)
 
 
-def _held(row: Row, ask: Ask, most: int) -> int:
-    """How many tasks a node has room for, ``most`` at the most; as ``Inventory.counts`` says."""
+def _held(row: NodeRow, ask: TaskRequirements, most: int) -> int:
+    """How many tasks a node has room for, ``most`` at the most; as ``FreeResources.counts``
+    says."""
     if row.exclusive > 0:
         return 0
     if ask.cpu:

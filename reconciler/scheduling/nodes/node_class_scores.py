@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
 from reconciler.scheduling.nodes import device_choice, fragmentation
-from reconciler.scheduling.nodes.requirements import IMPOSSIBLE, Ask
-from reconciler.scheduling.nodes.scoring import EMPTY, Classes, Costs, Ranking
+from reconciler.scheduling.nodes.requirements import IMPOSSIBLE, TaskRequirements
+from reconciler.scheduling.nodes.scoring import EMPTY, Classes, Costs, NodeScores
 
 #: Growth of fragmentation is compared in hundredths of a milli-GPU.
 PRECISION = 100.0
@@ -25,12 +25,12 @@ Way = tuple[tuple[int, ...], int, int]
 States = NDArray[np.intp]
 #: Whether by the measure itself or the estimate; whole devices, and steps of CPU and memory, taken.
 Growth = tuple[bool, int, int, int]
-#: Columns of ``StateCosts``, one entry for each state.
+#: Columns of ``NodeClassScores``, one entry for each state.
 COLUMNS = ("_class", "_cpu", "_memory", "_left", "_idle", "_instances", "_row")
 Amounts = NDArray[np.int64]
 
 
-class StateCosts:
+class NodeClassScores:
     """States and what tasks cost in them.
 
     Attributes:
@@ -42,7 +42,7 @@ class StateCosts:
         self,
         situation: snapshots.Snapshot,
         classes: Classes,
-        mix: Sequence[snapshots.MixEntry],
+        mix: Sequence[snapshots.ArrivalShare],
     ) -> None:
         nodes = situation.nodes
         self.situation = situation
@@ -73,7 +73,7 @@ class StateCosts:
         self._after_whole: dict[int, NDArray[np.intp]] = {}
         self._grown: dict[Growth, Costs] = {}
 
-    def _expect(self, mix: Sequence[snapshots.MixEntry]) -> None:
+    def _expect(self, mix: Sequence[snapshots.ArrivalShare]) -> None:
         """Costs are by this mix. Nodes that it does not tell apart are one class to it."""
         self.mix = mix
         self._known_ways = {}
@@ -84,8 +84,8 @@ class StateCosts:
         _, self._mix_class, self.outlook = known
 
     def _outlook(
-        self, mix: Sequence[snapshots.MixEntry]
-    ) -> tuple[list[int], fragmentation.Outlook]:
+        self, mix: Sequence[snapshots.ArrivalShare]
+    ) -> tuple[list[int], fragmentation.FragmentationForecast]:
         """What the mix makes of each class, and the outlook of that."""
         nodes, first = self.situation.nodes, self.classes.first
         columns = [nodes.device_memory[first], nodes.shareable[first]]
@@ -118,7 +118,7 @@ class StateCosts:
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
 
-    def _work_out(self, ranking: Ranking, states: States) -> None:
+    def _work_out(self, ranking: NodeScores, states: States) -> None:
         ask, costs = ranking.ask, ranking.costs
         costs[states] = EMPTY
         fits = ranking.allowed[self._class[states]]
@@ -145,7 +145,7 @@ class StateCosts:
         else:
             costs[states] = self._cost(ranking, states, np.zeros(len(states)))
 
-    def _estimate(self, ranking: Ranking, states: States) -> None:
+    def _estimate(self, ranking: NodeScores, states: States) -> None:
         """Costs by the cheap measure."""
         if ranking.takes_whole:
             grown = self._growth(ranking.ask, states, exactly=False)
@@ -163,7 +163,7 @@ class StateCosts:
                 costs[state] = cost
                 ranking.values[state] = value
 
-    def _judge(self, ranking: Ranking, states: States) -> None:
+    def _judge(self, ranking: NodeScores, states: States) -> None:
         """Exact costs: what is likely to stay unused after, less before."""
         if ranking.takes_whole:
             grown = self._growth(ranking.ask, states, exactly=True)
@@ -182,7 +182,7 @@ class StateCosts:
                 exact[state] = cost
                 ranking.values[state] = value
 
-    def _growth(self, ask: Ask, states: States, *, exactly: bool) -> Costs:
+    def _growth(self, ask: TaskRequirements, states: States, *, exactly: bool) -> Costs:
         """How much less of states the mix could use after a task took whole devices.
 
         The same for all tasks that take as many steps of CPU and memory: those of many shapes.
@@ -206,7 +206,7 @@ class StateCosts:
             known[new] = measure(after, *self._after(ask, new)) - before
         return known[states]
 
-    def _after(self, ask: Ask, states: States) -> tuple[Amounts, Amounts]:
+    def _after(self, ask: TaskRequirements, states: States) -> tuple[Amounts, Amounts]:
         """CPU and memory left by a task; where they go by steps, rounded to the nearest one."""
         left = []
         for has, asked, step in (
@@ -217,7 +217,7 @@ class StateCosts:
         return left[0], left[1]
 
     def _candidates(
-        self, ranking: Ranking, states: States
+        self, ranking: NodeScores, states: States
     ) -> tuple[States, Sequence[tuple[int, ...]], States]:
         """(state, devices to take, vector that is left) of each way to place a task."""
         ask = ranking.ask
@@ -235,7 +235,7 @@ class StateCosts:
                     after.append(vector)
         return np.array(at, dtype=np.intp), values, np.array(after, dtype=np.intp)
 
-    def _cost(self, ranking: Ranking, states: States, lost: Costs) -> Costs:
+    def _cost(self, ranking: NodeScores, states: States, lost: Costs) -> Costs:
         """One number: growth of fragmentation first, then GPUs, CPU and memory left."""
         gpu, cpu, memory = self._scale
         inner = self._cpu[states] + _within_one(self._memory[states] / memory)
@@ -276,7 +276,7 @@ class StateCosts:
             )
         return found
 
-    def _work_out_shares(self, ranking: Ranking, states: States) -> None:
+    def _work_out_shares(self, ranking: NodeScores, states: States) -> None:
         """Each way to choose devices is a candidate; the best one stands for the state."""
         ask, spreads = ranking.ask, ranking.strategy == "spread"
         of: list[int] = []

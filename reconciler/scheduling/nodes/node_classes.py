@@ -21,10 +21,10 @@ import numpy as np
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
 from reconciler.scheduling.nodes import best_fit, node_class_scores, scoring
-from reconciler.scheduling.nodes.free_resources import Inventory, Row
+from reconciler.scheduling.nodes.free_resources import FreeResources, NodeRow
 from reconciler.scheduling.nodes.node_class_scores import Key
-from reconciler.scheduling.nodes.requirements import Ask
-from reconciler.scheduling.nodes.scoring import EMPTY, NONE, UNKNOWN, Classes, Costs, Ranking
+from reconciler.scheduling.nodes.requirements import TaskRequirements
+from reconciler.scheduling.nodes.scoring import EMPTY, NONE, UNKNOWN, Classes, Costs, NodeScores
 
 #: Up to so many nodes CPU and memory are exact in states.
 EXACT_NODES_MAX = 2048
@@ -40,7 +40,7 @@ SHORTLIST = 32
 ESTIMATED, RANK = 1e11, 1e12
 
 
-class StateIndex(node_class_scores.StateCosts):
+class NodeClassIndex(node_class_scores.NodeClassScores):
     """The states of the nodes of one inventory.
 
     Attributes:
@@ -55,22 +55,22 @@ class StateIndex(node_class_scores.StateCosts):
         self,
         situation: snapshots.Snapshot,
         classes: Classes,
-        stock: Inventory,
-        mix: Sequence[snapshots.MixEntry],
+        stock: FreeResources,
+        mix: Sequence[snapshots.ArrivalShare],
     ) -> None:
         super().__init__(situation, classes, mix)
         self.stock = stock
         self.rough = len(situation.nodes.names) > EXACT_NODES_MAX
         self._ascending: dict[tuple[int, ...], tuple[int, ...]] = {}
-        self._rankings: dict[tuple[int, int], Ranking] = {}
+        self._rankings: dict[tuple[int, int], NodeScores] = {}
         self._build()
 
-    def expect(self, mix: Sequence[snapshots.MixEntry]) -> None:
+    def expect(self, mix: Sequence[snapshots.ArrivalShare]) -> None:
         """From now on costs are by this mix, whose kinds go where shapes of the snapshot go."""
         self._expect(mix)
         self._build()
 
-    def copy(self, stock: Inventory) -> "StateIndex":
+    def copy(self, stock: FreeResources) -> "NodeClassIndex":
         """The same for another inventory of the snapshot, whose rows may be others by now."""
         twin = copy.copy(self)
         twin.stock = stock
@@ -105,7 +105,7 @@ class StateIndex(node_class_scores.StateCosts):
         self._begin()
         self.vacant = np.full(len(self._class), EMPTY)
         self._buffer = np.empty(len(self._class))
-        self._shelf: best_fit.Shelf | None = None
+        self._shelf: best_fit.BestFitIndex | None = None
         for ranking in self._rankings.values():
             ranking.forget()
         of_node, members, numbers = self.of_node, self.members, self._numbers
@@ -129,7 +129,7 @@ class StateIndex(node_class_scores.StateCosts):
         self._states_max = max(STATES_MIN, STATES_TIMES * len(members))
         self.stock.changed.clear()
 
-    def _key(self, row: Row, node_class: int) -> Key:
+    def _key(self, row: NodeRow, node_class: int) -> Key:
         cpu, memory, devices, instances, _, _ = row
         vector = self._ascending.get(devices)
         if vector is None:
@@ -178,11 +178,11 @@ class StateIndex(node_class_scores.StateCosts):
             of_node[node] = state
             self._code_of[node] = code
 
-    def _put_on(self, shelf: best_fit.Shelf, state: int) -> None:
+    def _put_on(self, shelf: best_fit.BestFitIndex, state: int) -> None:
         if shelf.knows(state):
             shelf.again(state)
             return
-        left = best_fit.Left(
+        left = best_fit.NodeRemainder(
             int(self._class[state]),
             int(self._cpu[state]),
             int(self._memory[state]),
@@ -190,10 +190,10 @@ class StateIndex(node_class_scores.StateCosts):
         )
         shelf.put(state, int(self._left[state]), left)
 
-    def _shelved(self) -> best_fit.Shelf:
+    def _shelved(self) -> best_fit.BestFitIndex:
         """States that have nodes, by tightness."""
         if self._shelf is None:
-            self._shelf = best_fit.Shelf(self._scale, (self.cpu_step, self.memory_step))
+            self._shelf = best_fit.BestFitIndex(self._scale, (self.cpu_step, self.memory_step))
             for state, there in enumerate(self.members):
                 if there:
                     self._put_on(self._shelf, state)
@@ -208,15 +208,15 @@ class StateIndex(node_class_scores.StateCosts):
             self._buffer = np.empty(len(self.vacant))
         return state
 
-    def ranking(self, shape: int, group: int, ask: Ask) -> Ranking:
+    def ranking(self, shape: int, group: int, ask: TaskRequirements) -> NodeScores:
         """The ranking of one group."""
         found = self._rankings.get((shape, group))
         if found is None:
-            found = Ranking(self.situation.shapes[shape], ask, self.classes)
+            found = NodeScores(self.situation.shapes[shape], ask, self.classes)
             self._rankings[shape, group] = found
         return found
 
-    def best(self, ranking: Ranking, at: int, within: snapshots.Mask | None) -> int:
+    def best(self, ranking: NodeScores, at: int, within: snapshots.Mask | None) -> int:
         """The node where one task costs least, -1 for none.
 
         ``at`` turns the choice among nodes of one state.
@@ -248,7 +248,7 @@ class StateIndex(node_class_scores.StateCosts):
                 return node
             costs[state] = EMPTY
 
-    def _totals(self, ranking: Ranking) -> Costs:
+    def _totals(self, ranking: NodeScores) -> Costs:
         """Costs of all states; of those without members, or that don't fit, beyond ``NONE``."""
         size = len(self.vacant)
         if len(ranking.costs) < size:
@@ -269,7 +269,7 @@ class StateIndex(node_class_scores.StateCosts):
             self._look_closely(ranking, costs)
         return costs
 
-    def _look_closely(self, ranking: Ranking, costs: Costs) -> None:
+    def _look_closely(self, ranking: NodeScores, costs: Costs) -> None:
         """The costs of the states that seem best become exact, the others stand behind them.
 
         Which these are, and so the choice, follows from what is free now alone.
@@ -287,7 +287,7 @@ class StateIndex(node_class_scores.StateCosts):
         costs[near] = ranks + [exact[state] for state in near.tolist()]
 
     def _member(
-        self, members: list[int], at: int, ranking: Ranking, within: snapshots.Mask | None
+        self, members: list[int], at: int, ranking: NodeScores, within: snapshots.Mask | None
     ) -> int:
         """A node of a state that really has room, -1 for none; the least free CPU first."""
         rows, ask, count = self.stock.rows, ranking.ask, len(members)
@@ -315,7 +315,7 @@ class StateIndex(node_class_scores.StateCosts):
                 return node
         return -1
 
-    def costs_of_nodes(self, ranking: Ranking) -> Costs:
+    def costs_of_nodes(self, ranking: NodeScores) -> Costs:
         """(n,) cost of one task on each node; ``EMPTY`` where it does not fit."""
         self.sync()
         costs = self._totals(ranking)

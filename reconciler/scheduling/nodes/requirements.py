@@ -15,13 +15,13 @@ PLENTY = 2**31
 IMPOSSIBLE = 10 * WHOLE
 
 
-def needs_inner(group: snapshots.GroupShape) -> bool:
+def needs_inner(group: snapshots.TaskGroupShape) -> bool:
     """Whether it matters which devices of a node are near each other; one is near itself."""
     is_whole = group.profile < 0 and not group.share_bytes and group.share >= WHOLE
     return group.inner >= 0 and group.devices > 1 and is_whole
 
 
-class Ask:
+class TaskRequirements:
     """One task group against a snapshot's nodes.
 
     Attributes:
@@ -49,7 +49,7 @@ class Ask:
         "shares",
     )
 
-    def __init__(self, group: snapshots.GroupShape, nodes: snapshots.NodeColumns) -> None:
+    def __init__(self, group: snapshots.TaskGroupShape, nodes: snapshots.NodeColumns) -> None:
         self.amounts = group.amounts
         self.cpu, self.memory, _ = group.amounts
         self.profile = group.profile
@@ -82,7 +82,7 @@ class Ask:
         elif group.share < WHOLE:
             self.closed = ~nodes.shareable
 
-    def bound(self) -> "Ask":
+    def bound(self) -> "TaskRequirements":
         """The same where what should be of one domain has to be."""
         twin = copy.copy(self)
         twin.inner, twin.rather = self.rather, None

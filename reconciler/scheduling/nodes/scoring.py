@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
-from reconciler.scheduling.nodes.fragmentation import Outlook
-from reconciler.scheduling.nodes.free_resources import Columns, Inventory, Row
-from reconciler.scheduling.nodes.requirements import Ask, needs_inner
+from reconciler.scheduling.nodes.fragmentation import FragmentationForecast
+from reconciler.scheduling.nodes.free_resources import Columns, FreeResources, NodeRow
+from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
 
 #: A cost that is not worked out yet sorts before all, what can't be had after all.
 UNKNOWN, NONE, EMPTY = -1e300, 1e290, 1e305
@@ -65,14 +65,16 @@ class Classes:
         first = np.zeros(min(1, nodes_count), dtype=np.intp)
         if width > 1:
             _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
-        self.outlook: tuple[Sequence[snapshots.MixEntry], list[int], Outlook] | None = None
+        self.outlook: (
+            tuple[Sequence[snapshots.ArrivalShare], list[int], FragmentationForecast] | None
+        ) = None
         self.of: list[int] = codes.tolist()
         self.column = codes
         self.first = first
         self.least = Least.of(situation)
 
 
-class Ranking:
+class NodeScores:
     """Costs of states for one group.
 
     Attributes:
@@ -98,7 +100,7 @@ class Ranking:
         "values",
     )
 
-    def __init__(self, shape: snapshots.Shape, ask: Ask, classes: Classes) -> None:
+    def __init__(self, shape: snapshots.Shape, ask: TaskRequirements, classes: Classes) -> None:
         allowed = shape.eligible[classes.first]
         if ask.closed is not None:
             allowed = allowed & ~ask.closed[classes.first]
@@ -122,7 +124,7 @@ class Ranking:
         self.exact: dict[int, float] = {}
         self.values: dict[int, tuple[int, ...]] = {}
 
-    def copy(self) -> "Ranking":
+    def copy(self) -> "NodeScores":
         """One of its own for another room of the same snapshot."""
         twin = copy.copy(self)
         twin.costs, twin.exact = self.costs.copy(), self.exact.copy()
@@ -165,7 +167,7 @@ class Least(NamedTuple):
             min((_whole_devices(group) for group in groups), default=0),
         )
 
-    def is_there(self, row: Row) -> bool:
+    def is_there(self, row: NodeRow) -> bool:
         """Whether any task at all could have room on a node with this row."""
         return (
             (not self.cpu or row.cpu >= self.cpu)
@@ -186,12 +188,12 @@ class Least(NamedTuple):
         return found
 
 
-def _whole_devices(group: snapshots.GroupShape) -> int:
+def _whole_devices(group: snapshots.TaskGroupShape) -> int:
     is_whole = group.profile < 0 and not group.share_bytes and group.share >= WHOLE
     return group.devices if is_whole else 0
 
 
-def has_room(row: Row, ask: Ask, node: int) -> bool:
+def has_room(row: NodeRow, ask: TaskRequirements, node: int) -> bool:
     """Whether one task fits on a node that has this row."""
     return (
         (row.cpu >= ask.cpu or not ask.cpu)
@@ -201,7 +203,7 @@ def has_room(row: Row, ask: Ask, node: int) -> bool:
     )
 
 
-def steps(stock: Inventory, classes: Classes, most: tuple[int, int]) -> tuple[int, int]:
+def steps(stock: FreeResources, classes: Classes, most: tuple[int, int]) -> tuple[int, int]:
     """Steps of CPU and memory that are fine, and few enough states."""
     columns = stock.columns()
     kinds = np.sort(columns.devices, axis=1)

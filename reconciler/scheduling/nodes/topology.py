@@ -20,7 +20,7 @@ Allotment = list[tuple[int, int]]
 Spread = Callable[[Rows, int], Allotment]
 
 
-class Topology:
+class TopologyDomains:
     """The domains of the nodes.
 
     Attributes:
@@ -114,7 +114,7 @@ class Slices:
     slice has, or in what slices leave: so counting slices by domain is exact.
     """
 
-    def __init__(self, topology: Topology, size: int, level: int, need: int) -> None:
+    def __init__(self, topology: TopologyDomains, size: int, level: int, need: int) -> None:
         self.topology = topology
         self.size = size
         self.level = level

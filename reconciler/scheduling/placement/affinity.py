@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import NO_LEVEL
-from reconciler.scheduling.nodes.topology import Topology
+from reconciler.scheduling.nodes.topology import TopologyDomains
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class AffinityRules:
     """What affinities come to, with what is present now.
 
-    Levels are those of ``Topology``: a node itself is the level ``depth``.
+    Levels are those of ``TopologyDomains``: a node itself is the level ``depth``.
 
     Attributes:
         allowed: (n,) nodes that the required ones leave; None: all.
@@ -34,10 +34,10 @@ class Rules:
     rather_together: int = NO_LEVEL
 
 
-NO_RULES = Rules()
+NO_RULES = AffinityRules()
 
 
-def reach(present: snapshots.Mask, topology: Topology, level: int) -> snapshots.Mask:
+def reach(present: snapshots.Mask, topology: TopologyDomains, level: int) -> snapshots.Mask:
     """(n,) nodes that share a domain with a node where something is present."""
     domains = topology.domains[:, level]
     touched = domains[present & (domains >= 0)]
@@ -46,7 +46,7 @@ def reach(present: snapshots.Mask, topology: Topology, level: int) -> snapshots.
 
 
 def away_from(
-    shape: snapshots.Shape, other: snapshots.Shape, nodes: Sequence[int], topology: Topology
+    shape: snapshots.Shape, other: snapshots.Shape, nodes: Sequence[int], topology: TopologyDomains
 ) -> snapshots.Mask | None:
     """(n,) where one of two may not be while the other is on some nodes; None: anywhere.
 
@@ -84,10 +84,10 @@ def has_company(shape: snapshots.Shape, present: Callable[[], Collection[int]]) 
 def rules(
     shape: snapshots.Shape,
     presence: snapshots.Amounts | None,
-    topology: Topology,
+    topology: TopologyDomains,
     *,
     idle: bool = False,
-) -> Rules:
+) -> AffinityRules:
     """The rules of a shape's affinities.
 
     The first of work that has to be near its own kind may go anywhere, and the rest of its
@@ -119,7 +119,7 @@ def rules(
             levels["together"].append(level)
         elif not idle:
             allowed[:] = False
-    return Rules(
+    return AffinityRules(
         None if allowed.all() else allowed,
         scores if scores.any() else None,
         tuple(sorted(set(levels["apart"]), reverse=True)),

@@ -1,6 +1,6 @@
 """What nodes have to give, and where the next element goes: the scheduler's one view of space.
 
-A ``Room`` starts from a snapshot. Elements are planned and taken; what others have is held and
+A ``Capacity`` starts from a snapshot. Elements are planned and taken; what others have is held and
 released; every change can be undone to a mark, at a cost that grows with what is undone. Answers
 depend on the snapshot and on the changes alone: the same calls give the same nodes anywhere.
 """
@@ -15,15 +15,21 @@ from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, Snapshot
 from reconciler.scheduling.nodes import node_classes, quick_fit, scoring
-from reconciler.scheduling.nodes.free_resources import Inventory, Row, Task, all_idle, free_now
-from reconciler.scheduling.nodes.gang_capacity import Tally
+from reconciler.scheduling.nodes.free_resources import (
+    FreeResources,
+    NodeRow,
+    Task,
+    all_idle,
+    free_now,
+)
+from reconciler.scheduling.nodes.gang_capacity import GangCapacity
 from reconciler.scheduling.placement import affinity, diagnosis, elastic, gang, shape_facts
-from reconciler.scheduling.placement.gang import Part, Plan
+from reconciler.scheduling.placement.gang import GangPart, GangPlacement
 
-__all__ = ["Part", "Plan", "Room"]
+__all__ = ["Capacity", "GangPart", "GangPlacement"]
 
 
-class Room:
+class Capacity:
     """Free devices and amounts of the nodes; mutable, with an undo log.
 
     Attributes:
@@ -38,8 +44,8 @@ class Room:
         situation: Snapshot,
         *,
         usable: Mask | None = None,
-        stock: Inventory | None = None,
-        like: "Room | None" = None,
+        stock: FreeResources | None = None,
+        like: "Capacity | None" = None,
         idle: bool = False,
     ) -> None:
         """What is free now on nodes that accept work.
@@ -55,16 +61,16 @@ class Room:
         self.stock = free_now(situation, usable) if stock is None else stock
         self.idle = idle
         self.version = 0
-        self._mix: tuple[snapshots.MixEntry, ...] = situation.mix
+        self._mix: tuple[snapshots.ArrivalShare, ...] = situation.mix
         if like is not None:
             self._mix = like._mix  # noqa: SLF001
-        self._fixed: shape_facts.Fixed = (
-            shape_facts.Fixed.of(situation) if like is None else like._fixed  # noqa: SLF001
+        self._fixed: shape_facts.StaticFacts = (
+            shape_facts.StaticFacts.of(situation) if like is None else like._fixed  # noqa: SLF001
         )
         self._before = 0
-        self._index_made: node_classes.StateIndex | None = None
-        self._planner_made: gang.Planner | None = None
-        self._rankings: dict[int, scoring.Ranking] = {}
+        self._index_made: node_classes.NodeClassIndex | None = None
+        self._planner_made: gang.GangPlanner | None = None
+        self._rankings: dict[int, scoring.NodeScores] = {}
         self._unfit: dict[int, int] = {}
         #: By the nodes that they may go to: what had no room, none of it more than another, with
         #: the length of the log then. Whatever is no smaller has none either.
@@ -72,11 +78,11 @@ class Room:
         #: Length of the log at which no node had room for one task of a shape.
         self._none_before: dict[int, int] = {}
         #: States of another room of the snapshot, to begin with rather than count anew.
-        self._index_like: node_classes.StateIndex | None = None
+        self._index_like: node_classes.NodeClassIndex | None = None
         self._amounts: tuple[int, Amounts] | None = None
-        self._plans: dict[int, tuple[int, Plan]] = {}
+        self._plans: dict[int, tuple[int, GangPlacement]] = {}
         #: How many tasks of plain gangs nodes have room for.
-        self._tallies: dict[int, Tally] = {}
+        self._tallies: dict[int, GangCapacity] = {}
         #: Nodes that may be used and had so many idle devices at a version; none has more since.
         self._wide: dict[tuple[int, int], tuple[int, NDArray[np.intp]]] = {}
         self._ladder: tuple[int, diagnosis.Ladder] | None = None
@@ -85,26 +91,26 @@ class Room:
         self._apart: dict[int, Mask | None] = {}
 
     @classmethod
-    def empty(cls, situation: Snapshot, like: "Room | None" = None) -> "Room":
+    def empty(cls, situation: Snapshot, like: "Capacity | None" = None) -> "Capacity":
         """The room as if every node was idle and accepted work; ``like``: as of a new one."""
         return cls(situation, stock=all_idle(situation), like=like, idle=True)
 
     @property
-    def _index(self) -> node_classes.StateIndex:
+    def _index(self) -> node_classes.NodeClassIndex:
         like, self._index_like = self._index_like, None
         if self._index_made is None and like is not None and like.mix is self._mix:
             self._index_made = like.copy(self.stock)
         elif self._index_made is None:
             classes = self._fixed.classes
-            self._index_made = node_classes.StateIndex(
+            self._index_made = node_classes.NodeClassIndex(
                 self.situation, classes, self.stock, self._mix
             )
         return self._index_made
 
     @property
-    def _planner(self) -> gang.Planner:
+    def _planner(self) -> gang.GangPlanner:
         if self._planner_made is None:
-            self._planner_made = gang.Planner(
+            self._planner_made = gang.GangPlanner(
                 self.situation,
                 self.stock,
                 self._index,
@@ -114,7 +120,7 @@ class Room:
             )
         return self._planner_made
 
-    def expect(self, mix: tuple[snapshots.MixEntry, ...]) -> None:
+    def expect(self, mix: tuple[snapshots.ArrivalShare, ...]) -> None:
         """From now on place for this mix; its kinds go where shapes of the snapshot go."""
         self._mix = mix
         self._index_like = None
@@ -122,9 +128,9 @@ class Room:
         if self._index_made is not None:
             self._index_made.expect(mix)
 
-    def copy(self) -> "Room":
+    def copy(self) -> "Capacity":
         """A room of its own with the same contents; marks of this one mean nothing to it."""
-        twin = Room(self.situation, stock=self.stock.copy(), like=self, idle=self.idle)
+        twin = Capacity(self.situation, stock=self.stock.copy(), like=self, idle=self.idle)
         twin.version = self.version
         twin._before = self._before + len(self.stock.log)
         twin._unfit = dict.fromkeys(self._unfit, 0)
@@ -164,7 +170,7 @@ class Room:
         turn = self.situation.turn
         return turn if self._fixed.network.depth else turn + self._before + len(self.stock.log)
 
-    def plan(self, shape: int, *, within: Mask | None = None) -> Plan | None:
+    def plan(self, shape: int, *, within: Mask | None = None) -> GangPlacement | None:
         """Where the minimum of each group of one element goes; None: no room.
 
         Args:
@@ -231,7 +237,7 @@ class Room:
             nodes, cpu, memory, devices = size
             self._too_much.setdefault(nodes, []).append((cpu, memory, devices, at))
 
-    def _plan_single(self, shape: int, within: Mask | None) -> Plan | None:
+    def _plan_single(self, shape: int, within: Mask | None) -> GangPlacement | None:
         if self._is_looked_up(shape, within) and not self._has_node(shape, within):
             return None
         index = self._index
@@ -243,7 +249,7 @@ class Room:
         if node < 0:
             return None
         values = ranking.values.get(index.of_node[node], ())
-        return Plan((Part(0, 0, 1, node, values),))
+        return GangPlacement((GangPart(0, 0, 1, node, values),))
 
     def needs_company(self, shape: int) -> bool:
         """Whether a start of other work may make room for it."""
@@ -273,7 +279,7 @@ class Room:
         else:
             asked = self.situation.shapes[shape]
             need = asked.groups[0].least
-            tally = Tally.of(self.stock, ask, need, asked.eligible, within)
+            tally = GangCapacity.of(self.stock, ask, need, asked.eligible, within)
             self._tallies[shape] = tally
         return tally.total >= tally.need
 
@@ -338,7 +344,7 @@ class Room:
             return self.plan(shape) is None
         return self._planner.element(shape, None) is None and not self._planner.cut
 
-    def take(self, shape: int, plan: Plan) -> tuple[TaskPlacement, ...]:
+    def take(self, shape: int, plan: GangPlacement) -> tuple[TaskPlacement, ...]:
         """Charge what a plan takes; the tasks by group and index, with their devices.
 
         Raises:
@@ -354,7 +360,7 @@ class Room:
         return placed
 
     def _charge(
-        self, shape: int, parts: Sequence[Part], present: Container[int] = ()
+        self, shape: int, parts: Sequence[GangPart], present: Container[int] = ()
     ) -> tuple[TaskPlacement, ...]:
         """``present``: nodes on which the element is already."""
         stock, asks = self.stock, self._fixed.asks[shape]
@@ -476,7 +482,7 @@ class Room:
         self._unfit.clear()
         self._too_much.clear()
 
-    def clamp(self, other: "Room", nodes: Iterable[int] | None = None) -> None:
+    def clamp(self, other: "Capacity", nodes: Iterable[int] | None = None) -> None:
         """Keep of each node, or of some, the lesser of what this room and another have free."""
         self.stock.clamp(other.stock, nodes)
         self.version += 1
@@ -520,10 +526,10 @@ class Room:
             self._ladder = (self.version, ladder)
         return self._ladder[1].steps(shape)
 
-    def why(self, shape: int, plan: Plan) -> str:
+    def why(self, shape: int, plan: GangPlacement) -> str:
         """Why an element goes to the nodes of this plan, in words."""
         return diagnosis.why(self._planner, shape, plan)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[NodeRow]:
         """What each node has left."""
         return iter(self.stock.rows)

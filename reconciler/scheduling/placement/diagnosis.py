@@ -14,9 +14,9 @@ from reconciler.model.values import quantities
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE
 from reconciler.scheduling.nodes import device_choice
-from reconciler.scheduling.nodes.free_resources import Columns, Inventory
-from reconciler.scheduling.nodes.requirements import Ask, needs_inner
-from reconciler.scheduling.placement.gang import Plan, Planner
+from reconciler.scheduling.nodes.free_resources import Columns, FreeResources
+from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
+from reconciler.scheduling.placement.gang import GangPlacement, GangPlanner
 
 #: Texts that are remembered.
 TEXTS_MAX = 8192
@@ -43,7 +43,7 @@ _STRATEGIES: dict[str, str] = {
 }
 
 
-def funnel(planner: Planner, shape: int) -> tuple[FunnelStep, ...]:
+def funnel(planner: GangPlanner, shape: int) -> tuple[FunnelStep, ...]:
     """How nodes drop out for a task of the scarcest group; the counts add up to all nodes."""
     group, held = _scarcest(planner, shape)
     return _Funnel(planner, shape, group).steps(held)
@@ -70,7 +70,7 @@ def closed(nodes: snapshots.NodeColumns) -> list[tuple[str, list[int]]]:
     return ranked[:CLOSED_MAX]
 
 
-def why(planner: Planner, shape: int, plan: Plan) -> str:
+def why(planner: GangPlanner, shape: int, plan: GangPlacement) -> str:
     """Why an element goes to these nodes."""
     asked = planner.situation.shapes[shape]
     nodes = len({part.node for part in plan.parts})
@@ -101,12 +101,12 @@ def _preferred(asked: snapshots.Shape) -> int:
     return max(asked.preferred_level, *(group.preferred_level for group in asked.groups))
 
 
-def _level(planner: Planner, level: int) -> str:
+def _level(planner: GangPlanner, level: int) -> str:
     names = planner.situation.levels
     return names[level] if level < len(names) else "node"
 
 
-def _scarcest(planner: Planner, shape: int) -> tuple[int, int]:
+def _scarcest(planner: GangPlanner, shape: int) -> tuple[int, int]:
     """(group with the least room for its tasks, the number of them that have room)."""
     ranked = []
     for position, group in enumerate(planner.situation.shapes[shape].groups):
@@ -125,7 +125,7 @@ class Ladder:
     made of an inventory as it is now.
     """
 
-    def __init__(self, situation: snapshots.Snapshot, stock: Inventory, *, idle: bool) -> None:
+    def __init__(self, situation: snapshots.Snapshot, stock: FreeResources, *, idle: bool) -> None:
         self.situation = situation
         self.stock = stock
         self.idle = idle
@@ -203,7 +203,7 @@ class _Steps:
         if others > 0:
             self.found.append(FunnelStep(others, "not eligible"))
 
-    def closed(self, situation: snapshots.Snapshot, stock: Inventory, *, idle: bool) -> None:
+    def closed(self, situation: snapshots.Snapshot, stock: FreeResources, *, idle: bool) -> None:
         """Nodes that give nothing to anybody."""
         if not idle:
             for words, rows in closed(situation.nodes):
@@ -232,7 +232,7 @@ class _Steps:
 class _Funnel(_Steps):
     """The steps for one group."""
 
-    def __init__(self, planner: Planner, shape: int, group: int) -> None:
+    def __init__(self, planner: GangPlanner, shape: int, group: int) -> None:
         asked = planner.situation.shapes[shape]
         super().__init__(asked)
         self.planner = planner
@@ -240,7 +240,7 @@ class _Funnel(_Steps):
         self.group = group
         self.asked = asked
         self.each = asked.groups[group]
-        self.ask: Ask = planner.asks[shape][group]
+        self.ask: TaskRequirements = planner.asks[shape][group]
         self.columns: Columns = planner.stock.columns()
         self.state = "there" if planner.idle else "free"
 

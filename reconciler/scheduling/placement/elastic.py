@@ -22,8 +22,8 @@ def runs(asked: snapshots.Shape, missing: Missing) -> list[Missing]:
 
 
 def parts(
-    planner: gang.Planner, shape: int, there: Sequence[Task], bound: Missing
-) -> list[gang.Part]:
+    planner: gang.GangPlanner, shape: int, there: Sequence[Task], bound: Missing
+) -> list[gang.GangPart]:
     """A part for each of the tasks that has room, as many as can be, the first of ``bound`` first.
 
     Args:
@@ -41,17 +41,17 @@ def parts(
     nodes = [part.node for part in plan.parts for _ in range(part.tasks)] if plan else []
     values = [part.values for part in plan.parts for _ in range(part.tasks)] if plan else []
     return [
-        gang.Part(group, index, 1, node, value)
+        gang.GangPart(group, index, 1, node, value)
         for (_, index), node, value in zip(bound, nodes, values, strict=False)
     ]
 
 
-def _has_slices(group: snapshots.GroupShape) -> bool:
+def _has_slices(group: snapshots.TaskGroupShape) -> bool:
     return group.slice_size > 0 and group.slice_level >= 0
 
 
 def _bounds(
-    planner: gang.Planner, shape: int, task: tuple[int, int], there: Sequence[Task]
+    planner: gang.GangPlanner, shape: int, task: tuple[int, int], there: Sequence[Task]
 ) -> snapshots.Mask | None:
     """(n,) nodes in the domains that a task has to share with those that are there."""
     asked = planner.situation.shapes[shape]
@@ -73,16 +73,16 @@ def _bounds(
 
 
 def _most(
-    planner: gang.Planner,
+    planner: gang.GangPlanner,
     which: tuple[int, int],
     most: int,
     mask: snapshots.Mask | None,
     own: Sequence[int],
-) -> gang.Plan | None:
+) -> gang.GangPlacement | None:
     """A plan for as many tasks of (shape, group) as fit, up to ``most``, found by halving."""
     counts, _ = planner.counts(*which, mask, own)
     low, high = 0, min(most, int(np.minimum(counts, most).sum()))
-    best: gang.Plan | None = None
+    best: gang.GangPlacement | None = None
     need = high
     while low < high:
         plan = planner.group(*which, need, mask, own)

@@ -2,7 +2,7 @@
 
 A group of alike tasks is placed exactly: a plan is found if there is one. Several groups are
 tried greedily in every order, then by a bounded search; a plan that was not found then counts as
-none, and ``Planner.cut`` says that it was not proven.
+none, and ``GangPlanner.cut`` says that it was not proven.
 """
 
 import itertools
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import NO_LEVEL
 from reconciler.scheduling.nodes import node_classes, scoring, topology
-from reconciler.scheduling.nodes.free_resources import Counts, Inventory
-from reconciler.scheduling.nodes.requirements import Ask, needs_inner
+from reconciler.scheduling.nodes.free_resources import Counts, FreeResources
+from reconciler.scheduling.nodes.requirements import TaskRequirements, needs_inner
 from reconciler.scheduling.placement import affinity
 
 #: Steps, tasks and nodes of the search for several groups.
@@ -28,7 +28,7 @@ ORDERS_MAX = 24
 DOMAINS_MAX = 32
 
 
-class Part(NamedTuple):
+class GangPart(NamedTuple):
     """``tasks`` tasks of a group, from index ``first`` on, go to one node.
 
     ``values``: what is free on the devices to take, where it matters (``devices.Option``).
@@ -41,17 +41,17 @@ class Part(NamedTuple):
     values: tuple[int, ...] = ()
 
 
-class Plan(NamedTuple):
+class GangPlacement(NamedTuple):
     """Where the tasks of one element go, in the order to take them.
 
     ``level``: all are in one domain of this level, -1 where none was asked for or found.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[GangPart, ...]
     level: int = NO_LEVEL
 
 
-class Planner:
+class GangPlanner:
     """Plans on one inventory; it leaves the inventory as it was.
 
     Attributes:
@@ -61,10 +61,10 @@ class Planner:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        stock: Inventory,
-        index: node_classes.StateIndex,
-        asks: Sequence[tuple[Ask, ...]],
-        network: topology.Topology,
+        stock: FreeResources,
+        index: node_classes.NodeClassIndex,
+        asks: Sequence[tuple[TaskRequirements, ...]],
+        network: topology.TopologyDomains,
         *,
         idle: bool,
     ) -> None:
@@ -77,7 +77,7 @@ class Planner:
         self.cut = False
         self._opened = stock.opened_mask
 
-    def rules(self, shape: int) -> affinity.Rules:
+    def rules(self, shape: int) -> affinity.AffinityRules:
         """What its affinities allow now."""
         return affinity.rules(
             self.situation.shapes[shape], self.stock.presence, self.network, idle=self.idle
@@ -89,8 +89,8 @@ class Planner:
         group: int,
         within: snapshots.Mask | None,
         own: Sequence[int] = (),
-        ask: Ask | None = None,
-    ) -> tuple[Counts, affinity.Rules]:
+        ask: TaskRequirements | None = None,
+    ) -> tuple[Counts, affinity.AffinityRules]:
         """(tasks that each node has room for, rules of affinity); ``ask``: instead of its own."""
         asked = self.situation.shapes[shape]
         rules = self.rules(shape)
@@ -102,7 +102,7 @@ class Planner:
         ask = ask or self.asks[shape][group]
         return self.stock.counts(ask, usable, exclusive=asked.exclusive, own=own), rules
 
-    def element(self, shape: int, within: snapshots.Mask | None) -> Plan | None:
+    def element(self, shape: int, within: snapshots.Mask | None) -> GangPlacement | None:
         """Where the minimum of each group of one element goes."""
         asked = self.situation.shapes[shape]
         self.cut = False
@@ -123,10 +123,10 @@ class Planner:
         need: int,
         within: snapshots.Mask | None,
         own: Sequence[int] = (),
-    ) -> Plan | None:
+    ) -> GangPlacement | None:
         """Where ``need`` tasks of one group go."""
         if need <= 0:
-            return Plan(())
+            return GangPlacement(())
         ask = self.asks[shape][group]
         if ask.rather is not None:
             counts, rules = self.counts(shape, group, within, own, ask.bound())
@@ -137,8 +137,8 @@ class Planner:
         return self._of_counts(shape, group, need, counts, rules)
 
     def _of_counts(
-        self, shape: int, group: int, need: int, counts: Counts, rules: affinity.Rules
-    ) -> Plan | None:
+        self, shape: int, group: int, need: int, counts: Counts, rules: affinity.AffinityRules
+    ) -> GangPlacement | None:
         """The same on nodes that each have room for so many."""
         asked = self.situation.shapes[shape]
         if int(counts.sum()) < need:
@@ -185,7 +185,7 @@ class Planner:
         if required < 0:
             yield NO_LEVEL, within
 
-    def _greedy(self, shape: int, within: snapshots.Mask | None) -> Plan | None:
+    def _greedy(self, shape: int, within: snapshots.Mask | None) -> GangPlacement | None:
         groups = self.situation.shapes[shape].groups
         biggest_first = sorted(range(len(groups)), key=lambda g: (_size(groups[g]), -g))[::-1]
         for order in itertools.islice(itertools.permutations(biggest_first), ORDERS_MAX):
@@ -196,10 +196,10 @@ class Planner:
 
     def _in_order(
         self, shape: int, order: Sequence[int], within: snapshots.Mask | None
-    ) -> Plan | None:
+    ) -> GangPlacement | None:
         asked, stock = self.situation.shapes[shape], self.stock
         mark = len(stock.log)
-        parts: list[Part] = []
+        parts: list[GangPart] = []
         try:
             for group in order:
                 plan = self.group(shape, group, asked.groups[group].least, within)
@@ -212,9 +212,9 @@ class Planner:
                 parts += plan.parts
         finally:
             stock.rollback(mark)
-        return Plan(tuple(parts))
+        return GangPlacement(tuple(parts))
 
-    def _search(self, shape: int, within: snapshots.Mask | None) -> Plan | None:
+    def _search(self, shape: int, within: snapshots.Mask | None) -> GangPlacement | None:
         search = _Search(self, shape, within)
         plan = search.run()
         self.cut |= plan is None and search.cut
@@ -225,7 +225,7 @@ class _Choice:
     """How one group chooses among nodes with room."""
 
     def __init__(
-        self, planner: Planner, shape: int, group: int, need: int, rules: affinity.Rules
+        self, planner: GangPlanner, shape: int, group: int, need: int, rules: affinity.AffinityRules
     ) -> None:
         self.network = planner.network
         self.asked = planner.situation.shapes[shape]
@@ -251,7 +251,7 @@ class _Choice:
             self.tiers = np.unique(-scores, return_inverse=True)[1].astype(np.int64)
             self.keys = (self.tiers, costs, places)
 
-    def plan(self, counts: Counts, *, whole_element: bool) -> Plan | None:
+    def plan(self, counts: Counts, *, whole_element: bool) -> GangPlacement | None:
         """The plan with these counts; ``whole_element``: the element's levels hold for it."""
         each, asked, rules = self.each, self.asked, self.rules
         required, preferred = each.required_level, each.preferred_level
@@ -298,7 +298,7 @@ class _Choice:
         level: int,
         start: int,
         slices: topology.Slices | None,
-    ) -> Plan:
+    ) -> GangPlacement:
         if slices is not None:
             runs = slices.allot(counts, rows, start, lambda r, need: self._spread(counts, r, need))
         elif self.asked.strategy == "spread":
@@ -317,9 +317,9 @@ class _Choice:
                 values: tuple[int, ...] = ()
                 if count == 1:
                     values = self.ranking.values.get(self.index.of_node[node], ())
-                parts.append(Part(self.group, first, count, node, values))
+                parts.append(GangPart(self.group, first, count, node, values))
                 first += count
-        return Plan(tuple(parts), level)
+        return GangPlacement(tuple(parts), level)
 
     def _spread(self, counts: Counts, rows: NDArray[np.intp], need: int) -> topology.Allotment:
         keys = [key[rows] for key in self.keys]
@@ -333,7 +333,7 @@ class _Choice:
 class _Search:
     """Depth-first over the tasks of several groups, biggest first; alike nodes are tried once."""
 
-    def __init__(self, planner: Planner, shape: int, within: snapshots.Mask | None) -> None:
+    def __init__(self, planner: GangPlanner, shape: int, within: snapshots.Mask | None) -> None:
         self.planner = planner
         self.shape = shape
         asked = planner.situation.shapes[shape]
@@ -371,7 +371,7 @@ class _Search:
             self.cut |= len(found) > SEARCH_NODES_MAX
             self.nodes[group] = found[:SEARCH_NODES_MAX].tolist()
 
-    def run(self) -> Plan | None:
+    def run(self) -> GangPlacement | None:
         """A plan, or None when there is none or it was not found in so many steps."""
         if self.hopeless:
             return None
@@ -387,9 +387,9 @@ class _Search:
         for at in sorted(range(len(self.tasks)), key=lambda at: int(rank[self.chosen[at]])):
             index_of[at] = indexes[self.tasks[at]]
             indexes[self.tasks[at]] += 1
-        return Plan(
+        return GangPlacement(
             tuple(
-                Part(group, index_of[at], 1, node)
+                GangPart(group, index_of[at], 1, node)
                 for at, (group, node) in enumerate(zip(self.tasks, self.chosen, strict=True))
             )
         )
@@ -424,7 +424,7 @@ class _Search:
         return False
 
 
-def _size(group: snapshots.GroupShape) -> tuple[int, int, int]:
+def _size(group: snapshots.TaskGroupShape) -> tuple[int, int, int]:
     return (group.amounts[2], group.amounts[0], group.amounts[1])
 
 

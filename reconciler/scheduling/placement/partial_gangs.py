@@ -5,13 +5,13 @@ Holdings come in; a room learns what comes free, and gangs that can't go on are 
 
 import numpy as np
 
-from reconciler.scheduling.decisions import Eviction, Placement
+from reconciler.scheduling.decisions import EvictionDecision, Placement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 
 
-def leave(room: Room, situation: snapshots.Snapshot) -> None:
+def leave(room: Capacity, situation: snapshots.Snapshot) -> None:
     """What is leaving comes free; nodes on which tasks of the same element stay are still its."""
     running, holdings = situation.running, situation.holdings
     leaving = [holdings[row] for row in np.flatnonzero(running.leaving).tolist()]
@@ -52,7 +52,7 @@ def lacking(
 
 def broken_up(
     situation: snapshots.Snapshot, placements: list[Placement], promised: dict[str, int]
-) -> list[Eviction]:
+) -> list[EvictionDecision]:
     """Gangs that are below their minimum and got nothing leave."""
     started = {(p.job, p.element) for p in placements}
     found = []
@@ -67,7 +67,7 @@ def broken_up(
         kept = (holding.job, holding.element) in started or holding.job in promised
         if short and not kept:
             found.append(
-                Eviction(
+                EvictionDecision(
                     holding.job,
                     holding.element,
                     "",

@@ -1,7 +1,7 @@
 """One request for room: a whole element's minimum, or one more task of an element that runs.
 
-The cycle makes an ``Ask`` of the next claim of a line; a room answers it with placements or
-nothing. Everything that looks for room, now or after evictions, asks in this form.
+The cycle makes an ``PlacementRequest`` of the next claim of a line; a room answers it with
+placements or nothing. Everything that looks for room, now or after evictions, asks in this form.
 """
 
 import msgspec
@@ -9,13 +9,13 @@ import msgspec
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import Charge
-from reconciler.scheduling.placement.capacity import Plan, Room
+from reconciler.scheduling.placement.capacity import Capacity, GangPlacement
 from reconciler.scheduling.queues import job_order
 
-Present = tuple[snapshots.HeldTask | TaskPlacement, ...]
+Present = tuple[snapshots.TaskAllocation | TaskPlacement, ...]
 
 
-class Ask(msgspec.Struct, frozen=True):
+class PlacementRequest(msgspec.Struct, frozen=True):
     """What is asked for.
 
     Attributes:
@@ -26,8 +26,8 @@ class Ask(msgspec.Struct, frozen=True):
         needed: whether it can't go on without ``missing`` (its gang is below the minimum).
     """
 
-    progress: job_order.Progress
-    line: snapshots.Line
+    progress: job_order.PendingJobProgress
+    line: snapshots.PendingGroup
     shape: int
     amounts: Charge
     missing: tuple[tuple[int, int], ...] = ()
@@ -49,12 +49,12 @@ class Ask(msgspec.Struct, frozen=True):
         """Whether it may not borrow: not preemptible, and not beyond the minimum of a gang."""
         return not self.line.preemptible and (not self.missing or self.needed)
 
-    def plan(self, room: Room, *, within: snapshots.Mask | None = None) -> Plan | None:
+    def plan(self, room: Capacity, *, within: snapshots.Mask | None = None) -> GangPlacement | None:
         """Where a new element goes; None where there is no room, or it runs and asks for more."""
         return None if self.missing else room.plan(self.shape, within=within)
 
     def place(
-        self, room: Room, *, within: snapshots.Mask | None = None
+        self, room: Capacity, *, within: snapshots.Mask | None = None
     ) -> tuple[TaskPlacement, ...] | None:
         """Take room for it; None where there is none, and then nothing was taken.
 
@@ -70,7 +70,7 @@ class Ask(msgspec.Struct, frozen=True):
             return None
         return found
 
-    def fits(self, room: Room, *, within: snapshots.Mask | None = None) -> bool:
+    def fits(self, room: Capacity, *, within: snapshots.Mask | None = None) -> bool:
         """Whether a room has place for it; takes nothing."""
         if not self.missing:
             return room.fits(self.shape, within=within)

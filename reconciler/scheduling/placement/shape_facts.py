@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import WHOLE, Amounts, Mask, Snapshot
 from reconciler.scheduling.nodes import gang_capacity, scoring, topology
-from reconciler.scheduling.nodes.requirements import Ask
+from reconciler.scheduling.nodes.requirements import TaskRequirements
 
 #: Which nodes it may go to (a number of the mask), milli-CPUs, bytes, whole devices.
 Size = tuple[int, int, int, int]
@@ -32,7 +32,7 @@ def _numbers(shapes: Sequence[snapshots.Shape]) -> list[int]:
     return [by_mask[id(shape.eligible)] for shape in shapes]
 
 
-def _size_of(nodes: int, ask: Ask) -> Size | None:
+def _size_of(nodes: int, ask: TaskRequirements) -> Size | None:
     """What one task takes, where nothing but amounts and whole devices decides where it fits."""
     if ask.closed is not None or ask.instances or (ask.devices and ask.share < WHOLE):
         return None
@@ -48,7 +48,7 @@ def _sizes(plain: Sequence[Size | None]) -> Amounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class StaticFacts:
     """What follows from a snapshot and never changes with its room.
 
     Attributes:
@@ -57,17 +57,17 @@ class Fixed:
         sizes: (s, 4) the same with the nodes numbered; -1 for nodes where a shape is not plain.
     """
 
-    asks: tuple[tuple[Ask, ...], ...]
+    asks: tuple[tuple[TaskRequirements, ...], ...]
     singly: tuple[bool, ...]
     gangs: tuple[bool, ...]
     plain: tuple[Size | None, ...]
     sizes: Amounts
-    network: topology.Topology
+    network: topology.TopologyDomains
     classes: scoring.Classes
     _no_less: dict[int, Mask] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, situation: Snapshot) -> "Fixed":
+    def of(cls, situation: Snapshot) -> "StaticFacts":
         """What is fixed; mostly the shapes are those of the snapshot before."""
         global _last  # noqa: PLW0603 - replaced as a whole, so that threads don't disturb each other
         last = _last
@@ -79,7 +79,7 @@ class Fixed:
             last.gangs,
             last.plain,
             last.sizes,
-            topology.Topology(situation.nodes.domains),
+            topology.TopologyDomains(situation.nodes.domains),
             scoring.Classes(situation),
             last.no_less,
         )
@@ -110,7 +110,7 @@ class _Shapes(NamedTuple):
     shareable: Mask
     device_memory: NDArray[np.int64]
     inner: bool
-    asks: tuple[tuple[Ask, ...], ...]
+    asks: tuple[tuple[TaskRequirements, ...], ...]
     singly: tuple[bool, ...]
     gangs: tuple[bool, ...]
     plain: tuple[Size | None, ...]
@@ -121,7 +121,9 @@ class _Shapes(NamedTuple):
     def of(cls, situation: Snapshot) -> "_Shapes":
         """Made anew."""
         shapes, nodes = situation.shapes, situation.nodes
-        asks = tuple(tuple(Ask(group, nodes) for group in shape.groups) for shape in shapes)
+        asks = tuple(
+            tuple(TaskRequirements(group, nodes) for group in shape.groups) for shape in shapes
+        )
         singly = tuple(scoring.is_singly(shape) for shape in shapes)
         plain = tuple(
             _size_of(number, ask[0]) if single else None

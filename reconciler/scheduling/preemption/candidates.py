@@ -17,12 +17,12 @@ import numpy as np
 from reconciler.scheduling.decisions import Ground
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.preemption import reclaim_rules, victims, victims_by_node
 from reconciler.scheduling.quota import eligibility, quota_ledger
 
 
-class Scope(NamedTuple):
+class VictimScope(NamedTuple):
     """Where to look for victims, and on what ground.
 
     Attributes:
@@ -37,24 +37,24 @@ class Scope(NamedTuple):
     spare: bool = False
 
 
-class Search(Protocol):
+class CandidateSearch(Protocol):
     """What is read of the searches of a cycle: ``eviction.Evictor``."""
 
     situation: snapshots.Snapshot
-    ledger: quota_ledger.Ledger
-    prospects: eligibility.Prospects
-    rules: reclaim_rules.Rules
-    later: Room
+    ledger: quota_ledger.QuotaLedger
+    prospects: eligibility.Eligibility
+    rules: reclaim_rules.ReclaimRules
+    later: Capacity
 
     @property
-    def pool(self) -> victims.Pool:
+    def pool(self) -> victims.Victims:
         """The units."""
 
-    def losers(self, ask: request.Ask) -> list[int]:
+    def losers(self, ask: request.PlacementRequest) -> list[int]:
         """Queues that may lose something to an ask as things stand."""
 
 
-def scopes(search: Search, *, reclaims: bool, preempts: bool) -> list[Scope]:
+def scopes(search: CandidateSearch, *, reclaims: bool, preempts: bool) -> list[VictimScope]:
     """In which order to look for victims.
 
     What its own queue can spare doesn't go before whole elements of others: what the queue has less
@@ -65,19 +65,21 @@ def scopes(search: Search, *, reclaims: bool, preempts: bool) -> list[Scope]:
         reclaims: whether the ask may take from other queues.
         preempts: whether something of a lower priority is in its own.
     """
-    found: list[Scope] = []
+    found: list[VictimScope] = []
     if reclaims:
-        found.append(Scope("reclaim", foreign=True, own=False))
+        found.append(VictimScope("reclaim", foreign=True, own=False))
     if preempts:
-        found.append(Scope("preempt", foreign=False, own=True))
+        found.append(VictimScope("preempt", foreign=False, own=True))
     if reclaims and preempts:
-        found.append(Scope("reclaim", foreign=True, own=True))
+        found.append(VictimScope("reclaim", foreign=True, own=True))
     if not search.prospects.some_spare:
         return found
     return [one for scope in found for one in (scope._replace(spare=True), scope)]
 
 
-def cheapest(search: Search, ask: request.Ask, scope: Scope) -> Iterator[victims.Unit]:
+def cheapest(
+    search: CandidateSearch, ask: request.PlacementRequest, scope: VictimScope
+) -> Iterator[victims.Victim]:
     """Units that free something the ask could use, cheapest first.
 
     Where a limit stands in its way that is also what is freed under it, on whatever nodes.
@@ -86,7 +88,7 @@ def cheapest(search: Search, ask: request.Ask, scope: Scope) -> Iterator[victims
     usable = search.situation.shapes[ask.shape].eligible & search.situation.nodes.accepts
     short = list(ledger.over_limits(ask.queue, ask.amounts, settled=True))
 
-    def helps(unit: victims.Unit) -> bool:
+    def helps(unit: victims.Victim) -> bool:
         path = ledger.paths[unit.holding.queue]
         if any(one.is_over(path) and unit.total[one.resource] for one in short):
             return True
@@ -111,7 +113,9 @@ def cheapest(search: Search, ask: request.Ask, scope: Scope) -> Iterator[victims
                 yield unit
 
 
-def by_node(search: Search, ask: request.Ask, scope: Scope) -> Iterator[victims.Unit]:
+def by_node(
+    search: CandidateSearch, ask: request.PlacementRequest, scope: VictimScope
+) -> Iterator[victims.Victim]:
     """The same as ``cheapest`` node by node, the cheapest node first."""
     shape, ledger = search.situation.shapes[ask.shape], search.ledger
     queues: list[int] = []
@@ -125,7 +129,7 @@ def by_node(search: Search, ask: request.Ask, scope: Scope) -> Iterator[victims.
         units = search.pool.units(ask.queue)
         sources.append(victims.Ordered.of(units, _own(search, ask, scope)))
     group = shape.groups[ask.missing[0][0] if ask.missing else 0]
-    wanted = victims_by_node.Wanted(
+    wanted = victims_by_node.PreemptionDemand(
         ask.queue,
         group.amounts,
         search.later.amounts,
@@ -138,7 +142,9 @@ def by_node(search: Search, ask: request.Ask, scope: Scope) -> Iterator[victims.
             yield unit
 
 
-def _losers(search: Search, ask: request.Ask, scope: Scope) -> list[int]:
+def _losers(
+    search: CandidateSearch, ask: request.PlacementRequest, scope: VictimScope
+) -> list[int]:
     """Queues that may lose something within a scope."""
     losers = search.losers(ask)
     if scope.spare:
@@ -146,7 +152,9 @@ def _losers(search: Search, ask: request.Ask, scope: Scope) -> list[int]:
     return losers
 
 
-def _stays_away(search: Search, ask: request.Ask, unit: victims.Unit) -> bool:
+def _stays_away(
+    search: CandidateSearch, ask: request.PlacementRequest, unit: victims.Victim
+) -> bool:
     """Whether no whole element would leave so that a spare task comes back."""
     holding, ledger = unit.holding, search.ledger
     if search.situation.policy.preempt:
@@ -161,7 +169,9 @@ def _stays_away(search: Search, ask: request.Ask, unit: victims.Unit) -> bool:
     )
 
 
-def _own(search: Search, ask: request.Ask, scope: Scope) -> victims.Places:
+def _own(
+    search: CandidateSearch, ask: request.PlacementRequest, scope: VictimScope
+) -> victims.Places:
     """Places of units of the ask's own queue that give way to it, cheapest first."""
     units, holdings = search.pool.units(ask.queue), search.situation.holdings
     places = np.flatnonzero(units.yielding(ask.line.priority))

@@ -12,7 +12,7 @@ import numpy as np
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.preemption import victims
 from reconciler.scheduling.quota import quota_ledger
 
@@ -29,7 +29,7 @@ class Move:
     """One element that leaves and starts again where its tasks are placed."""
 
     index: int
-    holding: snapshots.Holding
+    holding: snapshots.Allocation
     tasks: tuple[TaskPlacement, ...]
 
 
@@ -37,10 +37,10 @@ class Move:
 Placed = tuple[tuple[TaskPlacement, ...], list[Move]]
 
 
-class Mover:
+class Consolidation:
     """The searches of one cycle."""
 
-    def __init__(self, situation: snapshots.Snapshot, later: Room) -> None:
+    def __init__(self, situation: snapshots.Snapshot, later: Capacity) -> None:
         self.situation = situation
         self.later = later
         self.searches = SEARCHES_MAX
@@ -87,11 +87,11 @@ class Mover:
         policy = self.situation.policy
         return policy.consolidate and self.searches > 0 and bool(self._by_node())
 
-    def may_find(self, ask: request.Ask) -> bool:
+    def may_find(self, ask: request.PlacementRequest) -> bool:
         """Whether a search makes sense; ``False`` is certain."""
         return self.searches > 0 and not self.failed[ask.shape] and bool(self._by_node())
 
-    def find(self, ask: request.Ask) -> Placed | None:
+    def find(self, ask: request.PlacementRequest) -> Placed | None:
         """Places for an ask and the moves that make them; both are taken in the room."""
         policy = self.situation.policy
         if not policy.consolidate or self.searches <= 0 or self.failed[ask.shape]:
@@ -104,7 +104,7 @@ class Mover:
         self.failed[ask.shape] = found is None
         return found
 
-    def find_beside(self, ask: request.Ask, leaving: set[int]) -> Placed | None:
+    def find_beside(self, ask: request.PlacementRequest, leaving: set[int]) -> Placed | None:
         """The same where holdings, by row, have been released in the room: they move nowhere.
 
         That it fails tells nothing of what can be found while they are there.
@@ -118,7 +118,7 @@ class Mover:
             self.moved = others
         return found
 
-    def _search(self, ask: request.Ask) -> Placed | None:
+    def _search(self, ask: request.PlacementRequest) -> Placed | None:
         self.searches -= 1
         ranked = self._ranked(ask)
         for start in range(min(STARTS_MAX, len(ranked))):
@@ -131,7 +131,7 @@ class Mover:
                 break
         return None
 
-    def has_enough(self, ask: request.Ask) -> bool:
+    def has_enough(self, ask: request.PlacementRequest) -> bool:
         """Whether all gaps together would do."""
         shape, room = self.situation.shapes[ask.shape], self.later
         usable = shape.eligible & self.situation.nodes.accepts
@@ -139,7 +139,7 @@ class Mover:
         asked = shape.least
         return all(int(free[r]) >= asked[r] for r in quota_ledger.RESOURCES)
 
-    def _ranked(self, ask: request.Ask) -> list[int]:
+    def _ranked(self, ask: request.PlacementRequest) -> list[int]:
         """Nodes with something to move, those first that lack the least for one more task."""
         shape = self.situation.shapes[ask.shape]
         group = max(shape.groups, key=lambda g: (g.amounts[2], g.amounts[0], g.amounts[1]))
@@ -157,7 +157,7 @@ class Mover:
     def _newest(self, members: list[int]) -> int:
         return -max(self.situation.holdings[index].order for index in members)
 
-    def _attempt(self, ask: request.Ask, nodes: list[int]) -> Placed | None:
+    def _attempt(self, ask: request.PlacementRequest, nodes: list[int]) -> Placed | None:
         later, mark = self.later, self.later.mark()
         out: list[int] = []
         refused = 0

@@ -19,7 +19,7 @@ from reconciler.scheduling.quota import quota_ledger
 RETURNING_MAX = 16
 
 
-class Beside(NamedTuple):
+class ReplaceableAllocation(NamedTuple):
     """What may leave in the stead of a holder of its queue.
 
     Attributes:
@@ -38,12 +38,12 @@ class Beside(NamedTuple):
 
 
 def yielding(
-    evictor: preemptor.Evictor,
-    ask: request.Ask,
-    holders: Sequence[request.Ask],
+    evictor: preemptor.Preemption,
+    ask: request.PlacementRequest,
+    holders: Sequence[request.PlacementRequest],
     *,
     protected: bool = False,
-) -> list[request.Ask]:
+) -> list[request.PlacementRequest]:
     """Those of the holders that an ask could evict at once, had they all started.
 
     ``protected``: also those that it could evict once their minimum run time is over.
@@ -64,7 +64,9 @@ def yielding(
     return found if found and _may_start(evictor, ask, found) else []
 
 
-def _takes(evictor: preemptor.Evictor, ask: request.Ask, holder: request.Ask) -> bool:
+def _takes(
+    evictor: preemptor.Preemption, ask: request.PlacementRequest, holder: request.PlacementRequest
+) -> bool:
     """Whether the rules of preemption or reclaim let an ask evict a holder that has started."""
     policy, now = evictor.situation.policy, evictor.situation.now
     if ask.queue == holder.queue:
@@ -78,8 +80,11 @@ def _takes(evictor: preemptor.Evictor, ask: request.Ask, holder: request.Ask) ->
 
 
 def returning(
-    evictor: preemptor.Evictor, ask: request.Ask, holder: request.Ask, begun: Sequence[Beside]
-) -> list[Beside]:
+    evictor: preemptor.Preemption,
+    ask: request.PlacementRequest,
+    holder: request.PlacementRequest,
+    begun: Sequence[ReplaceableAllocation],
+) -> list[ReplaceableAllocation]:
     """What an ask could evict beside a holder that has started, and would evict that in its turn.
 
     It runs in the holder's queue with a higher priority, which has more than its share only with
@@ -108,10 +113,10 @@ def returning(
     return found
 
 
-def _beside(unit: victims.Unit) -> Beside:
+def _beside(unit: victims.Victim) -> ReplaceableAllocation:
     holding = unit.holding
     exclusive = holding.exclusive and not unit.spare
-    return Beside(
+    return ReplaceableAllocation(
         holding.priority,
         unit.total,
         holding.ends_at,
@@ -122,7 +127,12 @@ def _beside(unit: victims.Unit) -> Beside:
     )
 
 
-def _could_lose(evictor: preemptor.Evictor, ask: request.Ask, queue: int, one: Beside) -> bool:
+def _could_lose(
+    evictor: preemptor.Preemption,
+    ask: request.PlacementRequest,
+    queue: int,
+    one: ReplaceableAllocation,
+) -> bool:
     """Whether an ask may reclaim what is of a queue, as things stand."""
     endless = one.ends_at >= snapshots.ENDLESS
     may = evictor.may_reclaim(ask, endless=endless)
@@ -133,7 +143,11 @@ def _no_more(amounts: snapshots.Charge, others: snapshots.Charge) -> bool:
     return all(one <= other for one, other in zip(amounts, others, strict=True))
 
 
-def _may_start(evictor: preemptor.Evictor, ask: request.Ask, found: Sequence[request.Ask]) -> bool:
+def _may_start(
+    evictor: preemptor.Preemption,
+    ask: request.PlacementRequest,
+    found: Sequence[request.PlacementRequest],
+) -> bool:
     """Whether limits and shares let the ask start once these have left, which they have not had."""
     losing = {one.queue for one in found}
     freed = evictor.ledger.nothing

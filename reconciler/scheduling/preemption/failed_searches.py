@@ -11,7 +11,7 @@ from reconciler.scheduling.placement import request
 FAILURES_MAX = 256
 
 
-class Failures:
+class FailedSearches:
     """The failed searches of one cycle."""
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
@@ -25,7 +25,7 @@ class Failures:
         """Searches that failed may find somebody now."""
         self._sizes.clear()
 
-    def kind(self, ask: request.Ask) -> int:
+    def kind(self, ask: request.PlacementRequest) -> int:
         """What of their shapes asks have in common of which the larger fails with the smaller."""
         known = self._kinds.get(ask.shape)
         if known is None:
@@ -40,7 +40,7 @@ class Failures:
             known = self._kinds[ask.shape] = self._numbers.setdefault(kind, len(self._numbers))
         return known
 
-    def has(self, key: object, ask: request.Ask) -> bool:
+    def has(self, key: object, ask: request.PlacementRequest) -> bool:
         """Whether a search of the same key failed for no more than is asked for."""
         if not self._is_comparable(ask):
             return False
@@ -48,7 +48,7 @@ class Failures:
         known = self._sizes.get(key, ())
         return any(all(a >= b for a, b in zip(size, old, strict=True)) for old in known)
 
-    def note(self, key: object, ask: request.Ask) -> None:
+    def note(self, key: object, ask: request.PlacementRequest) -> None:
         """A search failed."""
         if not self._is_comparable(ask):
             return
@@ -56,10 +56,10 @@ class Failures:
         if len(known) < FAILURES_MAX:
             known.append(self._size(ask))
 
-    def _size(self, ask: request.Ask) -> tuple[int, ...]:
+    def _size(self, ask: request.PlacementRequest) -> tuple[int, ...]:
         group = self.situation.shapes[ask.shape].groups[0]
         return (*group.amounts, group.devices, group.least)
 
-    def _is_comparable(self, ask: request.Ask) -> bool:
+    def _is_comparable(self, ask: request.PlacementRequest) -> bool:
         shape = self.situation.shapes[ask.shape]
         return len(shape.groups) == 1 and not shape.affinities and not ask.missing

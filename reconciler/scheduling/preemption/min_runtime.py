@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from reconciler.scheduling.backfill import node_reservation, reservation_calendar, timeline_events
 from reconciler.scheduling.inputs import flavors, snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.preemption import consolidation, displacement, preemptor, victims
 
 #: Moments at which it is looked for victims, in one cycle.
@@ -27,15 +27,15 @@ PROBES_MAX = 64
 UNITS_MAX = 100_000
 
 
-class Protected:
+class MinRuntimeReservations:
     """The looks of one cycle: ``reserving.Takes``."""
 
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        evictor: preemptor.Evictor,
-        mover: consolidation.Mover,
-        calendar: reservation_calendar.Calendar,
+        evictor: preemptor.Preemption,
+        mover: consolidation.Consolidation,
+        calendar: reservation_calendar.ReservationCalendar,
     ) -> None:
         self.situation = situation
         self.evictor = evictor
@@ -52,8 +52,8 @@ class Protected:
         return bool((self._guarded & (self._until > self.situation.now)).any())
 
     def earliest(
-        self, ask: request.Ask, until: float, *, renewed: bool = False
-    ) -> node_reservation.Taking | None:
+        self, ask: request.PlacementRequest, until: float, *, renewed: bool = False
+    ) -> node_reservation.Displacement | None:
         """What an ask may take first, before ``until`` or at that very moment.
 
         ``renewed``: whether that was reserved for it already, so that it may also be now.
@@ -80,7 +80,9 @@ class Protected:
             self._hopeless.add(kind)
         return found
 
-    def _moments(self, ask: request.Ask, until: float, *, renewed: bool) -> list[float]:
+    def _moments(
+        self, ask: request.PlacementRequest, until: float, *, renewed: bool
+    ) -> list[float]:
         """When more comes free for an ask, or may be taken for it, up to some moment."""
         running, now = self.situation.running, self.situation.now
         own, policy = running.queue == ask.queue, self.situation.policy
@@ -95,7 +97,9 @@ class Protected:
         found = np.unique(np.concatenate([over[over <= horizon], ends])).tolist()
         return [now, *found] if renewed else found
 
-    def _probe(self, ask: request.Ask, moment: float) -> node_reservation.Taking | None:
+    def _probe(
+        self, ask: request.PlacementRequest, moment: float
+    ) -> node_reservation.Displacement | None:
         """What an ask would take at a moment, if nobody started until then."""
         if self._probes <= 0 or self._budget <= 0:
             return None
@@ -124,18 +128,18 @@ class Protected:
 
     def _taken(
         self,
-        ask: request.Ask,
+        ask: request.PlacementRequest,
         moment: float,
-        room: Room,
-        victims: Sequence[victims.Unit],
-        gives_way: list[node_reservation.Reservation],
-    ) -> node_reservation.Taking | None:
+        room: Capacity,
+        victims: Sequence[victims.Victim],
+        gives_way: list[node_reservation.NodeReservation],
+    ) -> node_reservation.Displacement | None:
         """``room``: of that moment, without the victims."""
         tasks = self.calendar.place_at(ask, moment, room, gives_way)
         if tasks is None:
             return None
         nodes, ends_at = {task.node for task in tasks}, moment + ask.line.duration_s
-        lost: list[node_reservation.Reservation] = []
+        lost: list[node_reservation.NodeReservation] = []
         for holder in gives_way:
             beside = holder.starts_at < ends_at and moment < holder.ends_at
             if beside and any(task.node in nodes for task in holder.tasks):
@@ -144,7 +148,7 @@ class Protected:
                 shape = self.situation.shapes[holder.ask.shape]
                 room.hold(holder.tasks, exclusive=shape.exclusive, matches=shape.matches)
         grace_s = max((unit.holding.grace_s for unit in victims), default=0.0)
-        return node_reservation.Taking(moment, tasks, room, grace_s, tuple(lost))
+        return node_reservation.Displacement(moment, tasks, room, grace_s, tuple(lost))
 
     def _then(self, moment: float, ended: NDArray[np.intp]) -> snapshots.Snapshot:
         """The situation at a moment, as far as a search for victims reads it."""

@@ -28,7 +28,7 @@ from reconciler.scheduling.decisions import Ground, TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.nodes.requirements import needs_inner
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.preemption import (
     candidates,
     consolidation,
@@ -52,7 +52,7 @@ ASKS_MAX = 16
 
 
 @dataclass(slots=True)
-class Found:
+class PreemptionResult:
     """Victims of one ask, in the order they were taken.
 
     ``placed``: where it goes, with what moves for it; both are taken in the room. None: it has room
@@ -60,31 +60,31 @@ class Found:
     """
 
     ground: Ground
-    units: list[victims.Unit] = field(default_factory=list)
+    units: list[victims.Victim] = field(default_factory=list)
     placed: consolidation.Placed | None = None
 
 
-class Evictor:
+class Preemption:
     """The searches of one cycle."""
 
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        ledger: quota_ledger.Ledger,
-        later: Room,
-        prospects: eligibility.Prospects,
-        calendar: reservation_calendar.Calendar,
+        ledger: quota_ledger.QuotaLedger,
+        later: Capacity,
+        prospects: eligibility.Eligibility,
+        calendar: reservation_calendar.ReservationCalendar,
     ) -> None:
         """``later`` is the room once all that is leaving has left."""
         self.prospects = prospects
         self.calendar = calendar
-        self.forcing = starvation.Forcing(situation, ledger, prospects)
+        self.forcing = starvation.StarvationRule(situation, ledger, prospects)
         self._asked = False
         self.situation = situation
         self.ledger = ledger
-        self.rules = reclaim_rules.Rules(situation, ledger)
+        self.rules = reclaim_rules.ReclaimRules(situation, ledger)
         self.later = later
-        self._pool: victims.Pool | None = None
+        self._pool: victims.Victims | None = None
         #: When the next claim is overdue that may not take surplus by force before.
         self.overdue_at = math.inf
         running = situation.running
@@ -92,19 +92,19 @@ class Evictor:
         self._some_endless = bool(endless.any())
         self.budget = UNITS_MAX
         self._gentle = self._thrifty = ASKS_MAX
-        self.failures = failed_searches.Failures(situation)
+        self.failures = failed_searches.FailedSearches(situation)
         #: Who was promised room, in that order, with what was planned for them.
-        self._promised: list[tuple[request.Ask, tuple[TaskPlacement, ...]]] = []
+        self._promised: list[tuple[request.PlacementRequest, tuple[TaskPlacement, ...]]] = []
         #: Whether some of them want devices near each other.
         self._some_near = False
         #: Rows of holdings that got a task more in this cycle.
         self._grown: set[int] = set()
 
     @property
-    def pool(self) -> victims.Pool:
+    def pool(self) -> victims.Victims:
         """The units, gathered when somebody first asks."""
         if self._pool is None:
-            self._pool = victims.Pool(self.situation)
+            self._pool = victims.Victims(self.situation)
             for row in sorted(self._grown):
                 self._pool.drop(row)
         return self._pool
@@ -120,13 +120,13 @@ class Evictor:
         """Rows of holdings of which something leaves by this cycle, or gets more."""
         return self._grown if self._pool is None else self._pool.gone
 
-    def then(self, situation: snapshots.Snapshot, later: Room, budget: int) -> "Evictor":
+    def then(self, situation: snapshots.Snapshot, later: Capacity, budget: int) -> "Preemption":
         """The searches of a later moment, for which nothing moves; in the same ledger."""
-        other = Evictor(situation, self.ledger, later, self.prospects, self.calendar)
+        other = Preemption(situation, self.ledger, later, self.prospects, self.calendar)
         other.budget, other._gentle = budget, 0
         return other
 
-    def promised(self, ask: request.Ask, tasks: tuple[TaskPlacement, ...]) -> None:
+    def promised(self, ask: request.PlacementRequest, tasks: tuple[TaskPlacement, ...]) -> None:
         """Room is kept for an ask until others have left."""
         self._promised.append((ask, tasks))
         self._some_near = self._some_near or self._is_near(ask)
@@ -138,7 +138,7 @@ class Evictor:
             return math.inf
         return min(victims.wake_at(self.situation), self.overdue_at)
 
-    def may_find(self, ask: request.Ask) -> bool:
+    def may_find(self, ask: request.PlacementRequest) -> bool:
         """Whether a search makes sense; ``False`` is certain."""
         policy = self.situation.policy
         self._asked = True
@@ -146,7 +146,9 @@ class Evictor:
             return True
         return policy.reclaim and bool(self.prospects.losers()[ask.queue])
 
-    def find(self, ask: request.Ask, mover: consolidation.Mover) -> Found | None:
+    def find(
+        self, ask: request.PlacementRequest, mover: consolidation.Consolidation
+    ) -> PreemptionResult | None:
         """Victims for an ask; they are released in room and ledger. None: nothing has changed."""
         excess = self.ledger.over_limit(ask.queue, ask.amounts, settled=True)
         if excess is not None and not self._relieves(ask, excess):
@@ -164,7 +166,7 @@ class Evictor:
             self.failures.note(key, ask)
         return None
 
-    def _relieves(self, ask: request.Ask, excess: quota_ledger.Excess) -> bool:
+    def _relieves(self, ask: request.PlacementRequest, excess: quota_ledger.QuotaExcess) -> bool:
         """Whether somebody could leave under the limit that an ask would exceed.
 
         Its own queue's lower priorities might, and for the limit of a queue above, who is below it.
@@ -177,7 +179,7 @@ class Evictor:
         leaves = self.prospects.leaves_above()
         return any(excess.is_over(paths[queue]) and self._loses(ask, queue) for queue in leaves)
 
-    def has_failed(self, ask: request.Ask) -> bool:
+    def has_failed(self, ask: request.PlacementRequest) -> bool:
         """Whether all searches for an ask were made, for it or a smaller one, and found nobody.
 
         ``find`` would find nobody then, and change nothing that is not changed here too.
@@ -189,18 +191,18 @@ class Evictor:
             for scope in self._scopes(ask)
         )
 
-    def is_forced(self, ask: request.Ask) -> bool:
+    def is_forced(self, ask: request.PlacementRequest) -> bool:
         """Whether an ask has waited long enough for its length to take surplus by force."""
         return self.forcing.at(ask) <= self.situation.now
 
-    def _scopes(self, ask: request.Ask) -> list[candidates.Scope]:
+    def _scopes(self, ask: request.PlacementRequest) -> list[candidates.VictimScope]:
         """Where to look for victims, and on which grounds."""
         policy = self.situation.policy
         reclaims = policy.reclaim and self.may_reclaim(ask)
         preempts = policy.preempt and self._has_lower(ask) and not self.calendar.holds_back(ask)
         return candidates.scopes(self, reclaims=reclaims, preempts=preempts)
 
-    def _key(self, ask: request.Ask, scope: candidates.Scope) -> object:
+    def _key(self, ask: request.PlacementRequest, scope: candidates.VictimScope) -> object:
         """What two asks have in common of which the larger fails where the smaller did.
 
         Guarantees are measured by what is asked for of what they name (``Ledger.owed``): who asks
@@ -210,7 +212,7 @@ class Evictor:
         who = (ask.queue, ask.line.priority, ask.firm, forced, measured)
         return (scope, who, self.failures.kind(ask))
 
-    def _measured(self, ask: request.Ask) -> tuple[bool, ...]:
+    def _measured(self, ask: request.PlacementRequest) -> tuple[bool, ...]:
         """Of which resources an ask wants some that a queue on its path measures."""
         rationed, path = self.ledger.rationed, self.ledger.paths[ask.queue]
         return tuple(
@@ -220,7 +222,7 @@ class Evictor:
 
     # Who may take from whom
 
-    def may_reclaim(self, ask: request.Ask, *, endless: bool = False) -> bool:
+    def may_reclaim(self, ask: request.PlacementRequest, *, endless: bool = False) -> bool:
         """Whether an ask may take anything from other queues.
 
         ``endless``: also from what says no time limit where nothing of that kind runs yet.
@@ -240,23 +242,23 @@ class Evictor:
         owed = any(ledger.owed(member, ask.amounts) for member in ledger.paths[ask.queue])
         return owed or endless or self._some_endless
 
-    def _has_lower(self, ask: request.Ask) -> bool:
+    def _has_lower(self, ask: request.PlacementRequest) -> bool:
         if not self.prospects.lower(ask.queue, ask.line.priority):
             return False
         units = self.pool.units(ask.queue)
         return bool(units.yielding(ask.line.priority).any())
 
-    def losers(self, ask: request.Ask) -> list[int]:
+    def losers(self, ask: request.PlacementRequest) -> list[int]:
         """Queues that may lose something to an ask as things stand."""
         return [queue for queue in self.prospects.leaves_above() if self._loses(ask, queue)]
 
-    def _loses(self, ask: request.Ask, queue: int) -> bool:
+    def _loses(self, ask: request.PlacementRequest, queue: int) -> bool:
         """Whether a queue may lose something to an ask as things stand, and has something."""
         return (
             queue != ask.queue and self.rules.may_lose(ask, queue) and not self.pool.is_empty(queue)
         )
 
-    def lasts(self, ask: request.Ask, units: Iterable[victims.Unit]) -> bool:
+    def lasts(self, ask: request.PlacementRequest, units: Iterable[victims.Victim]) -> bool:
         """Whether none of these would take back what they lose to an ask.
 
         What can give nothing up while it runs leaves as a whole for what it has beyond its share.
@@ -280,7 +282,7 @@ class Evictor:
         later.rollback(mark)
         return placed and self._finds_again(ask)
 
-    def _finds_again(self, ask: request.Ask) -> bool:
+    def _finds_again(self, ask: request.PlacementRequest) -> bool:
         """Whether all find room whom it is promised, and an ask, when all that leave have left.
 
         Then they are placed anew, one after the other, on nodes that are emptier than they were for
@@ -299,25 +301,28 @@ class Evictor:
         later.rollback(mark)
         return found
 
-    def _is_near(self, ask: request.Ask) -> bool:
+    def _is_near(self, ask: request.PlacementRequest) -> bool:
         return any(needs_inner(group) for group in self.situation.shapes[ask.shape].groups)
 
     # The search
 
     def _search(
-        self, ask: request.Ask, scope: candidates.Scope, mover: consolidation.Mover
-    ) -> Found | None:
+        self,
+        ask: request.PlacementRequest,
+        scope: candidates.VictimScope,
+        mover: consolidation.Consolidation,
+    ) -> PreemptionResult | None:
         shape = self.situation.shapes[ask.shape]
         group = shape.groups[0]
         simple = shape.is_single and group.devices <= 1 and group.profile < 0
         taken: set[tuple[int, int]] = set()
         for by_node in (False,) if simple else (True, False):
-            attempt = victim_search.Attempt(self, ask)
+            attempt = victim_search.VictimSearch(self, ask)
             units = candidates.by_node if by_node else candidates.cheapest
             if attempt.gather(units(self, ask, scope)):
                 as_found = scope.own or scope.spare or simple
                 gentler = None if as_found else self._gentler(ask, attempt, mover)
-                return gentler or Found(scope.ground, attempt.settled())
+                return gentler or PreemptionResult(scope.ground, attempt.settled())
             taken = set(attempt.chosen)
             attempt.undo()
         if scope.own or scope.spare:
@@ -326,13 +331,13 @@ class Evictor:
 
     def _otherwise(
         self,
-        ask: request.Ask,
-        scope: candidates.Scope,
+        ask: request.PlacementRequest,
+        scope: candidates.VictimScope,
         taken: set[tuple[int, int]],
-        mover: consolidation.Mover,
+        mover: consolidation.Consolidation,
         *,
         by_node: bool,
-    ) -> Found | None:
+    ) -> PreemptionResult | None:
         """Victims for who is owed a guarantee, though the cheapest were ``taken`` in vain."""
         path = self.ledger.paths[ask.queue]
         owed = any(self.ledger.owed(member, ask.amounts) for member in path)
@@ -344,16 +349,16 @@ class Evictor:
         for others in itertools.chain(
             victim_orders.orders(units, taken), self._by_devices(ask, units)
         ):
-            attempt = victim_search.Attempt(self, ask)
+            attempt = victim_search.VictimSearch(self, ask)
             if attempt.gather(iter(others)):
                 gentler = self._gentler(ask, attempt, mover) if by_node else None
-                return gentler or Found("reclaim", attempt.settled())
+                return gentler or PreemptionResult("reclaim", attempt.settled())
             attempt.undo()
         return None
 
     def _by_devices(
-        self, ask: request.Ask, units: list[victims.Unit]
-    ) -> Iterator[list[victims.Unit]]:
+        self, ask: request.PlacementRequest, units: list[victims.Victim]
+    ) -> Iterator[list[victims.Victim]]:
         """Orders of those that hold whole devices where all of a gang takes such devices alone."""
         shape = self.situation.shapes[ask.shape]
         group = shape.groups[0]
@@ -365,8 +370,11 @@ class Evictor:
         return victim_orders.by_devices(units, idle, usable, (group.devices, group.least))
 
     def _gentler(
-        self, ask: request.Ask, attempt: victim_search.Attempt, mover: consolidation.Mover
-    ) -> Found | None:
+        self,
+        ask: request.PlacementRequest,
+        attempt: victim_search.VictimSearch,
+        mover: consolidation.Consolidation,
+    ) -> PreemptionResult | None:
         """Fewer victims and some moves, where those found leave a queue less than it may keep.
 
         None: it stays with those of ``attempt``.
@@ -379,34 +387,36 @@ class Evictor:
             return None
         self._gentle -= 1
         attempt.undo()
-        every = candidates.cheapest(self, ask, candidates.Scope("reclaim", foreign=True, own=False))
+        every = candidates.cheapest(
+            self, ask, candidates.VictimScope("reclaim", foreign=True, own=False)
+        )
         others = list(itertools.islice(every, GENTLER_MAX))
         for start in range(min(STARTS_MAX, len(others))):
-            other = victim_search.Attempt(self, ask)
+            other = victim_search.VictimSearch(self, ask)
             if not other.free(iter(others[start:]), lambda: mover.has_enough(ask)):
                 other.undo()
                 break
             if not any(victims.wants_back(ledger, q) for q in losers.union(+other.losing)):
                 placed = mover.find_beside(ask, {row for row, _ in other.chosen})
                 if placed is not None:
-                    return Found("reclaim", other.settled(), placed)
+                    return PreemptionResult("reclaim", other.settled(), placed)
             other.undo()
         attempt.again(units)
         return None
 
-    def allowed(self, ask: request.Ask, unit: victims.Unit) -> bool:
+    def allowed(self, ask: request.PlacementRequest, unit: victims.Victim) -> bool:
         """Whether a unit may be taken at this moment of the search."""
         if unit.holding.queue == ask.queue:
             return unit.holding.priority < ask.line.priority
         return self.may_take(ask, unit.holding.queue, unit.total, unit.holding.ends_at)
 
     def may_take(
-        self, ask: request.Ask, queue: int, amounts: snapshots.Charge, ends_at: float
+        self, ask: request.PlacementRequest, queue: int, amounts: snapshots.Charge, ends_at: float
     ) -> bool:
         """Whether another queue may lose amounts to an ask, now and not when they end."""
         return self.rules.may_lose(ask, queue, amounts) and self.is_due(ask, queue, ends_at)
 
-    def is_due(self, ask: request.Ask, queue: int, ends_at: float) -> bool:
+    def is_due(self, ask: request.PlacementRequest, queue: int, ends_at: float) -> bool:
         """Whether an ask need not wait any longer for another queue's work to end by itself."""
         if ends_at >= snapshots.ENDLESS or self.is_forced(ask):
             return True
@@ -415,7 +425,7 @@ class Evictor:
 
     def may_start(
         self,
-        ask: request.Ask,
+        ask: request.PlacementRequest,
         losing: Iterable[int],
         freed: snapshots.Charge = quota_ledger.NOTHING,
     ) -> bool:

@@ -11,14 +11,16 @@ from reconciler.scheduling.placement import request
 from reconciler.scheduling.quota import quota_ledger
 
 
-class Rules:
+class ReclaimRules:
     """The rules over the accounts of one cycle."""
 
-    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.Ledger) -> None:
+    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.QuotaLedger) -> None:
         self.situation = situation
         self.ledger = ledger
 
-    def may_lose(self, ask: request.Ask, loser: int, held: snapshots.Charge | None = None) -> bool:
+    def may_lose(
+        self, ask: request.PlacementRequest, loser: int, held: snapshots.Charge | None = None
+    ) -> bool:
         """Whether a queue may lose something as things stand, or what holds so much (``held``).
 
         What holds nothing that its queue has too much of leaves only for who keeps to its share of
@@ -52,7 +54,7 @@ class Rules:
             top, ledger.guaranteed[top], counts
         )
 
-    def may_still_lose(self, ask: request.Ask, loser: int) -> bool:
+    def may_still_lose(self, ask: request.PlacementRequest, loser: int) -> bool:
         """Whether a queue that could lose something may do so still, or once others have.
 
         What only other queues' losses could make possible again is possible.
@@ -68,7 +70,7 @@ class Rules:
             if member == branch[-1] or any(ledger.rationed[member])
         )
 
-    def _within(self, queue: int, ask: request.Ask, bounds: snapshots.Charge) -> bool:
+    def _within(self, queue: int, ask: request.PlacementRequest, bounds: snapshots.Charge) -> bool:
         """Whether a queue with an ask has no more than ``bounds`` of anything."""
         ledger = self.ledger
         return all(
@@ -76,7 +78,7 @@ class Rules:
             for r in ledger.concerned(ask.amounts)
         )
 
-    def stays_below(self, ask: request.Ask, losing: Iterable[int]) -> bool:
+    def stays_below(self, ask: request.PlacementRequest, losing: Iterable[int]) -> bool:
         """No ancestor of the taker that is above its fair share passes a sibling that loses."""
         ledger = self.ledger
         for member in ledger.paths[ask.queue]:
@@ -95,7 +97,7 @@ class Rules:
                             return False
         return True
 
-    def comes_back(self, ask: request.Ask, holding: snapshots.Holding) -> bool:
+    def comes_back(self, ask: request.PlacementRequest, holding: snapshots.Allocation) -> bool:
         """Whether the least of what leaves for an ask may be taken back by a guarantee."""
         ledger, shape = self.ledger, self.situation.shapes[holding.shape]
         taker, loser = self.branches(ask.queue, holding.queue)

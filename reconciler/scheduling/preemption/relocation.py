@@ -15,7 +15,7 @@ from reconciler.scheduling.backfill import reservation_calendar
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.preemption import preemptor, victims
 from reconciler.scheduling.quota import quota_ledger
 
@@ -24,17 +24,17 @@ class Evicting(Protocol):
     """What is used of a cycle that evicts for an ask."""
 
     situation: snapshots.Snapshot
-    ledger: quota_ledger.Ledger
-    later: Room
-    calendar: reservation_calendar.Calendar
-    evictor: preemptor.Evictor
+    ledger: quota_ledger.QuotaLedger
+    later: Capacity
+    calendar: reservation_calendar.ReservationCalendar
+    evictor: preemptor.Preemption
 
     def clamp(self, tasks: tuple[TaskPlacement, ...], *, beside_s: float | None = None) -> None:
         """Take what was promised from others."""
 
 
 def resettle(
-    cycle: Evicting, ask: request.Ask, units: list[victims.Unit]
+    cycle: Evicting, ask: request.PlacementRequest, units: list[victims.Victim]
 ) -> dict[int, tuple[TaskPlacement, ...]]:
     """Row of each holding that moves to its new place.
 
@@ -63,14 +63,16 @@ def resettle(
     return found
 
 
-def _may_move(unit: victims.Unit, *, anything: bool) -> bool:
+def _may_move(unit: victims.Victim, *, anything: bool) -> bool:
     """Whether a unit is a whole element that saves its work, or any where all may be moved."""
     holding = unit.holding
     whole = len(unit.tasks) == len(holding.tasks) and not unit.spare
     return whole and holding.shape >= 0 and (holding.movable or anything)
 
 
-def _may_start(cycle: Evicting, ask: request.Ask, lost: Iterable[victims.Unit]) -> bool:
+def _may_start(
+    cycle: Evicting, ask: request.PlacementRequest, lost: Iterable[victims.Victim]
+) -> bool:
     """Whether limits and shares let an ask start when only these leave for good."""
     losing, freed = set(), cycle.ledger.nothing
     for unit in lost:
@@ -82,7 +84,7 @@ def _may_start(cycle: Evicting, ask: request.Ask, lost: Iterable[victims.Unit]) 
     return cycle.evictor.may_start(ask, losing)
 
 
-def _place(cycle: Evicting, holding: snapshots.Holding) -> tuple[TaskPlacement, ...] | None:
+def _place(cycle: Evicting, holding: snapshots.Allocation) -> tuple[TaskPlacement, ...] | None:
     """Take room for an element that starts anew; None: there is none."""
     runs_s = max(0.0, holding.ends_at - holding.began)
     room = cycle.calendar.coming_for(runs_s)

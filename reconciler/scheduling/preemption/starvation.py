@@ -19,14 +19,14 @@ from reconciler.scheduling.quota import eligibility, quota_ledger
 NOBODY = 2**31
 
 
-class Forcing:
+class StarvationRule:
     """What the claims of one cycle may do by force."""
 
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        ledger: quota_ledger.Ledger,
-        prospects: eligibility.Prospects,
+        ledger: quota_ledger.QuotaLedger,
+        prospects: eligibility.Eligibility,
     ) -> None:
         """The ledger is that of the beginning, whatever is charged later."""
         self.situation = situation
@@ -39,13 +39,13 @@ class Forcing:
         self._overdue: dict[int, tuple[NDArray[np.int64], snapshots.Amounts]] = {}
         self._known: dict[tuple[int, int, snapshots.Charge], bool] = {}
 
-    def at(self, ask: request.Ask) -> float:
+    def at(self, ask: request.PlacementRequest) -> float:
         """When an ask may take surplus by force: from now on, or later."""
         own = job_order.overdue_at(self.situation, ask.line, ask.progress.claim)
         now = self.situation.now
         return now if own > now and self._has_overdue_below(ask) else own
 
-    def _has_overdue_below(self, ask: request.Ask) -> bool:
+    def _has_overdue_below(self, ask: request.PlacementRequest) -> bool:
         """Whether an overdue claim of lower priority in the queue takes no less of what counts."""
         queue, priority = ask.queue, ask.line.priority
         if ask.missing or self._lowest[queue] >= priority:
@@ -62,7 +62,7 @@ class Forcing:
         return known
 
     @functools.cached_property
-    def _columns(self) -> snapshots.LineColumns:
+    def _columns(self) -> snapshots.PendingColumns:
         columns = self.situation.line_columns
         return pending_groups.columns_of(self.situation.lines) if columns is None else columns
 

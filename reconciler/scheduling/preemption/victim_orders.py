@@ -31,8 +31,8 @@ TRIES_MAX = 12
 
 
 def orders(
-    units: Sequence[victims.Unit], taken: Collection[tuple[int, int]]
-) -> Iterator[list[victims.Unit]]:
+    units: Sequence[victims.Victim], taken: Collection[tuple[int, int]]
+) -> Iterator[list[victims.Victim]]:
     """Units in orders that begin with another one each: with one left out first, then with others.
 
     None where nobody was left out, because then no order finds anybody.
@@ -50,12 +50,12 @@ def orders(
         yield [first, *sorted(others, key=_distance(first))]
 
 
-def _distance(of: victims.Unit) -> Callable[[victims.Unit], int]:
+def _distance(of: victims.Victim) -> Callable[[victims.Victim], int]:
     """0 for units that share a device with one, 1 for those of its nodes, else 2."""
     nodes = {task.node for task in of.tasks}
     devices = {(task.node, device) for task in of.tasks for device in task.devices}
 
-    def distance(unit: victims.Unit) -> int:
+    def distance(unit: victims.Victim) -> int:
         if any((task.node, device) in devices for task in unit.tasks for device in task.devices):
             return 0
         return 1 if any(task.node in nodes for task in unit.tasks) else 2
@@ -71,11 +71,11 @@ class _Place(NamedTuple):
 
 
 def by_devices(
-    units: Sequence[victims.Unit],
+    units: Sequence[victims.Victim],
     idle: snapshots.Amounts,
     usable: snapshots.Mask,
     wanted: tuple[int, int],
-) -> Iterator[list[victims.Unit]]:
+) -> Iterator[list[victims.Victim]]:
     """The units that hold as many whole devices as are wanted, those first that hold least in all.
 
     Args:
@@ -114,7 +114,9 @@ def by_devices(
         yield [units[number] for number in sorted(held, key=lambda number: (gpus[number], number))]
 
 
-def _held(units: Sequence[victims.Unit], usable: snapshots.Mask) -> dict[int, dict[int, set[int]]]:
+def _held(
+    units: Sequence[victims.Victim], usable: snapshots.Mask
+) -> dict[int, dict[int, set[int]]]:
     """By node and device the numbers of units that hold some of it."""
     found: dict[int, dict[int, set[int]]] = {}
     for number, unit in enumerate(units):
@@ -126,7 +128,7 @@ def _held(units: Sequence[victims.Unit], usable: snapshots.Mask) -> dict[int, di
 
 
 def _could_be_free(
-    there: dict[int, set[int]], units: Sequence[victims.Unit], idle: snapshots.Amounts, node: int
+    there: dict[int, set[int]], units: Sequence[victims.Victim], idle: snapshots.Amounts, node: int
 ) -> dict[int, frozenset[int]]:
     """Devices of a node that are whole once units have left them, with the numbers of these."""
     found: dict[int, frozenset[int]] = {}

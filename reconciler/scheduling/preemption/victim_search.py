@@ -10,7 +10,7 @@ from typing import Protocol
 
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.placement import request
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.preemption import victims
 from reconciler.scheduling.quota import quota_ledger
 
@@ -21,36 +21,36 @@ class Search(Protocol):
     ``budget``: units that may still be looked at.
     """
 
-    ledger: quota_ledger.Ledger
-    later: Room
+    ledger: quota_ledger.QuotaLedger
+    later: Capacity
     budget: int
 
     @property
-    def pool(self) -> victims.Pool:
+    def pool(self) -> victims.Victims:
         """The units."""
 
-    def allowed(self, ask: request.Ask, unit: victims.Unit) -> bool:
+    def allowed(self, ask: request.PlacementRequest, unit: victims.Victim) -> bool:
         """Whether a unit may be taken at this moment of the search."""
 
     def may_start(
         self,
-        ask: request.Ask,
+        ask: request.PlacementRequest,
         losing: Iterable[int],
         freed: snapshots.Charge = quota_ledger.NOTHING,
     ) -> bool:
         """Whether limits, lenders and shares let the ask start."""
 
-    def lasts(self, ask: request.Ask, units: Iterable[victims.Unit]) -> bool:
+    def lasts(self, ask: request.PlacementRequest, units: Iterable[victims.Victim]) -> bool:
         """Whether none of these would take back what they lose to an ask."""
 
 
-class Attempt:
+class VictimSearch:
     """The gathering of one ask's victims; room and ledger follow as they are added."""
 
-    def __init__(self, evictor: Search, ask: request.Ask) -> None:
+    def __init__(self, evictor: Search, ask: request.PlacementRequest) -> None:
         self.evictor = evictor
         self.ask = ask
-        self.chosen: dict[tuple[int, int], victims.Unit] = {}
+        self.chosen: dict[tuple[int, int], victims.Victim] = {}
         self.losing: Counter[int] = Counter()
         self._version = evictor.ledger.version
         #: Whether it has no room for certain where nobody leaves.
@@ -58,7 +58,7 @@ class Attempt:
         #: What units of the ask's own queue had.
         self.freed = evictor.ledger.nothing
 
-    def gather(self, units: Iterator[victims.Unit]) -> bool:
+    def gather(self, units: Iterator[victims.Victim]) -> bool:
         """Add units until the ask could start; False when there are too few."""
         evictor, since_test, step = self.evictor, 0, 1
         for unit in units:
@@ -78,7 +78,7 @@ class Attempt:
             return True
         return False
 
-    def free(self, units: Iterator[victims.Unit], enough: Callable[[], bool]) -> bool:
+    def free(self, units: Iterator[victims.Victim], enough: Callable[[], bool]) -> bool:
         """Add units until shares let the ask start and all gaps together are ``enough`` for it.
 
         Whoever is not needed for that is let go again, dearest first.
@@ -99,7 +99,7 @@ class Attempt:
                 return True
         return False
 
-    def _takes(self, unit: victims.Unit) -> bool:
+    def _takes(self, unit: victims.Victim) -> bool:
         """Add a unit where it may be taken, after all that can't stay without it."""
         if unit.key in self.chosen or not self.evictor.allowed(self.ask, unit):
             return False
@@ -114,12 +114,12 @@ class Attempt:
         self._add(unit)
         return True
 
-    def again(self, units: Iterable[victims.Unit]) -> None:
+    def again(self, units: Iterable[victims.Victim]) -> None:
         """Take units that were let go."""
         for unit in units:
             self._add(unit)
 
-    def _add(self, unit: victims.Unit) -> None:
+    def _add(self, unit: victims.Victim) -> None:
         holding = unit.holding
         self.chosen[unit.key] = unit
         self.losing[holding.queue] += 1
@@ -133,7 +133,7 @@ class Attempt:
             partly=unit.spare,
         )
 
-    def _drop(self, unit: victims.Unit) -> None:
+    def _drop(self, unit: victims.Victim) -> None:
         holding = unit.holding
         del self.chosen[unit.key]
         self.losing[holding.queue] -= 1
@@ -190,7 +190,7 @@ class Attempt:
             if not would():
                 self._add(unit)
 
-    def _is_loose(self, unit: victims.Unit) -> bool:
+    def _is_loose(self, unit: victims.Victim) -> bool:
         """Spare tasks of an element can't stay when the element leaves."""
         if not unit.spare:
             return True
@@ -198,7 +198,7 @@ class Attempt:
             other.row == unit.row and not other.spare for other in self.chosen.values()
         )
 
-    def settled(self) -> list[victims.Unit]:
+    def settled(self) -> list[victims.Victim]:
         """The victims; what they hold is coming free from now on."""
         return sorted(self.chosen.values(), key=lambda unit: unit.rank)
 

@@ -32,17 +32,17 @@ Places = NDArray[np.intp]
 Spared = list[tuple[int, int, int]]
 
 
-class Unit(NamedTuple):
+class Victim(NamedTuple):
     """Tasks that leave together: one spare task of an elastic gang, or all the others.
 
     Attributes:
         row: of its holding in ``Snapshot.holdings``.
-        place: its place among the units of its queue (``Units``).
+        place: its place among the units of its queue (``VictimColumns``).
     """
 
     row: int
-    holding: snapshots.Holding
-    tasks: tuple[snapshots.HeldTask, ...]
+    holding: snapshots.Allocation
+    tasks: tuple[snapshots.TaskAllocation, ...]
     total: Charge
     spare: bool
     rank: Rank
@@ -60,7 +60,7 @@ class Unit(NamedTuple):
         return f"{element}{TASK}{self.rank[6]}" if self.spare else element
 
 
-def costs_s(running: snapshots.Running, rows: Rows, now: float) -> NDArray[np.float64]:
+def costs_s(running: snapshots.AllocationColumns, rows: Rows, now: float) -> NDArray[np.float64]:
     """GPU-seconds of work (CPU-seconds where there is no GPU) lost by evictions now."""
     total = running.total[rows]
     weight = np.where(
@@ -79,7 +79,7 @@ def wake_at(situation: snapshots.Snapshot) -> float:
     return float(np.min(running.protected_until[later], initial=np.inf))
 
 
-class Units:
+class VictimColumns:
     """Units of one queue in their order: columns of all at once, each made when it is asked for.
 
     Attributes:
@@ -107,7 +107,7 @@ class Units:
         self.node = running.node[self.row]
         self.total = flavors.widened(situation, running.total[self.row], self.node)
         self.there: snapshots.Mask = np.ones(len(self.row), dtype=np.bool_)
-        self._made: list[Unit | None] = [None] * len(self.row)
+        self._made: list[Victim | None] = [None] * len(self.row)
         for place, unit in enumerate(spare):
             self._made[place] = unit._replace(place=place)
             self.node[place], self.total[place] = unit.tasks[0].node, unit.total
@@ -121,16 +121,16 @@ class Units:
         self.lowest_whole = int(whole_ones[0]) if whole_ones.size else snapshots.UNLIMITED
         self.largest: Charge = tuple(self.total.max(axis=0, initial=0).tolist())
 
-    def _spare(self, rows: Rows) -> list[Unit]:
+    def _spare(self, rows: Rows) -> list[Victim]:
         """Tasks that elastic gangs can spare, the last of each first."""
-        found: list[Unit] = []
+        found: list[Victim] = []
         for row in rows.tolist():
             holding = self._situation.holdings[row]
             spare = [task for task in holding.tasks if task.spare]
             for number, task in enumerate(spare, start=1):  # 0 is what stays together
                 rank = _rank(holding, -number, 0.0)
                 total = flavors.total_of(self._situation, (task,))
-                found.append(Unit(row, holding, (task,), total, True, rank, 0))
+                found.append(Victim(row, holding, (task,), total, True, rank, 0))
         return sorted(found, key=lambda unit: unit.rank)
 
     def _ranked(self, rows: Rows, cost: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -152,7 +152,7 @@ class Units:
         found: snapshots.Mask = (self.priority < priority) & self.there
         return found
 
-    def unit(self, place: int) -> Unit:
+    def unit(self, place: int) -> Victim:
         """One of them."""
         found = self._made[place]
         if found is None:
@@ -166,35 +166,35 @@ class Units:
             else:
                 total = flavors.total_of(self._situation, tasks)
             rank = _rank(holding, 0, float(self.cost[place]))
-            found = self._made[place] = Unit(row, holding, tasks, total, False, rank, place)
+            found = self._made[place] = Victim(row, holding, tasks, total, False, rank, place)
         return found
 
-    def beside(self, unit: Unit) -> list[Unit]:
+    def beside(self, unit: Victim) -> list[Victim]:
         """Spare tasks that leave with what stays together of their gang."""
         if unit.spare or not self._situation.running.spares[unit.row]:
             return []
         there = self.there[: self.spares] & (self.row[: self.spares] == unit.row)
         return [self.unit(place) for place in np.flatnonzero(there).tolist()]
 
-    def __iter__(self) -> Iterator[Unit]:
+    def __iter__(self) -> Iterator[Victim]:
         """Those that are still there."""
         for place in np.flatnonzero(self.there).tolist():
             if self.there[place]:
                 yield self.unit(place)
 
 
-def _rank(holding: snapshots.Holding, number: int, cost: float) -> Rank:
+def _rank(holding: snapshots.Allocation, number: int, cost: float) -> Rank:
     """``number``: below 0 for spare tasks."""
     whole = not number
     return (whole, holding.priority, cost, -holding.order, holding.job, -holding.element, number)
 
 
-class Pool:
+class Victims:
     """The units of one cycle that have not been taken yet."""
 
     def __init__(self, situation: snapshots.Snapshot) -> None:
         self.situation = situation
-        self._units: dict[int, Units] = {}
+        self._units: dict[int, VictimColumns] = {}
         #: Places of a queue's units in the order in which they go, and of what that was made.
         self._ordered: dict[int, tuple[object, Places, Ordered | None]] = {}
         self._taken: dict[int, int] = {}
@@ -206,15 +206,15 @@ class Pool:
         queues = len(situation.queues.names)
         self._by_queue = grouping.Grouping.of(running.queue[self._may], queues)
 
-    def units(self, queue: int) -> Units:
+    def units(self, queue: int) -> VictimColumns:
         """All units of a queue, made when first asked for."""
         found = self._units.get(queue)
         if found is None:
             rows = self._may[self._by_queue.members(queue)]
-            found = self._units[queue] = Units(self.situation, rows)
+            found = self._units[queue] = VictimColumns(self.situation, rows)
         return found
 
-    def take(self, unit: Unit) -> None:
+    def take(self, unit: Victim) -> None:
         """A unit was told to leave."""
         queue = unit.holding.queue
         self._taken[queue] = self._taken.get(queue, 0) + 1
@@ -233,7 +233,9 @@ class Pool:
         """Whether a queue has nothing that could leave."""
         return not np.count_nonzero(self.units(queue).there)
 
-    def ordered(self, ledger: quota_ledger.Ledger, queue: int, *, spare: bool = False) -> "Ordered":
+    def ordered(
+        self, ledger: quota_ledger.QuotaLedger, queue: int, *, spare: bool = False
+    ) -> "Ordered":
         """A queue's units as ``by_saturation`` takes them while nothing else changes."""
         places = self._places(ledger, queue)
         if spare:
@@ -245,7 +247,7 @@ class Pool:
             self._ordered[queue] = (made_of, places, found)
         return found
 
-    def _places(self, ledger: quota_ledger.Ledger, queue: int) -> Places:
+    def _places(self, ledger: quota_ledger.QuotaLedger, queue: int) -> Places:
         """The order of a queue's units while it has what it has now."""
         made_of = (_used(ledger, queue), self._taken.get(queue, 0))
         known = self._ordered.get(queue)
@@ -254,7 +256,9 @@ class Pool:
             known = self._ordered[queue] = (made_of, places, None)
         return known[1]
 
-    def _source(self, ledger: quota_ledger.Ledger, queue: int, *, spare: bool) -> Iterator[Unit]:
+    def _source(
+        self, ledger: quota_ledger.QuotaLedger, queue: int, *, spare: bool
+    ) -> Iterator[Victim]:
         """A queue's units in their order, which follows the ledger between two of them."""
         units = self.units(queue)
         places, used, version = self._places(ledger, queue), _used(ledger, queue), ledger.version
@@ -275,13 +279,13 @@ class Pool:
 
     def by_saturation(
         self,
-        ledger: quota_ledger.Ledger,
+        ledger: quota_ledger.QuotaLedger,
         queues: list[int],
         may: Callable[[int], bool],
         resources: tuple[int, ...] = quota_ledger.RESOURCES,
         *,
         spare: bool = False,
-    ) -> Iterator[Unit]:
+    ) -> Iterator[Victim]:
         """Units of several queues, always from the queue furthest above its share at the moment.
 
         The order follows the ledger as it changes between two units. A queue that ``may`` not
@@ -320,7 +324,7 @@ class Ordered(NamedTuple):
         cost, priority, order: (u,) as ``Rank`` and ``Holding`` have them.
     """
 
-    units: Units
+    units: VictimColumns
     place: Places
     unit: NDArray[np.intp]
     node: NDArray[np.int64]
@@ -331,7 +335,7 @@ class Ordered(NamedTuple):
     order: NDArray[np.int64]
 
     @classmethod
-    def of(cls, units: Units, places: Places) -> "Ordered":
+    def of(cls, units: VictimColumns, places: Places) -> "Ordered":
         """What the units at some places hold, node by node."""
         node, total = units.node[places], units.total[places]
         unit, amounts = np.arange(len(places)), total[:, : flavors.BASE]
@@ -362,7 +366,7 @@ class Ordered(NamedTuple):
         )
 
 
-def _by_node(unit: Unit) -> list[tuple[int, Vector]]:
+def _by_node(unit: Victim) -> list[tuple[int, Vector]]:
     """What a unit frees on each of its nodes."""
     freed: dict[int, Vector] = {}
     for task in unit.tasks:
@@ -378,7 +382,7 @@ def _few_by_few(places: Places) -> Iterator[int]:
         yield from places[begin : begin + LOOK_MAX].tolist()
 
 
-def _least_undercut(units: Units, spared: Spared) -> Places:
+def _least_undercut(units: VictimColumns, spared: Spared) -> Places:
     """Places of units that are left in their order, of those alike the least undercut first.
 
     The same order as that of ``_fitting`` while the ledger stays as it is.
@@ -413,17 +417,17 @@ def _least_ahead(shorts: list[int]) -> list[int]:
     return found + [turn % count for turn in sorted(ahead)]
 
 
-def _used(ledger: quota_ledger.Ledger, queue: int) -> tuple[int, ...]:
+def _used(ledger: quota_ledger.QuotaLedger, queue: int) -> tuple[int, ...]:
     """What a queue has, without what is leaving."""
     return tuple([ledger.used(queue, resource) for resource in ledger.resources])
 
 
-def undercut(ledger: quota_ledger.Ledger, queue: int, total: Charge) -> int:
+def undercut(ledger: quota_ledger.QuotaLedger, queue: int, total: Charge) -> int:
     """How much of what it may keep a queue would lose to want it back for work that waits."""
     return _short(total, _spared(ledger, queue))
 
 
-def wants_back(ledger: quota_ledger.Ledger, queue: int) -> bool:
+def wants_back(ledger: quota_ledger.QuotaLedger, queue: int) -> bool:
     """Whether a queue has less than it may keep, and work that waits for it."""
     keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]
     return any(
@@ -432,7 +436,7 @@ def wants_back(ledger: quota_ledger.Ledger, queue: int) -> bool:
     )
 
 
-def _spared(ledger: quota_ledger.Ledger, queue: int) -> Spared:
+def _spared(ledger: quota_ledger.QuotaLedger, queue: int) -> Spared:
     """What a queue may lose of each resource that it names."""
     keep, rationed = ledger.may_keep(queue), ledger.rationed[queue]
     return [
@@ -451,12 +455,14 @@ def _short(total: Charge, spared: Spared) -> int:
     return short
 
 
-def _fitting(ledger: quota_ledger.Ledger, queue: int, units: Iterator[Unit]) -> Iterator[Unit]:
+def _fitting(
+    ledger: quota_ledger.QuotaLedger, queue: int, units: Iterator[Victim]
+) -> Iterator[Victim]:
     """A queue's units in their order, but of those alike in priority the least undercut first.
 
     What is undercut follows the ledger as it changes between two units.
     """
-    ahead: list[Unit] = []
+    ahead: list[Victim] = []
     shorts: list[int] = []
     version = ledger.version
     spared = _spared(ledger, queue)
@@ -482,7 +488,9 @@ def _fitting(ledger: quota_ledger.Ledger, queue: int, units: Iterator[Unit]) -> 
 
 
 def standing(
-    ledger: quota_ledger.Ledger, queue: int, resources: tuple[int, ...] = quota_ledger.RESOURCES
+    ledger: quota_ledger.QuotaLedger,
+    queue: int,
+    resources: tuple[int, ...] = quota_ledger.RESOURCES,
 ) -> tuple[float, ...]:
     """How far a queue stands above its shares from the root down, furthest first when sorted."""
     found = []

@@ -22,7 +22,7 @@ _LOWEST = -(10**9)
 PORTION = 64
 
 
-class Wanted(NamedTuple):
+class PreemptionDemand(NamedTuple):
     """Who asks, and what for.
 
     Attributes:
@@ -50,7 +50,7 @@ class _Entries:
         total, cost, priority, order, source: of each unit; the last is the number of its source.
     """
 
-    def __init__(self, sources: Sequence[victims.Ordered], wanted: Wanted) -> None:
+    def __init__(self, sources: Sequence[victims.Ordered], wanted: PreemptionDemand) -> None:
         self._sources = sources
         sizes = [len(source.place) for source in sources]
         starts = self._starts = [0, *itertools.accumulate(sizes[:-1])]
@@ -69,7 +69,7 @@ class _Entries:
         kept = helps[unit] & wanted.eligible[node]
         self.unit, self.node, self.amounts = unit[kept], node[kept], amounts[kept]
 
-    def are_enough(self, wanted: Wanted) -> snapshots.Mask:
+    def are_enough(self, wanted: PreemptionDemand) -> snapshots.Mask:
         """(e,) entries on nodes that have room for a task once all units there have left."""
         enough: snapshots.Mask = np.ones(len(wanted.free), dtype=np.bool_)
         for resource, amount in enumerate(wanted.amounts):
@@ -78,7 +78,7 @@ class _Entries:
         found: snapshots.Mask = enough[self.node]
         return found
 
-    def made(self, at: int) -> victims.Unit:
+    def made(self, at: int) -> victims.Victim:
         """A unit by its number."""
         source = int(self.source[at])
         ordered = self._sources[source]
@@ -111,7 +111,7 @@ class _Sorted:
         self.place = np.cumsum(begins) - 1
         self.nodes = node[self.first]
 
-    def members(self, place: int) -> list[victims.Unit]:
+    def members(self, place: int) -> list[victims.Victim]:
         """Units on a node, in the order given."""
         end = self.first[place + 1] if place + 1 < len(self.first) else len(self.unit)
         return [self.entries.made(at) for at in self.unit[self.first[place] : end].tolist()]
@@ -130,7 +130,7 @@ class _Spare(NamedTuple):
     waiting: snapshots.Amounts
 
     @classmethod
-    def of(cls, ledger: quota_ledger.Ledger, queues: Sequence[int]) -> "_Spare":
+    def of(cls, ledger: quota_ledger.QuotaLedger, queues: Sequence[int]) -> "_Spare":
         """``queues``: of each source, -1 for none that has a share to keep."""
         over = np.array(
             [
@@ -152,11 +152,11 @@ class _Spare(NamedTuple):
 
 
 def taken(
-    ledger: quota_ledger.Ledger,
+    ledger: quota_ledger.QuotaLedger,
     queues: Sequence[int],
     sources: Sequence[victims.Ordered],
-    wanted: Wanted,
-) -> Iterator[victims.Unit]:
+    wanted: PreemptionDemand,
+) -> Iterator[victims.Victim]:
     """Units node by node, those nodes first that make room for a task at the least cost.
 
     Nodes on which all units together make none come last, and only then is anything worked out of
@@ -193,12 +193,12 @@ def taken(
 
 
 def _furthest_first(
-    ledger: quota_ledger.Ledger,
-    units: list[victims.Unit],
+    ledger: quota_ledger.QuotaLedger,
+    units: list[victims.Victim],
     resources: tuple[int, ...] = quota_ledger.RESOURCES,
-) -> Iterator[victims.Unit]:
+) -> Iterator[victims.Victim]:
     """Units in their order, but always from the queue furthest above its share at the moment."""
-    queues: dict[int, list[victims.Unit]] = {}
+    queues: dict[int, list[victims.Victim]] = {}
     for unit in reversed(units):
         queues.setdefault(unit.holding.queue, []).append(unit)
     while len(queues) > 1:
@@ -210,7 +210,7 @@ def _furthest_first(
         yield from reversed(rest)
 
 
-def _keys(wanted: Wanted, spare: _Spare, there: _Sorted) -> list[NDArray[Any]]:
+def _keys(wanted: PreemptionDemand, spare: _Spare, there: _Sorted) -> list[NDArray[Any]]:
     """What nodes are compared by, what counts most first."""
     entries, count, place = there.entries, len(there.nodes), there.place
     counts = np.zeros(len(place), dtype=np.bool_)

@@ -14,7 +14,7 @@ To repeat the fullest pattern while the supply lasts is the sequential heuristic
 Operational Research 54, 1991).
 
 Of a backlog that more than fills what is free, the mix of arrivals is known: it is the work ahead
-in this order, up to the GPUs that are free (``Backlog.mix``).
+in this order, up to the GPUs that are free (``ArrivalBatches.mix``).
 """
 
 import itertools
@@ -49,7 +49,7 @@ _ages = operator.attrgetter("ages")
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class ArrivalBatches:
     """Claims that came together.
 
     Attributes:
@@ -71,7 +71,7 @@ class Backlog:
             for line, position in entries
         )
 
-    def mix(self, left: Callable[[Entry], int], free: int) -> tuple[snapshots.MixEntry, ...]:
+    def mix(self, left: Callable[[Entry], int], free: int) -> tuple[snapshots.ArrivalShare, ...]:
         """What is ahead, up to the GPUs that are free; queues get parts by what they ask.
 
         Args:
@@ -105,7 +105,7 @@ class Backlog:
                     part -= taken * gpu
         return self._entries(counts)
 
-    def _entries(self, counts: Counter[int]) -> tuple[snapshots.MixEntry, ...]:
+    def _entries(self, counts: Counter[int]) -> tuple[snapshots.ArrivalShare, ...]:
         shapes = self.situation.shapes
         tasks = [
             (group, shapes[shape].eligible, count * group.least)
@@ -115,14 +115,15 @@ class Backlog:
         ]
         total = sum(count for *_, count in tasks)
         return tuple(
-            snapshots.MixEntry(group, eligible, count / total) for group, eligible, count in tasks
+            snapshots.ArrivalShare(group, eligible, count / total)
+            for group, eligible, count in tasks
         )
 
 
-def gather(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> Backlog:
+def gather(situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -> ArrivalBatches:
     """The claims that ``Policy.order`` lets share out their turns; ``columns`` of the lines."""
     if situation.policy.order != "fit":
-        return Backlog(situation)
+        return ArrivalBatches(situation)
     ranks: dict[Entry, int] = {}
     queues: dict[int, list[Entry]] = {}
     for together in _moments(situation, columns):
@@ -130,10 +131,10 @@ def gather(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> Bac
         turns = (situation.lines[line].claims[at].order for line, at in together)
         ranks.update(zip(ordered, turns, strict=True))
         queues.setdefault(situation.lines[together[0][0]].queue, []).extend(ordered)
-    return Backlog(situation, ranks, tuple(map(tuple, queues.values())))
+    return ArrivalBatches(situation, ranks, tuple(map(tuple, queues.values())))
 
 
-def _moments(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> list[list[Entry]]:
+def _moments(situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -> list[list[Entry]]:
     """Claims of one queue and priority that follow each other by age and came at one moment.
 
     Only those of several lines: by whole columns, since most claims of a long queue are none of
@@ -206,7 +207,7 @@ def _by_age(age: NDArray[np.int64]) -> NDArray[np.intp]:
 
 
 def _peers(
-    columns: snapshots.LineColumns,
+    columns: snapshots.PendingColumns,
     waits: NDArray[np.intp],
     queue: NDArray[np.int64],
     priority: NDArray[np.int64],
@@ -301,5 +302,5 @@ def _share(shape: snapshots.Shape) -> int:
     return gpu if 0 < gpu < WHOLE else 0
 
 
-def _startable(claim: snapshots.Claim) -> int:
+def _startable(claim: snapshots.PendingJob) -> int:
     return min(claim.startable, len(claim.elements))

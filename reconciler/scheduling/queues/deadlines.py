@@ -54,7 +54,7 @@ class _Dealt(NamedTuple):
     takes: list[int]
 
 
-class Turns:
+class DeadlineOrder:
     """The turns of one cycle.
 
     Attributes:
@@ -64,7 +64,7 @@ class Turns:
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        columns: snapshots.LineColumns,
+        columns: snapshots.PendingColumns,
         ranks: Mapping[arrival_batches.Entry, int],
     ) -> None:
         self.places: dict[int, list[job_order.Place]] = {}
@@ -80,7 +80,7 @@ class Turns:
         for queue in sorted(self._queues(columns)):
             self.places[queue] = self._ranked(columns, queue)
 
-    def _queues(self, columns: snapshots.LineColumns) -> set[int]:
+    def _queues(self, columns: snapshots.PendingColumns) -> set[int]:
         lines = self._situation.lines
         found: set[int] = set()
         for index in np.flatnonzero(columns.special).tolist():
@@ -92,7 +92,7 @@ class Turns:
             )
         return found
 
-    def _ranked(self, columns: snapshots.LineColumns, queue: int) -> list[job_order.Place]:
+    def _ranked(self, columns: snapshots.PendingColumns, queue: int) -> list[job_order.Place]:
         """Every claim of a queue with its rank."""
         there = np.flatnonzero((columns.queue == queue) & (columns.claims > 0))
         entries = sorted(
@@ -121,7 +121,7 @@ class Turns:
             for rank, one in enumerate(ranked)
         ]
 
-    def _claim(self, entry: _Entry) -> snapshots.Claim:
+    def _claim(self, entry: _Entry) -> snapshots.PendingJob:
         return self._situation.lines[entry.line].claims[entry.position]
 
     def _entry(self, index: int, position: int) -> _Entry:
@@ -157,7 +157,7 @@ class Turns:
         return not (entry.grows or beyond or entry.job in self._used)
 
     def remembered(
-        self, queues: Iterable[job_order.Line], reserved: Collection[str]
+        self, queues: Iterable[job_order.JobQueue], reserved: Collection[str]
     ) -> tuple[Turn, ...]:
         """Who has another's turn after the cycle, of what still waits.
 
@@ -178,7 +178,7 @@ class Turns:
     @staticmethod
     def _settle(
         dealt: _Dealt,
-        progress: Mapping[arrival_batches.Entry, job_order.Progress],
+        progress: Mapping[arrival_batches.Entry, job_order.PendingJobProgress],
         reserved: Collection[str],
         found: dict[str, Turn],
     ) -> None:
@@ -201,6 +201,6 @@ class Turns:
                 found[one.job] = msgspec.structs.replace(turn, job=one.job, of=one.native.of)
 
 
-def _has_begun(progress: job_order.Progress | None) -> bool:
+def _has_begun(progress: job_order.PendingJobProgress | None) -> bool:
     """Whether anything of a claim starts in this cycle, or has room that comes free."""
     return progress is not None and bool(progress.started or progress.promised)

@@ -35,7 +35,7 @@ WAIT_MAX_S = 3 * 86_400.0
 FEW = 8
 
 
-class Progress(msgspec.Struct):
+class PendingJobProgress(msgspec.Struct):
     """How far a claim has come in this cycle.
 
     Attributes:
@@ -44,7 +44,7 @@ class Progress(msgspec.Struct):
     """
 
     line: int
-    claim: snapshots.Claim
+    claim: snapshots.PendingJob
     started: int = 0
     promised: int = 0
     grown: int = 0
@@ -59,7 +59,7 @@ class Progress(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class Line:
+class JobQueue:
     """The claims of one queue in the order in which they are tried.
 
     Lines of which nobody was tried yet are in ``fresh``, in order, from where ``at`` is; the
@@ -71,7 +71,7 @@ class Line:
     """
 
     situation: snapshots.Snapshot
-    columns: snapshots.LineColumns
+    columns: snapshots.PendingColumns
     blocked: bytearray
     ranks: Mapping[arrival_batches.Entry, int]
     begun: bytearray
@@ -79,7 +79,7 @@ class Line:
     fresh: list[int] = field(default_factory=list)
     at: int = 0
     places: list[Place] = field(default_factory=list)
-    progress: dict[tuple[int, int], Progress] = field(default_factory=dict)
+    progress: dict[tuple[int, int], PendingJobProgress] = field(default_factory=dict)
     ranked: list[Place] = field(default_factory=list)
     explicit: bool = False
     added: int = 0
@@ -88,7 +88,7 @@ class Line:
     _known: dict[int, Place] = field(default_factory=dict)
     _rows: NDArray[np.intp] | None = None
 
-    def head(self) -> Progress | None:
+    def head(self) -> PendingJobProgress | None:
         """The next claim that may start something, or None."""
         lines, blocked = self.situation.lines, self.blocked
         while True:
@@ -100,14 +100,16 @@ class Line:
             if position < 0 or not blocked[index]:
                 found = self.progress.get((index, position))
                 if found is None:
-                    found = self.begin(Progress(index, lines[index].claims[position]), position)
+                    found = self.begin(
+                        PendingJobProgress(index, lines[index].claims[position]), position
+                    )
                 if found.left > 0:
                     return found
                 self._pass(place)
             else:
                 heapq.heappop(self.places)
 
-    def begin(self, progress: Progress, position: int) -> Progress:
+    def begin(self, progress: PendingJobProgress, position: int) -> PendingJobProgress:
         """From now on it is known how far a claim of a line has come."""
         self.progress[progress.line, position] = progress
         if not position:
@@ -151,7 +153,7 @@ class Line:
             end = bisect.bisect_left(self.fresh, places[0], lo=self.at, key=self._place)
         return self._untried(min(end, self.at + most))
 
-    def left_over(self) -> tuple[NDArray[np.intp], list[Progress]] | None:
+    def left_over(self) -> tuple[NDArray[np.intp], list[PendingJobProgress]] | None:
         """Lines of which nobody was tried yet, and of the others the claim that would come next.
 
         None where that is not known without going from claim to claim.
@@ -165,7 +167,7 @@ class Line:
                 return None
             if not self.blocked[index]:
                 claim = self.situation.lines[index].claims[position]
-                progress = self.progress.get((index, position)) or Progress(index, claim)
+                progress = self.progress.get((index, position)) or PendingJobProgress(index, claim)
                 if progress.started or progress.promised or progress.left <= 0:
                     return None
                 begun.append(progress)
@@ -213,7 +215,7 @@ class Line:
             return 0
         found = self.progress.get(entry)
         if found is None:
-            found = Progress(entry[0], self.situation.lines[entry[0]].claims[entry[1]])
+            found = PendingJobProgress(entry[0], self.situation.lines[entry[0]].claims[entry[1]])
         return found.left
 
     def skip(self) -> None:
@@ -244,7 +246,7 @@ class Line:
             self.at, self._next, self._rows = 0, None, None
         heapq.heapify(self.places)
 
-    def again(self, progress: Progress) -> None:
+    def again(self, progress: PendingJobProgress) -> None:
         """A claim that was skipped, and what follows it in its line, is tried again."""
         line, position = next(at for at, one in self.progress.items() if one is progress)
         priority = self.situation.lines[line].priority
@@ -252,26 +254,26 @@ class Line:
         if place not in self.places:
             heapq.heappush(self.places, place)
 
-    def add(self, line: int, claim: snapshots.Claim) -> None:
+    def add(self, line: int, claim: snapshots.PendingJob) -> None:
         """A claim that came up during the cycle: an element that started may grow."""
         self.added += 1
         position = -self.added
-        self.begin(Progress(line, claim), position)
+        self.begin(PendingJobProgress(line, claim), position)
         priority = self.situation.lines[line].priority
         heapq.heappush(self.places, (True, -priority, 0.0, claim.order, line, position))
 
 
 def lines_of(
     situation: snapshots.Snapshot,
-    columns: snapshots.LineColumns,
+    columns: snapshots.PendingColumns,
     blocked: bytearray,
     ranks: Mapping[arrival_batches.Entry, int],
     dealt: Mapping[int, list[Place]],
-) -> list[Line]:
+) -> list[JobQueue]:
     """One line for each queue; ``dealt``: places of all claims, of queues with deadlines."""
     queues = len(situation.queues.names)
     begun = bytearray(len(situation.lines))
-    found = [Line(situation, columns, blocked, ranks, begun) for _ in range(queues)]
+    found = [JobQueue(situation, columns, blocked, ranks, begun) for _ in range(queues)]
     arrival = columns.order
     if ranks:
         arrival = arrival.copy()
@@ -300,7 +302,7 @@ def _lexsort(keys: Sequence[NDArray[Any]]) -> NDArray[np.intp]:
 
 
 def overdue_at(
-    situation: snapshots.Snapshot, line: snapshots.Line, claim: snapshots.Claim
+    situation: snapshots.Snapshot, line: snapshots.PendingGroup, claim: snapshots.PendingJob
 ) -> float:
     """When a claim has waited long enough for its length, after ``WAIT_MAX_S`` at the latest.
 
@@ -315,7 +317,7 @@ def overdue_at(
 
 
 def overdue_between(
-    situation: snapshots.Snapshot, columns: snapshots.LineColumns, lines: NDArray[np.intp]
+    situation: snapshots.Snapshot, columns: snapshots.PendingColumns, lines: NDArray[np.intp]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """When the first claims of lines are overdue: at the earliest, and at the latest.
 
@@ -334,7 +336,7 @@ def overdue_between(
 
 
 def pressing_of(
-    situation: snapshots.Snapshot, line: snapshots.Line, claim: snapshots.Claim
+    situation: snapshots.Snapshot, line: snapshots.PendingGroup, claim: snapshots.PendingJob
 ) -> float:
     """How far a claim is overdue, negated; 0: it is not.
 
@@ -359,7 +361,9 @@ def pressing_since(situation: snapshots.Snapshot, since: float, length_s: float)
     return -ratio if ratio >= policy.overdue else 0.0
 
 
-def pressing(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> NDArray[np.float64]:
+def pressing(
+    situation: snapshots.Snapshot, columns: snapshots.PendingColumns
+) -> NDArray[np.float64]:
     """``pressing_of`` the first claim of each line."""
     found = np.zeros(len(columns.queue))
     policy = situation.policy

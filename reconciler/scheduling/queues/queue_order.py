@@ -24,14 +24,14 @@ Key = tuple[bool, bool, int, bool, float, float, int]
 EXACT_MAX, EPSILON = 2**53, 1e-12
 
 
-class Tree:
+class QueueTree:
     """The queues that have something to try, by whose turn it is.
 
     Each parent has a heap of its children; an entry whose version is old is dropped when it is
     met. A queue with work of its own and children competes with them as one more child.
     """
 
-    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.Ledger) -> None:
+    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.QuotaLedger) -> None:
         self.ledger = ledger
         self.priority = [int(p) for p in situation.queues.priority]
         count = len(ledger.paths)

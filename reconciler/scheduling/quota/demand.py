@@ -16,7 +16,7 @@ from reconciler.scheduling.quota import fair_share, unsatisfiable
 
 def of(
     situation: snapshots.Snapshot,
-    columns: snapshots.LineColumns,
+    columns: snapshots.PendingColumns,
     held: Sequence[Charge],
     paths: Sequence[tuple[int, ...]],
 ) -> tuple[list[Charge], list[int]]:
@@ -54,7 +54,7 @@ def of(
 
 def _ask_for_missing(
     situation: snapshots.Snapshot,
-    columns: snapshots.LineColumns,
+    columns: snapshots.PendingColumns,
     paths: Sequence[tuple[int, ...]],
     rows: list[list[int]],
 ) -> None:
@@ -94,7 +94,7 @@ def _ask_elsewhere(
 
 
 def _asked(
-    columns: snapshots.LineColumns,
+    columns: snapshots.PendingColumns,
     most: snapshots.Amounts,
     elements: NDArray[np.int64],
     queues: int,

@@ -1,7 +1,7 @@
 """Which lines are blocked in a cycle and why, and what their queues could still gain.
 
 A cycle notes here for what cause each line waits, thousands at once where it is the same cause.
-``Prospects`` answers for whole columns of lines what ``ledger.Ledger`` answers for one start:
+``Eligibility`` answers for whole columns of lines what ``ledger.Ledger`` answers for one start:
 whether a limit stands in its way, and whether its queue might take something back from others.
 """
 
@@ -19,7 +19,7 @@ NO_CAUSE = -1
 NOBODY = 2**31
 
 
-class Blocked:
+class BlockedJobs:
     """Which lines are passed over in this cycle, and the cause of each.
 
     Attributes:
@@ -33,23 +33,23 @@ class Blocked:
         self.flags = bytearray(count)
         self.mask: Mask = np.frombuffer(self.flags, dtype=np.bool_)
         self.cause_of = np.full(count, NO_CAUSE, dtype=np.int64)
-        self.causes: list[reason_explainer.Cause] = []
-        self._numbers: dict[reason_explainer.Cause, int] = {}
+        self.causes: list[reason_explainer.BlockReason] = []
+        self._numbers: dict[reason_explainer.BlockReason, int] = {}
 
-    def _number(self, cause: reason_explainer.Cause) -> int:
+    def _number(self, cause: reason_explainer.BlockReason) -> int:
         number = self._numbers.get(cause)
         if number is None:
             number = self._numbers[cause] = len(self.causes)
             self.causes.append(cause)
         return number
 
-    def put(self, index: int, cause: reason_explainer.Cause) -> None:
+    def put(self, index: int, cause: reason_explainer.BlockReason) -> None:
         """Pass over a line from now on; the first cause stays."""
         self.flags[index] = 1
         if self.cause_of[index] == NO_CAUSE:
             self.cause_of[index] = self._number(cause)
 
-    def put_all(self, indexes: NDArray[np.intp], cause: reason_explainer.Cause) -> None:
+    def put_all(self, indexes: NDArray[np.intp], cause: reason_explainer.BlockReason) -> None:
         """Pass over lines that are not passed over yet."""
         self.mask[indexes] = True
         self.cause_of[indexes] = self._number(cause)
@@ -66,13 +66,13 @@ class Blocked:
         self.cause_of[indexes] = NO_CAUSE
 
 
-class Prospects:
+class Eligibility:
     """What lines could still gain, as things stand."""
 
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        ledger: quota_ledger.Ledger,
+        ledger: quota_ledger.QuotaLedger,
     ) -> None:
         self.situation = situation
         self.ledger = ledger

@@ -10,10 +10,10 @@ from reconciler.scheduling.inputs.snapshots import UNLIMITED, Charge
 from reconciler.scheduling.quota import queue_tree, quota_ledger
 
 
-class Lendable:
+class LendingLimits:
     """The bounds of one cycle."""
 
-    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.Ledger) -> None:
+    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.QuotaLedger) -> None:
         self._resources = ledger.resources
         whole = flavors.capacity(situation, also_closed=True) if ledger.lends else ledger.nothing
         self._most = queue_tree.most(queue_tree.of(situation.queues), whole)

@@ -12,7 +12,7 @@ from reconciler.scheduling.inputs.snapshots import UNLIMITED, Charge
 from reconciler.scheduling.quota import fair_share
 
 
-class Written(NamedTuple):
+class QueueSpecs(NamedTuple):
     """What is written of queues, as the ledger reads it; nobody changes it.
 
     Attributes:
@@ -34,10 +34,10 @@ class Written(NamedTuple):
 
 
 #: What was made last, and of what: the same queues are asked for from cycle to cycle.
-_last: tuple[tuple[bytes, ...], Written] | None = None
+_last: tuple[tuple[bytes, ...], QueueSpecs] | None = None
 
 
-def of(queues: snapshots.QueueColumns) -> Written:
+def of(queues: snapshots.QueueColumns) -> QueueSpecs:
     """What is written of queues; made anew only where it is another than the last time."""
     global _last  # noqa: PLW0603 - replaced as a whole, so that threads don't disturb each other
     arrays = (queues.parent, queues.guaranteed, queues.limit, queues.firm_limit)
@@ -47,7 +47,7 @@ def of(queues: snapshots.QueueColumns) -> Written:
         return last[1]
     parents = [int(parent) for parent in queues.parent]
     paths, limit = guarantees.paths(parents), vectors(queues.limit)
-    found = Written(
+    found = QueueSpecs(
         parents=parents,
         paths=paths,
         children=fair_share.children_of(parents),
@@ -65,7 +65,7 @@ def of(queues: snapshots.QueueColumns) -> Written:
     return found
 
 
-def most(found: Written, whole: Charge) -> guarantees.Most | None:
+def most(found: QueueSpecs, whole: Charge) -> guarantees.Most | None:
     """What each queue could have at the most; ``whole``: of all. None: all lend everything."""
     if not found.lends:
         return None

@@ -24,7 +24,7 @@ NOTHING: Vector = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Excess:
+class QuotaExcess:
     """A queue that a start would take over an amount, and by which numbers.
 
     ``queue`` -1: all work in the pool together. ``owed``: where ``bound`` is what others leave to
@@ -45,7 +45,7 @@ class Excess:
 
 @dataclass(frozen=True, slots=True)
 class QueueAmounts:
-    """(q, w) what each queue has at one version of the ledger: see ``Ledger``."""
+    """(q, w) what each queue has at one version of the ledger: see ``QuotaLedger``."""
 
     version: int
     charged: snapshots.Amounts
@@ -67,7 +67,7 @@ def added(left: Charge, right: Charge, sign: int = 1) -> Charge:
     return tuple([a + sign * b for a, b in zip(left, right, strict=True)])
 
 
-def total_of(tasks: Iterable[snapshots.HeldTask]) -> Vector:
+def total_of(tasks: Iterable[snapshots.TaskAllocation]) -> Vector:
     """What tasks are charged together."""
     cpu = memory = gpu = 0
     for task in tasks:
@@ -77,7 +77,7 @@ def total_of(tasks: Iterable[snapshots.HeldTask]) -> Vector:
     return (cpu, memory, gpu)
 
 
-class Ledger:
+class QuotaLedger:
     """The accounts of one cycle.
 
     Attributes:
@@ -94,7 +94,7 @@ class Ledger:
         version: another number whenever amounts are others.
     """
 
-    def __init__(self, situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> None:
+    def __init__(self, situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -> None:
         """``columns``: the lines of the snapshot as columns."""
         queues = situation.queues
         self.width = queues.guaranteed.shape[1]
@@ -231,14 +231,14 @@ class Ledger:
         most = min(self.demand[queue][resource], self.limit[queue][resource])
         return max(0, most - self.used(queue, resource))
 
-    def over_limit(self, queue: int, asked: Charge, *, settled: bool = False) -> Excess | None:
+    def over_limit(self, queue: int, asked: Charge, *, settled: bool = False) -> QuotaExcess | None:
         """The lowest queue that a start would take over its limit, if any.
 
         ``settled``: once all that is leaving has left.
         """
         return next(self.over_limits(queue, asked, settled=settled), None)
 
-    def over_limits(self, queue: int, asked: Charge, *, settled: bool) -> Iterator[Excess]:
+    def over_limits(self, queue: int, asked: Charge, *, settled: bool) -> Iterator[QuotaExcess]:
         """All limits that a start would exceed, those of its own queue first."""
         for member in self._limited[queue]:
             bounds, row = self.limit[member], self.charged[member]
@@ -247,17 +247,17 @@ class Ledger:
                     continue
                 used = self.used(member, resource) if settled else row[resource]
                 if used + asked[resource] > bounds[resource]:
-                    yield Excess(member, resource, bounds[resource], used, asked[resource])
+                    yield QuotaExcess(member, resource, bounds[resource], used, asked[resource])
         if self.caps:
             yield from self._over_caps(asked, settled=settled)
 
-    def _over_caps(self, asked: Charge, *, settled: bool) -> Iterator[Excess]:
+    def _over_caps(self, asked: Charge, *, settled: bool) -> Iterator[QuotaExcess]:
         """Pools of which all work together would have more than is allowed."""
         for resource in self.resources[flavors.BASE :]:
             if asked[resource] and self.caps[resource] < UNLIMITED:
                 used = self.in_all(resource, settled=settled)
                 if used + asked[resource] > self.caps[resource]:
-                    yield Excess(-1, resource, self.caps[resource], used, asked[resource])
+                    yield QuotaExcess(-1, resource, self.caps[resource], used, asked[resource])
 
     def in_all(self, resource: int, *, settled: bool = False) -> int:
         """What all queues have of a resource; ``settled``: once all that is leaving has left."""
@@ -265,7 +265,7 @@ class Ledger:
         used = sum(self.charged[root][resource] for root in roots)
         return used - sum(self.going[root][resource] for root in roots) if settled else used
 
-    def over_guarantee(self, queue: int, asked: Charge) -> Excess | None:
+    def over_guarantee(self, queue: int, asked: Charge) -> QuotaExcess | None:
         """The lowest queue whose guarantee a start of firm work would exceed, if any.
 
         Work that is not preemptible may not borrow, so it is measured against all such work:
@@ -275,12 +275,12 @@ class Ledger:
             bounds, row = self.firm_limit[member], self.firm[member]
             for resource in self.resources:
                 if asked[resource] and row[resource] + asked[resource] > bounds[resource]:
-                    return Excess(
+                    return QuotaExcess(
                         member, resource, bounds[resource], row[resource], asked[resource]
                     )
         return None
 
-    def over_lending(self, queue: int, asked: Charge) -> Excess | None:
+    def over_lending(self, queue: int, asked: Charge) -> QuotaExcess | None:
         """What others keep back of their idle guarantees, where a start would need it.
 
         A start that the guarantee of the queue, or of one above it, covers needs nobody's. What is
@@ -295,7 +295,7 @@ class Ledger:
             if lent.kept and asked[resource] > lent.most:
                 used = self.used(queue, resource)
                 left, owed = lent.left + used, max(0, lent.owned + used)
-                return Excess(queue, resource, left, used, asked[resource], owed)
+                return QuotaExcess(queue, resource, left, used, asked[resource], owed)
         return None
 
     def _lenders(self, resource: int) -> lenders.Lenders:

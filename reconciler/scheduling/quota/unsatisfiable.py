@@ -14,7 +14,7 @@ from reconciler.scheduling.inputs.snapshots import UNLIMITED, WHOLE, Mask
 from reconciler.scheduling.quota import queue_tree
 
 
-def lines(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> Mask:
+def lines(situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -> Mask:
     """(l,) lines of which one element asks for more than limits, guarantees, others or nodes give.
 
     What may go to several pools is asked in none of them.
@@ -32,7 +32,7 @@ def lines(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> Mask
 
 
 def _beyond_bounds(
-    situation: snapshots.Snapshot, columns: snapshots.LineColumns, rows: NDArray[np.intp]
+    situation: snapshots.Snapshot, columns: snapshots.PendingColumns, rows: NDArray[np.intp]
 ) -> Mask:
     """(r,) lines beyond a limit, or firm and beyond a guarantee, of their queue or one above."""
     queues, firm = situation.queues, ~columns.preemptible[rows]
@@ -53,7 +53,7 @@ def _beyond_bounds(
 
 
 def _beyond_lending(
-    situation: snapshots.Snapshot, columns: snapshots.LineColumns, rows: NDArray[np.intp]
+    situation: snapshots.Snapshot, columns: snapshots.PendingColumns, rows: NDArray[np.intp]
 ) -> Mask:
     """(r,) lines beyond what their queue could have at the most, as others lend.
 
@@ -125,7 +125,7 @@ class _Nodes:
         return known
 
 
-def _too_large(situation: snapshots.Snapshot, columns: snapshots.LineColumns) -> Mask:
+def _too_large(situation: snapshots.Snapshot, columns: snapshots.PendingColumns) -> Mask:
     """(s,) shapes of which no node has joined that could hold a task, or all of them too few."""
     found: Mask = np.zeros(len(situation.shapes), dtype=np.bool_)
     there: dict[int, _Nodes] = {}

@@ -13,13 +13,13 @@ from reconciler.scheduling.quota import lending_limits, quota_ledger
 from reconciler.scheduling.reasons import reason_text
 
 
-class Bounds:
+class QuotaReasons:
     """Tells of limits, caps and guarantees as the accounts stand at the end of a cycle."""
 
-    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.Ledger) -> None:
+    def __init__(self, situation: snapshots.Snapshot, ledger: quota_ledger.QuotaLedger) -> None:
         self.situation = situation
         self.ledger = ledger
-        self._lendable = lending_limits.Lendable(situation, ledger)
+        self._lendable = lending_limits.LendingLimits(situation, ledger)
         short = {
             root
             for root in ledger.children[-1]
@@ -33,8 +33,8 @@ class Bounds:
         self.apart: snapshots.Mask = self.shrunk | ledger.lends
 
     def beyond_limits(
-        self, line: snapshots.Line, shape: snapshots.Shape
-    ) -> quota_ledger.Excess | None:
+        self, line: snapshots.PendingGroup, shape: snapshots.Shape
+    ) -> quota_ledger.QuotaExcess | None:
         """A limit that one start is more than in all, whatever else ends under any of them."""
         ledger = self.ledger
         asked = flavors.charge(shape.least, shape.pool, ledger.width)
@@ -42,14 +42,16 @@ class Bounds:
             limit = ledger.limit[queue]
             for resource in ledger.resources:
                 if asked[resource] > limit[resource]:
-                    return quota_ledger.Excess(queue, resource, limit[resource], 0, asked[resource])
+                    return quota_ledger.QuotaExcess(
+                        queue, resource, limit[resource], 0, asked[resource]
+                    )
         for resource, cap in enumerate(ledger.caps):
             if asked[resource] > cap:
-                return quota_ledger.Excess(-1, resource, cap, 0, asked[resource])
+                return quota_ledger.QuotaExcess(-1, resource, cap, 0, asked[resource])
         return None
 
     def beyond_lending(
-        self, line: snapshots.Line, shape: snapshots.Shape
+        self, line: snapshots.PendingGroup, shape: snapshots.Shape
     ) -> pending_reasons.Reason | None:
         """More at once than is guaranteed and others ever lend, were the whole cluster idle."""
         if not self.ledger.lends:
@@ -87,7 +89,7 @@ class Bounds:
         return ledger.fair[root][resource] < min(bound, ledger.demand[root][resource])
 
     def as_shrunk(
-        self, line: snapshots.Line, reason: pending_reasons.Reason
+        self, line: snapshots.PendingGroup, reason: pending_reasons.Reason
     ) -> pending_reasons.Reason:
         """The same, and that what is guaranteed to it as written is not as things stand, if so."""
         ledger, shape = self.ledger, self.situation.shapes[line.shape]
@@ -121,7 +123,7 @@ class Bounds:
             f"guaranteed in all, and {there} are in service"
         )
 
-    def over_limit(self, excess: quota_ledger.Excess) -> pending_reasons.Reason:
+    def over_limit(self, excess: quota_ledger.QuotaExcess) -> pending_reasons.Reason:
         if excess.queue < 0:
             return self._over_cap(excess)
         name = self.situation.queues.names[excess.queue]
@@ -143,7 +145,7 @@ class Bounds:
             unblocks=f"work in queue {name} ends and gives back {surplus}, or its limit is raised",
         )
 
-    def _over_cap(self, excess: quota_ledger.Excess) -> pending_reasons.Reason:
+    def _over_cap(self, excess: quota_ledger.QuotaExcess) -> pending_reasons.Reason:
         """A quota on all work in a pool."""
         pools, pool = self.situation.pools, flavors.pool_of(excess.resource)
         if pools is None:  # pragma: no cover - only pools are capped here
@@ -167,11 +169,11 @@ class Bounds:
             unblocks=f"work in {where} ends and gives back {over}, or Quota {quota} is raised",
         )
 
-    def _text(self, excess: quota_ledger.Excess, amount: int, *, of: bool = True) -> str:
+    def _text(self, excess: quota_ledger.QuotaExcess, amount: int, *, of: bool = True) -> str:
         """An amount of the resource of an excess; ``of``: with its pool."""
         return reason_text.quota_text(self.situation, excess.resource, amount, of=of)
 
-    def over_lending(self, excess: quota_ledger.Excess) -> pending_reasons.Reason:
+    def over_lending(self, excess: quota_ledger.QuotaExcess) -> pending_reasons.Reason:
         name = self.situation.queues.names[excess.queue]
         asked = self._text(excess, excess.asked, of=False)
         used = self._text(excess, excess.used, of=False)
@@ -185,7 +187,7 @@ class Bounds:
         )
 
     def over_guarantee(
-        self, line: snapshots.Line, excess: quota_ledger.Excess
+        self, line: snapshots.PendingGroup, excess: quota_ledger.QuotaExcess
     ) -> pending_reasons.Reason:
         name = self.situation.queues.names[excess.queue]
         asked = self._text(excess, excess.asked, of=False)
@@ -205,7 +207,7 @@ class Bounds:
         )
 
     def too_much_alone(
-        self, line: snapshots.Line, shape: snapshots.Shape
+        self, line: snapshots.PendingGroup, shape: snapshots.Shape
     ) -> pending_reasons.Reason | None:
         """Work that is not preemptible and asks for more than is guaranteed at all."""
         if line.preemptible:

@@ -17,20 +17,20 @@ class Noted(Protocol):
     """Causes by line: ``blocking.Blocked``."""
 
     cause_of: NDArray[np.int64]
-    causes: list[reason_explainer.Cause]
+    causes: list[reason_explainer.BlockReason]
 
 
 class Reasons:
     """Reasons by key: one entry for all claims that wait for the same cause."""
 
-    def __init__(self, explainer: reason_explainer.Explainer) -> None:
+    def __init__(self, explainer: reason_explainer.ReasonExplainer) -> None:
         self.explainer = explainer
         self.found: dict[str, tuple[pending_reasons.Reason, ...]] = {}
         self.of_line: list[str] = []
         self.of_job: dict[str, str] = {}
         self._keys: dict[object, str] = {}
 
-    def lines(self, blocked: "Noted", columns: snapshots.LineColumns) -> None:
+    def lines(self, blocked: "Noted", columns: snapshots.PendingColumns) -> None:
         """The reason of each line's claims, empty where none was blocked as a whole.
 
         Lines whose work is preemptible share a key over all queues: what is said of them does
@@ -53,20 +53,28 @@ class Reasons:
         keys[told] = np.array(found, dtype=object)[place] if found else ""
         self.of_line = keys.tolist()
 
-    def job(self, line: int, claim: snapshots.Claim, cause: reason_explainer.Cause) -> None:
+    def job(
+        self, line: int, claim: snapshots.PendingJob, cause: reason_explainer.BlockReason
+    ) -> None:
         """A claim that waits for a cause of its own."""
         self.of_job[claim.job] = self._key(self.explainer.situation.lines[line], cause, own=True)
 
-    def judged(self, line: snapshots.Line) -> None:
+    def judged(self, line: snapshots.PendingGroup) -> None:
         """The claims of a line that don't start in this cycle: whether they ever could."""
-        found = reason_explainer.Cause("never", queue=line.queue)
+        found = reason_explainer.BlockReason("never", queue=line.queue)
         ever = not pending_reasons.never_starts(self.explainer.told(line, found))
         for claim in line.claims:
-            cause = reason_explainer.Cause("array", subject=claim.job, held_back=claim.held_back)
+            cause = reason_explainer.BlockReason(
+                "array", subject=claim.job, held_back=claim.held_back
+            )
             self.of_job[claim.job] = self._key(line, cause if ever else found)
 
     def _key(
-        self, line: snapshots.Line, cause: reason_explainer.Cause, *, own: bool = False
+        self,
+        line: snapshots.PendingGroup,
+        cause: reason_explainer.BlockReason,
+        *,
+        own: bool = False,
     ) -> str:
         """The key of a cause; what becomes another reason for all at once is no part of it.
 

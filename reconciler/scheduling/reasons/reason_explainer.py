@@ -1,8 +1,8 @@
 """Why claims wait, in words: true, counted, and the same for all that wait for the same cause.
 
-While the cycle runs it notes a ``Cause`` for each line, or claim, that is passed over; this module
-turns the causes into reasons at the end, when it is known what else started. Texts name amounts as
-people write them and hold nothing that changes while nothing happens.
+While the cycle runs it notes a ``BlockReason`` for each line, or claim, that is passed over; this
+module turns the causes into reasons at the end, when it is known what else started. Texts name
+amounts as people write them and hold nothing that changes while nothing happens.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from reconciler.model.observed.devices import INNER_LEVELS
 from reconciler.model.state import pending_reasons
 from reconciler.model.values import times
-from reconciler.scheduling.causes import Cause
+from reconciler.scheduling.causes import BlockReason
 from reconciler.scheduling.inputs import snapshots
 from reconciler.scheduling.inputs.snapshots import Vector
 from reconciler.scheduling.nodes import quick_fit
 from reconciler.scheduling.nodes.requirements import needs_inner
 from reconciler.scheduling.placement import diagnosis
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.quota import quota_ledger
 from reconciler.scheduling.reasons import amount_text, reason_text, window_text
 
-__all__ = ["Cause", "Explainer"]
+__all__ = ["BlockReason", "ReasonExplainer"]
 
 #: What is of no interest where it could not help: room, and evictions.
 _MOOT = frozenset(
@@ -39,16 +39,16 @@ _MOOT = frozenset(
 )
 
 
-class Explainer:
+class ReasonExplainer:
     """Turns causes into reasons, once for all claims of one queue, shape and cause."""
 
     def __init__(
         self,
         situation: snapshots.Snapshot,
-        ledger: quota_ledger.Ledger,
-        now: Room,
+        ledger: quota_ledger.QuotaLedger,
+        now: Capacity,
         takers: list[tuple[str, tuple[int, ...]]],
-        first: Room,
+        first: Capacity,
     ) -> None:
         """Take note of how a cycle ended.
 
@@ -61,10 +61,10 @@ class Explainer:
         """
         self.situation = situation
         self.ledger = ledger
-        self.bounds = amount_text.Bounds(situation, ledger)
+        self.bounds = amount_text.QuotaReasons(situation, ledger)
         self.now = now
         self.takers = takers
-        self._empty: Room | None = None
+        self._empty: Capacity | None = None
         self._first = first
         #: Who got room first on nodes of a mask, by the mask's identity.
         self._takers_on: dict[int, tuple[str, ...]] = {}
@@ -80,7 +80,9 @@ class Explainer:
         self._never: dict[int, pending_reasons.Reason | None] = {}
         self._room: dict[tuple[int, bool], pending_reasons.Reason] = {}
 
-    def told(self, line: snapshots.Line, cause: Cause) -> tuple[pending_reasons.Reason, ...]:
+    def told(
+        self, line: snapshots.PendingGroup, cause: BlockReason
+    ) -> tuple[pending_reasons.Reason, ...]:
         """The reasons of a claim in order of precedence."""
         if cause.shape >= 0:
             return self._of_pools(line, cause)
@@ -95,13 +97,13 @@ class Explainer:
             sorted([*found, *lasting], key=lambda one: pending_reasons.PRECEDENCE[one.code])
         )
 
-    def _of_never(self, line: snapshots.Line) -> tuple[pending_reasons.Reason, ...]:
+    def _of_never(self, line: snapshots.PendingGroup) -> tuple[pending_reasons.Reason, ...]:
         """Why a claim that was not tried could never start, as if it had been; () if it could."""
         told = []
         for number in (line.shape, *line.others):
             one = msgspec.structs.replace(line, shape=number, others=())
             excess = self.bounds.beyond_limits(line, self.situation.shapes[number])
-            found = self._lasting(one, Cause("never"))
+            found = self._lasting(one, BlockReason("never"))
             found += [] if excess is None else [self.bounds.over_limit(excess)]
             if not found:
                 return ()
@@ -116,7 +118,9 @@ class Explainer:
             )
         )
 
-    def _lasting(self, line: snapshots.Line, cause: Cause) -> list[pending_reasons.Reason]:
+    def _lasting(
+        self, line: snapshots.PendingGroup, cause: BlockReason
+    ) -> list[pending_reasons.Reason]:
         """Why a claim could never start as things are; in one of several pools only if in all."""
         told = []
         for number in (line.shape, *line.others):
@@ -129,7 +133,9 @@ class Explainer:
             told.append(found)
         return list(pending_reasons.hopeful(told)[0])
 
-    def _of_pools(self, line: snapshots.Line, cause: Cause) -> tuple[pending_reasons.Reason, ...]:
+    def _of_pools(
+        self, line: snapshots.PendingGroup, cause: BlockReason
+    ) -> tuple[pending_reasons.Reason, ...]:
         """The reasons in each pool that a claim may go to; of those that never fit, of one if all.
 
         It is told once that it can't start, as of a claim that was tried nowhere. Where a limit
@@ -155,7 +161,7 @@ class Explainer:
             unblocks = f"`muster resume queue/{name} --override`, or its end"
         return pending_reasons.Reason(pending_reasons.ReasonCode.HELD, message, unblocks=unblocks)
 
-    def _main(self, line: snapshots.Line, cause: Cause) -> pending_reasons.Reason:
+    def _main(self, line: snapshots.PendingGroup, cause: BlockReason) -> pending_reasons.Reason:
         if cause.kind == "suspended":
             return self._suspended(cause.queue)
         if cause.kind == "strict":
@@ -206,7 +212,7 @@ class Explainer:
             )
         return reason
 
-    def could_start(self, line: snapshots.Line) -> bool:
+    def could_start(self, line: snapshots.PendingGroup) -> bool:
         """Whether a claim could ever start as queues and nodes are: else nobody can say when."""
         queues, shape = self.situation.queues, self.situation.shapes[line.shape]
         if line.others and any(
@@ -224,7 +230,7 @@ class Explainer:
             and self.never(line.shape) is None
         )
 
-    def never_starts(self, line: snapshots.Line, *, had_room: bool) -> bool:
+    def never_starts(self, line: snapshots.PendingGroup, *, had_room: bool) -> bool:
         """Whether no nodes could ever hold a claim, or others never lend so much.
 
         ``had_room``: its shape had room when the cycle began, so that nodes are no question.
@@ -331,7 +337,7 @@ class Explainer:
         wider = replace(shape, eligible=shape.eligible | more, unreserved=None, form="")
         holdings = tuple(replace(holding, shape=-1) for holding in self.situation.holdings)
         bare = replace(self.situation, shapes=(wider,), lines=(), holdings=holdings, mix=())
-        return Room.empty(replace(bare, line_columns=None)).fits(0)
+        return Capacity.empty(replace(bare, line_columns=None)).fits(0)
 
     def _volume_missing(
         self, shape: snapshots.Shape, funnel: tuple[pending_reasons.FunnelStep, ...]
@@ -453,7 +459,7 @@ class Explainer:
             free = f"{together} at once; {held} of them have room now"
         return pending_reasons.Reason(code, message, funnel, self._unblocks(shape, group, free))
 
-    def _unblocks(self, shape: snapshots.Shape, group: snapshots.GroupShape, free: str) -> str:
+    def _unblocks(self, shape: snapshots.Shape, group: snapshots.TaskGroupShape, free: str) -> str:
         """What would make room: work that ends, reservations, or nodes that take work again."""
         nodes = self.situation.nodes
         windows = window_text.of_groups(self.situation, shape, (group,))
@@ -478,10 +484,10 @@ class Explainer:
 
         return fits
 
-    def _idle(self) -> Room:
+    def _idle(self) -> Capacity:
         """The room as if every node was idle."""
         if self._empty is None:
-            self._empty = Room.empty(self.situation, like=self.now)
+            self._empty = Capacity.empty(self.situation, like=self.now)
         return self._empty
 
     def _shut(self, eligible: snapshots.Mask) -> NDArray[np.intp]:
@@ -505,7 +511,7 @@ class Explainer:
             free[r] >= asked[r] for r in quota_ledger.RESOURCES
         )
 
-    def _scarcest(self, index: int) -> tuple[int, snapshots.GroupShape]:
+    def _scarcest(self, index: int) -> tuple[int, snapshots.TaskGroupShape]:
         """The group with the least room for its tasks, and the number that has room."""
         ranked = []
         for position, group in enumerate(self.situation.shapes[index].groups):

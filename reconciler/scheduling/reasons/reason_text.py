@@ -108,7 +108,9 @@ def reserved_from(at: float | None) -> str:
     )
 
 
-def task_text(situation: snapshots.Snapshot, group: snapshots.GroupShape, count: int = 1) -> str:
+def task_text(
+    situation: snapshots.Snapshot, group: snapshots.TaskGroupShape, count: int = 1
+) -> str:
     """What so many tasks of a group ask for: as they asked for it, not as it is charged.
 
     ``8 GPUs, 16 CPUs``; ``3 1g.10gb instances, 1 CPU``; ``12Gi of one GPU``.
@@ -129,7 +131,7 @@ def task_text(situation: snapshots.Snapshot, group: snapshots.GroupShape, count:
     return f"{first}, {vector_text((cpu, memory, 0))}" if cpu or memory else first
 
 
-def freed_text(situation: snapshots.Snapshot, group: snapshots.GroupShape) -> str:
+def freed_text(situation: snapshots.Snapshot, group: snapshots.TaskGroupShape) -> str:
     """What has to come free for one task: ``0.6 of one GPU, 2 CPUs``, where a share is asked for.
 
     A share is of one device: as much in all on several is of no use.
@@ -161,9 +163,9 @@ def moved(situation: snapshots.Snapshot, job: str, tasks: tuple[TaskPlacement, .
 
 def evicted(
     situation: snapshots.Snapshot,
-    ledger: quota_ledger.Ledger,
-    ask: request.Ask,
-    unit: victims.Unit,
+    ledger: quota_ledger.QuotaLedger,
+    ask: request.PlacementRequest,
+    unit: victims.Victim,
     ground: str,
 ) -> str:
     """For whom a unit leaves and on what ground."""
@@ -180,7 +182,10 @@ def evicted(
 
 
 def _above(
-    situation: snapshots.Snapshot, ledger: quota_ledger.Ledger, ask: request.Ask, unit: victims.Unit
+    situation: snapshots.Snapshot,
+    ledger: quota_ledger.QuotaLedger,
+    ask: request.PlacementRequest,
+    unit: victims.Victim,
 ) -> str:
     """Which queue had more than it may keep before a unit was told to leave, and than what."""
     members = [m for m in ledger.paths[unit.holding.queue] if m not in ledger.paths[ask.queue]]
@@ -200,7 +205,7 @@ def _above(
     return ""
 
 
-def together(situation: snapshots.Snapshot, group: snapshots.GroupShape) -> str:
+def together(situation: snapshots.Snapshot, group: snapshots.TaskGroupShape) -> str:
     """``10 GPUs, 5 CPUs are free for 5 tasks of 2 GPUs, 1 CPU``."""
     several = "s" if group.least > 1 else ""
     tasks = f"{group.least} task{several} of {task_text(situation, group)}"

@@ -19,7 +19,9 @@ from reconciler.scheduling.reasons import reason_text
 
 
 def of_groups(
-    situation: snapshots.Snapshot, shape: snapshots.Shape, groups: Sequence[snapshots.GroupShape]
+    situation: snapshots.Snapshot,
+    shape: snapshots.Shape,
+    groups: Sequence[snapshots.TaskGroupShape],
 ) -> list[snapshots.Window]:
     """The windows that keep a shape from nodes that could hold a task of some of its groups."""
     if shape.unreserved is None:

@@ -19,7 +19,7 @@ from reconciler.server.process import worker_processes
 ENTRIES_MAX = 1000
 #: The longest that going along the chain may take; 64 MiB of it take about a second.
 VERIFY_S_MAX = 300.0
-_DECODE_VERDICT = msgspec.json.Decoder(audit_log.Verdict).decode
+_DECODE_VERDICT = msgspec.json.Decoder(audit_log.ChainVerdict).decode
 
 
 class CommitView(json_format.View, frozen=True):
@@ -35,7 +35,7 @@ class CommitView(json_format.View, frozen=True):
     signer: str | None
 
 
-class ProblemView(json_format.View, frozen=True):
+class RefusalView(json_format.View, frozen=True):
     """What was refused or held."""
 
     rule: str
@@ -75,7 +75,7 @@ class EntryView(json_format.View, frozen=True):
     removed: int
     objects: list[str]
     message: str
-    problems: list[ProblemView]
+    problems: list[RefusalView]
     dropped: DroppedView | None = None
 
 
@@ -103,16 +103,16 @@ class Verified(json_format.View, frozen=True):
 _Question = tuple[int, tuple[tuple[str, int, int, int], ...]]
 
 
-class Verifications(worker_processes.Turns):
+class Verifications(worker_processes.WorkerSlots):
     """Goes along the log in a process of its own: once for all who ask while its files stay."""
 
     def __init__(self, log: audit_log.Log) -> None:
         super().__init__("", "verifications", VERIFY_S_MAX)
         self._log = log
-        self._answered: tuple[_Question, audit_log.Verdict] | None = None
-        self._asked: dict[_Question, asyncio.Task[audit_log.Verdict]] = {}
+        self._answered: tuple[_Question, audit_log.ChainVerdict] | None = None
+        self._asked: dict[_Question, asyncio.Task[audit_log.ChainVerdict]] = {}
 
-    async def verdict(self, first: int) -> audit_log.Verdict:
+    async def verdict(self, first: int) -> audit_log.ChainVerdict:
         """What comes of going along the chain from a number on.
 
         Raises:
@@ -130,12 +130,12 @@ class Verifications(worker_processes.Turns):
             task.add_done_callback(lambda done: self._done(question, done))
         return await asyncio.shield(task)  # others wait for it when one of them leaves
 
-    def _done(self, question: _Question, task: asyncio.Task[audit_log.Verdict]) -> None:
+    def _done(self, question: _Question, task: asyncio.Task[audit_log.ChainVerdict]) -> None:
         del self._asked[question]
         if not task.cancelled() and task.exception() is None:
             self._answered = (question, task.result())
 
-    async def _verify(self, question: _Question) -> audit_log.Verdict:
+    async def _verify(self, question: _Question) -> audit_log.ChainVerdict:
         status, told = await self.run(
             verify_worker.__name__, "--log", str(self._log.path), "--first", str(question[0])
         )
@@ -151,7 +151,7 @@ def _commit_view(of: audit_entries.CommitEntry) -> CommitView:
     return CommitView(of.id, of.author, of.subject, of.submitter, signer)
 
 
-def _view(line: audit_log.Line) -> EntryView:
+def _view(line: audit_log.ChainEntry) -> EntryView:
     entry = line.entry
     return EntryView(
         number=line.number,
@@ -168,7 +168,7 @@ def _view(line: audit_log.Line) -> EntryView:
         removed=entry.removed,
         objects=list(entry.objects),
         message=entry.message,
-        problems=[ProblemView(p.rule, p.object, p.message) for p in entry.problems],
+        problems=[RefusalView(p.rule, p.object, p.message) for p in entry.problems],
         dropped=None if entry.dropped is msgspec.UNSET else _dropped_view(entry.dropped),
     )
 

@@ -25,7 +25,7 @@ class Jobs(Envelope, frozen=True, kw_only=True):
     next: str | None = None
 
 
-class Nodes(Envelope, frozen=True, kw_only=True):
+class NodesEnvelope(Envelope, frozen=True, kw_only=True):
     """Nodes."""
 
     items: list[view_types.NodeView]
@@ -74,7 +74,7 @@ class Sync(Envelope, frozen=True, kw_only=True):
     sync: view_types.SyncView
 
 
-class Job(Envelope, frozen=True, kw_only=True):
+class JobEnvelope(Envelope, frozen=True, kw_only=True):
     """One job."""
 
     job: view_types.JobView
@@ -97,10 +97,10 @@ class Explanation(Envelope, frozen=True, kw_only=True):
     borrowers: list[past_reasons.Borrower] = []
     not_reclaimed: str = ""
     silent: list[past_reasons.SilentNode] = []
-    replayed: past_reasons.Replayed | None = None
+    replayed: past_reasons.ReplayedCycle | None = None
 
 
-class Snapshot(Envelope, frozen=True, kw_only=True):
+class SnapshotEnvelope(Envelope, frozen=True, kw_only=True):
     """All at once; of jobs those submitted last."""
 
     jobs: list[view_types.JobView]
@@ -111,10 +111,10 @@ class Snapshot(Envelope, frozen=True, kw_only=True):
     sync: view_types.SyncView
 
 
-class Report(Envelope, frozen=True, kw_only=True):
+class ReportEnvelope(Envelope, frozen=True, kw_only=True):
     """A table of sums over a span of time."""
 
-    report: usage_reports.Report
+    report: usage_reports.UsageReport
 
 
 def head(service: services.Services) -> dict[str, Any]:

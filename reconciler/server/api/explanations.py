@@ -32,7 +32,7 @@ SILENT_MAX = 50
 _DECODE_EXPLAINED = msgspec.json.Decoder(past_reasons.Explained).decode
 
 
-class Replays(worker_processes.Turns):
+class Replays(worker_processes.WorkerSlots):
     """Runs one replay at a time for the server of one store."""
 
     def __init__(self, store_url: str) -> None:

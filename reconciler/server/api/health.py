@@ -132,7 +132,7 @@ def counted(app: ASGIApp) -> ASGIApp:
     return answer
 
 
-class Target(msgspec.Struct, frozen=True):
+class ScrapeTarget(msgspec.Struct, frozen=True):
     """What Prometheus is to scrape (its ``http_sd`` format)."""
 
     targets: list[str]
@@ -144,7 +144,7 @@ class Target(msgspec.Struct, frozen=True):
     responses=errors.responses(401, 403, 503),
     summary="What to scrape, in the format of Prometheus' http_sd",
 )
-async def targets(state: State, request: Request[Any, Any, Any]) -> list[Target]:
+async def targets(state: State, request: Request[Any, Any, Any]) -> list[ScrapeTarget]:
     """The cluster page and one page a node, which are kept up to date from then on.
 
     They are where this was asked for: what the server listens on, such as 0.0.0.0, or is behind a
@@ -155,9 +155,9 @@ async def targets(state: State, request: Request[Any, Any, Any]) -> list[Target]
     service: services.Services = state.services
     nodes = await asyncio.to_thread(service.reader.nodes)
     service.node_pages.listed(node.name for node in nodes)
-    found = [Target([address], {"__metrics_path__": "/metrics", "job": "muster"})]
+    found = [ScrapeTarget([address], {"__metrics_path__": "/metrics", "job": "muster"})]
     found += [
-        Target(
+        ScrapeTarget(
             [address],
             {
                 "__metrics_path__": f"/metrics/nodes/{node.name}",

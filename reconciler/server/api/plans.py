@@ -31,7 +31,7 @@ _STATUS = {
 Revision = Annotated[str, Parameter(pattern=r"^[0-9a-f]{40}$", description="A commit's id.")]
 
 
-class Plans(worker_processes.Turns):
+class Plans(worker_processes.WorkerSlots):
     """Makes one plan or snapshot at a time for the server of one store."""
 
     def __init__(self, store_url: str) -> None:

@@ -172,12 +172,12 @@ def job(
         int | None, Parameter(ge=0, le=2**31, description="Only attempts at this element.")
     ] = None,
     attempts: Annotated[int, Parameter(ge=0, le=LIMIT_MAX)] = job_views.ATTEMPTS_IN_JOB,
-) -> envelopes.Job:
+) -> envelopes.JobEnvelope:
     """One run of a job, the newest unless ``run`` is given."""
     service: services.Services = state.services
     refused = refused_or_none(service, name, run)
     if refused is not None:
-        return envelopes.Job(job=refused, **envelopes.head(service))
+        return envelopes.JobEnvelope(job=refused, **envelopes.head(service))
     found = job_or_404(service, name, run)
     reasons = service.reader.reasons([found.reason_key])
     undecided = undecided_jobs(service).get(name, ())
@@ -204,7 +204,7 @@ def job(
         expected=job_views.stored_expected(service.reader.view(job_views.EXPECTED)).get(name),
         running=service.reader.tasks_running([found]).get(found.key, 0),
     )
-    return envelopes.Job(job=shown, **envelopes.head(service))
+    return envelopes.JobEnvelope(job=shown, **envelopes.head(service))
 
 
 def show_nodes(service: services.Services) -> list[view_types.NodeView]:
@@ -238,7 +238,7 @@ def show_pools(service: services.Services) -> list[view_types.PoolView]:
     return [job_views.pool_view(pool, known, instances.get(pool.name)) for pool in declared]
 
 
-def show_sync(service: services.Services, caller: tokens.Identity) -> view_types.SyncView:
+def show_sync(service: services.Services, caller: tokens.Caller) -> view_types.SyncView:
     """How the repository stands; what jobs run only to who may have that of everybody's."""
     published = service.link.published
     sync = job_views.stored_sync(service.reader.view(job_views.SYNC))
@@ -253,10 +253,10 @@ def show_sync(service: services.Services, caller: tokens.Identity) -> view_types
 
 
 @get("/v1/nodes", sync_to_thread=True, responses=FAILS, summary="Nodes")
-def nodes(state: State) -> envelopes.Nodes:
+def nodes(state: State) -> envelopes.NodesEnvelope:
     """All nodes by name."""
     service: services.Services = state.services
-    return envelopes.Nodes(items=show_nodes(service), **envelopes.head(service))
+    return envelopes.NodesEnvelope(items=show_nodes(service), **envelopes.head(service))
 
 
 @get("/v1/queues", sync_to_thread=True, responses=FAILS, summary="Queues")
@@ -320,10 +320,10 @@ def git_sync(state: State, request: Request[Any, Any, State]) -> envelopes.Sync:
 
 
 @get("/v1/snapshot", sync_to_thread=True, responses=FAILS, summary="All at once")
-def snapshot(state: State, request: Request[Any, Any, State]) -> envelopes.Snapshot:
+def snapshot(state: State, request: Request[Any, Any, State]) -> envelopes.SnapshotEnvelope:
     """Everything that is shown elsewhere; of jobs those submitted last."""
     service: services.Services = state.services
-    return envelopes.Snapshot(
+    return envelopes.SnapshotEnvelope(
         jobs=show_jobs(service, service.reader.jobs(limit=LIMIT_MAX), job_views.ATTEMPTS_IN_LIST),
         nodes=show_nodes(service),
         queues=show_queues(service),

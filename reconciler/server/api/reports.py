@@ -55,17 +55,19 @@ def report(
     by: Annotated[
         str, Parameter(max_length=100, description="What to tell apart, by commas.")
     ] = "queue",
-) -> envelopes.Report:
+) -> envelopes.ReportEnvelope:
     """Whole hours (of waiting: days, in UTC) that begin within the span."""
     service: services.Services = state.services
     now = time.time()
     until = _time("to", ended, now)
-    asked = usage_reports.Asked(_time("from", began, until - SPAN_S), until, _groups(by), now)
+    asked = usage_reports.ReportPeriod(
+        _time("from", began, until - SPAN_S), until, _groups(by), now
+    )
     try:
         made = usage_reports.make(what, service.reader, asked)
     except usage_reports.ReportError as error:
         raise errors.Failure(400, str(error)) from None
-    return envelopes.Report(report=made, **envelopes.head(service))
+    return envelopes.ReportEnvelope(report=made, **envelopes.head(service))
 
 
 HANDLERS = [report]

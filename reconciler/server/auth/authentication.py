@@ -11,7 +11,7 @@ from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
 
 from reconciler.server.auth import csrf
-from reconciler.server.auth.tokens import Identity
+from reconciler.server.auth.tokens import Caller
 from reconciler.server.errors import Failure
 
 #: Identity of a node's token that any node may use.
@@ -22,16 +22,16 @@ USERS = frozenset({"user"})
 NODES = frozenset({"node"})
 
 
-LOCAL = Identity("local", "admin")
+LOCAL = Caller("local", "admin")
 
 
-class Gate:
+class Authenticator:
     """Tells who calls, and refuses who may not."""
 
-    def __init__(self, tokens: dict[bytes, Identity] | None) -> None:
+    def __init__(self, tokens: dict[bytes, Caller] | None) -> None:
         self._tokens = tokens
 
-    def identify(self, header: str | None) -> Identity:
+    def identify(self, header: str | None) -> Caller:
         """The identity behind an ``Authorization`` header.
 
         Raises:
@@ -74,7 +74,7 @@ class Gate:
         connection.scope["state"]["identity"] = identity
 
 
-def identity_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Identity:
+def identity_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Caller:
     """Who was let through."""
-    found: Identity = connection.scope["state"]["identity"]
+    found: Caller = connection.scope["state"]["identity"]
     return found

@@ -19,14 +19,14 @@ from reconciler.operations.changes import remote_changes, suspension
 from reconciler.operations.views import job_views
 from reconciler.server import errors
 from reconciler.server.auth import tokens
-from reconciler.store import Reader
+from reconciler.store import StoreReader
 
 ADMIN = "admin"
 #: Verbs that act upon the document of a job, which says whose it is.
 OF_DOCUMENTS = frozenset({"cancel", "hold", "release", "rerun", "prune"})
 
 
-class Known(Protocol):
+class AuthorizationContext(Protocol):
     """What is looked up of the store to judge a change."""
 
     def view(self, name: str) -> bytes | None:
@@ -48,7 +48,7 @@ class Once:
     Whoever asks makes one after the question came, so that nobody is judged by what stood before.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: StoreReader) -> None:
         self._reader = reader
         self._views: dict[str, bytes | None] = {}
 
@@ -67,7 +67,7 @@ class Once:
         return self._reader.node(name)
 
 
-def are_signed(reader: Known) -> bool:
+def are_signed(reader: AuthorizationContext) -> bool:
     """Whether people have to sign their commits.
 
     Raises:
@@ -78,7 +78,7 @@ def are_signed(reader: Known) -> bool:
 
 
 def uncommittable(
-    reader: Known,
+    reader: AuthorizationContext,
     changes: Sequence[remote_changes.SubmittedDocument],
     *,
     key: str | None,
@@ -127,7 +127,10 @@ _WITHOUT_GIT = {
 
 
 def elsewhere(
-    reader: Known, changes: Sequence[remote_changes.SubmittedDocument], *, jobs_folder: str
+    reader: AuthorizationContext,
+    changes: Sequence[remote_changes.SubmittedDocument],
+    *,
+    jobs_folder: str,
 ) -> dict[int, str]:
     """Positions of the jobs whose newest run is written where no commit of the controller's counts.
 
@@ -173,7 +176,10 @@ def _wrong_key(known: access.Access, key: str | None, now: float) -> str:
 
 
 def confined(
-    reader: Known, changes: Sequence[remote_changes.SubmittedDocument], *, jobs_folder: str
+    reader: AuthorizationContext,
+    changes: Sequence[remote_changes.SubmittedDocument],
+    *,
+    jobs_folder: str,
 ) -> list[remote_changes.SubmittedDocument]:
     """The same changes, which touch nothing where the controller's key does not count.
 
@@ -211,8 +217,8 @@ def canonical_names(verb: remote_changes.Verb, names: list[str]) -> list[str]:
 
 
 def refusals(
-    reader: Known,
-    caller: tokens.Identity,
+    reader: AuthorizationContext,
+    caller: tokens.Caller,
     changes: Sequence[remote_changes.SubmittedDocument],
     written: Mapping[str, object_changes.Documents] | None = None,
 ) -> dict[int, str]:
@@ -246,7 +252,9 @@ def refusals(
 
 
 def early_refusals(
-    reader: Known, caller: tokens.Identity, changes: Sequence[remote_changes.SubmittedDocument]
+    reader: AuthorizationContext,
+    caller: tokens.Caller,
+    changes: Sequence[remote_changes.SubmittedDocument],
 ) -> dict[int, str]:
     """As ``refusals``, of those changes that can be judged before git is asked.
 
@@ -266,7 +274,7 @@ def early_refusals(
     return refused
 
 
-def _why_no_job(reader: Known, who: str) -> str:
+def _why_no_job(reader: AuthorizationContext, who: str) -> str:
     """Why there is no job that somebody may change; empty where there may be one."""
     structure = job_views.stored_structure(reader.view(job_views.STRUCTURE))
     sync = job_views.stored_sync(reader.view(job_views.SYNC))
@@ -277,7 +285,9 @@ def _why_no_job(reader: Known, who: str) -> str:
 
 
 def at_commit(
-    reader: Known, change: remote_changes.SubmittedDocument, written: object_changes.Documents
+    reader: AuthorizationContext,
+    change: remote_changes.SubmittedDocument,
+    written: object_changes.Documents,
 ) -> str:
     """Why a change may not be made, by what holds when it is committed; empty: it may.
 
@@ -289,11 +299,11 @@ def at_commit(
     Raises:
         StoreError: it can't be told.
     """
-    caller = tokens.Identity(change.identity, ADMIN if change.above else "user")
+    caller = tokens.Caller(change.identity, ADMIN if change.above else "user")
     return refusals(reader, caller, [change], {change.name: written}).get(0, "")
 
 
-def why_not_snapshot(reader: Reader, caller: tokens.Identity) -> str:
+def why_not_snapshot(reader: StoreReader, caller: tokens.Caller) -> str:
     """Why a caller may not take the records of everybody's jobs away; empty where it may.
 
     Raises:
@@ -314,7 +324,7 @@ def why_not_snapshot(reader: Reader, caller: tokens.Identity) -> str:
 
 
 def _decision(
-    reader: Known,
+    reader: AuthorizationContext,
     structure: desired.Structure,
     who: str,
     change: remote_changes.SubmittedDocument,
@@ -354,7 +364,7 @@ def _decision(
 
 
 def _of_node_without_pool(
-    reader: Known, known: access.Access, who: str, node: str
+    reader: AuthorizationContext, known: access.Access, who: str, node: str
 ) -> access.Decision:
     """Whether somebody may drain a node that no pool in force declares.
 

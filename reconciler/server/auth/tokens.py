@@ -13,7 +13,7 @@ ROLES = frozenset({"admin", "user", "node"})
 TOKENS_MAX = 10_000
 
 
-class Identity(msgspec.Struct, frozen=True):
+class Caller(msgspec.Struct, frozen=True):
     """Who is calling."""
 
     name: str
@@ -24,7 +24,7 @@ class TokenError(ValueError):
     """The token file can't be used."""
 
 
-def load(path: pathlib.Path) -> dict[bytes, Identity]:
+def load(path: pathlib.Path) -> dict[bytes, Caller]:
     """Tokens to identities.
 
     Raises:
@@ -40,7 +40,7 @@ def load(path: pathlib.Path) -> dict[bytes, Identity]:
             lines = file.read().decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise TokenError(f"token file {path} can't be read: {error}") from None
-    tokens: dict[bytes, Identity] = {}
+    tokens: dict[bytes, Caller] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -50,7 +50,7 @@ def load(path: pathlib.Path) -> dict[bytes, Identity]:
                 f"token file {path}:{number}: found {len(parts)} words; expected "
                 "`TOKEN IDENTITY ROLE` with role admin, user or node"
             )
-        tokens[parts[0].encode()] = Identity(parts[1], parts[2])
+        tokens[parts[0].encode()] = Caller(parts[1], parts[2])
     if not tokens:
         raise TokenError(f"token file {path} holds no token: nobody could call")
     if len(tokens) > TOKENS_MAX:

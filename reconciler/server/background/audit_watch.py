@@ -31,7 +31,7 @@ DUTY = 0.05
 SEEN_FILE = "audit.seen.json"
 
 
-class Seen(msgspec.Struct, frozen=True):
+class AuditPosition(msgspec.Struct, frozen=True):
     """The last look after which the log was whole: its last line, and when, since the epoch.
 
     ``hash``: of that line; who makes the log anew from some line on changes all that follow.
@@ -42,14 +42,14 @@ class Seen(msgspec.Struct, frozen=True):
     hash: str = ""
 
 
-_DECODE_SEEN = msgspec.json.Decoder(Seen).decode
+_DECODE_SEEN = msgspec.json.Decoder(AuditPosition).decode
 
 
-class StoppedError(Exception):
+class AuditWatchStoppedError(Exception):
     """The server stops while the log is gone along."""
 
 
-class Watch:
+class AuditWatch:
     """Looks at the log when it is made, and every ``LOOK_EVERY_S`` from then on.
 
     Args:
@@ -76,7 +76,7 @@ class Watch:
         while True:
             try:
                 await self.try_look()
-            except StoppedError:
+            except AuditWatchStoppedError:
                 return
             except Exception:
                 _LOG.exception("a defect kept the audit log from being verified")
@@ -112,12 +112,14 @@ class Watch:
         if wrong:
             _LOG.error("the audit log %s was tampered with: %s", log.path, wrong)
         elif found.lines:
-            await asyncio.to_thread(self._keep, Seen(found.lines, self._clock(), found.last))
+            await asyncio.to_thread(
+                self._keep, AuditPosition(found.lines, self._clock(), found.last)
+            )
         self._wrong = wrong
         self._service.answers.audit = metrics.AuditLook(intact=not wrong, at=self._clock())
         return wrong
 
-    def _wrong_with(self, found: audit_log.Verdict) -> str:
+    def _wrong_with(self, found: audit_log.ChainVerdict) -> str:
         """What is wrong with a whole chain by what was seen of it before; empty: nothing."""
         seen = self._seen
         if found.lines < seen.lines:
@@ -129,7 +131,7 @@ class Watch:
             )
         return ""
 
-    def _keep(self, seen: Seen) -> None:
+    def _keep(self, seen: AuditPosition) -> None:
         self._seen = seen
         new = self._seen_path.with_suffix(".new")
         try:
@@ -139,15 +141,15 @@ class Watch:
             _LOG.warning("how long the audit log is can't be kept in %s: %s", new, error)
 
 
-def _seen_in(path: Path) -> Seen:
+def _seen_in(path: Path) -> AuditPosition:
     """What a file says of the last look; nothing where it can't be read."""
     try:
         return _DECODE_SEEN(path.read_bytes())
     except FileNotFoundError:
-        return Seen()
+        return AuditPosition()
     except (OSError, msgspec.DecodeError) as error:
         _LOG.warning("how long the audit log was is not known: %s: %s", path, error)
-        return Seen()
+        return AuditPosition()
 
 
 class _Pace:
@@ -160,7 +162,7 @@ class _Pace:
 
     def __call__(self) -> None:
         if self._stopping.is_set():
-            raise StoppedError
+            raise AuditWatchStoppedError
         now = time.thread_time()  # of the thread that works, which is not the one that made this
         worked_s = 0.0 if self._since is None else now - self._since
         self._sleep(worked_s * (1 / DUTY - 1))

@@ -37,7 +37,7 @@ CHORE = "prune-files"
 _PAGE = 1000
 
 
-class Done(msgspec.Struct, frozen=True):
+class PruneResult(msgspec.Struct, frozen=True):
     """What came of one time: files that left, their commits, and jobs that may not be changed."""
 
     left: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Housekeeping:
                 self._not_before = self._clock() + AGAIN_S
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def look(self) -> Done | None:
+    async def look(self) -> PruneResult | None:
         """Do it if it is due; None: it was not.
 
         Raises:
@@ -87,7 +87,7 @@ class Housekeeping:
 
     async def _once(
         self, submitter: remote_changes.Submitter, said: desired.FileRetention, now: float
-    ) -> Done | None:
+    ) -> PruneResult | None:
         """Do it if it is due and no other controller does; what fails is left as not done."""
         reader = self._service.reader
         last = await asyncio.to_thread(periodic.last, reader, CHORE)
@@ -107,7 +107,7 @@ class Housekeeping:
 
     async def _prune(
         self, submitter: remote_changes.Submitter, said: desired.FileRetention, now: float
-    ) -> Done | None:
+    ) -> PruneResult | None:
         """Have the files leave; None: git could not be reached, and it is to be tried again."""
         changes, refused = await asyncio.to_thread(self._chosen, said, now)
         if refused:
@@ -116,7 +116,7 @@ class Housekeeping:
                 "files of %d jobs stay, since %s may not change them; %s: %s",
                 *(len(refused), said.identity, name, why),
             )
-        results: list[remote_changes.Result] = []
+        results: list[remote_changes.RemoteChangeResult] = []
         for begin in range(0, len(changes), job_pruning.COMMIT_MAX):
             part = changes[begin : begin + job_pruning.COMMIT_MAX]
             results += await submitter.submit(part)
@@ -133,14 +133,14 @@ class Housekeeping:
             )
         if any(one.status >= 500 for one in failed):
             return None
-        return Done(left, commits, tuple(refused))
+        return PruneResult(left, commits, tuple(refused))
 
     def _chosen(
         self, said: desired.FileRetention, now: float
     ) -> tuple[list[remote_changes.SubmittedDocument], dict[str, str]]:
         """The changes to ask for, and jobs that they may not be asked for, with the rule."""
         reader = self._service.reader
-        seen: list[job_pruning.Seen] = []
+        seen: list[job_pruning.PrunableJob] = []
         after: str | None = None
         while True:
             page = reader.jobs(limit=_PAGE, after=after)
@@ -154,7 +154,7 @@ class Housekeeping:
             remote_changes.SubmittedDocument("prune", said.identity, name, reason=why)
             for name in names
         ]
-        caller = tokens.Identity(said.identity, "user")
+        caller = tokens.Caller(said.identity, "user")
         folder = self._service.jobs_folder
         refused = authorization.elsewhere(reader, changes, jobs_folder=folder)
         refused |= authorization.uncommittable(

@@ -39,7 +39,7 @@ HELD = (
 STRUCTURAL = frozenset({"drain", "undrain", "suspend", "resume"})
 
 
-class Asked(NamedTuple):
+class ChangesUnderReview(NamedTuple):
     """Changes that go together, or the text that they are to be read from.
 
     Attributes:
@@ -48,7 +48,7 @@ class Asked(NamedTuple):
         owner: of the jobs of the text that name none.
     """
 
-    caller: tokens.Identity
+    caller: tokens.Caller
     changes: Sequence[remote_changes.SubmittedDocument] = ()
     text: str = ""
     owner: str = ""
@@ -67,17 +67,17 @@ class Weighed(NamedTuple):
     wanted: list[remote_changes.SubmittedDocument]
 
 
-class Weighing:
+class ChangeReview:
     """Weighs what comes at the same time together."""
 
     def __init__(self, service: services.Services) -> None:
         self._service = service
-        self._judge: tuple[desired.Structure, submission_checks.Judge] | None = None
-        self._before = batching.Gathered(self._weigh)
-        self._large = batching.Gathered(self._weigh)
-        self._after = batching.Gathered(self._told)
+        self._judge: tuple[desired.Structure, submission_checks.SubmissionValidator] | None = None
+        self._before = batching.StoreReadBatcher(self._weigh)
+        self._large = batching.StoreReadBatcher(self._weigh)
+        self._after = batching.StoreReadBatcher(self._told)
 
-    async def weigh(self, asked: Asked) -> Weighed:
+    async def weigh(self, asked: ChangesUnderReview) -> Weighed:
         """What is to be said before git is asked.
 
         Raises:
@@ -97,11 +97,11 @@ class Weighing:
         """
         return await self._after.ask(verb)
 
-    def _weigh(self, asked: Sequence[Asked]) -> list[Weighed | Exception]:
+    def _weigh(self, asked: Sequence[ChangesUnderReview]) -> list[Weighed | Exception]:
         known = authorization.Once(self._service.reader)
         return [self._weighed(one, known) for one in asked]
 
-    def _weighed(self, asked: Asked, known: authorization.Once) -> Weighed | Exception:
+    def _weighed(self, asked: ChangesUnderReview, known: authorization.Once) -> Weighed | Exception:
         try:
             changes = asked.changes or self._read(asked, known)
             service = self._service
@@ -123,14 +123,14 @@ class Weighing:
         return Weighed(changes, refused, wanted)
 
     def _read(
-        self, asked: Asked, known: authorization.Once
+        self, asked: ChangesUnderReview, known: authorization.Once
     ) -> list[remote_changes.SubmittedDocument]:
         """The jobs of a text, judged by the structure in force where there is one."""
         structure = job_views.stored_structure(known.view(job_views.STRUCTURE))
         judge = None
         if structure is not None and structure.queues:
             if self._judge is None or self._judge[0] is not structure:
-                self._judge = structure, submission_checks.Judge(structure)
+                self._judge = structure, submission_checks.SubmissionValidator(structure)
             judge = self._judge[1]
         found = remote_changes.read(
             asked.text,

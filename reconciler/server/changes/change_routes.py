@@ -52,7 +52,10 @@ class ChangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _results(
-    service: services.Services, found: list[remote_changes.Result], *, together: bool = True
+    service: services.Services,
+    found: list[remote_changes.RemoteChangeResult],
+    *,
+    together: bool = True,
 ) -> Results:
     """The answer, where every one was pushed; where each is by itself, those not allowed stay.
 
@@ -77,7 +80,7 @@ def _results(
     return Results(items=items, **envelopes.head(service))
 
 
-def _told(bad: list[remote_changes.Result]) -> str:
+def _told(bad: list[remote_changes.RemoteChangeResult]) -> str:
     """Why some were refused, each with its name; what is true of several once."""
     names: dict[str, list[str]] = {}
     for one in bad:
@@ -101,7 +104,7 @@ def _submitter(state: State) -> remote_changes.Submitter:
     return service.submitter
 
 
-async def _push(state: State, asked: change_review.Asked) -> Results:
+async def _push(state: State, asked: change_review.ChangesUnderReview) -> Results:
     """Have changes pushed that the caller may make, all or none, and the loop look at once.
 
     Files of jobs that are over leave each by itself: one that stays is no reason for others to.
@@ -117,7 +120,9 @@ async def _push(state: State, asked: change_review.Asked) -> Results:
     return _results(
         service,
         [
-            remote_changes.Result(one.name, 403, ("" if together else STAYS) + refused[position])
+            remote_changes.RemoteChangeResult(
+                one.name, 403, ("" if together else STAYS) + refused[position]
+            )
             if position in refused
             else msgspec.structs.replace(next(made), warnings=one.warnings)
             for position, one in enumerate(changes)
@@ -126,8 +131,8 @@ async def _push(state: State, asked: change_review.Asked) -> Results:
     )
 
 
-def _weighing(state: State) -> change_review.Weighing:
-    found: change_review.Weighing = state.weighing
+def _weighing(state: State) -> change_review.ChangeReview:
+    found: change_review.ChangeReview = state.weighing
     return found
 
 
@@ -169,7 +174,7 @@ async def _submitted(request: Request[Any, Any, State], state: State, *, dry_run
     try:
         text = (await request.body()).decode()
         results = await _push(
-            state, change_review.Asked(caller, text=text, owner=owner, dry_run=dry_run)
+            state, change_review.ChangesUnderReview(caller, text=text, owner=owner, dry_run=dry_run)
         )
     except UnicodeDecodeError as error:
         raise errors.Failure(400, f"the body is no UTF-8: {error}") from None
@@ -202,7 +207,7 @@ async def change(
         )
         for name in names
     ]
-    results = await _push(state, change_review.Asked(caller, changes))
+    results = await _push(state, change_review.ChangesUnderReview(caller, changes))
     return results if data.dry_run else await _judged(state, results, data.verb)
 
 

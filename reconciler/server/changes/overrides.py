@@ -191,7 +191,7 @@ def _check(data: OverrideRequest) -> None:
 
 
 async def _commit(
-    service: services.Services, data: OverrideRequest, caller: tokens.Identity
+    service: services.Services, data: OverrideRequest, caller: tokens.Caller
 ) -> dict[str, str | None]:
     """Names that git took, with their commits; those that it could not take are left out.
 

@@ -13,7 +13,7 @@ from reconciler.model.values import times
 UNKNOWN = "-"
 
 
-class Lines:
+class TimedLines:
     """The output of one attempt, piece by piece.
 
     Args:

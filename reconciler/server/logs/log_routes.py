@@ -38,7 +38,7 @@ TAIL_MAX = 100_000
 FULL_PIECE_BYTES = 64 * 1024
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class LogSelection(msgspec.Struct, frozen=True):
     """Whose output somebody wants to read.
 
     ``every``: of all attempts at the task that ran between ``since`` and ``until``, the oldest
@@ -96,7 +96,7 @@ def task_of(job: records.JobRecord, task: str | None) -> tuple[str, int]:
     raise errors.Failure(404, f"job {job.name} has no task {task!r}; it has {known}")
 
 
-def newest_try(service: services.Services, wanted: Wanted) -> records.AttemptRecord | None:
+def newest_try(service: services.Services, wanted: LogSelection) -> records.AttemptRecord | None:
     """The attempt that is asked for, or the newest of the task."""
     found = None
     for attempt in service.reader.attempts(
@@ -109,7 +109,7 @@ def newest_try(service: services.Services, wanted: Wanted) -> records.AttemptRec
     return found
 
 
-def tries_between(service: services.Services, wanted: Wanted) -> list[records.AttemptRecord]:
+def tries_between(service: services.Services, wanted: LogSelection) -> list[records.AttemptRecord]:
     """The attempts that ran within the span that is asked for: by element, the oldest first."""
     since = -math.inf if wanted.since is None else wanted.since
     until = math.inf if wanted.until is None else wanted.until
@@ -125,7 +125,7 @@ def tries_between(service: services.Services, wanted: Wanted) -> list[records.At
     ]
 
 
-def is_over(service: services.Services, wanted: Wanted) -> bool:
+def is_over(service: services.Services, wanted: LogSelection) -> bool:
     """Whether no further attempt at the task can come."""
     job = service.reader.job(wanted.job, wanted.run)
     if job is None or job.finished or wanted.attempt is not None:
@@ -151,7 +151,7 @@ def _end(attempt: records.AttemptRecord) -> str:
     return f"signal {attempt.signal}" if attempt.signal else f"status {attempt.exit_code or 0}"
 
 
-def _what(wanted: Wanted) -> str:
+def _what(wanted: LogSelection) -> str:
     return "any task of" if wanted.any_task else "this task of"
 
 
@@ -165,7 +165,7 @@ def _line(text: str) -> bytes:
 
 
 async def text(
-    service: services.Services, wanted: Wanted, tail: int | None
+    service: services.Services, wanted: LogSelection, tail: int | None
 ) -> AsyncIterator[bytes]:
     """The output, piece by piece."""
     seen: set[str] = set()
@@ -229,7 +229,7 @@ def unreachable(service: services.Services, attempt: records.AttemptRecord) -> s
 
 async def one_attempt(
     service: services.Services,
-    wanted: Wanted,
+    wanted: LogSelection,
     attempt: records.AttemptRecord,
     tail: int | None,
     silent: set[str],
@@ -246,7 +246,9 @@ async def one_attempt(
     offset = 0
     held = None if tail is None else log_relay.Tail(tail)
     began = attempt.started_at or attempt.assigned_at
-    lines = line_times.Lines(began, since=wanted.since, until=wanted.until, shown=wanted.timestamps)
+    lines = line_times.TimedLines(
+        began, since=wanted.since, until=wanted.until, shown=wanted.timestamps
+    )
     is_told = False
     while True:
         try:
@@ -279,7 +281,7 @@ async def _data(
     service: services.Services,
     pieces: AsyncIterator[Any],
     held: log_relay.Tail | None,
-    lines: line_times.Lines | None,
+    lines: line_times.TimedLines | None,
 ) -> AsyncIterator[tuple[bytes, int]]:
     """Bytes to show, and the offset behind them."""
     async for piece in pieces:
@@ -370,7 +372,7 @@ async def logs(
     group, index = task_of(job, task)
     _check(service, job, element, follow=follow, widely=widely)
     begins, ends = _moment("since", since), _moment("until", until)
-    wanted = Wanted(
+    wanted = LogSelection(
         name,
         job.spec.run,
         element or 0,

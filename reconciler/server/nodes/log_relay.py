@@ -32,7 +32,7 @@ LOOK_EVERY_S = 1.0
 ROOM_S_MAX = 20.0
 
 
-class Channel:
+class LogChannel:
     """One reader's view of one attempt's output."""
 
     def __init__(self, node: str, request: agent_messages.LogRequest) -> None:
@@ -57,7 +57,7 @@ class Relay:
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, LogChannel] = {}
 
     @property
     def full(self) -> bool:
@@ -82,7 +82,7 @@ class Relay:
         session = self._sessions.get(node)
         return None if session is None else session.holder
 
-    def _ask(self, channel: Channel) -> None:
+    def _ask(self, channel: LogChannel) -> None:
         session = self._sessions.of(channel.node)
         if session is not None and len(session.log_requests) < LOG_REQUESTS_MAX:
             session.log_requests[channel.request.id] = channel.request
@@ -105,7 +105,7 @@ class Relay:
         request = agent_messages.LogRequest(
             secrets.token_hex(8), attempt.id, stream, offset, follow, times
         )
-        channel = Channel(attempt.node, request)
+        channel = LogChannel(attempt.node, request)
         self._channels[request.id] = channel
         try:
             ended = False
@@ -123,7 +123,7 @@ class Relay:
                 while True:
                     channel.pieces.get_nowait()
 
-    async def _next(self, channel: Channel) -> agent_messages.LogChunk:
+    async def _next(self, channel: LogChannel) -> agent_messages.LogChunk:
         loop = asyncio.get_running_loop()
         silent_at = loop.time() + SILENCE_S_MAX
         while True:

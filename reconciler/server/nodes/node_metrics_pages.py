@@ -47,7 +47,7 @@ class BusyError(Exception):
     """A page was not made in time; says why."""
 
 
-class Page(msgspec.Struct, frozen=True):
+class PackedPage(msgspec.Struct, frozen=True):
     """A node's page, packed by gzip, and when it was made by the clock of ``NodePages``."""
 
     packed: bytes
@@ -68,7 +68,7 @@ class NodePages:
         self._render = render
         self._clock = clock
         #: What was made longest ago stands first.
-        self._pages: dict[str, Page] = {}
+        self._pages: dict[str, PackedPage] = {}
         #: When a node's page was last read, or listed.
         self._wanted: dict[str, float] = {}
         #: Of which there is news that is on no page yet, the oldest news first.
@@ -178,7 +178,7 @@ class NodePages:
             waited = self._waited.pop(node, None)
             if isinstance(page, bytes):
                 self._pages.pop(node, None)
-                self._pages[node] = Page(page, now)
+                self._pages[node] = PackedPage(page, now)
             elif page is None:
                 self._forget(node)
             else:
@@ -197,7 +197,7 @@ class NodePages:
         if before is None:
             self._forget(node)
         else:
-            self._pages[node] = Page(before.packed, now)
+            self._pages[node] = PackedPage(before.packed, now)
 
     def _forget(self, node: str) -> None:
         self._pages.pop(node, None)

@@ -22,7 +22,7 @@ Asked = TypeVar("Asked")
 Made = TypeVar("Made")
 
 
-class Gathered(Generic[Asked, Made]):
+class StoreReadBatcher(Generic[Asked, Made]):
     """Calls ``work`` with all that was asked meanwhile.
 
     Args:

@@ -1,7 +1,7 @@
 """Runs what computes for long in processes of their own: agents are answered as quickly meanwhile.
 
 A module of operations and its arguments come in; its exit status and what it wrote come out. One
-runs at a time for each ``Turns``, a few may wait for it, and none goes on without end.
+runs at a time for each ``WorkerSlots``, a few may wait for it, and none goes on without end.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from reconciler.server import errors
 WAITING_MAX = 8
 
 
-class Turns:
+class WorkerSlots:
     """Runs one module at a time.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from reconciler.simulation.traces import trace_results
-from reconciler.simulation.traces.workloads import Row, Workload
+from reconciler.simulation.traces.workloads import TraceJob, Workload
 
 #: For how many waiting jobs conservative backfill holds reservations; the others wait behind.
 DEPTH = 100
@@ -23,7 +23,7 @@ DEPTH = 100
 Progress = Callable[[int], None]
 
 
-class Policy(Protocol):
+class BaselinePolicy(Protocol):
     """Chooses what starts. Jobs are numbers into the workload's rows."""
 
     def arrive(self, job: int, now: float) -> None:
@@ -39,7 +39,7 @@ class Policy(Protocol):
 class _Machine:
     """What is free, and until when by its limit each running job may run."""
 
-    def __init__(self, rows: tuple[Row, ...], units: int) -> None:
+    def __init__(self, rows: tuple[TraceJob, ...], units: int) -> None:
         self.units = self.free = units
         self.sizes = [row.size for row in rows]
         self.limits = [math.inf if row.limit_s is None else float(row.limit_s) for row in rows]
@@ -71,7 +71,7 @@ class _Machine:
 class Fifo:
     """Who comes first starts first; nobody overtakes."""
 
-    def __init__(self, rows: tuple[Row, ...], units: int) -> None:
+    def __init__(self, rows: tuple[TraceJob, ...], units: int) -> None:
         self._machine = _Machine(rows, units)
         self._queue: deque[int] = deque()
 
@@ -95,7 +95,7 @@ class Fifo:
 class ShortestLimit:
     """Of what fits, the shortest time limit first; of equal ones who came first."""
 
-    def __init__(self, rows: tuple[Row, ...], units: int) -> None:
+    def __init__(self, rows: tuple[TraceJob, ...], units: int) -> None:
         self._machine = _Machine(rows, units)
         self._by_size: dict[int, list[tuple[float, int]]] = {}
 
@@ -122,10 +122,10 @@ class ShortestLimit:
             found.append(job)
 
 
-class Easy:
+class EasyBackfill:
     """FIFO, and who does not delay the head by its own time limit may overtake."""
 
-    def __init__(self, rows: tuple[Row, ...], units: int) -> None:
+    def __init__(self, rows: tuple[TraceJob, ...], units: int) -> None:
         self._machine = _Machine(rows, units)
         self._sizes = np.array(self._machine.sizes, dtype=np.int64)
         self._limits = np.array(self._machine.limits)
@@ -183,7 +183,7 @@ class Easy:
         return [int(job) for job in others[started]]
 
 
-class Profile:
+class FreeProfile:
     """Units free over time: ``free[i]`` from ``times[i]`` on; the last one for ever."""
 
     def __init__(self, now: float, free: int) -> None:
@@ -241,11 +241,11 @@ class Conservative:
     When a job ends before its limit, all reservations are made anew in order of arrival.
     """
 
-    def __init__(self, rows: tuple[Row, ...], units: int, depth: int = DEPTH) -> None:
+    def __init__(self, rows: tuple[TraceJob, ...], units: int, depth: int = DEPTH) -> None:
         self._machine = _Machine(rows, units)
         self._depth = depth
         self._queue: list[int] = []
-        self._profile = Profile(-math.inf, units)
+        self._profile = FreeProfile(-math.inf, units)
         self._starts: dict[int, float] = {}
         self._stale = True
 
@@ -279,7 +279,7 @@ class Conservative:
         return started
 
     def _plan(self, now: float) -> None:
-        self._profile = Profile(now, self._machine.free)
+        self._profile = FreeProfile(now, self._machine.free)
         sizes = self._machine.sizes
         for ends_by, job in sorted((end, job) for job, end in self._machine.ends_by.items()):
             if not math.isinf(ends_by):
@@ -297,9 +297,9 @@ class Conservative:
             self._profile.take(begin, limit_s, size)
 
 
-POLICIES: dict[str, Callable[[tuple[Row, ...], int], Policy]] = {
+POLICIES: dict[str, Callable[[tuple[TraceJob, ...], int], BaselinePolicy]] = {
     "fifo": Fifo,
-    "easy": Easy,
+    "easy": EasyBackfill,
     "conservative": Conservative,
     "shortest": ShortestLimit,
 }
@@ -319,13 +319,17 @@ def run(
     return follow(name, policy, workload, units, progress)
 
 
-def fitting(workload: Workload, units: int) -> tuple[Row, ...]:
+def fitting(workload: Workload, units: int) -> tuple[TraceJob, ...]:
     """The rows that are not larger than the cluster: policies know them by their numbers."""
     return tuple(row for row in workload.rows if row.size <= units)
 
 
 def follow(
-    name: str, policy: Policy, workload: Workload, units: int, progress: Progress | None = None
+    name: str,
+    policy: BaselinePolicy,
+    workload: Workload,
+    units: int,
+    progress: Progress | None = None,
 ) -> trace_results.Run:
     """What becomes of a workload's jobs under a policy that has been told of none of them yet."""
     rows = fitting(workload, units)
@@ -334,7 +338,7 @@ def follow(
         for row in workload.rows
     ]
     known = [job for job in jobs if job.size <= units]
-    stretches: list[trace_results.Stretch] = []
+    stretches: list[trace_results.Occupancy] = []
     ends: list[tuple[float, int]] = []
     next_row = decisions = 0
     while next_row < len(rows) or ends:
@@ -347,7 +351,7 @@ def follow(
             row, begin = rows[job], known[job].start_s or 0.0
             known[job].end_s = now
             known[job].timed_out = row.limit_s is not None and row.runs_s > row.limit_s
-            stretches.append(trace_results.Stretch(row.name, row.queue, "", row.size, begin, now))
+            stretches.append(trace_results.Occupancy(row.name, row.queue, "", row.size, begin, now))
             policy.left(job, now)
         while next_row < len(rows) and rows[next_row].submit_s <= now:
             policy.arrive(next_row, now)

@@ -13,16 +13,16 @@ import numpy as np
 
 from reconciler.simulation.baselines import gpu_pool
 from reconciler.simulation.traces import trace_results
-from reconciler.simulation.traces.workloads import Row, Workload
+from reconciler.simulation.traces.workloads import TraceJob, Workload
 
 #: (node, GPUs) of one job.
 Place = list[tuple[int, int]]
 
 
-class Nodes:
+class BaselineNodes:
     """What each node has free, what each job has, and until when by its limit it may run."""
 
-    def __init__(self, rows: tuple[Row, ...], nodes: int, per_node: int) -> None:
+    def __init__(self, rows: tuple[TraceJob, ...], nodes: int, per_node: int) -> None:
         self.per_node = per_node
         self.free = [per_node] * nodes
         self.sizes = [row.size for row in rows]
@@ -71,10 +71,10 @@ def shift(free: list[int], place: Place, sign: int) -> None:
         free[node] += sign * units
 
 
-class Fifo:
+class NodeFifo:
     """Who comes first starts first; nobody overtakes."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: BaselineNodes) -> None:
         self.nodes = nodes
         self.waiting: list[int] = []
 
@@ -99,7 +99,7 @@ class Fifo:
         return found
 
 
-class Easy(Fifo):
+class NodeEasyBackfill(NodeFifo):
     """FIFO, and who does not delay the head by its own time limit may overtake."""
 
     def start(self, now: float) -> list[int]:
@@ -139,10 +139,10 @@ class Easy(Fifo):
         return found
 
 
-class ShortestLimit:
+class NodeShortestLimit:
     """Of what fits, the shortest time limit first; of equal ones who came first."""
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: BaselineNodes) -> None:
         self.nodes = nodes
         self._by_size: dict[int, list[tuple[float, int]]] = {}
 
@@ -172,15 +172,15 @@ class ShortestLimit:
             found.append(job)
 
 
-POLICIES: dict[str, Callable[[Nodes], gpu_pool.Policy]] = {
-    "fifo": Fifo,
-    "easy": Easy,
-    "shortest": ShortestLimit,
+POLICIES: dict[str, Callable[[BaselineNodes], gpu_pool.BaselinePolicy]] = {
+    "fifo": NodeFifo,
+    "easy": NodeEasyBackfill,
+    "shortest": NodeShortestLimit,
 }
 
 
 def run(name: str, workload: Workload, nodes: int, per_node: int) -> trace_results.Run:
     """All jobs of a workload under one of ``POLICIES``; too large ones never start."""
     rows = gpu_pool.fitting(workload, nodes * per_node)
-    policy = POLICIES[name](Nodes(rows, nodes, per_node))
+    policy = POLICIES[name](BaselineNodes(rows, nodes, per_node))
     return gpu_pool.follow(f"{name} on nodes", policy, workload, nodes * per_node)

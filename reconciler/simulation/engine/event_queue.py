@@ -18,7 +18,7 @@ class SimulationError(RuntimeError):
     """A simulation can't go on; says what it was doing and which limit it met."""
 
 
-class Agenda(Generic[Item]):
+class EventQueue(Generic[Item]):
     """A heap of items by moment."""
 
     def __init__(self, planned_max: int = PLANNED_MAX) -> None:

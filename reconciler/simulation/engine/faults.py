@@ -1,7 +1,7 @@
 """What goes wrong in a simulation, all of it drawn from one seeded ``Random``.
 
-``Weather`` is what the network does to messages; a ``Fault`` is what happens to a machine or to
-the controller at a moment. ``draw`` makes a plan of faults that a cluster then goes through.
+``Weather`` is what the network does to messages; a ``InjectedFault`` is what happens to a machine
+or to the controller at a moment. ``draw`` makes a plan of faults that a cluster then goes through.
 """
 
 import random
@@ -18,7 +18,7 @@ FAULTS_MAX = 100_000
 _FLAP_S = 20.0
 
 
-class Fault(msgspec.Struct, frozen=True):
+class InjectedFault(msgspec.Struct, frozen=True):
     """One thing that goes wrong, or is mended, at a moment.
 
     Attributes:
@@ -86,9 +86,9 @@ class Rates(msgspec.Struct, frozen=True):
 
 def draw(
     seed: random.Random, nodes: tuple[str, ...], begin: float, end: float, rates: Rates
-) -> list[Fault]:
+) -> list[InjectedFault]:
     """A plan of faults between two moments, in order of time. All nodes are back at the end."""
-    found: list[Fault] = []
+    found: list[InjectedFault] = []
     for at in _moments(seed, begin, end, rates.cut_every_s):
         back = at + seed.random() * rates.away_s
         found += _pair("cut", "connect", seed.choice(nodes), at, min(back, end))
@@ -102,19 +102,22 @@ def draw(
         back = at + seed.random() * rates.away_s
         found += _pair("power-off", "boot", seed.choice(nodes), at, min(back, end))
     for at in _moments(seed, begin, end, rates.restart_agent_every_s):
-        found.append(Fault(at, "restart-agent", seed.choice(nodes)))
+        found.append(InjectedFault(at, "restart-agent", seed.choice(nodes)))
     for at in _moments(seed, begin, end, rates.skew_clock_every_s):
         amount_s = seed.uniform(-rates.skew_s, rates.skew_s)
-        found.append(Fault(at, "skew-clock", seed.choice(nodes), amount_s))
+        found.append(InjectedFault(at, "skew-clock", seed.choice(nodes), amount_s))
     found += [
-        Fault(at, "change-leader") for at in _moments(seed, begin, end, rates.change_leader_every_s)
+        InjectedFault(at, "change-leader")
+        for at in _moments(seed, begin, end, rates.change_leader_every_s)
     ]
     found.sort(key=lambda fault: fault.at)  # stable: pairs of one moment keep their order
     return found
 
 
-def _pair(first: FaultKind, second: FaultKind, node: str, at: float, back: float) -> list[Fault]:
-    return [Fault(at, first, node), Fault(back, second, node)]
+def _pair(
+    first: FaultKind, second: FaultKind, node: str, at: float, back: float
+) -> list[InjectedFault]:
+    return [InjectedFault(at, first, node), InjectedFault(back, second, node)]
 
 
 def _moments(seed: random.Random, begin: float, end: float, every_s: float) -> list[float]:

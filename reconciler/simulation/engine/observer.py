@@ -6,7 +6,7 @@ from reconciler.model.state import outcome, records
 from reconciler.model.state.states import EndReason
 
 
-class Watcher(Protocol):
+class SimulationObserver(Protocol):
     """Who wants to know what really happens."""
 
     def started(self, attempt: records.AttemptRecord, at: float) -> None:

@@ -19,7 +19,7 @@ from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, EndReason
 from reconciler.model.values.resources import Resources
 from reconciler.simulation.engine import faults, observer, simulated_nodes
-from reconciler.simulation.engine.event_queue import Agenda, SimulationError
+from reconciler.simulation.engine.event_queue import EventQueue, SimulationError
 
 #: The most cycles at one moment: with more the controller and its nodes have no rest.
 CYCLES_AT_ONCE_MAX = 1_000
@@ -36,12 +36,12 @@ class Decide(Protocol):
         observed: records.Observed,
         now: float,
         *,
-        recall: cycle_cache.Recall | None,
+        recall: cycle_cache.CycleCache | None,
     ) -> outcome.Outcome:
         """Decide one cycle; ``recall`` is of these very records."""
 
 
-Fates = Callable[[records.AttemptRecord], simulated_nodes.Fate]
+Fates = Callable[[records.AttemptRecord], simulated_nodes.TaskOutcome]
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -61,9 +61,9 @@ class Timing(msgspec.Struct, frozen=True):
     cycle_every_s: float = 0.0
 
 
-def endless(_: records.AttemptRecord) -> simulated_nodes.Fate:
+def endless(_: records.AttemptRecord) -> simulated_nodes.TaskOutcome:
     """The fate of tasks that run until they are told to leave."""
-    return simulated_nodes.Fate()
+    return simulated_nodes.TaskOutcome()
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ class _Told(msgspec.Struct, frozen=True):
     held: frozenset[str]
 
 
-class Cluster:
+class SimulatedCluster:
     """Controller, nodes and what is between them, at one virtual moment ``now``."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Cluster:
         fates: Fates = endless,
         timing: Timing | None = None,
         weather: faults.Weather | None = None,
-        watcher: observer.Watcher | None = None,
+        watcher: observer.SimulationObserver | None = None,
         decide: Decide = reconcile.reconcile,
     ) -> None:
         """A cluster whose nodes are all up and have spoken.
@@ -112,14 +112,14 @@ class Cluster:
         self.wake_at: float | None = None
         self._fates = fates
         self._weather = weather or faults.Weather()
-        self._watcher: observer.Watcher = watcher or observer.NoWatcher()
+        self._watcher: observer.SimulationObserver = watcher or observer.NoWatcher()
         self._decide = decide
         loaded = observed or records.Observed()
         self.generation = loaded.desired_generation + 1
-        self.memory = observed_state.Memory(loaded, leader_since=now)
+        self.memory = observed_state.ObservedState(loaded, leader_since=now)
         self.memory.desired_generation = loaded.desired_generation
-        self.nodes: dict[str, simulated_nodes.VirtualNode] = {}
-        self._agenda: Agenda[Callable[[], None]] = Agenda()
+        self.nodes: dict[str, simulated_nodes.SimulatedNode] = {}
+        self._agenda: EventQueue[Callable[[], None]] = EventQueue()
         self._due = True
         self._not_before = self._still_until = -math.inf
         self._speaking: dict[str, None] = {}
@@ -190,12 +190,12 @@ class Cluster:
                 self.nodes[name].follow(pool.mig)
         self._new_desired()
 
-    def _begin_node(self, name: str, resources: Resources) -> simulated_nodes.VirtualNode:
+    def _begin_node(self, name: str, resources: Resources) -> simulated_nodes.SimulatedNode:
         """A node that is up, as it was told of last."""
         known = self.memory.nodes.get(name)
         boot_id = known.boot_id if known else ""
         told = known.inventory if known and known.inventory.hostname else None
-        node = self.nodes[name] = simulated_nodes.VirtualNode(name, resources, boot_id, told)
+        node = self.nodes[name] = simulated_nodes.SimulatedNode(name, resources, boot_id, told)
         if known is not None and known.incarnation == node.incarnation:
             node.restart_agent()  # the records are of another simulation, whose agent is not ours
         self._speaking[name] = None
@@ -334,7 +334,7 @@ class Cluster:
         held = msgspec.structs.replace(
             self.memory.observed((), {}), promised={}, standing=None, desired_generation=-1
         )
-        self.memory = observed_state.Memory(held, self.now)
+        self.memory = observed_state.ObservedState(held, self.now)
         self._waiting_acknowledgements.clear()
         self.wake_at = None
         self._due = True
@@ -345,7 +345,7 @@ class Cluster:
 
     def _take(
         self,
-        node: simulated_nodes.VirtualNode,
+        node: simulated_nodes.SimulatedNode,
         told: _Told,
         acknowledged: tuple[str, ...],
         asked_at: float,
@@ -374,12 +374,12 @@ class Cluster:
             self._speaking[node.name] = None
 
     def _begin(
-        self, node: simulated_nodes.VirtualNode, attempt: records.AttemptRecord, starts_at: float
+        self, node: simulated_nodes.SimulatedNode, attempt: records.AttemptRecord, starts_at: float
     ) -> None:
         node.start(attempt, self._fates(attempt), starts_at)
         self._starts(node, attempt.id, starts_at)
 
-    def _fetched(self, node: simulated_nodes.VirtualNode, name: str) -> None:
+    def _fetched(self, node: simulated_nodes.SimulatedNode, name: str) -> None:
         """What a task needs is there: it goes, unless it is to wait for the rest of its gang."""
         task = node.tasks.get(name)
         if task is None or task.told or not task.waits or task.fetched_at > self.now:
@@ -389,7 +389,7 @@ class Cluster:
         if not task.held:
             self._starts(node, name, self.now + self.timing.start_s)
 
-    def _starts(self, node: simulated_nodes.VirtualNode, name: str, starts_at: float) -> None:
+    def _starts(self, node: simulated_nodes.SimulatedNode, name: str, starts_at: float) -> None:
         task = node.tasks[name]
         task.go(starts_at)
         if task.starts_at <= self.now:
@@ -399,14 +399,14 @@ class Cluster:
         if task.ends_at != math.inf:
             self._plan_end(node, name, max(self.now, task.ends_at))
 
-    def _is_up(self, node: simulated_nodes.VirtualNode, name: str) -> None:
+    def _is_up(self, node: simulated_nodes.SimulatedNode, name: str) -> None:
         task = node.tasks.get(name)
         if task is not None and not task.told:
             node.news[name] = None
             self._speaking[node.name] = None
             self._watcher.started(task.attempt, task.starts_at)
 
-    def _look_again(self, node: simulated_nodes.VirtualNode) -> None:
+    def _look_again(self, node: simulated_nodes.SimulatedNode) -> None:
         """An agent that begins finds out how far what waits is, and fetches what it lacks."""
         for task in node.fetch_again(self.now):
             self.at(task.known_at, partial(self._tell, node.name))
@@ -415,10 +415,10 @@ class Cluster:
     def _tell(self, name: str) -> None:
         self._speaking[name] = None
 
-    def _plan_end(self, node: simulated_nodes.VirtualNode, name: str, at: float) -> None:
+    def _plan_end(self, node: simulated_nodes.SimulatedNode, name: str, at: float) -> None:
         self.at(at, partial(self._end, node, name))
 
-    def _end(self, node: simulated_nodes.VirtualNode, name: str) -> None:
+    def _end(self, node: simulated_nodes.SimulatedNode, name: str) -> None:
         task = node.tasks.get(name)
         if task is not None and node.end(name, self.now):
             self._watcher.ended(
@@ -480,7 +480,7 @@ class Cluster:
                 if ends_at <= self.now + heartbeat_s:
                     self.at(ends_at, partial(self._lease_ends, node, task.attempt.id))
 
-    def _lease_ends(self, node: simulated_nodes.VirtualNode, name: str) -> None:
+    def _lease_ends(self, node: simulated_nodes.SimulatedNode, name: str) -> None:
         task = node.tasks.get(name)
         if task is None or task.told or task.attempt.lease_s is None:
             return
@@ -490,12 +490,12 @@ class Cluster:
 
     # -- faults
 
-    def plan_faults(self, plan: Iterable[faults.Fault]) -> None:
+    def plan_faults(self, plan: Iterable[faults.InjectedFault]) -> None:
         """Have faults happen at their moments."""
         for fault in plan:
             self.at(fault.at, partial(self.suffer, fault))
 
-    def suffer(self, fault: faults.Fault) -> None:
+    def suffer(self, fault: faults.InjectedFault) -> None:
         """One fault happens now; one that changes nothing, such as a boot of what is up, does not.
 
         Raises:

@@ -24,7 +24,7 @@ FORGOTTEN_MAX = 10_000
 _SIGTERM = 15
 
 
-class Fate(msgspec.Struct, frozen=True):
+class TaskOutcome(msgspec.Struct, frozen=True):
     """What becomes of an attempt that is left alone, and how it leaves when told to.
 
     Attributes:
@@ -93,7 +93,7 @@ def _cut_for(attempt: records.AttemptRecord, inventory: records.Inventory) -> It
     return {there[number] for number in attempt.instances if number < len(there)}
 
 
-class Task(msgspec.Struct):
+class SimulatedTask(msgspec.Struct):
     """One process, or one that is about to be.
 
     Attributes:
@@ -106,7 +106,7 @@ class Task(msgspec.Struct):
     """
 
     attempt: records.AttemptRecord
-    fate: Fate
+    fate: TaskOutcome
     starts_at: float
     ends_at: float
     why: EndReason = EndReason.EXITED
@@ -133,7 +133,7 @@ class Task(msgspec.Struct):
         return AttemptState.FETCHING if now < self.fetched_at else AttemptState.READY
 
 
-class VirtualNode:
+class SimulatedNode:
     """One machine with its agent, and the truth about what runs there."""
 
     def __init__(
@@ -159,7 +159,7 @@ class VirtualNode:
         self.sequence = 0
         self.version = 0
         self.renewed_at = -math.inf
-        self.tasks: dict[str, Task] = {}
+        self.tasks: dict[str, SimulatedTask] = {}
         self.ended: dict[str, records.AttemptReport] = {}
         self.news: dict[str, None] = {}
         self._forgotten: dict[str, None] = {}
@@ -221,20 +221,24 @@ class VirtualNode:
                 wanted.append(attempt)
         return wanted
 
-    def start(self, attempt: records.AttemptRecord, fate: Fate, starts_at: float) -> Task:
+    def start(
+        self, attempt: records.AttemptRecord, fate: TaskOutcome, starts_at: float
+    ) -> SimulatedTask:
         """Begin a task."""
-        task = Task(attempt, fate, starts_at, starts_at + fate.runs_s)
+        task = SimulatedTask(attempt, fate, starts_at, starts_at + fate.runs_s)
         self.tasks[attempt.id] = task
         self.news[attempt.id] = None
         return task
 
-    def fetch(self, attempt: records.AttemptRecord, fate: Fate, now: float, *, held: bool) -> Task:
+    def fetch(
+        self, attempt: records.AttemptRecord, fate: TaskOutcome, now: float, *, held: bool
+    ) -> SimulatedTask:
         """Begin to get what a task needs, which starts when that is there and it is not held."""
         task = self.start(attempt, fate, math.inf)
         task.fetched_at, task.held = now + fate.fetch_s, held
         return task
 
-    def fetch_again(self, now: float) -> list[Task]:
+    def fetch_again(self, now: float) -> list[SimulatedTask]:
         """Another agent looks after what has not started: those attempts."""
         found = [task for task in self.tasks.values() if task.waits and not task.told]
         for task in found:
@@ -255,7 +259,7 @@ class VirtualNode:
 
     def to_stop(
         self, assignments: Iterable[records.AttemptRecord], now: float
-    ) -> list[tuple[str, Task]]:
+    ) -> list[tuple[str, SimulatedTask]]:
         """Tell tasks to leave that have a stop order or are not in the set; those just told."""
         listed = {attempt.id: attempt for attempt in assignments}
         told = []
@@ -271,7 +275,9 @@ class VirtualNode:
             told.append((name, task))
         return told
 
-    def tell_to_leave(self, task: Task, why: EndReason, now: float, grace_s: float) -> None:
+    def tell_to_leave(
+        self, task: SimulatedTask, why: EndReason, now: float, grace_s: float
+    ) -> None:
         """Ask a task to leave; it does so in its own time, at most its grace."""
         if not task.told:
             task.told, task.why = True, why
@@ -307,7 +313,7 @@ class VirtualNode:
         self.sequence = 0
 
     def _told_end(
-        self, attempt: records.AttemptRecord, task: Task | None, now: float, why: EndReason
+        self, attempt: records.AttemptRecord, task: SimulatedTask | None, now: float, why: EndReason
     ) -> None:
         started = task is not None and task.starts_at <= now
         by_itself = why is EndReason.EXITED
@@ -351,7 +357,7 @@ class VirtualNode:
             inventory=self._inventory if complete or is_news or self.sequence == 1 else None,
         )
 
-    def _of_task(self, name: str, task: Task, now: float) -> records.AttemptReport:
+    def _of_task(self, name: str, task: SimulatedTask, now: float) -> records.AttemptReport:
         state = AttemptState.STOPPING if task.told else AttemptState.RUNNING
         if task.starts_at > now:
             return records.AttemptReport(name, task.stage(now))

@@ -39,7 +39,7 @@ MADE_TO_LEAVE = COMES_BACK | {EndReason.CANCELLED, EndReason.SUSPENDED}
 _AWAY = frozenset({NodeState.UNKNOWN, NodeState.GONE})
 
 
-class Eviction(msgspec.Struct, frozen=True):
+class ForecastEviction(msgspec.Struct, frozen=True):
     """An element is told to leave.
 
     Attributes:
@@ -72,7 +72,7 @@ class Future(msgspec.Struct):
 
     starts: dict[str, float] = {}
     estimated: set[str] = set()
-    evictions: list[Eviction] = []
+    evictions: list[ForecastEviction] = []
     reasons: dict[str, str] = {}
     until: float = 0.0
     coarse_from: float = math.inf
@@ -82,7 +82,9 @@ class Future(msgspec.Struct):
 class _Observer:
     """Keeps what happens in one future."""
 
-    def __init__(self, now: float, observed: records.Observed, expected: "Expected") -> None:
+    def __init__(
+        self, now: float, observed: records.Observed, expected: "ExpectedRuntimes"
+    ) -> None:
         self.found = Future()
         self._now = now
         self._specs = {name: record.spec for name, record in observed.jobs.items()}
@@ -137,7 +139,7 @@ class _Observer:
                 if attempt.stop.reason in COMES_BACK:
                     self.waiting.add(attempt.job)
                 self.found.evictions.append(
-                    Eviction(
+                    ForecastEviction(
                         attempt.job,
                         attempt.element,
                         attempt.stop.reason.value,
@@ -148,11 +150,11 @@ class _Observer:
                 )
 
 
-class Expected:
+class ExpectedRuntimes:
     """How long tasks run; what an interrupted element has saved is not run again."""
 
     def __init__(self, observed: records.Observed, jobs: Mapping[str, desired.Job]) -> None:
-        self._known = run_times.Book(observed.recollection)
+        self._known = run_times.RunTimes(observed.recollection)
         self._jobs = {name: record.spec for name, record in observed.jobs.items()} | dict(jobs)
         self._saved_s: dict[tuple[str, int], float] = {}
 
@@ -161,11 +163,11 @@ class Expected:
         limit_s = math.inf if spec.time_limit_s is None else spec.time_limit_s - BEFORE_LIMIT_S
         return min(limit_s, self._known.usual_s(spec, ran_s))
 
-    def fate(self, attempt: records.AttemptRecord, now: float) -> simulated_nodes.Fate:
+    def fate(self, attempt: records.AttemptRecord, now: float) -> simulated_nodes.TaskOutcome:
         """What becomes of an attempt that begins, or has begun before ``now``."""
         spec = self._jobs.get(attempt.job)
         if spec is None:
-            return simulated_nodes.Fate()
+            return simulated_nodes.TaskOutcome()
         saved_s = self._saved_s.get((attempt.job, attempt.element), 0.0)
         began = attempt.started_at
         ran_s = saved_s if began is None else saved_s + max(0.0, now - began)
@@ -174,7 +176,7 @@ class Expected:
             runs_s = spec.time_limit_s - BEFORE_LIMIT_S  # it has run for longer than its like did
         elif began is not None and began + runs_s <= now:
             runs_s = math.inf
-        return simulated_nodes.Fate(runs_s=max(0.0, runs_s))
+        return simulated_nodes.TaskOutcome(runs_s=max(0.0, runs_s))
 
     def interrupt(self, attempt: records.AttemptRecord, ran_s: float) -> None:
         """It left before its end; with a checkpoint it goes on from there."""
@@ -213,10 +215,10 @@ def future(
     observed = msgspec.structs.replace(
         observed, nodes=known, reports=(), answered={}, asked=(), standing=None
     )
-    expected = Expected(observed, wanted.jobs)
+    expected = ExpectedRuntimes(observed, wanted.jobs)
     seen = _Observer(now, observed, expected)
-    held: list[simulated_cluster.Cluster] = []  # the clock of what is about to be made
-    cluster = simulated_cluster.Cluster(
+    held: list[simulated_cluster.SimulatedCluster] = []  # the clock of what is about to be made
+    cluster = simulated_cluster.SimulatedCluster(
         structure,
         now=now,
         jobs=wanted.jobs,
@@ -231,13 +233,13 @@ def future(
     cluster.memory.leader_since = 0.0
     for name in away:
         if name in cluster.nodes:
-            cluster.suffer(faults.Fault(now, "cut", name))
+            cluster.suffer(faults.InjectedFault(now, "cut", name))
     seen.waiting = _waiting(wanted, observed)
     _run(cluster, seen, now + horizon_s)
     return _found(cluster, seen, now + horizon_s)
 
 
-def _found(cluster: simulated_cluster.Cluster, seen: _Observer, until: float) -> Future:
+def _found(cluster: simulated_cluster.SimulatedCluster, seen: _Observer, until: float) -> Future:
     """What was seen, with what the scheduler expects of those that still wait."""
     found = seen.found
     found.cycles = cluster.cycles
@@ -266,7 +268,7 @@ def _waiting(wanted: desired.Desired, observed: records.Observed) -> set[str]:
     return found
 
 
-def _run(cluster: simulated_cluster.Cluster, seen: _Observer, until: float) -> None:
+def _run(cluster: simulated_cluster.SimulatedCluster, seen: _Observer, until: float) -> None:
     """Go on until all that waits has started, the cycles are spent, or ``until``."""
     now = cluster.now
     size = 1 + len(cluster.nodes) + len(seen.waiting)

@@ -81,8 +81,8 @@ class Forecast(msgspec.Struct, frozen=True):
     until: float
     decided_until: float
     shifts: tuple[Shift, ...]
-    evictions: tuple[cluster_forecast.Eviction, ...]
-    spared: tuple[cluster_forecast.Eviction, ...]
+    evictions: tuple[cluster_forecast.ForecastEviction, ...]
+    spared: tuple[cluster_forecast.ForecastEviction, ...]
     queues: tuple[QueueShift, ...]
     endless: int
     cycles: int
@@ -139,8 +139,8 @@ def compare(
 
 
 def _only_in(
-    some: list[cluster_forecast.Eviction], others: list[cluster_forecast.Eviction]
-) -> tuple[cluster_forecast.Eviction, ...]:
+    some: list[cluster_forecast.ForecastEviction], others: list[cluster_forecast.ForecastEviction]
+) -> tuple[cluster_forecast.ForecastEviction, ...]:
     known = {(one.job, one.element) for one in others}
     return tuple(one for one in some if (one.job, one.element) not in known)
 
@@ -216,7 +216,7 @@ def _queues(
     before: cluster_forecast.Future,
     after: cluster_forecast.Future,
     shifts: list[Shift],
-    evictions: tuple[cluster_forecast.Eviction, ...],
+    evictions: tuple[cluster_forecast.ForecastEviction, ...],
 ) -> tuple[QueueShift, ...]:
     waiting: dict[str, list[str]] = {}
     for name in _pending(observed):
@@ -252,7 +252,7 @@ def _queues(
 
 
 def _endless(observed: records.Observed) -> int:
-    expected = cluster_forecast.Expected(observed, {})
+    expected = cluster_forecast.ExpectedRuntimes(observed, {})
     running = {
         attempt.job
         for attempt in observed.attempts.values()

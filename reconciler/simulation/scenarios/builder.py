@@ -28,7 +28,7 @@ PLENTY, UNBOUNDED = 2**50, 2**62
 _HASH = "0" * 16
 
 
-class Situation(msgspec.Struct):
+class ScenarioStart(msgspec.Struct):
     """What a scenario begins with.
 
     Attributes:
@@ -49,7 +49,7 @@ class Situation(msgspec.Struct):
     missing: list[str] = []
 
 
-def build(scenario: schema.Scenario) -> Situation:
+def build(scenario: schema.Scenario) -> ScenarioStart:
     """The situation of a document.
 
     Raises:
@@ -58,7 +58,7 @@ def build(scenario: schema.Scenario) -> Situation:
     """
     scenario_validation.check(scenario)
     missing: dict[str, None] = {}
-    made = Situation(structure=_structure(scenario, missing))
+    made = ScenarioStart(structure=_structure(scenario, missing))
     attempts: dict[str, records.AttemptRecord] = {}
     jobs: dict[str, records.JobRecord] = {}
     devices = initial_devices.of_running(scenario)
@@ -137,7 +137,7 @@ def _structure(scenario: schema.Scenario, missing: dict[str, None]) -> desired.S
     )
 
 
-def _policy(scenario: schema.Scenario, missing: dict[str, None]) -> desired.Settings:
+def _policy(scenario: schema.Scenario, missing: dict[str, None]) -> desired.ClusterSettings:
     """The policy of a document: what it names as it says, of the rest what the format has."""
     try:
         return settings_of(_WITHOUT_WAITS | scenario.policy, missing)
@@ -148,8 +148,8 @@ def _policy(scenario: schema.Scenario, missing: dict[str, None]) -> desired.Sett
 def settings_of(
     policy: dict[str, Any],
     missing: dict[str, None],
-    base: desired.Settings | None = None,
-) -> desired.Settings:
+    base: desired.ClusterSettings | None = None,
+) -> desired.ClusterSettings:
     """The policy as part of the settings; names that they do not have are missing.
 
     Names, values and bounds are those of ``Cluster.spec.scheduling``; a name of ``fairness`` and
@@ -188,7 +188,7 @@ def settings_of(
         for name, setting in _SETTINGS.items()
         if name in policy or name.partition(".")[0] in policy
     }
-    base = base or desired.Settings()
+    base = base or desired.ClusterSettings()
     return msgspec.structs.replace(
         base, scheduling=msgspec.structs.replace(base.scheduling, **named)
     )
@@ -314,8 +314,8 @@ def _parents_first(queues: dict[str, desired.Queue]) -> dict[str, desired.Queue]
     raise schema.ScenarioError(f"queue {loop} is its own ancestor", "queues")
 
 
-def _amounts(written: schema.Amounts, where: str) -> desired.Amounts:
-    return desired.Amounts(
+def _amounts(written: schema.ScenarioAmounts, where: str) -> desired.QuotaAmounts:
+    return desired.QuotaAmounts(
         cpu_milli=None if written.cpu is None else schema.amount("cpu", written.cpu, where),
         memory_bytes=None
         if written.memory is None
@@ -324,15 +324,15 @@ def _amounts(written: schema.Amounts, where: str) -> desired.Amounts:
     )
 
 
-def _queue(queue: schema.Queue, where: str) -> desired.Queue:
-    unbounded = desired.Amounts(UNBOUNDED, UNBOUNDED, UNBOUNDED)
+def _queue(queue: schema.ScenarioQueue, where: str) -> desired.Queue:
+    unbounded = desired.QuotaAmounts(UNBOUNDED, UNBOUNDED, UNBOUNDED)
     values: dict[str, Any] = {
         "name": queue.name,
         "parent": queue.parent,
         "guaranteed": unbounded
         if queue.guaranteed is None
         else _amounts(queue.guaranteed, f"{where}.guaranteed"),
-        "limit": desired.Amounts()
+        "limit": desired.QuotaAmounts()
         if queue.limit is None
         else _amounts(queue.limit, f"{where}.limit"),
     }
@@ -350,12 +350,12 @@ def _queue(queue: schema.Queue, where: str) -> desired.Queue:
     return desired.Queue(**values)
 
 
-def _flavor(flavor: schema.Flavor, where: str) -> desired.Flavor:
+def _flavor(flavor: schema.ScenarioFlavor, where: str) -> desired.QueueFlavor:
     owed, most, lent = (
-        desired.Amounts() if one is None else _amounts(one, where)
+        desired.QuotaAmounts() if one is None else _amounts(one, where)
         for one in (flavor.guaranteed, flavor.limit, flavor.lending_limit)
     )
-    return desired.Flavor(flavor.pool, owed, most, lent, flavor.weight)
+    return desired.QueueFlavor(flavor.pool, owed, most, lent, flavor.weight)
 
 
 def _nodes(structure: desired.Structure) -> dict[str, records.NodeRecord]:
@@ -377,7 +377,7 @@ def _nodes(structure: desired.Structure) -> dict[str, records.NodeRecord]:
 # -- jobs
 
 
-def _job(entry: schema.Job, where: str, made: Situation) -> desired.Job:
+def _job(entry: schema.ScenarioJob, where: str, made: ScenarioStart) -> desired.Job:
     asked = [_asked(task, f"{where}.tasks[{i}]") for i, task in enumerate(entry.tasks)]
     least = len(entry.tasks) if entry.min is None else entry.min
     if not 1 <= least <= len(entry.tasks):
@@ -414,7 +414,7 @@ def _job(entry: schema.Job, where: str, made: Situation) -> desired.Job:
     )
 
 
-def _ranked(tasks: list[schema.Task], asked: list[Resources]) -> list[int]:
+def _ranked(tasks: list[schema.ScenarioTask], asked: list[Resources]) -> list[int]:
     """The tasks of a job by what comes first of it: higher priority, then what is smaller.
 
     Their order in the document says nothing, but among those that are alike: of these the ones that
@@ -443,7 +443,7 @@ def _places(ranked: list[int], groups: list[str]) -> list[tuple[str, int]]:
     return [places[number] for number in range(len(ranked))]
 
 
-def _asked(task: schema.Task, where: str) -> Resources:
+def _asked(task: schema.ScenarioTask, where: str) -> Resources:
     return Resources(
         schema.amount("cpu", task.cpu, where),
         schema.amount("memory", task.memory, where),
@@ -465,7 +465,7 @@ def _record(spec: desired.Job, order: int, *, running: bool) -> records.JobRecor
 
 
 def _attempts(
-    entry: schema.Job,
+    entry: schema.ScenarioJob,
     spec: desired.Job,
     places: list[tuple[str, int]],
     *,
@@ -518,6 +518,8 @@ def _attempts(
     return found
 
 
-def fate_of(situation: Situation, attempt: records.AttemptRecord) -> simulated_nodes.Fate:
+def fate_of(
+    situation: ScenarioStart, attempt: records.AttemptRecord
+) -> simulated_nodes.TaskOutcome:
     """What becomes of a task of the situation; its work is not lost by moving it."""
-    return simulated_nodes.Fate(runs_s=situation.runs_s[attempt.job])
+    return simulated_nodes.TaskOutcome(runs_s=situation.runs_s[attempt.job])

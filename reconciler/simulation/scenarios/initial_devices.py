@@ -22,7 +22,7 @@ class _Running(NamedTuple):
     """A task that runs, its place in the document, and what it takes."""
 
     where: str
-    task: schema.Task
+    task: schema.ScenarioTask
     gpu_milli: int
 
 

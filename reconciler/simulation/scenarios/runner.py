@@ -15,7 +15,7 @@ from reconciler.core import reconcile
 from reconciler.model.state.states import AttemptState
 from reconciler.simulation.engine import simulated_cluster
 from reconciler.simulation.scenarios import builder, scenario_validation
-from reconciler.simulation.scenarios.schema import Expected, Scenario
+from reconciler.simulation.scenarios.schema import ExpectedOutcome, Scenario
 
 #: Seconds of virtual time in a round.
 ROUND_S = 60.0
@@ -23,7 +23,7 @@ ROUND_S = 60.0
 _PRECEDENCE = ("running", *(state for state in scenario_validation.STATES if state != "running"))
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class ScenarioVerdict(msgspec.Struct, frozen=True):
     """What became of one scenario.
 
     Attributes:
@@ -39,7 +39,7 @@ class Verdict(msgspec.Struct, frozen=True):
     found: dict[str, dict[str, Any]] = {}
 
 
-def run(scenario: Scenario) -> Verdict:
+def run(scenario: Scenario) -> ScenarioVerdict:
     """Let a scenario happen, and compare.
 
     Raises:
@@ -48,12 +48,12 @@ def run(scenario: Scenario) -> Verdict:
     situation = builder.build(scenario)
     if situation.missing:
         why = f"not built yet: {', '.join(situation.missing)}"
-        return Verdict(exact=False, states=False, found={"*": {"state": why}})
+        return ScenarioVerdict(exact=False, states=False, found={"*": {"state": why}})
     story = _Story(scenario, situation)
     if scenario.rounds is None:
         story.cluster.run(builder.BEGIN + (scenario.until or 0.0))
         return story.verdict()
-    verdict = Verdict(exact=True, states=True)
+    verdict = ScenarioVerdict(exact=True, states=True)
     rounds = scenario.rounds
     for number in range(1, rounds.settle + rounds.stable + 1):
         story.cluster.run(builder.BEGIN + number * ROUND_S, inclusive=False)
@@ -67,13 +67,13 @@ def run(scenario: Scenario) -> Verdict:
 
 
 def begun(
-    situation: builder.Situation, decide: simulated_cluster.Decide = reconcile.reconcile
-) -> simulated_cluster.Cluster:
+    situation: builder.ScenarioStart, decide: simulated_cluster.Decide = reconcile.reconcile
+) -> simulated_cluster.SimulatedCluster:
     """The cluster of a situation at its beginning; jobs of later moments come by themselves.
 
     ``decide``: the controller's one function.
     """
-    cluster = simulated_cluster.Cluster(
+    cluster = simulated_cluster.SimulatedCluster(
         situation.structure,
         now=builder.BEGIN,
         jobs=situation.jobs,
@@ -89,16 +89,16 @@ def begun(
 class _Story:
     """One scenario under way."""
 
-    def __init__(self, scenario: Scenario, situation: builder.Situation) -> None:
+    def __init__(self, scenario: Scenario, situation: builder.ScenarioStart) -> None:
         self.scenario = scenario
         self.situation = situation
         self.cluster = begun(situation)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ScenarioVerdict:
         """What agrees at this moment."""
         found = self._found()
         exact, states = True, True
-        differs: dict[str, Expected] = {}
+        differs: dict[str, ExpectedOutcome] = {}
         for name, expected in (self.scenario.expect.jobs | self.scenario.expect.tasks).items():
             actual = found[name]
             same_state = expected.state is None or _states(expected.state) == _states(actual.state)
@@ -114,9 +114,9 @@ class _Story:
             for name in differs
         }
         wanted = {name: msgspec.to_builtins(expected) for name, expected in differs.items()}
-        return Verdict(exact=exact, states=states, expected=wanted, found=shown)
+        return ScenarioVerdict(exact=exact, states=states, expected=wanted, found=shown)
 
-    def _found(self) -> dict[str, Expected]:
+    def _found(self) -> dict[str, ExpectedOutcome]:
         """Every job and task as it is now."""
         memory = self.cluster.memory
         running: dict[tuple[str, str, int], str] = {
@@ -124,7 +124,7 @@ class _Story:
             for a in memory.attempts.values()
             if a.state is AttemptState.RUNNING
         }
-        found: dict[str, Expected] = {}
+        found: dict[str, ExpectedOutcome] = {}
         for name, tasks in self.situation.tasks.items():
             record = memory.jobs.get(name)
             rest = record.state.value.lower() if record and record.finished else "pending"
@@ -135,8 +135,8 @@ class _Story:
                 node = running.get((name, group, number))
                 states.append("running" if node else rest)
                 nodes.append(node)
-                found[f"{name}-{index}"] = Expected(state=states[-1], node=node, start=start)
-            found[name] = Expected(
+                found[f"{name}-{index}"] = ExpectedOutcome(state=states[-1], node=node, start=start)
+            found[name] = ExpectedOutcome(
                 state=_together(sorted(states, key=_PRECEDENCE.index)),
                 node=_together(n for n in nodes if n),
                 start=start,

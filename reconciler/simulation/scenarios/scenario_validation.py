@@ -30,7 +30,7 @@ def check(scenario: schema.Scenario) -> None:
     for number, job in enumerate(scenario.jobs):
         _job(job, f"jobs[{number}]")
     for kind in ("jobs", "tasks"):
-        expected: dict[str, schema.Expected] = getattr(scenario.expect, kind)
+        expected: dict[str, schema.ExpectedOutcome] = getattr(scenario.expect, kind)
         for name, one in expected.items():
             _state(one.state, f"expect.{kind}.{name}.state")
 
@@ -49,7 +49,7 @@ def _refused(found: object, expected: str, where: str) -> schema.ScenarioError:
     return schema.ScenarioError(f"found {found}; expected {expected}", where)
 
 
-def _queues(queues: list[schema.Queue]) -> None:
+def _queues(queues: list[schema.ScenarioQueue]) -> None:
     known: dict[str, int] = {}
     for number, queue in enumerate(queues):
         where = f"queues[{number}]"
@@ -63,7 +63,7 @@ def _queues(queues: list[schema.Queue]) -> None:
             _within(flavor.weight, 0, WEIGHT_MAX, f"{where}.flavors[{index}].weight")
 
 
-def _job(job: schema.Job, where: str) -> None:
+def _job(job: schema.ScenarioJob, where: str) -> None:
     _within(job.priority, -PRIORITY_MAX, PRIORITY_MAX, f"{where}.priority")
     _within(job.duration, 0, None, f"{where}.duration")
     _within(

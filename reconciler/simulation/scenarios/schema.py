@@ -48,7 +48,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
     """A mapping of a document."""
 
 
-class Node(_Part, frozen=True):
+class ScenarioNode(_Part, frozen=True):
     """What a node has; ``cpu`` and ``memory`` None: more than anyone asks for.
 
     ``pool`` None: a pool of its own, of its name. Nodes of one pool are alike but for their names.
@@ -61,7 +61,7 @@ class Node(_Part, frozen=True):
     pool: str | None = None
 
 
-class Amounts(_Part, frozen=True):
+class ScenarioAmounts(_Part, frozen=True):
     """Amounts of a queue; None: not named."""
 
     cpu: Number | None = None
@@ -69,30 +69,30 @@ class Amounts(_Part, frozen=True):
     gpu: Number | None = None
 
 
-class Flavor(_Part, frozen=True):
+class ScenarioFlavor(_Part, frozen=True):
     """What a queue has in one pool; None: nothing is said of it."""
 
     pool: str
-    guaranteed: Amounts | None = None
-    limit: Amounts | None = None
-    lending_limit: Amounts | None = None
+    guaranteed: ScenarioAmounts | None = None
+    limit: ScenarioAmounts | None = None
+    lending_limit: ScenarioAmounts | None = None
     weight: float | None = None
 
 
-class Queue(_Part, frozen=True):
+class ScenarioQueue(_Part, frozen=True):
     """A queue; ``guaranteed`` None: as much as there is. ``flavors``: amounts by pool beside."""
 
     name: str
     parent: str | None = None
-    guaranteed: Amounts | None = None
-    limit: Amounts | None = None
-    lending_limit: Amounts | None = None
+    guaranteed: ScenarioAmounts | None = None
+    limit: ScenarioAmounts | None = None
+    lending_limit: ScenarioAmounts | None = None
     weight: float | None = None
     priority: int | None = None
-    flavors: list[Flavor] = []
+    flavors: list[ScenarioFlavor] = []
 
 
-class Task(_Part, frozen=True):
+class ScenarioTask(_Part, frozen=True):
     """A task of a job; one that runs names its node, and devices where it has shares of them.
 
     ``priority`` orders the tasks of its job: of a gang that runs in part, higher ones are there.
@@ -107,12 +107,12 @@ class Task(_Part, frozen=True):
     priority: int = 0
 
 
-class Job(_Part, frozen=True):
+class ScenarioJob(_Part, frozen=True):
     """A job. ``duration``, ``time_limit`` and ``submit`` in seconds."""
 
     name: str
     queue: str
-    tasks: list[Task]
+    tasks: list[ScenarioTask]
     priority: int | None = None
     preemptible: bool = True
     min: int | None = None
@@ -129,7 +129,7 @@ class Rounds(_Part, frozen=True):
     stable: int = 0
 
 
-class Expected(_Part, frozen=True, omit_defaults=True):
+class ExpectedOutcome(_Part, frozen=True, omit_defaults=True):
     """What must be so: state of every task, node, and the second of the first start."""
 
     state: str | None = None
@@ -140,8 +140,8 @@ class Expected(_Part, frozen=True, omit_defaults=True):
 class Expectations(_Part, frozen=True):
     """By name of a job, and by ``JOB-INDEX`` of a task."""
 
-    jobs: dict[str, Expected] = {}
-    tasks: dict[str, Expected] = {}
+    jobs: dict[str, ExpectedOutcome] = {}
+    tasks: dict[str, ExpectedOutcome] = {}
 
 
 class Scenario(_Part, frozen=True):
@@ -149,9 +149,9 @@ class Scenario(_Part, frozen=True):
 
     scenario: str
     source: str
-    nodes: dict[str, Node]
-    queues: list[Queue]
-    jobs: list[Job]
+    nodes: dict[str, ScenarioNode]
+    queues: list[ScenarioQueue]
+    jobs: list[ScenarioJob]
     expect: Expectations
     rounds: Rounds | None = None
     until: float | None = None

@@ -316,7 +316,7 @@ def _legend_above(axes: "Axes") -> None:
     )  # fmt: skip
 
 
-def _averages(steps: trace_results.Steps, edges: Any) -> Any:
+def _averages(steps: trace_results.StepSeries, edges: Any) -> Any:
     """Mean of an amount over each piece between two edges."""
     if not len(steps.times):
         return np.zeros(len(edges) - 1)
@@ -474,7 +474,7 @@ def _gantt(axes: "Axes", run: trace_results.Run, span_s: float, scale: tuple[flo
     axes.set_xlabel(f"{scale[1]} from the first submission on")
 
 
-def lanes_of(bars: Sequence[trace_results.Stretch]) -> list[list[tuple[float, float]]]:
+def lanes_of(bars: Sequence[trace_results.Occupancy]) -> list[list[tuple[float, float]]]:
     """For each bar the lowest lanes of its node that are free, as many as it has units, or a part.
 
     They need not lie side by side, so that no node has more lanes than units are busy at once: a

@@ -33,7 +33,7 @@ IDLE_STEPS_MIN, IDLE_S_MAX, IDLE_STEPS_MAX = 100, 366 * 86_400.0, 2_000
 
 Progress = Callable[[int], None]
 #: Looks at the cluster after a cycle.
-Look = Callable[[simulated_cluster.Cluster], None]
+Look = Callable[[simulated_cluster.SimulatedCluster], None]
 Runs = Callable[[str, int], float]
 
 
@@ -56,7 +56,7 @@ def make_structure(
     per_node: int,
     unit: workloads.Unit,
     guaranteed: Mapping[str, int],
-    settings: desired.Settings | None = None,
+    settings: desired.ClusterSettings | None = None,
 ) -> desired.Structure:
     """A pool of equal nodes, and a queue for each name with what it is guaranteed."""
     gpu = per_node * 1000 if unit == "gpu" else 0
@@ -72,18 +72,18 @@ def make_structure(
     queues = {
         name: desired.Queue(
             name=name,
-            guaranteed=desired.Amounts(gpu_milli=units * 1000)
+            guaranteed=desired.QuotaAmounts(gpu_milli=units * 1000)
             if unit == "gpu"
-            else desired.Amounts(cpu_milli=units * 1000),
+            else desired.QuotaAmounts(cpu_milli=units * 1000),
         )
         for name, units in guaranteed.items()
     }
     return desired.Structure(
-        settings=settings or desired.Settings(), pools={pool.name: pool}, queues=queues
+        settings=settings or desired.ClusterSettings(), pools={pool.name: pool}, queues=queues
     )
 
 
-def make_job(row: workloads.Row, per_node: int, unit: workloads.Unit) -> desired.Job:
+def make_job(row: workloads.TraceJob, per_node: int, unit: workloads.Unit) -> desired.Job:
     """A row as a gang: as few equal tasks as fit on nodes of ``per_node`` units."""
     each = next(n for n in range(min(per_node, row.size), 0, -1) if row.size % n == 0)
     amount = Resources(0, 0, each * 1000) if unit == "gpu" else Resources(each * 1000, 0, 0)
@@ -128,7 +128,7 @@ class _Ledger:
         self.now: Callable[[], float] = lambda: BEGIN
         self.checkpoint_every_s = checkpoint_every_s
         self.elements: dict[tuple[str, int], trace_results.JobResult] = {}
-        self.stretches: list[trace_results.Stretch] = []
+        self.stretches: list[trace_results.Occupancy] = []
         self.lost_unit_s = 0.0
         self.finished_now: list[str] = []
         self._enough: dict[str, dict[str, int]] = {}
@@ -150,12 +150,12 @@ class _Ledger:
     def _units(self, resources: Resources) -> float:
         return units_in(resources, self.unit)
 
-    def fate(self, attempt: records.AttemptRecord) -> simulated_nodes.Fate:
+    def fate(self, attempt: records.AttemptRecord) -> simulated_nodes.TaskOutcome:
         """What is left of its element's work: who joins it ends with the others."""
         key = (attempt.job, attempt.element)
         life = self._lives.get(key)
         left_s = self._left_s(key) if life is None else life.ends_at - self.now()
-        return simulated_nodes.Fate(runs_s=max(0.0, left_s))
+        return simulated_nodes.TaskOutcome(runs_s=max(0.0, left_s))
 
     def _left_s(self, key: tuple[str, int]) -> float:
         return self.elements[key].runs_s - self._done_s.get(key, 0.0)
@@ -188,7 +188,7 @@ class _Ledger:
         if ran_s > 0:
             place = (attempt.node, units, end_s - ran_s, end_s)
             evicted = why is EndReason.PREEMPTED
-            self.stretches.append(trace_results.Stretch(job.name, job.queue, *place, evicted))
+            self.stretches.append(trace_results.Occupancy(job.name, job.queue, *place, evicted))
         life = self._lives.get(key)
         if life is None or attempt.id not in life.up:
             return  # it left before it was up
@@ -259,7 +259,7 @@ def replay(
     settings = msgspec.structs.replace(structure.settings, retain_finished_jobs_s=0)
     structure = msgspec.structs.replace(structure, settings=settings)  # the ledger remembers
     ledger = _Ledger(unit, chosen.checkpoint_every_s)
-    cluster = simulated_cluster.Cluster(
+    cluster = simulated_cluster.SimulatedCluster(
         structure,
         now=BEGIN,
         fates=ledger.fate,
@@ -305,7 +305,10 @@ def _starts_reported_within_s(arrivals: Sequence[tuple[float, desired.Job]], run
 
 
 def _run(
-    cluster: simulated_cluster.Cluster, ledger: _Ledger, options: Options, progress: Progress | None
+    cluster: simulated_cluster.SimulatedCluster,
+    ledger: _Ledger,
+    options: Options,
+    progress: Progress | None,
 ) -> float | None:
     """Let everything happen; the second since which nothing did, where it was given up."""
     until = math.inf if options.until_s is None else BEGIN + options.until_s
@@ -338,7 +341,9 @@ def _run(
     return gave_up_s
 
 
-def _under_way(cluster: simulated_cluster.Cluster, ledger: _Ledger) -> list[trace_results.Stretch]:
+def _under_way(
+    cluster: simulated_cluster.SimulatedCluster, ledger: _Ledger
+) -> list[trace_results.Occupancy]:
     """What still runs when the simulation stops."""
     now_s = cluster.now - BEGIN
     found = []
@@ -349,7 +354,7 @@ def _under_way(cluster: simulated_cluster.Cluster, ledger: _Ledger) -> list[trac
             units = units_in(attempt.resources, ledger.unit)
             begin_s = min(now_s, task.starts_at - BEGIN)
             found.append(
-                trace_results.Stretch(job.name, job.queue, node.name, units, begin_s, now_s)
+                trace_results.Occupancy(job.name, job.queue, node.name, units, begin_s, now_s)
             )
     return found
 

@@ -53,7 +53,7 @@ class JobResult(msgspec.Struct):
         return max(1.0, (self.end_s - self.submit_s) / max(self.runs_s, TAU_S))
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class Occupancy(msgspec.Struct, frozen=True):
     """Units of a node, or of the cluster where ``node`` is empty, in one job's hands.
 
     ``evicted``: it ended since the job had to leave for others.
@@ -87,7 +87,7 @@ class Run(msgspec.Struct):
     policy: str
     units: float
     jobs: list[JobResult]
-    stretches: list[Stretch]
+    stretches: list[Occupancy]
     guaranteed: Mapping[str, float] = {}
     lost_unit_s: float = 0.0
     cycles: int = 0
@@ -223,7 +223,7 @@ def fairness(jobs: Iterable[JobResult]) -> float:
     return sum(means) ** 2 / (len(means) * sum(mean * mean for mean in means))
 
 
-class Steps(msgspec.Struct, frozen=True):
+class StepSeries(msgspec.Struct, frozen=True):
     """An amount over time: ``values[i]`` holds from ``times[i]`` to ``times[i + 1]``."""
 
     times: Floats
@@ -237,16 +237,16 @@ class Steps(msgspec.Struct, frozen=True):
         return np.where(rows >= 0, self.values[np.maximum(rows, 0)], 0.0)
 
 
-def steps(changes: Iterable[tuple[float, float]]) -> Steps:
+def steps(changes: Iterable[tuple[float, float]]) -> StepSeries:
     """The sum over time of (moment, change)."""
     pairs = np.array(sorted(changes), dtype=np.float64).reshape(-1, 2)
     if not len(pairs):
-        return Steps(np.zeros(0), np.zeros(0))
+        return StepSeries(np.zeros(0), np.zeros(0))
     times, index = np.unique(pairs[:, 0], return_inverse=True)
-    return Steps(times, np.cumsum(np.bincount(index, weights=pairs[:, 1])))
+    return StepSeries(times, np.cumsum(np.bincount(index, weights=pairs[:, 1])))
 
 
-def used(run: Run, queue: str | None = None) -> Steps:
+def used(run: Run, queue: str | None = None) -> StepSeries:
     """Units in use over time, of one queue or of all."""
     chosen = [s for s in run.stretches if queue is None or s.queue == queue]
     return steps(
@@ -254,7 +254,7 @@ def used(run: Run, queue: str | None = None) -> Steps:
     )
 
 
-def waiting(run: Run) -> Steps:
+def waiting(run: Run) -> StepSeries:
     """Units asked for by jobs that have not started, over time."""
     changes = [(job.submit_s, float(job.size)) for job in run.jobs]
     changes += [(job.start_s, -float(job.size)) for job in run.jobs if job.start_s is not None]
@@ -287,7 +287,7 @@ def shortfall(run: Run) -> float:
     return max(0.0, missed / due) if due else 0.0  # sums of floats may miss 0 by a hair
 
 
-def _waiting_by_size(run: Run, queue: str, size_of: Mapping[str, float]) -> dict[float, Steps]:
+def _waiting_by_size(run: Run, queue: str, size_of: Mapping[str, float]) -> dict[float, StepSeries]:
     """Units that jobs of each size wait for over time, those that were evicted included."""
     changes: dict[float, list[tuple[float, float]]] = {}
     for job in run.jobs:

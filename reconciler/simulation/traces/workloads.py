@@ -46,7 +46,7 @@ class WorkloadError(ValueError):
     """Text that is no workload of the form it should have."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class TraceJob(msgspec.Struct, frozen=True):
     """One job.
 
     Attributes:
@@ -83,7 +83,7 @@ class Workload(msgspec.Struct, frozen=True):
         malformed: the first rows that were left out. malformed_count: how many were.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[TraceJob, ...]
     unit: Unit = "gpu"
     malformed: tuple[Malformed, ...] = ()
     malformed_count: int = 0
@@ -97,12 +97,12 @@ class _Reading:
     """Rows as they are read, and what is wrong with others."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[TraceJob] = []
         self.malformed: list[Malformed] = []
         self.count = 0
         self._blank: list[int] = []
 
-    def add(self, row: Row) -> None:
+    def add(self, row: TraceJob) -> None:
         self._refuse_blank()
         self.rows.append(row)
 
@@ -191,7 +191,7 @@ def _bounded(rows: int) -> None:
         raise WorkloadError(f"it has more than {ROWS_MAX} rows; cut it")
 
 
-def _philly_row(cells: list[str], line: int) -> Row:
+def _philly_row(cells: list[str], line: int) -> TraceJob:
     if len(cells) != len(PHILLY_COLUMNS):
         raise ValueError(f"it has {len(cells)} fields; expected {len(PHILLY_COLUMNS)}")
     timestamp, duration, num_gpus, _, cluster = (cell.strip() for cell in cells)
@@ -203,7 +203,7 @@ def _philly_row(cells: list[str], line: int) -> Row:
         submitted = submitted.replace(tzinfo=dt.UTC)
     if not cluster:
         raise ValueError("it names no cluster")
-    return Row(
+    return TraceJob(
         name=f"job-{line:06d}",
         submit_s=submitted.timestamp(),
         runs_s=_number("duration", duration, SECONDS_MAX),
@@ -252,7 +252,7 @@ def read_swf(lines: Iterable[str]) -> Workload:
     return reading.workload("cpu")
 
 
-def _swf_row(cells: list[str], line: int) -> Row:
+def _swf_row(cells: list[str], line: int) -> TraceJob:
     if len(cells) != len(_SWF_FIELDS):
         raise ValueError(f"it has {len(cells)} fields; expected {len(_SWF_FIELDS)}")
     numbers = [_swf_number(field, cell) for field, cell in zip(_SWF_FIELDS, cells, strict=True)]
@@ -261,7 +261,7 @@ def _swf_row(cells: list[str], line: int) -> Row:
     submit_s = numbers[_SWF_SUBMIT]
     if submit_s < 0 or submit_s > SECONDS_MAX:
         raise ValueError(f"submit time is {cells[_SWF_SUBMIT]}; expected seconds from 0")
-    return Row(
+    return TraceJob(
         name=f"job-{line:06d}",
         submit_s=submit_s,
         runs_s=_number("run time", str(numbers[_SWF_RUN]), SECONDS_MAX),
@@ -311,7 +311,7 @@ def generate(seed: int, jobs: int, units: int, load: float, queues: int = 3) -> 
     gap_s = work / (units * load * max(1, jobs))
     at, rows = 0.0, []
     for number, (size, runs_s, queue) in enumerate(drawn, start=1):
-        rows.append(Row(f"job-{number:06d}", round(at, 1), runs_s, size, queue))
+        rows.append(TraceJob(f"job-{number:06d}", round(at, 1), runs_s, size, queue))
         at += chance.expovariate(1 / gap_s)
     return Workload(tuple(rows))
 
@@ -337,7 +337,7 @@ def with_limits(workload: Workload, seed: int, sigma: float = 1.0) -> Workload:
     return msgspec.structs.replace(workload, rows=tuple(_limited(workload.rows, chance, sigma)))
 
 
-def _limited(rows: Iterable[Row], chance: random.Random, sigma: float) -> Iterator[Row]:
+def _limited(rows: Iterable[TraceJob], chance: random.Random, sigma: float) -> Iterator[TraceJob]:
     for row in rows:
         factor = 1.0 + chance.lognormvariate(0.0, sigma)
         if row.limit_s is None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from reconciler.model.desired import MigPlan
-from reconciler.model.observed.health_checks import Plan
+from reconciler.model.observed.health_checks import CheckPlan
 from reconciler.model.observed.storage import WantedVolume
 from reconciler.model.protocol.agent_messages import (
     Assignment,
@@ -40,7 +40,7 @@ class Controller:
         self.volumes: tuple[WantedVolume, ...] = ()
         self.mig: MigPlan | None = None
         self.pool = ""
-        self.checks: Plan | None = None
+        self.checks: CheckPlan | None = None
         #: By how much the dates of its answers are off.
         self.clock_ahead_s = 0.0
         self.seen: dict[str, AttemptReport] = {}

@@ -28,7 +28,7 @@ class Bed:
         self.root.chmod(0o755)
         self.isolation = isolation
         self.reports: dict[str, AttemptReport] = {}
-        self.keeper = client.Keeper(self.root, isolation)
+        self.keeper = client.SupervisorClient(self.root, isolation)
         self.meet()
 
     def meet(self) -> None:

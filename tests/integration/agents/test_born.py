@@ -20,7 +20,7 @@ import json, os, sys
 from agents.isolation import task_isolation
 
 root, way, user = sys.argv[1:]
-made = task_isolation.Confinement(root, "auto")
+made = task_isolation.TaskIsolation(root, "auto")
 made.recover()
 can = bool(made._born_in)
 if way == "goes there":

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from agents.data import object_store
-from reconciler.model.observed.storage import In, ObjectStore, Out, Plan, Store
+from reconciler.model.observed.storage import In, ObjectStore, Out, StagingPlan, VolumeStore
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state.states import EndReason
 from tests.integration.agents.conftest import Node
@@ -34,10 +34,10 @@ class Server:
         self.url = url
         self.bucket = folder / "data"
 
-    def store(self, **more: str) -> Store:
+    def store(self, **more: str) -> VolumeStore:
         """The bucket, as a job names it."""
         keys = {"access_key": "s3-access", "secret_key": "s3-secret"}
-        return Store("v", objects=ObjectStore(self.url, "data", **(keys | more)))
+        return VolumeStore("v", objects=ObjectStore(self.url, "data", **(keys | more)))
 
 
 @contextlib.contextmanager
@@ -127,7 +127,7 @@ def _user() -> str:
     return pwd.getpwuid(os.geteuid()).pw_name
 
 
-def template(plan: Plan, script: str) -> agent_messages.TaskTemplate:
+def template(plan: StagingPlan, script: str) -> agent_messages.TaskTemplate:
     command = ("sh", "-ec", script)
     return agent_messages.TaskTemplate("job", 1, "g", command=command, grace_s=20, stage=plan)
 
@@ -135,7 +135,7 @@ def template(plan: Plan, script: str) -> agent_messages.TaskTemplate:
 def test_objects_come_in_and_results_go_out(
     clerk: Node, controller: Controller, server: Server
 ) -> None:
-    plan = Plan(
+    plan = StagingPlan(
         ins=(In("a", server.store(prefix="sets"), "a"), In("one", server.store(), "sets/ab.txt")),
         outs=(Out("out", server.store(prefix="results"), "{job}/{index}"),),
     )
@@ -175,7 +175,7 @@ def test_what_a_service_refuses_is_said(
     wrong = clerk.root.parent / "secrets" / _user() / "wrong"
     wrong.write_text("not-the-key")
     wrong.chmod(0o600)
-    plan = Plan(ins=(In("a", server.store(**more), path),))
+    plan = StagingPlan(ins=(In("a", server.store(**more), path),))
     controller.assign("a.1", template=template(plan, "true"))
     end = controller.ended("a.1")
     assert end.end_reason in {EndReason.STAGE_FAILED, EndReason.START_FAILED}
@@ -186,8 +186,8 @@ def test_what_a_service_refuses_is_said(
 def test_a_service_that_is_away_is_said_after_a_while(clerk: Node, controller: Controller) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    store = Store("v", objects=ObjectStore(f"http://127.0.0.1:{port}", "data"))
-    controller.assign("a.1", template=template(Plan(ins=(In("a", store, "x"),)), "true"))
+    store = VolumeStore("v", objects=ObjectStore(f"http://127.0.0.1:{port}", "data"))
+    controller.assign("a.1", template=template(StagingPlan(ins=(In("a", store, "x"),)), "true"))
     end = controller.ended("a.1")
     assert end.end_reason is EndReason.STAGE_FAILED
     assert f"127.0.0.1:{port}" in end.message
@@ -211,13 +211,13 @@ def test_an_authority_of_ones_own_is_trusted_where_the_volume_says_so(
     out = Out(
         "out", safe.store(ca_certificate=(authority / "ca.pem").read_text(), prefix="tls"), "x"
     )
-    plan = Plan(ins=(In("a", trusted, "sets/a"),), outs=(out,))
+    plan = StagingPlan(ins=(In("a", trusted, "sets/a"),), outs=(out,))
     controller.assign("a.1", template=template(plan, "cp $MUSTER_STAGED_A/large.bin out"))
     end = controller.ended("a.1")
     assert (end.end_reason, end.exit_code, end.message) == (EndReason.EXITED, 0, "")
     assert (safe.bucket / "tls" / "x" / "out").read_bytes() == LARGE
     controller.assign(
-        "a.2", template=template(Plan(ins=(In("a", safe.store(), "sets/a"),)), "true")
+        "a.2", template=template(StagingPlan(ins=(In("a", safe.store(), "sets/a"),)), "true")
     )
     end = controller.ended("a.2")
     assert end.end_reason is EndReason.STAGE_FAILED, "nobody else trusts it"
@@ -228,7 +228,7 @@ def test_a_certificate_that_is_none_is_said(
     clerk: Node, controller: Controller, safe: Server
 ) -> None:
     broken = "-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n"
-    plan = Plan(ins=(In("a", safe.store(ca_certificate=broken), "sets/a"),))
+    plan = StagingPlan(ins=(In("a", safe.store(ca_certificate=broken), "sets/a"),))
     controller.assign("a.1", template=template(plan, "true"))
     end = controller.ended("a.1")
     assert end.end_reason is EndReason.STAGE_FAILED
@@ -253,9 +253,12 @@ def test_data_is_copied_as_somebody_who_is_not_root(
     to.mkdir()
     os.chown(to, nobody.pw_uid, nobody.pw_gid)
     made = template(
-        Plan(
+        StagingPlan(
             ins=(In("a", server.store(), "sets/a"),),
-            outs=(Out("out", Store("w", str(to)), "x"), Out("out", server.store(prefix="as"), "x")),
+            outs=(
+                Out("out", VolumeStore("w", str(to)), "x"),
+                Out("out", server.store(prefix="as"), "x"),
+            ),
         ),
         "mkdir out; cp $MUSTER_STAGED_A/deep/small.txt out/; id -un > out/who",
     )
@@ -275,7 +278,7 @@ def test_data_is_copied_as_somebody_who_is_not_root(
     assert (to / "x" / "out" / "small.txt").stat().st_uid == nobody.pw_uid
     assert (server.bucket / "as" / "x" / "out" / "small.txt").read_text() == "small\n"
     # what the user can't read is not read for them
-    plan = Plan(ins=(In("b", Store("l", str(locked)), "file"),))
+    plan = StagingPlan(ins=(In("b", VolumeStore("l", str(locked)), "file"),))
     barred = msgspec.structs.replace(made, stage=plan, command=("true",))
     controller.assign("a.2", template=barred, allow_root=False)
     end = controller.ended("a.2")

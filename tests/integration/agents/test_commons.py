@@ -71,7 +71,7 @@ def test_one_whose_server_is_gone_is_tried_again(
 
     with hanging.mounted(tmp_path / "away") as away:
         away.die()
-        ours = shared_folder.Commons(away.place / "shared", leaving)
+        ours = shared_folder.SharedFolder(away.place / "shared", leaving)
         assert ours.find() == str(away.place / "shared")
         assert "is away: Transport endpoint is not connected" in ours.problem
         ours.await_it(later)
@@ -81,7 +81,7 @@ def test_one_whose_server_is_gone_is_tried_again(
 
 def test_one_that_can_not_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    ours = shared_folder.Commons(tmp_path / "file/shared", threading.Event())
+    ours = shared_folder.SharedFolder(tmp_path / "file/shared", threading.Event())
     with pytest.raises(NotADirectoryError):
         ours.find()
 
@@ -89,7 +89,7 @@ def test_one_that_can_not_be_made_is_told(tmp_path: Path) -> None:
 def test_one_that_is_there_is_told_without_links(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "real").mkdir()
-    ours = shared_folder.Commons(tmp_path / "link/shared", threading.Event())
+    ours = shared_folder.SharedFolder(tmp_path / "link/shared", threading.Event())
     assert ours.find() == str(tmp_path / "real/shared")
     assert not ours.problem
     found: list[str] = []
@@ -100,7 +100,7 @@ def test_one_that_is_there_is_told_without_links(tmp_path: Path) -> None:
 def test_an_agent_that_is_told_to_leave_as_it_begins_does_not_wait_for_it(tmp_path: Path) -> None:
     leaving = threading.Event()
     leaving.set()
-    ours = shared_folder.Commons(tmp_path / "shared", leaving)
+    ours = shared_folder.SharedFolder(tmp_path / "shared", leaving)
     ours.find(0.5)
     assert ours.problem == ""
 
@@ -109,7 +109,7 @@ def test_an_agent_that_is_told_to_leave_as_it_begins_does_not_wait_for_it(tmp_pa
 def test_who_leaves_waits_for_none_that_hangs(tmp_path: Path) -> None:
     leaving = threading.Event()
     with hanging.mounted(tmp_path / "away") as away:
-        ours = shared_folder.Commons(away.place / "shared", leaving)
+        ours = shared_folder.SharedFolder(away.place / "shared", leaving)
         waits = threading.Thread(target=ours.find, args=(3600.0,), daemon=True)
         waits.start()
         assert away.asked.wait(60)

@@ -99,7 +99,7 @@ def test_an_agent_that_comes_hears_of_it(bed: Bed, away: hanging.Hanging) -> Non
     hangs(bed, away)
     bed.start("h.1", "echo again")  # an agent that does not know orders it again
     goes_on(bed)
-    second = client.Keeper(bed.root)
+    second = client.SupervisorClient(bed.root)
     told = {one.id: one.state for one in second.connect(threading.Event())}
     second.close()
     assert told["h.1"] is AttemptState.STARTING

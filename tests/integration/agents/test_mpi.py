@@ -58,7 +58,7 @@ class Nodes:
         self.names = [f"{word}a", f"{word}b"]
         third = secrets.randbelow(250)
         self.addresses = [f"10.213.{third}.1", f"10.213.{third}.2"]
-        self.keepers: list[client.Keeper] = []
+        self.keepers: list[client.SupervisorClient] = []
         self.roots: list[Path] = []
         self.reports: dict[str, AttemptReport] = {}
         self.supervisors: list[subprocess.Popen[bytes]] = []
@@ -78,14 +78,14 @@ class Nodes:
                        sys.executable, "-I", "-S", str(client.SCRIPT), str(root)]  # fmt: skip
             self.supervisors.append(subprocess.Popen(command))
             wait((root / "supervisor.sock").exists, "a supervisor")
-            made = client.Keeper(root)
+            made = client.SupervisorClient(root)
             made.connect(threading.Event())
             self.keepers.append(made)
 
-    def place(self, number: int) -> start_orders.Place:
+    def place(self, number: int) -> start_orders.NodeFolders:
         (self.roots[number] / "shared").mkdir(exist_ok=True)
         root = str(self.roots[number])
-        return start_orders.Place(self.names[number], root, f"{root}/shared", as_root=True)
+        return start_orders.NodeFolders(self.names[number], root, f"{root}/shared", as_root=True)
 
     def start(self, template: TaskTemplate, per_node: int, port: int) -> None:
         """Start the gang as the agents of the two would."""

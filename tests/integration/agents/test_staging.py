@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agents.host import processes
-from reconciler.model.observed.storage import In, Out, Plan, Store, WantedVolume
+from reconciler.model.observed.storage import In, Out, StagingPlan, VolumeStore, WantedVolume
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state.states import AttemptState, EndReason
 from tests.integration.agents.conftest import Node
@@ -30,11 +30,11 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def template(plan: Plan, *command: str) -> agent_messages.TaskTemplate:
+def template(plan: StagingPlan, *command: str) -> agent_messages.TaskTemplate:
     return agent_messages.TaskTemplate("job", 1, "g", command=command, grace_s=20, stage=plan)
 
 
-def shell(plan: Plan, script: str) -> agent_messages.TaskTemplate:
+def shell(plan: StagingPlan, script: str) -> agent_messages.TaskTemplate:
     return template(plan, "sh", "-ec", script)
 
 
@@ -59,9 +59,9 @@ def test_a_folder_and_a_file_are_there_when_the_task_starts(
     agent: Node, controller: Controller, source: Path
 ) -> None:
     (source / "set" / "link").symlink_to("/etc/passwd")
-    store = Store("v", str(source))
+    store = VolumeStore("v", str(source))
     digest = hashlib.sha256(b"one\n").hexdigest()
-    plan = Plan(ins=(In("my-set", store, "set"), In("one", store, "one.txt", digest)))
+    plan = StagingPlan(ins=(In("my-set", store, "set"), In("one", store, "one.txt", digest)))
     script = (
         'test "$(stat -c %s $MUSTER_STAGED_MY_SET/a.bin)" = 307200; '
         "cmp $MUSTER_STAGED_MY_SET/deep/b.bin $0/set/deep/b.bin; "
@@ -98,16 +98,16 @@ def test_a_folder_and_a_file_are_there_when_the_task_starts(
         (lambda s: In("x", s, "set", checksums="SUMS"), "SUMS, which lists checksums"),
         (lambda s: In("x", s, "out"), "links are not followed"),
         (lambda s: In("x", s, "out/passwd"), "links are not followed"),
-        (lambda s: In("x", Store("w", "/nowhere"), "x"), "/nowhere"),
+        (lambda s: In("x", VolumeStore("w", "/nowhere"), "x"), "/nowhere"),
     ],
 )  # fmt: skip
 def test_what_can_not_be_copied_ends_the_attempt(
     agent: Node, controller: Controller, source: Path, item: object, message: str
 ) -> None:
     (source / "out").symlink_to("/etc")
-    wanted = item(Store("v", str(source)))  # type: ignore[operator]
+    wanted = item(VolumeStore("v", str(source)))  # type: ignore[operator]
     controller.assign(
-        "a.1", template=shell(Plan(ins=(wanted,)), "echo ran > $MUSTER_NODE_ROOT/ran")
+        "a.1", template=shell(StagingPlan(ins=(wanted,)), "echo ran > $MUSTER_NODE_ROOT/ran")
     )
     end = controller.ended("a.1")
     assert (end.end_reason, end.started_at) == (EndReason.STAGE_FAILED, None)
@@ -120,7 +120,7 @@ def test_checksums_of_a_folder(agent: Node, controller: Controller, source: Path
     files = {"a.bin": b"a" * 300 * KIB, "deep/b.bin": b"b" * 100}
     lines = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()]
     (source / "set" / "SHA256SUMS").write_text("".join(lines))
-    plan = Plan(ins=(In("s", Store("v", str(source)), "set", checksums="SHA256SUMS"),))
+    plan = StagingPlan(ins=(In("s", VolumeStore("v", str(source)), "set", checksums="SHA256SUMS"),))
     controller.assign("a.1", template=shell(plan, "test -e $MUSTER_STAGED_S/deep/b.bin"))
     assert controller.ended("a.1").exit_code == 0
     (source / "set" / "deep" / "b.bin").write_bytes(b"x" * 100)
@@ -135,8 +135,8 @@ def test_results_are_out_before_the_end_is_told(
 ) -> None:
     target = tmp_path / "results"
     target.mkdir()
-    store = Store("v", str(target))
-    plan = Plan(
+    store = VolumeStore("v", str(target))
+    plan = StagingPlan(
         outs=(
             Out("out", store, "{job}/{run}/{index}"),
             Out("log.txt", store, "logs/{index}", "always"),
@@ -163,7 +163,7 @@ def test_results_are_out_before_the_end_is_told(
 def test_a_task_that_did_well_and_left_nothing_has_failed(
     agent: Node, controller: Controller, tmp_path: Path
 ) -> None:
-    plan = Plan(outs=(Out("out", Store("v", str(tmp_path)), "x"),))
+    plan = StagingPlan(outs=(Out("out", VolumeStore("v", str(tmp_path)), "x"),))
     controller.assign("a.1", template=shell(plan, "true"))
     end = controller.ended("a.1")
     assert (end.end_reason, end.exit_code) == (EndReason.STAGE_FAILED, 0)
@@ -180,7 +180,7 @@ def test_results_do_not_leave_their_volume(
     target.mkdir()
     outside.mkdir()
     (target / "x").symlink_to(outside)
-    plan = Plan(outs=(Out("out.txt", Store("v", str(target)), "x/y"),))
+    plan = StagingPlan(outs=(Out("out.txt", VolumeStore("v", str(target)), "x/y"),))
     controller.assign("a.1", template=shell(plan, "echo 1 > out.txt"))
     end = controller.ended("a.1")
     assert end.end_reason is EndReason.STAGE_FAILED
@@ -200,7 +200,7 @@ def slow(tmp_path: Path) -> Path:
 
 def test_a_full_disk_is_an_outcome(node: Node, controller: Controller, slow: Path) -> None:
     node.start("--data-cache", "1Mi")
-    plan = Plan(ins=(In("x", Store("v", str(slow))),))
+    plan = StagingPlan(ins=(In("x", VolumeStore("v", str(slow))),))
     controller.assign("a.1", template=shell(plan, "true"))
     end = controller.ended("a.1")
     assert end.end_reason is EndReason.STAGE_FAILED
@@ -226,7 +226,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_others_fill_is_an_outcome_too(
     agent: Node, controller: Controller, small: Path
 ) -> None:
-    plan = Plan(outs=(Out("big", Store("v", str(small)), "x"),))
+    plan = StagingPlan(outs=(Out("big", VolumeStore("v", str(small)), "x"),))
     controller.assign("a.1", template=shell(plan, "head -c 6000000 /dev/zero > big"))
     end = controller.ended("a.1")
     assert end.end_reason is EndReason.STAGE_FAILED
@@ -234,8 +234,8 @@ def test_a_disk_that_others_fill_is_an_outcome_too(
     assert not list((small / "x").iterdir())
 
 
-def huge(slow: Path, timeout_s: float = 3600.0) -> Plan:
-    return Plan(ins=(In("x", Store("v", str(slow))),), timeout_s=timeout_s)
+def huge(slow: Path, timeout_s: float = 3600.0) -> StagingPlan:
+    return StagingPlan(ins=(In("x", VolumeStore("v", str(slow))),), timeout_s=timeout_s)
 
 
 def test_a_copy_has_a_time_limit_and_can_be_stopped(
@@ -272,7 +272,9 @@ def test_an_agent_that_is_killed_over_a_copy_leaves_nothing(
         time.sleep(0.02)
     controller.remove("a.1")
     node.start("--data-cache", "900Ti")
-    controller.assign("a.2", template=shell(Plan(ins=(In("s", Store("v", str(source))),)), "true"))
+    controller.assign(
+        "a.2", template=shell(StagingPlan(ins=(In("s", VolumeStore("v", str(source))),)), "true")
+    )
     assert controller.ended("a.2").exit_code == 0
     assert not [path for path in entries(node) if path.name.endswith(".part")]
 
@@ -282,7 +284,7 @@ def test_another_agent_copies_out_what_one_before_it_could_not(
 ) -> None:
     node.start()
     target = tmp_path / "results"
-    plan = Plan(outs=(Out("out.txt", Store("v", str(target)), "x"),))
+    plan = StagingPlan(outs=(Out("out.txt", VolumeStore("v", str(target)), "x"),))
     gate = tmp_path / "gate"
     script = f"echo 1 > out.txt; while [ ! -e {gate} ]; do sleep 0.05; done"
     controller.assign("a.1", template=shell(plan, script))
@@ -299,7 +301,7 @@ def test_another_agent_copies_out_what_one_before_it_could_not(
 def test_a_gang_starts_when_all_its_data_is_there(
     agent: Node, controller: Controller, source: Path
 ) -> None:
-    plan = Plan(ins=(In("s", Store("v", str(source)), "set"),))
+    plan = StagingPlan(ins=(In("s", VolumeStore("v", str(source)), "set"),))
     controller.assign("a.1", template=shell(plan, "true"), hold=True)
     ready = controller.in_state("a.1", AttemptState.READY)
     assert ready.started_at is None

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from agents.gpus import gpu_watcher, nvml_client
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from tests.nvml import standin
 
-Look = Callable[..., gpu_watcher.Look]
+Look = Callable[..., gpu_watcher.GpuLook]
 
 
 @pytest.fixture(scope="session")
@@ -32,25 +32,25 @@ class Scene:
         self.situation = folder / "situation"
         self._libraries = libraries
         self._patch = patch
-        self.probes: list[nvml_client.Probe] = []
+        self.probes: list[nvml_client.NvmlClient] = []
 
     def say(self, lines: list[str]) -> None:
         """What NVML says from now on."""
         standin.write(self.situation, lines)
 
-    def probe(self, *, old: bool = False, **limits: float) -> nvml_client.Probe:
+    def probe(self, *, old: bool = False, **limits: float) -> nvml_client.NvmlClient:
         """A way to the stand-in."""
         for name, value in standin.environment(self._libraries[old], self.situation).items():
             self._patch.setenv(name, value)
-        self.probes.append(nvml_client.Probe(**limits))
+        self.probes.append(nvml_client.NvmlClient(**limits))
         return self.probes[-1]
 
     def watch(
         self, *, old: bool = False, boot_id: str = "boot", **chosen: Any
-    ) -> gpu_watcher.Watch:
+    ) -> gpu_watcher.GpuWatch:
         """An agent's watch."""
-        settings = Settings("http://127.0.0.1:1", "n1", self.folder, **chosen)
-        return gpu_watcher.Watch(self.folder, boot_id, self.probe(old=old), settings)
+        settings = AgentSettings("http://127.0.0.1:1", "n1", self.folder, **chosen)
+        return gpu_watcher.GpuWatch(self.folder, boot_id, self.probe(old=old), settings)
 
 
 @pytest.fixture

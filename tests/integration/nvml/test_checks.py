@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agents.health import checks
-from reconciler.model.observed.health_checks import Plan
+from reconciler.model.observed.health_checks import CheckPlan
 from tests.nvml.standin import GPU_IS_LOST, machine
 
 PAIR = [
@@ -45,7 +45,7 @@ def test_what_the_driver_says_becomes_a_verdict(
         found = watch.look({})
     readings = checks.Readings(gpus=found.gpus, usage=found.usage, driver=found.driver)
     verdicts = {
-        one.name: one.verdict for one in checks.unwell(checks.judge(readings, Plan(gpus=1)))
+        one.name: one.verdict for one in checks.unwell(checks.judge(readings, CheckPlan(gpus=1)))
     }
     assert verdicts == expected
 
@@ -57,7 +57,7 @@ def test_an_nvlink_that_goes_down_is_noticed(scene: Any) -> None:
     down = ["nvlink-state:1 0 0", *PAIR, *machine(1)]
     scene.say(down)
     readings = checks.Readings(gpus=scene.watch().look({}).gpus, links_before={0: 2})
-    (found,) = checks.unwell(checks.judge(readings, Plan(gpus=1)))
+    (found,) = checks.unwell(checks.judge(readings, CheckPlan(gpus=1)))
     assert (found.name, found.message) == ("gpu-nvlink", "GPU 0 has 1 NVLinks, it had 2")
 
 
@@ -67,7 +67,7 @@ def test_an_xid_is_judged_by_its_class(scene: Any) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = watch.look({})
-        results = checks.unwell(checks.judge(checks.Readings(found.gpus, found.usage), Plan()))
+        results = checks.unwell(checks.judge(checks.Readings(found.gpus, found.usage), CheckPlan()))
         if results:
             assert (results[0].name, results[0].verdict) == ("gpu-xid", "failed")
             assert "fallen off the bus" in results[0].message

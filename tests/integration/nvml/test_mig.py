@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agents.gpus import gpu_watcher, mig_manager
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from reconciler.model import desired
 from reconciler.model.observed import devices
 from reconciler.model.protocol.agent_messages import Assignment
@@ -48,12 +48,12 @@ class Bench:
     ) -> None:
         """A new agent; of devices of which it is given instances it has no more than those."""
         folder = self.scene.folder
-        self.cutter = mig_manager.Cutter(
+        self.cutter = mig_manager.MigManager(
             folder, boot_id, self, threading.RLock(), lambda: self.now, given=given
         )
-        settings = Settings("http://127.0.0.1:1", "n1", folder, gpu_uuids=given or None)
+        settings = AgentSettings("http://127.0.0.1:1", "n1", folder, gpu_uuids=given or None)
         source = self.scene.probe(old=old)
-        self.watch = gpu_watcher.Watch(folder, boot_id, source, settings, self.cutter)
+        self.watch = gpu_watcher.GpuWatch(folder, boot_id, source, settings, self.cutter)
 
     def say(self, *lines: str) -> None:
         """What NVML says from now on, beside what was made."""

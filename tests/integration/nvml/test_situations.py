@@ -10,7 +10,7 @@ from tests.integration.nvml.conftest import Scene
 from tests.nvml import situations
 
 
-def at(look: gpu_watcher.Look, path: str) -> Any:
+def at(look: gpu_watcher.GpuLook, path: str) -> Any:
     """A value by its path; None behind the end of a list."""
     value: Any = look
     for step in path.split("."):

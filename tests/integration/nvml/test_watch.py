@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agents.gpus import gpu_watcher, nvml_client, samples
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from reconciler.model.observed import devices
 from tests.integration.nvml.conftest import Scene
 from tests.nvml import standin
@@ -76,7 +76,7 @@ def test_the_process_ends_with_the_agent(scene: Scene) -> None:
 
 def test_where_there_is_no_library_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    source = nvml_client.Probe()
+    source = nvml_client.NvmlClient()
     found = source.sample(usage=True)
     source.close()
     if found.driver == devices.OK:
@@ -122,11 +122,13 @@ def test_a_broken_memory_of_devices_costs_nothing(scene: Scene, text: str) -> No
 
 def test_nothing_of_the_agent_has_a_device_open_while_one_is_reset(scene: Scene) -> None:
     scene.say(machine(2))
-    watch, looks = scene.watch(), list[gpu_watcher.Look]()
-    settings = Settings("http://127.0.0.1:1", "n1", scene.folder)
+    watch, looks = scene.watch(), list[gpu_watcher.GpuLook]()
+    settings = AgentSettings("http://127.0.0.1:1", "n1", scene.folder)
     leaving = threading.Event()
     leaving.set()  # each turn is one look
-    watcher = gpu_watcher.Watcher(settings, watch, tasks=dict, take=looks.append, leaving=leaving)
+    watcher = gpu_watcher.GpuWatcher(
+        settings, watch, tasks=dict, take=looks.append, leaving=leaving
+    )
     watcher.turn()
     source = scene.probes[-1]
     pid = source.pid
@@ -147,11 +149,13 @@ def test_nothing_of_the_agent_has_a_device_open_while_one_is_reset(scene: Scene)
 def test_what_a_device_told_before_it_was_reset_is_over(scene: Scene) -> None:
     """A device that was reset for an XID would have failed by it for ever."""
     scene.say([*machine(2), "xid 1 1 79 0", "xid 0 0 79 0"])
-    watch, looks = scene.watch(), list[gpu_watcher.Look]()
-    settings = Settings("http://127.0.0.1:1", "n1", scene.folder)
+    watch, looks = scene.watch(), list[gpu_watcher.GpuLook]()
+    settings = AgentSettings("http://127.0.0.1:1", "n1", scene.folder)
     leaving = threading.Event()
     leaving.set()
-    watcher = gpu_watcher.Watcher(settings, watch, tasks=dict, take=looks.append, leaving=leaving)
+    watcher = gpu_watcher.GpuWatcher(
+        settings, watch, tasks=dict, take=looks.append, leaving=leaving
+    )
 
     def told() -> list[list[int]]:
         watcher.turn()
@@ -177,7 +181,7 @@ def test_an_answer_of_another_version_is_told_and_nothing_stays_as_it_was(
     program.write_text("#!/bin/sh\nprintf '\\000\\000\\000\\001\\301'\nexec sleep 3600\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    source = nvml_client.Probe()
+    source = nvml_client.NvmlClient()
     found = source.sample(usage=True)
     assert found.driver == "failed"
     assert "start the agent anew" in found.message

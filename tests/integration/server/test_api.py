@@ -46,7 +46,9 @@ def filled(served: parts.Served) -> parts.Served:
                     pools={"cpu": pool},
                     quotas={
                         "q": desired.Quota(
-                            "q", user="alice@example.org", resources=desired.Amounts(cpu_milli=4000)
+                            "q",
+                            user="alice@example.org",
+                            resources=desired.QuotaAmounts(cpu_milli=4000),
                         )
                     },
                 ),

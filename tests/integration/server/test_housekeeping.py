@@ -11,7 +11,7 @@ from reconciler import store
 from reconciler.desired.documents import cron
 from reconciler.desired.git import source
 from reconciler.model import desired
-from reconciler.model.policy.access import Access, Identity, Role, Rule
+from reconciler.model.policy.access import Access, AccessRule, Identity, Role
 from reconciler.model.state import records
 from reconciler.model.state.states import JobState
 from reconciler.operations.changes import pusher, remote_changes
@@ -42,8 +42,10 @@ class Scene:
         self.epoch = self.store.lead("test", 1.0)
         self.cycle = 0
         self.now = MIDNIGHT
-        found = source.Source(str(self.repository.path), branch="main", state=self.state / "mirror")
-        self.reader = store.Reader.open(self.url)
+        found = source.GitSource(
+            str(self.repository.path), branch="main", state=self.state / "mirror"
+        )
+        self.reader = store.StoreReader.open(self.url)
         self.push = pusher.GitPusher(found, dict, self._last_run)
         self.service = self.controller("state")
 
@@ -51,7 +53,7 @@ class Scene:
         """What a controller with a folder of its own has, over the one store."""
         link_path = self.state.with_name(name) / "loop.sock"
         return services.Services(
-            store_url=self.url, link_path=link_path, gate=authentication.Gate(None)
+            store_url=self.url, link_path=link_path, gate=authentication.Authenticator(None)
         )
 
     def _last_run(self, name: str) -> pusher.LastRun | None:
@@ -78,11 +80,11 @@ class Scene:
             views=stored,
         )
 
-    def look(self, after_s: float = 0.0) -> prune_timer.Done | None:
+    def look(self, after_s: float = 0.0) -> prune_timer.PruneResult | None:
         """One look of a controller that has just been started, some time later."""
         self.now += after_s
 
-        async def run() -> prune_timer.Done | None:
+        async def run() -> prune_timer.PruneResult | None:
             self.service.submitter = batcher = remote_changes.Batcher(self.push)
             task = asyncio.create_task(batcher.run())
             try:
@@ -114,7 +116,7 @@ def ended(name: str, days_ago: float, **changes: object) -> records.JobRecord:
 
 
 def structure(**changes: object) -> desired.Structure:
-    settings = desired.Settings(retain_files=FILES)
+    settings = desired.ClusterSettings(retain_files=FILES)
     return msgspec.structs.replace(desired.Structure(settings=settings), **changes)
 
 
@@ -163,7 +165,7 @@ def test_who_may_not_change_a_job_may_not_take_its_file(scene: Scene) -> None:
         scene.repository.commit(f"{name}.yaml", job(name))
     everybody = Access(
         identities={"house@example.org": Identity("house@example.org")},
-        roles=(Role("keepers", ("house@example.org",), (Rule(("manage",), ("ours",)),)),),
+        roles=(Role("keepers", ("house@example.org",), (AccessRule(("manage",), ("ours",)),)),),
     )
     both = {name: desired.Queue(name) for name in ("ours", "theirs")}
     scene.commit(

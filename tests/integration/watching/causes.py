@@ -323,7 +323,9 @@ class DeafNode:
 
     def __init__(self, scene: Scene, name: str) -> None:
         token = (scene.bed.cluster.state / "node-token").read_text().strip()
-        self._connection = http_client.Connection(http_client.Target(scene.bed.cluster.url, token))
+        self._connection = http_client.Connection(
+            http_client.ControllerTarget(scene.bed.cluster.url, token)
+        )
         self._name = name
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._report, daemon=True)

@@ -15,7 +15,7 @@ import pytest
 from agents import node_agent
 from agents.data import data_cache, staging
 from agents.isolation import task_isolation
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from agents.supervisor import __main__, client, connections, journal, reaper, spawn
 from reconciler.model.observed import storage
 from reconciler.model.state.records import AttemptReport
@@ -40,7 +40,7 @@ class Agent:
     def __init__(self, of: __main__.Supervisor) -> None:
         ours, theirs = socket.socketpair()
         of.clients.poller.register(theirs.fileno())
-        self.client = connections.Client(theirs)
+        self.client = connections.ClientConnection(theirs)
         of.clients._by_handle[theirs.fileno()] = self.client
         self.stream = ours.makefile("rb")
         ours.settimeout(60)
@@ -144,7 +144,7 @@ def test_news_that_come_with_the_greeting_are_heard(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=greet)
     thread.start()
-    node = client.Keeper(tmp_path)
+    node = client.SupervisorClient(tmp_path)
     found = {one.id: one.state for one in node.connect(threading.Event())}
     thread.join()
     node.close()
@@ -156,11 +156,11 @@ def test_a_copy_out_that_ends_at_once_is_told_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends in another thread while its beginning is being told; its end is what stays."""
-    agent = node_agent.Agent(Settings(server="http://127.0.0.1:1", name="n", root=tmp_path))
+    agent = node_agent.Agent(AgentSettings(server="http://127.0.0.1:1", name="n", root=tmp_path))
     agent.prepare()
-    store = storage.Store("out", str(tmp_path / "target"))
-    plan = storage.Plan(outs=(storage.Out("made", store, "x", "always"),), timeout_s=60.0)
-    wanted = staging.Wanted(plan, None, "u", os.geteuid(), os.getegid(), {})
+    store = storage.VolumeStore("out", str(tmp_path / "target"))
+    plan = storage.StagingPlan(outs=(storage.Out("made", store, "x", "always"),), timeout_s=60.0)
+    wanted = staging.StagingRequest(plan, None, "u", os.geteuid(), os.getegid(), {})
     stager = agent.carrier.stager
     stager.cache.put("a", data_cache.Note(outs=msgspec.to_builtins(wanted)))
     told = threading.Event()
@@ -244,7 +244,7 @@ def test_an_older_supervisor_that_names_such_a_one_is_understood(tmp_path: Path)
     records = [{**RUNNING, "id": one, "pid": 0, "message": "x\udcff"} for one in names]
     line = json.dumps({"hello": 1, "records": records}).encode() + b"\n"
     theirs.sendall(line)
-    node = client.Keeper(tmp_path)
+    node = client.SupervisorClient(tmp_path)
     found = node._greet(ours)
     assert found is not None
     assert [one.id for one in found] == ["a?", "b"]
@@ -257,7 +257,7 @@ def test_an_older_supervisor_that_names_such_a_one_is_understood(tmp_path: Path)
 
 
 def test_who_leaves_in_order_does_so_though_its_guardian_was_killed(tmp_path: Path) -> None:
-    one = reaper.Guardian("none.0", str(tmp_path), ("", "", []))
+    one = reaper.Reaper("none.0", str(tmp_path), ("", "", []))
     one.start()
     os.kill(one.pid, signal.SIGKILL)
     os.waitid(os.P_PID, one.pid, os.WEXITED | os.WNOWAIT)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agents import settings
-from agents.link.http_client import Connection, LinkError, Target
+from agents.link.http_client import Connection, ControllerTarget, LinkError
 from agents.logs import log_streamer
 from agents.supervisor import journal
 
@@ -162,7 +162,7 @@ def test_answers(
 ) -> None:
     url, answers = scripted
     answers += [answer, answer]
-    connection = Connection(Target(url))
+    connection = Connection(ControllerTarget(url))
     # The server closes after each: the second goes over a new connection by itself.
     for _ in range(2):
         assert connection.post("/v1/x", b"body", 20.0) == expected
@@ -176,7 +176,7 @@ def test_the_date_of_an_answer_is_kept(scripted: tuple[str, list[bytes]]) -> Non
         f"HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: 0\r\n\r\n".encode(),
         b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
     ]
-    connection = Connection(Target(url))
+    connection = Connection(ControllerTarget(url))
     dates = []
     for _ in range(2):
         connection.post("/v1/x", b"body", 20.0)
@@ -201,7 +201,7 @@ def test_answers_that_are_none(
 ) -> None:
     url, answers = scripted
     answers.append(answer)
-    connection = Connection(Target(url))
+    connection = Connection(ControllerTarget(url))
     with pytest.raises(LinkError, match=words):
         connection.post("/v1/x", b"body", 20.0)
 
@@ -270,7 +270,7 @@ def test_a_journal_whose_new_name_can_not_be_kept_is_written_to_all_the_same(
 @pytest.mark.parametrize("url", ["localhost:80", "ftp://x", "http://"])
 def test_what_is_no_url(url: str) -> None:
     with pytest.raises(LinkError, match="is not a URL"):
-        Connection(Target(url))
+        Connection(ControllerTarget(url))
 
 
 def test_a_full_disk_does_not_keep_an_end_from_being_written(tmp_path: Path) -> None:

@@ -166,7 +166,9 @@ def test_an_image_on_a_file_system_that_hangs_is_given_up(
 def file_image(image: str, folder: Path) -> str:
     """What is told of an image of Apptainer's that is a file."""
     told: queue.Queue[str] = queue.Queue()
-    wanted = images.Wanted(container_runtimes.Apptainer(), image, None, tuple(ENVIRONMENT.items()))
+    wanted = images.ImageRequest(
+        container_runtimes.Apptainer(), image, None, tuple(ENVIRONMENT.items())
+    )
     images.Images(600.0, str(folder)).want("a.1", wanted, told.put)
     return told.get(timeout=60)
 
@@ -182,7 +184,7 @@ class Bench:
 
     def want(self, attempt: str, image: str = "a:1", limit_s: float | None = None) -> None:
         environment = (*ENVIRONMENT.items(), ("HERE", str(self.folder)))
-        wanted = images.Wanted(self.runtime, image, None, environment, limit_s)
+        wanted = images.ImageRequest(self.runtime, image, None, environment, limit_s)
         self.images.want(attempt, wanted, lambda problem: self.told.put((attempt, problem)))
 
     def begun(self, count: int) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 
 from agents import node_agent, state
 from agents.link import http_client
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from reconciler.model.observed.task_reports import Metric, Saved, TaskMetrics
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state.records import AttemptReport
@@ -23,7 +23,7 @@ BAD = "step-\udcff"
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[node_agent.Agent]:
-    made = node_agent.Agent(Settings(server="http://127.0.0.1:1", name="n", root=tmp_path))
+    made = node_agent.Agent(AgentSettings(server="http://127.0.0.1:1", name="n", root=tmp_path))
     made.prepare()
     yield made
     made.leave()
@@ -93,7 +93,7 @@ def test_what_follows_a_step_that_fails_is_carried_out(
     plain = agent_messages.TaskTemplate("j", 1, "g", command=("true",), allow_root=True)
     steps: list[state.Step] = [
         state.SaveEpoch(7),
-        state.Remedy(()),
+        state.CarryOutRemedies(()),
         state.Start(agent_messages.Assignment("a.1", "t", "b"), plain),
     ]
 
@@ -140,9 +140,11 @@ def test_a_task_that_is_about_to_begin_keeps_its_node_from_being_reset(
 ASKED = """
 import os, signal, sys
 from pathlib import Path
-from agents.host import shutdown_request; from agents import node_agent
-from agents.settings import Settings
-agent = node_agent.Agent(Settings(server="http://127.0.0.1:1", name="n", root=Path(sys.argv[1])))
+from agents import node_agent
+from agents.host import shutdown_request
+from agents.settings import AgentSettings
+settings = AgentSettings(server="http://127.0.0.1:1", name="n", root=Path(sys.argv[1]))
+agent = node_agent.Agent(settings)
 shutdown_request.heed(agent.leave)
 with agent.changed._cond:
     os.kill(os.getpid(), signal.SIGTERM)

@@ -191,7 +191,7 @@ def test_the_way_to_the_controller(tmp_path: Path) -> None:
 
 def test_the_exit_code_and_both_forms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.main(arguments("--root", str(tmp_path), "-o", "json")) == 0
-    report = msgspec.json.decode(capsys.readouterr().out, type=preflight.Report)
+    report = msgspec.json.decode(capsys.readouterr().out, type=preflight.PreflightReport)
     assert report.ok
     assert {one.level for one in report.findings} <= {"ok", "note"}
     assert __main__.main(arguments("--root", "/proc/none/such")) == 1

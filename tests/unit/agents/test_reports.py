@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agents import node_agent
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from reconciler.model.protocol import agent_messages
 from reconciler.model.state import records
 from reconciler.model.state.states import AttemptState, EndReason
@@ -16,7 +16,7 @@ TEMPLATE = agent_messages.TaskTemplate("train", 1, "main", command=("true",), al
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[node_agent.Agent]:
-    made = node_agent.Agent(Settings(server="http://127.0.0.1:1", name="n1", root=tmp_path))
+    made = node_agent.Agent(AgentSettings(server="http://127.0.0.1:1", name="n1", root=tmp_path))
     made.prepare()
     yield made
     made.leave()

@@ -15,7 +15,7 @@ def test_a_new_agent_hears_of_starts_that_wait(tmp_path: Path) -> None:
     (tmp_path / "attempts").mkdir()
     keeping = __main__.Supervisor(str(tmp_path))
     ours, theirs = socket.socketpair()
-    client = connections.Client(ours)
+    client = connections.ClientConnection(ours)
     keeping.on_start({"id": "a.1"}, client)
     keeping.on_hello({}, client)
     (line,) = theirs.recv(2**16).splitlines()
@@ -26,17 +26,17 @@ def test_a_new_agent_hears_of_starts_that_wait(tmp_path: Path) -> None:
 
 
 def test_a_task_that_comes_up_unwanted_is_stopped_at_once_and_once() -> None:
-    made = state.NodeState("boot", epoch=1)
+    made = state.AgentState("boot", epoch=1)
     made.supervisor_up([])
     made.answered(SyncResponse(1, 1, AssignmentSet()), 0.0)
     late = AttemptReport("a.1", AttemptState.RUNNING)
-    stop = state.Stop("a.1", EndReason.CANCELLED)
+    stop = state.EndAttempt("a.1", EndReason.CANCELLED)
     assert stop in made.attempts_changed([late])
     assert stop not in made.attempts_changed([late])
 
 
 def test_nothing_is_unwanted_before_the_controller_has_said_what_is() -> None:
-    made = state.NodeState("boot", epoch=1)
+    made = state.AgentState("boot", epoch=1)
     made.supervisor_up([])
     steps = made.attempts_changed([AttemptReport("a.1", AttemptState.RUNNING)])
     assert steps == [state.ReportNow()]

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from agents import state
 from agents.state import (
+    AgentState,
     Complain,
+    EndAttempt,
     Forget,
-    NodeState,
     Refuse,
     Release,
     Renew,
     ReportNow,
     SaveEpoch,
     Start,
-    Stop,
 )
 from reconciler.model.protocol.agent_messages import (
     Assignment,
@@ -47,9 +47,9 @@ def answer(*assignments: Assignment, epoch: int = 1, version: int = 1, **more: A
     return SyncResponse(epoch, version, chosen, **more)
 
 
-def node(*reports: AttemptReport) -> NodeState:
+def node(*reports: AttemptReport) -> AgentState:
     """A node whose supervisor knows some attempts."""
-    made = NodeState(BOOT, epoch=1)
+    made = AgentState(BOOT, epoch=1)
     made.supervisor_up(reports)
     return made
 
@@ -67,14 +67,14 @@ def acts(steps: list[state.Step]) -> list[state.Step]:
         pytest.param((ENDED,), (assigned(),), [], id="ended: never again"),
         pytest.param(
             (RUNNING,), (assigned(stop=ORDER),),
-            [Stop("a", EndReason.PREEMPTED, "SIGUSR1", 30)], id="stop as ordered",
+            [EndAttempt("a", EndReason.PREEMPTED, "SIGUSR1", 30)], id="stop as ordered",
         ),
         pytest.param((ENDED,), (assigned(stop=ORDER),), [], id="ended before the stop"),
         pytest.param(
             (), (assigned(stop=ORDER),),
             [Refuse("a", EndReason.PREEMPTED, "stopped before it started")], id="stop unknown",
         ),
-        pytest.param((RUNNING,), (), [Stop("a", EndReason.CANCELLED)], id="not assigned"),
+        pytest.param((RUNNING,), (), [EndAttempt("a", EndReason.CANCELLED)], id="not assigned"),
         pytest.param((ENDED,), (), [], id="not assigned, but ended"),
         pytest.param((RUNNING,), (assigned(boot_id="other"),), [], id="adopted whatever the boot"),
     ],
@@ -101,7 +101,7 @@ def test_what_is_refused(assignment: Assignment, words: str) -> None:
 
 
 def test_nothing_is_started_without_a_supervisor() -> None:
-    made = NodeState(BOOT)
+    made = AgentState(BOOT)
     assert acts(made.answered(answer(assigned()), 5.0)) == [SaveEpoch(1)]
     assert acts(made.supervisor_up([])) == [Start(assigned(), TEMPLATE)]
     made.supervisor_down()
@@ -111,11 +111,11 @@ def test_nothing_is_started_without_a_supervisor() -> None:
 
 
 def test_nothing_is_stopped_before_a_set_has_come() -> None:
-    assert acts(NodeState(BOOT).supervisor_up([RUNNING])) == []
+    assert acts(AgentState(BOOT).supervisor_up([RUNNING])) == []
 
 
 def test_an_older_epoch_changes_nothing() -> None:
-    made = NodeState(BOOT, epoch=5)
+    made = AgentState(BOOT, epoch=5)
     made.supervisor_up([RUNNING])
     (step,) = made.answered(answer(epoch=4, version=99, acknowledged=("a",)), 5.0)
     assert isinstance(step, Complain)
@@ -138,7 +138,7 @@ def test_a_stop_that_overtakes_the_start_reaches_the_supervisor() -> None:
     made = node()
     made.answered(answer(assigned()), 5.0)
     steps = acts(made.answered(answer(assigned(stop=ORDER), version=2), 5.0))
-    assert steps == [Stop("a", EndReason.PREEMPTED, "SIGUSR1", 30)]
+    assert steps == [EndAttempt("a", EndReason.PREEMPTED, "SIGUSR1", 30)]
 
 
 def test_an_acknowledged_attempt_does_not_start_again_from_a_set_that_still_has_it() -> None:
@@ -178,7 +178,7 @@ def test_one_that_is_held_can_be_stopped() -> None:
     made.answered(answer(assigned(hold=True)), 0.0)
     stopped = assigned(stop=ORDER)
     (step,) = acts(made.answered(answer(stopped, version=2), 0.0))
-    assert isinstance(step, Stop)
+    assert isinstance(step, EndAttempt)
     assert acts(made.answered(answer(stopped, version=3), 0.0)) == []
 
 

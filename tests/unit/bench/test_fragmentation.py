@@ -10,7 +10,7 @@ from bench import fragmentation, gpu_trace, own_placement
 from bench.gpu_trace import MIB, Trace
 from bench.peers import placement
 from bench.peers.placement import Cluster, Kind, Spot
-from reconciler.scheduling.inputs.snapshots import GroupShape
+from reconciler.scheduling.inputs.snapshots import TaskGroupShape
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,8000,1024,2,T4\nb,4000,512,1,P100\n"
 PODS = (
@@ -132,7 +132,7 @@ def test_the_figure_is_what_is_given_out(tmp_path: Path) -> None:
 
 
 def kind(share: int = 1000, devices: int = 1, cpu: int = 1) -> Kind:
-    group = GroupShape("k", 1, (cpu, 0, share * devices), devices=devices, share=share)
+    group = TaskGroupShape("k", 1, (cpu, 0, share * devices), devices=devices, share=share)
     return Kind(group, np.ones(1, dtype=np.bool_))
 
 

@@ -33,12 +33,12 @@ POOL = desired.Pool(
     domains={"n0": ("r0",), "n1": ("r1",)},
 )
 QUEUES = {
-    "default": desired.Queue("default", guaranteed=desired.Amounts(gpu_milli=8000)),
-    "capped": desired.Queue("capped", limit=desired.Amounts(gpu_milli=2000)),
+    "default": desired.Queue("default", guaranteed=desired.QuotaAmounts(gpu_milli=8000)),
+    "capped": desired.Queue("capped", limit=desired.QuotaAmounts(gpu_milli=2000)),
     "held": desired.Queue("held", suspend=True),
 }
 QUOTAS = {
-    "ann": desired.Quota("ann", user="ann", resources=desired.Amounts(gpu_milli=2000)),
+    "ann": desired.Quota("ann", user="ann", resources=desired.QuotaAmounts(gpu_milli=2000)),
     "rich": desired.Quota("rich", user="rich", budget_gpu_s=3600.0),
 }
 
@@ -91,7 +91,7 @@ HOG = job("hog", gpu=4)
 ONE = job("one", gpu=1)
 FOUR = job("four", gpu=4)
 OTHER = job("other", gpu=1)
-NEAR = job("near", gpu=1, topology=desired.Topology(required="rack"))
+NEAR = job("near", gpu=1, topology=desired.TopologyConstraint(required="rack"))
 BOTH = (running(HOG, "n0", (0, 1, 2, 3), index=0), running(HOG, "n1", (0, 1, 2, 3), index=1))
 LEAVES = msgspec.structs.replace(
     BOTH[0], stop=records.StopOrder(EndReason.PREEMPTED, "SIGTERM", 30, NOW)

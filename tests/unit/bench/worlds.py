@@ -42,9 +42,9 @@ def drawn_world(rng: random.Random) -> World:
         overdue_after=rng.choice([0.0, 2.0]),
     )
 
-    def amounts(*choices: int | None) -> desired.Amounts:
+    def amounts(*choices: int | None) -> desired.QuotaAmounts:
         gpu = rng.choice(choices)
-        return desired.Amounts(gpu_milli=None if gpu is None else gpu * 1000)
+        return desired.QuotaAmounts(gpu_milli=None if gpu is None else gpu * 1000)
 
     queues = [desired.Queue("default", guaranteed=amounts(None, 2), limit=amounts(None, None, 4))]
     queues.append(desired.Queue("top", guaranteed=amounts(None, 4), limit=amounts(None, 6)))
@@ -65,7 +65,7 @@ def drawn_world(rng: random.Random) -> World:
         cpu=rng.choice([4, 8]),
         gpu=rng.choice([2, 4]),
         queues=tuple(queues),
-        settings=desired.Settings(scheduling=scheduling),
+        settings=desired.ClusterSettings(scheduling=scheduling),
     )
     pool = world.pool
     halves = {name: (f"rack{number // 2}",) for number, name in enumerate(pool.nodes)}
@@ -88,7 +88,7 @@ def drawn_job(rng: random.Random, number: int) -> desired.Job:
     """One of a few kinds."""
     gpu = rng.choice([0, 500, 1000, 1000, 2000, 3000, 4000, 9000])
     count = rng.choice([1, 1, 1, 2, 3])
-    near = desired.Topology(required=rng.choice(["", "", "", "rack"]))
+    near = desired.TopologyConstraint(required=rng.choice(["", "", "", "rack"]))
     elastic = rng.random() < 0.15 and count > 1
     groups = [
         desired.TaskGroup(
@@ -145,7 +145,7 @@ def story(rng: random.Random, counts: Counter[tuple[str, str]]) -> None:
                 if attempt.id in node.attempts:
                     node.end(attempt.id, world.now, exit_code=rng.choice([0, 0, 3]))
         if rng.random() < 0.1:
-            drain = {rng.choice(world.pool.nodes): desired.Drain("so")}
+            drain = {rng.choice(world.pool.nodes): desired.NodeDrain("so")}
             pool = msgspec.structs.replace(world.structure.pools["pool"], drains=drain)
             world.change_structure(pools={"pool": pool})
         for _ in range(rng.randint(1, 3)):

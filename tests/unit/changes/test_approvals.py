@@ -27,8 +27,8 @@ def work(repository: Repository, tmp_path: Path) -> Path:
     return tmp_path / "work"
 
 
-def written(repository: Repository, *asked: requests.Approve) -> list[requests.Result]:
-    one = commit_writer.Writer(source.Source(str(repository.path)))
+def written(repository: Repository, *asked: requests.Approve) -> list[requests.RequestResult]:
+    one = commit_writer.CommitWriter(source.GitSource(str(repository.path)))
     try:
         return one.write(asked, now=NOW)
     finally:

@@ -143,7 +143,7 @@ def test_an_edit_and_a_removal_that_are_refused_leave_the_bytes(work: Path) -> N
 
 def test_the_controller_keeps_line_ends_and_marks_too(repository: Repository) -> None:
     repository.commit({"jobs/a.yaml": written(job("a"), "\r\n", MARK)})
-    writing = commit_writer.Writer(source.Source(str(repository.path), branch="main"))
+    writing = commit_writer.CommitWriter(source.GitSource(str(repository.path), branch="main"))
     try:
         request = EditObject("Job", "a", ((("spec", "run"), 2),), Person("A", "a@x"))
         (result,) = writing.write([request], now=1)

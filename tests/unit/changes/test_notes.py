@@ -10,16 +10,16 @@ from reconciler.changes import notes
 from reconciler.desired.git import git_commands, source
 from tests.unit.desired.repositories import Repository, git, job
 
-Make = Callable[..., source.Source]
+Make = Callable[..., source.GitSource]
 
 
 @pytest.fixture
 def make(repository: Repository, tmp_path: Path) -> Iterator[Make]:
     with contextlib.ExitStack() as stack:
 
-        def _make(*, remote: bool = False, sub_path: str = "") -> source.Source:
+        def _make(*, remote: bool = False, sub_path: str = "") -> source.GitSource:
             address = f"file://{repository.path}" if remote else str(repository.path)
-            made = source.Source(address, sub_path=sub_path, state=tmp_path / "state")
+            made = source.GitSource(address, sub_path=sub_path, state=tmp_path / "state")
             stack.callback(made.close)
             return made
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.changes import yaml_edit
-from reconciler.changes.requests import EditObject, Person, RemoveObject, Request, Together
+from reconciler.changes.requests import EditObject, Person, RemoveObject, Request, RequestGroup
 from reconciler.changes.writer import batch, object_index
 from reconciler.desired.documents import object_changes, yaml_reader
 from reconciler.desired.git import source
@@ -81,7 +81,7 @@ class Reader:
 def known(repository: Repository) -> Iterator[object_index.Index]:
     text = documents(*map(job, NAMES))
     head = repository.commit({"jobs/all.yaml": text, "queues.yaml": queue("default")})
-    opened = source.Source(str(repository.path))
+    opened = source.GitSource(str(repository.path))
     found = object_index.Index(opened)
     found.advance(head)
     yield found
@@ -107,14 +107,14 @@ def test_what_one_request_leaves_of_a_file_is_not_read_again_for_the_next(
     size = len(known.read("jobs/all.yaml"))
     reader = Reader(monkeypatch)
     judged = batch.Batch(known, "")
-    judged.judge(Together(tuple(map(make, NAMES))))
+    judged.judge(RequestGroup(tuple(map(make, NAMES))))
     assert {one.status for one in judged.results} == {"accepted"}
     assert len(judged.steps) == COUNT
     # Once as a whole and once in parts; then each document with its neighbours, and alone.
     assert reader.read_bytes < 12 * size
 
 
-def statuses(known: object_index.Index, asked: Sequence[Request | Together]) -> list[str]:
+def statuses(known: object_index.Index, asked: Sequence[Request | RequestGroup]) -> list[str]:
     judged = batch.Batch(known, "")
     for one in asked:
         judged.judge(one)
@@ -122,7 +122,7 @@ def statuses(known: object_index.Index, asked: Sequence[Request | Together]) -> 
 
 
 def test_what_was_withdrawn_is_in_the_file_again(known: object_index.Index) -> None:
-    both = Together((removed("j1"), removed("nobody")))
+    both = RequestGroup((removed("j1"), removed("nobody")))
     told = statuses(known, [both, removed("j1"), removed("j1"), held("j2")])
     assert told == ["withdrawn", "missing", "accepted", "missing", "accepted"]
 

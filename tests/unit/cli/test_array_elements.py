@@ -193,7 +193,7 @@ class Api:
 def test_a_plot_of_an_element_that_is_not_there(
     job: dict[str, object], element: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    api = cast("api_client.Client", Api(job))
+    api = cast("api_client.ApiClient", Api(job))
     with pytest.raises(typer.Exit):
         plot.written(api, "hog", {"element": element})
     assert expected in capsys.readouterr().err

@@ -163,7 +163,7 @@ def tasks(*names: str, reason: str = "Exited") -> list[dict[str, Any]]:
 def test_logs_of_one_task_say_that_there_are_more(
     job: dict[str, Any], query: dict[str, str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log_hints.tell_others(cast("api_client.Client", Api(**job)), "train", query)
+    log_hints.tell_others(cast("api_client.ApiClient", Api(**job)), "train", query)
     err = " ".join(capsys.readouterr().err.split())
     assert err.startswith(f"train: this is {told}") if told else not err
 
@@ -174,7 +174,7 @@ def test_logs_of_one_task_say_that_there_are_more(
 )
 def test_what_was_stopped_has_not_failed(reason: str, *, failed: bool) -> None:
     api = Api(attempts=tasks("a-0", reason=reason))
-    assert log_hints._failed(cast("api_client.Client", api), "train", {}) == failed
+    assert log_hints._failed(cast("api_client.ApiClient", api), "train", {}) == failed
 
 
 @pytest.mark.parametrize(

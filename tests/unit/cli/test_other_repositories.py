@@ -38,7 +38,7 @@ def test_the_demo_commits_in_its_own_clone(
     before = git(other, "rev-parse", "HEAD")
     with monkeypatch.context() as hook:
         hook.setenv("GIT_DIR", str(other / ".git"))
-        made = environment.Stage(tmp_path / "demo", lambda: False)
+        made = environment.DemoEnvironment(tmp_path / "demo", lambda: False)
         made.prepare()
     assert git(other, "rev-parse", "HEAD") == before
     assert git(made.clone, "log", "--format=%an") == "Demo"

@@ -198,7 +198,7 @@ def test_what_is_followed_goes_on_where_it_broke_off(
         ],
         "/v1/jobs/a/logs": [first, again],
     }
-    with api_client.Client(endpoints.Endpoint(url)) as api:
+    with api_client.ApiClient(endpoints.Endpoint(url)) as api:
         pieces = retries.Patient(api).follow("a", {"stream": "stdout", "follow": "true"})
         assert b"".join(pieces) == shown
 
@@ -248,7 +248,7 @@ def test_all_that_is_followed_is_taken_up_again(
         "/v1/jobs/a": [*asked, told(job("Running", *range(1, tries + 1))), over],
         "/v1/jobs/a/logs": [text(*streams[0], whole=False), text(*streams[1])],
     }
-    with api_client.Client(endpoints.Endpoint(url)) as api:
+    with api_client.ApiClient(endpoints.Endpoint(url)) as api:
         pieces = retries.Patient(api).follow("a", {"stream": "stdout", "follow": "true"} | query)
         assert b"".join(pieces) == shown
 

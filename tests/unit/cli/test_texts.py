@@ -1044,7 +1044,7 @@ def test_a_log_that_begins_elsewhere_than_was_said_is_told(
 ) -> None:
     log = audit_log.Log(tmp_path / audit_log.FILE)
     for revision in "abcde":
-        log.append(audit_entries.Entry(at=1.0, revision=revision, result="Synced"))
+        log.append(audit_entries.AuditEntry(at=1.0, revision=revision, result="Synced"))
     kept = log.path.read_bytes().splitlines(keepends=True)[begins - 1 :]
     log.path.write_bytes(b"".join(kept))
     command = main.application("audit")

@@ -42,10 +42,10 @@ def test_a_defect_of_a_look_is_shown_and_the_next_look_is_made(
 ) -> None:
     repository = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", "-b", "main", str(repository)], check=True)
-    read = source.Source(str(repository), branch="main", sub_path="", state=tmp_path)
+    read = source.GitSource(str(repository), branch="main", sub_path="", state=tmp_path)
     inbox = loop_inbox.Inbox()
     polling = watch.Polling(random=lambda: 0.5, clock=time.monotonic, interval_s=3600)
-    reading = git_watcher.RepositoryThread(read, _Defective(read), inbox, polling, allow_root=False)
+    reading = git_watcher.GitWatcher(read, _Defective(read), inbox, polling, allow_root=False)
     reading.start()
     try:
         failed = _next(inbox)

@@ -11,7 +11,7 @@ from tests.unit.core import test_drift
 from tests.unit.core.world import job
 
 REBOOT = desired.Healing("run-command", ("/opt/repair",), 60.0)
-ECC = health_checks.Result("gpu-ecc", "failed", "GPU 0 has uncorrectable ECC errors", (0,))
+ECC = health_checks.CheckResult("gpu-ecc", "failed", "GPU 0 has uncorrectable ECC errors", (0,))
 
 
 class Site(test_drift.Site):
@@ -20,12 +20,12 @@ class Site(test_drift.Site):
     def __init__(self, healing: desired.Healing = REBOOT, **changes: object) -> None:
         super().__init__()
         said = {"remedies": {"gpu-ecc": healing}, "black_hole": None} | {
-            "flapping": desired.Flapping(),
+            "flapping": desired.FlappingPolicy(),
             **changes,
         }
         self.change_pool(**said)
 
-    def finds(self, name: str, *results: health_checks.Result) -> None:
+    def finds(self, name: str, *results: health_checks.CheckResult) -> None:
         """A node's checks find this from now on."""
         node = self.node(name)
         node.inventory = msgspec.structs.replace(node.inventory, checks=results)
@@ -69,7 +69,7 @@ def test_an_agent_that_has_checked_nothing_yet_makes_no_node_well() -> None:
 
 def test_a_degraded_node_works_on_and_is_told_of() -> None:
     site = Site()
-    site.finds("n0", health_checks.Result("gpu-pcie", "degraded", "8 of 16 lanes"))
+    site.finds("n0", health_checks.CheckResult("gpu-pcie", "degraded", "8 of 16 lanes"))
     site.round()
     assert site.state("n0") is NodeState.READY
     assert site.found() == [("node-check-degraded", "n0/gpu-pcie")]
@@ -136,7 +136,7 @@ def test_nothing_starts_on_a_node_before_its_remedy_has_ended(verb: str) -> None
     """A check may be well again long before a script has ended, or a machine has gone down."""
     site = Site(desired.Healing(verb, ("/opt/repair",), 600.0))
     for name in site.pool.nodes[1:]:
-        site.finds(name, health_checks.Result("mounts", "failed", "/data is not mounted"))
+        site.finds(name, health_checks.CheckResult("mounts", "failed", "/data is not mounted"))
     site.node("n0").deaf = True
     site.finds("n0", ECC)
     for _ in range(3):
@@ -186,7 +186,7 @@ def test_a_machine_that_boots_has_longer_to_tell_of_it(verb: str, minutes: int) 
 
 
 def test_a_node_that_a_person_drained_is_left_to_that_person() -> None:
-    drain = desired.Drain("fan 3 is noisy", "ops@example.org")
+    drain = desired.NodeDrain("fan 3 is noisy", "ops@example.org")
     site = Site(drains={"n0": drain})
     site.finds("n0", ECC)
     for _ in range(100):
@@ -212,7 +212,7 @@ def _fail(site: Site, name: str, owner: str, *, code: int = 1, after_s: float = 
 def _hole(**more: int) -> Site:
     """A site whose only usable node is n0."""
     site = Site(black_hole=desired.BlackHole(**{"out_s": 3600, **more}))
-    drain = desired.Drain("away")
+    drain = desired.NodeDrain("away")
     site.change_pool(drains=dict.fromkeys(("n1", "n2", "n3"), drain))
     site.structure.unix_users.update({f"u{n}": "nobody" for n in range(9)})
     site.round()
@@ -258,7 +258,7 @@ def test_what_is_no_black_hole(why: str) -> None:
 def test_what_a_node_says_of_checks_and_remedies_can_be_printed_and_is_bounded() -> None:
     loud = "\x1b]0;owned\x07\nline two\u202e" + "x" * 5000
     site = Site()
-    site.finds("n0", health_checks.Result("gpu-ecc", "failed", loud, (0,)))
+    site.finds("n0", health_checks.CheckResult("gpu-ecc", "failed", loud, (0,)))
     site.node("n0").says = loud
     for _ in range(4):
         site.round()
@@ -363,7 +363,7 @@ def test_an_hour_in_service_is_a_new_beginning() -> None:
 def test_after_a_persons_drain_a_flapping_node_starts_clean() -> None:
     site = Site(remedies={})
     _flaps(site, 3, apart_s=0)
-    site.change_pool(drains={"n0": desired.Drain("a new cable")})
+    site.change_pool(drains={"n0": desired.NodeDrain("a new cable")})
     site.round()
     assert site.state("n0") is NodeState.DRAINED
     site.change_pool(drains={})
@@ -373,7 +373,7 @@ def test_after_a_persons_drain_a_flapping_node_starts_clean() -> None:
     assert site.state("n0") is NodeState.READY
 
 
-@pytest.mark.parametrize("what", [{"flapping": desired.Flapping(out_s=0)}, {"checks": None}])
+@pytest.mark.parametrize("what", [{"flapping": desired.FlappingPolicy(out_s=0)}, {"checks": None}])
 def test_a_pool_may_let_its_nodes_in_at_once(what: dict[str, object]) -> None:
     site = Site(remedies={})
     _flaps(site, 3, apart_s=0)
@@ -385,13 +385,13 @@ def test_a_pool_may_let_its_nodes_in_at_once(what: dict[str, object]) -> None:
 def test_a_pool_that_says_less_lets_its_nodes_in_sooner() -> None:
     site = Site(remedies={})
     _flaps(site, 3, apart_s=0)
-    site.change_pool(flapping=desired.Flapping(out_max_s=30))
+    site.change_pool(flapping=desired.FlappingPolicy(out_max_s=30))
     site.round()
     assert 20 <= _out_s(site) <= 40
 
 
 def test_an_unhealthy_node_says_that_it_is_drained_too() -> None:
-    site = Site(remedies={}, drains={"n0": desired.Drain("fan 3", "ops@example.org")})
+    site = Site(remedies={}, drains={"n0": desired.NodeDrain("fan 3", "ops@example.org")})
     site.finds("n0", ECC)
     site.round()
     assert site.memory.nodes["n0"].message == (

@@ -15,7 +15,7 @@ def set_clock(world: World, by_s: float, *, restarted: bool) -> None:
     if restarted:
         loaded = world.memory.observed((), {})
         generation = world.memory.desired_generation
-        world.memory = observed_state.Memory(loaded, leader_since=world.now)
+        world.memory = observed_state.ObservedState(loaded, leader_since=world.now)
         world.memory.desired_generation = generation
     else:
         world.memory.leader_since = world.now

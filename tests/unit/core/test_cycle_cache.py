@@ -36,10 +36,10 @@ def test_columns_kept_by_changes_are_those_built_anew(
 ) -> None:
     original, compared = snapshot_builder.build, 0
 
-    def build(work: cycle_context.Work, at: float) -> snapshot_builder.Situation:
+    def build(work: cycle_context.CycleContext, at: float) -> snapshot_builder.SnapshotResult:
         nonlocal compared
         twin = copy.copy(work)
-        twin.recall = cycle_cache.Recall.of(work.observed)
+        twin.recall = cycle_cache.CycleCache.of(work.observed)
         anew = original(twin, at)
         made = original(work, at)
         alike(made.snapshot, anew.snapshot)
@@ -55,9 +55,9 @@ def test_columns_kept_by_changes_are_those_built_anew(
 
 def test_what_is_recalled_of_other_records_is_refused() -> None:
     observed = records.Observed(attempts={})
-    recall = cycle_cache.Recall.of(records.Observed(attempts={}))
+    recall = cycle_cache.CycleCache.of(records.Observed(attempts={}))
     with pytest.raises(ValueError, match="other records"):
-        cycle_context.Work(desired.Desired(), observed, 0.0, recall)
+        cycle_context.CycleContext(desired.Desired(), observed, 0.0, recall)
 
 
 def test_names_stay_in_order_as_they_come_and_go() -> None:

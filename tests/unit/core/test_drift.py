@@ -82,14 +82,14 @@ class Node(world.VirtualNode):
 
 
 #: Checks may come and go as often as they like.
-AT_ONCE = desired.Flapping(out_s=0)
+AT_ONCE = desired.FlappingPolicy(out_s=0)
 
 
 class Site(World):
     """Four nodes with two GPUs each, of a pool that says much, and one queue with a limit."""
 
     def __init__(self, nodes: int = 4, **settings: Any) -> None:
-        super().__init__(nodes=0, settings=desired.Settings(**settings))
+        super().__init__(nodes=0, settings=desired.ClusterSettings(**settings))
         names = tuple(f"n{number}" for number in range(nodes))
         self.pool = desired.Pool(
             name="pool",
@@ -98,12 +98,12 @@ class Site(World):
             gpu_model="H200",
             gpu_driver="550",
             labels={"room": "b2"},
-            checks=health_checks.Plan(),
+            checks=health_checks.CheckPlan(),
             black_hole=desired.BlackHole(owners=3),
             flapping=AT_ONCE,
         )
         self.nodes = {name: Node(name, self.pool) for name in names}
-        self.queue = desired.Queue(name="default", limit=desired.Amounts(cpu_milli=20_000))
+        self.queue = desired.Queue(name="default", limit=desired.QuotaAmounts(cpu_milli=20_000))
         self.change_structure(pools={"pool": self.pool}, queues={"default": self.queue})
         self.settle()
 
@@ -226,22 +226,22 @@ def failed(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
 
 def check_failed(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     name, check = _any(site, chance), chance.choice(list(health_checks.BUILT_IN))
-    result = health_checks.Result(check, "failed", "it is broken")
+    result = health_checks.CheckResult(check, "failed", "it is broken")
     return "node-check-failed", f"{name}/{check}", _inventory(site, name, checks=(result,))
 
 
 def check_degraded(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     name, check = _any(site, chance), chance.choice(list(health_checks.BUILT_IN))
-    result = health_checks.Result(check, "degraded", "it is not well")
+    result = health_checks.CheckResult(check, "degraded", "it is not well")
     return "node-check-degraded", f"{name}/{check}", _inventory(site, name, checks=(result,))
 
 
 def flapping(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     name, check = _any(site, chance), chance.choice(list(health_checks.BUILT_IN))
-    site.change_pool(flapping=desired.Flapping(failures=2))
+    site.change_pool(flapping=desired.FlappingPolicy(failures=2))
     for _ in range(2):
         well = _inventory(
-            site, name, checks=(health_checks.Result(check, "failed", "it is broken"),)
+            site, name, checks=(health_checks.CheckResult(check, "failed", "it is broken"),)
         )
         site.round()
         well()
@@ -252,7 +252,7 @@ def flapping(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
 def black_hole(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     node = _any(site, chance)
     others = [name for name in site.pool.nodes if name != node]
-    site.change_pool(drains=dict.fromkeys(others, desired.Drain("away")))
+    site.change_pool(drains=dict.fromkeys(others, desired.NodeDrain("away")))
     for owner in ("ada", "bob", "eve"):
         name = f"{owner}{chance.randrange(10**6)}"
         site.structure.unix_users[owner] = owner
@@ -364,7 +364,7 @@ def over(site: Site, chance: random.Random) -> tuple[str, str, Healing]:
     site.commit(job(name, cpu=2))
     site.settle()
     before = site.structure.queues["default"]
-    lower = msgspec.structs.replace(before, limit=desired.Amounts(cpu_milli=1000))
+    lower = msgspec.structs.replace(before, limit=desired.QuotaAmounts(cpu_milli=1000))
     site.change_structure(queues={"default": lower})
     return "queue-over-limit", "default", lambda: site.change_structure(queues={"default": before})
 
@@ -699,7 +699,7 @@ def test_work_leaves_a_queue_that_is_over_its_limit_the_newest_first() -> None:
         site.settle()
         site.now += 10
     lower = desired.Queue(
-        "default", limit=desired.Amounts(8000), guaranteed=desired.Amounts(cpu_milli=8000)
+        "default", limit=desired.QuotaAmounts(8000), guaranteed=desired.QuotaAmounts(cpu_milli=8000)
     )
     site.change_structure(queues={"default": lower})
     site.round()
@@ -721,7 +721,7 @@ def test_what_is_seen_is_remembered_over_a_restart() -> None:
     loaded = records.Observed(
         nodes=dict(site.memory.nodes), drift=site.memory.drift, remedies=site.memory.remedies
     )
-    site.memory = observed_state.Memory(loaded, leader_since=site.now)
+    site.memory = observed_state.ObservedState(loaded, leader_since=site.now)
     site.round()
     after = site.one("gpu-process-foreign")
     assert (after.first_seen, after.tries) == (before.first_seen, before.tries)

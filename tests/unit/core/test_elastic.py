@@ -112,7 +112,7 @@ def test_a_lost_node_takes_only_its_tasks() -> None:
 
 @pytest.mark.parametrize(("grace_s", "left"), [(0, 0), (600, 1)])
 def test_below_its_minimum_it_waits_for_a_grace(grace_s: int, left: int) -> None:
-    settings = desired.Settings(scheduling=desired.Scheduling(stale_gang_s=grace_s))
+    settings = desired.ClusterSettings(scheduling=desired.Scheduling(stale_gang_s=grace_s))
     world = World(nodes=2, cpu=2, settings=settings)
     world.commit(elastic("train", 2, 3, cpu=2, lease_s=60))
     world.settle()
@@ -155,7 +155,7 @@ def test_who_made_room_for_growth_does_not_take_it_back() -> None:
 def capped(cpu: int) -> World:
     """One node, and a quota of some CPUs for all that runs on it."""
     world = World(nodes=1, cpu=4)
-    cap = desired.Amounts(cpu_milli=cpu * 1000)
+    cap = desired.QuotaAmounts(cpu_milli=cpu * 1000)
     world.change_structure(quotas={"q": desired.Quota("q", queue="default", resources=cap)})
     return world
 
@@ -180,7 +180,7 @@ def test_it_grows_as_far_as_a_cap_allows() -> None:
     world.commit(elastic("train", 1, 4))
     world.settle()
     assert len(indexes(world, "train")) == 1
-    cap = desired.Amounts(cpu_milli=3000)
+    cap = desired.QuotaAmounts(cpu_milli=3000)
     world.change_structure(quotas={"q": desired.Quota("q", queue="default", resources=cap)})
     world.end("other")
     world.settle()
@@ -199,14 +199,18 @@ def test_numbers_of_tries_go_on_from_tasks_that_joined_and_left() -> None:
 def test_a_job_whose_most_exceeds_a_quota_starts_with_its_least_and_grows_up_to_it() -> None:
     world = World(nodes=2, cpu=8)
     world.change_structure(
-        quotas={"q": desired.Quota("q", queue="default", resources=desired.Amounts(cpu_milli=4000))}
+        quotas={
+            "q": desired.Quota("q", queue="default", resources=desired.QuotaAmounts(cpu_milli=4000))
+        }
     )
     world.commit(elastic("train", 2, 12))
     world.settle()
     assert len(indexes(world, "train")) == 4, "the quota gives four CPUs"
     assert world.states() == {"train": "Running"}
     world.change_structure(
-        quotas={"q": desired.Quota("q", queue="default", resources=desired.Amounts(cpu_milli=6000))}
+        quotas={
+            "q": desired.Quota("q", queue="default", resources=desired.QuotaAmounts(cpu_milli=6000))
+        }
     )
     world.settle()
     assert len(indexes(world, "train")) == 6
@@ -233,7 +237,7 @@ def test_what_grows_is_not_overdue_because_it_ends_soon() -> None:
     """For its last minutes it would take by force what others have beyond their guarantees."""
     world = World(nodes=1, cpu=4)
     queues = {
-        name: desired.Queue(name, guaranteed=desired.Amounts(cpu_milli=1000)) for name in "ab"
+        name: desired.Queue(name, guaranteed=desired.QuotaAmounts(cpu_milli=1000)) for name in "ab"
     }
     world.change_structure(queues=queues)
     world.commit(job("other", cpu=1, count=3, queue="b", time_limit_s=7200))

@@ -11,7 +11,7 @@ from reconciler.model.values import run_set
 from tests.unit.core.world import World, job
 
 DAY_S = 86_400.0
-SETTINGS = desired.Settings(
+SETTINGS = desired.ClusterSettings(
     retain_finished_jobs_s=int(DAY_S), retain_finished_jobs_max=3, retain_gone_nodes_s=int(DAY_S)
 )
 
@@ -142,7 +142,7 @@ def test_looks_are_rare() -> None:
 @pytest.mark.parametrize("declared", [False, True])
 def test_a_gone_node_leaves_when_nobody_declares_it(*, declared: bool) -> None:
     world = World(nodes=2, cpu=1, settings=SETTINGS)
-    said = {"n1": desired.Drain("burnt", gone=True)}
+    said = {"n1": desired.NodeDrain("burnt", gone=True)}
     changes = {"drains": said} if declared else {"nodes": ("n0",)}
     pool = msgspec.structs.replace(world.pool, **changes)
     world.change_structure(pools={"pool": pool})
@@ -162,7 +162,7 @@ def test_a_gone_node_leaves_when_nobody_declares_it(*, declared: bool) -> None:
 
 
 def test_keys_of_runs_are_held_in_eight_bytes_each() -> None:
-    memory = observed_state.Memory(records.Observed(), 0.0)
+    memory = observed_state.ObservedState(records.Observed(), 0.0)
     keys = [f"job-{number}.1.{number:016x}" for number in range(3 * run_set.RECENT_MAX)]
     for start in range(0, len(keys), 100):
         memory.past_runs.update(keys[start : start + 100])

@@ -222,9 +222,9 @@ def test_forecasts_leave_devices_as_they_are_that_can_not_be_cut_now(
 
 def test_a_device_is_cut_once_what_runs_on_it_has_ended() -> None:
     inventory = records.Inventory(capacity=Resources(8000, 64 * GIB, 1000), gpus=(whole(0),))
-    node = simulated_nodes.VirtualNode("n0", Resources(), inventory=inventory)
+    node = simulated_nodes.SimulatedNode("n0", Resources(), inventory=inventory)
     node.follow((desired.MigLayout(0, ONES),))
-    node.start(runs(devices=(0,)), simulated_nodes.Fate(runs_s=60.0), 0.0)
+    node.start(runs(devices=(0,)), simulated_nodes.TaskOutcome(runs_s=60.0), 0.0)
     first = node.report(1.0, complete=False).inventory
     assert first is not None
     assert not first.gpus[0].simulated

@@ -6,13 +6,15 @@ import pytest
 from reconciler.model import desired
 from tests.unit.core.world import World, job
 
-OWED = desired.Queue(name="owner", guaranteed=desired.Amounts(cpu_milli=4000), min_runtime_s=10_000)
+OWED = desired.Queue(
+    name="owner", guaranteed=desired.QuotaAmounts(cpu_milli=4000), min_runtime_s=10_000
+)
 LOSER = desired.Queue(name="loser")
 
 
 def full(*, cluster_s: int, queue_s: int | None) -> World:
     """A node that a queue without a guarantee has taken whole; minimum run times."""
-    settings = desired.Settings(scheduling=desired.Scheduling(min_runtime_s=cluster_s))
+    settings = desired.ClusterSettings(scheduling=desired.Scheduling(min_runtime_s=cluster_s))
     loser = msgspec.structs.replace(LOSER, min_runtime_s=queue_s)
     world = World(nodes=1, cpu=4, queues=(OWED, loser), settings=settings)
     world.commit(job("low", queue="loser", cpu=4, priority=10))

@@ -149,7 +149,7 @@ def test_a_drained_node_finishes_what_it_has_and_takes_nothing_new() -> None:
     world.commit(job("a"))
     world.settle()
     drained = msgspec.structs.replace(
-        world.pool, drains={"n0": desired.Drain(reason="fan", owner="ops@x")}
+        world.pool, drains={"n0": desired.NodeDrain(reason="fan", owner="ops@x")}
     )
     world.change_structure(pools={"pool": drained})
     world.commit(job("b"))
@@ -183,7 +183,7 @@ def _leave_pool(world: World, node: str) -> None:
 
 
 def _bury(world: World, node: str) -> None:
-    drains = {node: desired.Drain(reason="burnt", owner="ops@x", gone=True)}
+    drains = {node: desired.NodeDrain(reason="burnt", owner="ops@x", gone=True)}
     world.change_structure(pools={"pool": msgspec.structs.replace(world.pool, drains=drains)})
 
 
@@ -264,7 +264,7 @@ def test_a_node_that_is_gone_stays_so_over_a_change_of_leader() -> None:
 def test_a_node_that_is_away_does_not_come_back_because_more_silence_is_allowed(
     declared: bool,
 ) -> None:
-    world = World(nodes=2, cpu=1, settings=desired.Settings(node_silence_s=2))
+    world = World(nodes=2, cpu=1, settings=desired.ClusterSettings(node_silence_s=2))
     world.settle()
     if not declared:
         world.pool = msgspec.structs.replace(world.pool, nodes=("n0",))
@@ -272,7 +272,7 @@ def test_a_node_that_is_away_does_not_come_back_because_more_silence_is_allowed(
     _silence(world, "n1", 3)
     away = NodeState.UNKNOWN if declared else NodeState.GONE
     assert world.memory.nodes["n1"].state is away
-    world.change_structure(settings=desired.Settings(node_silence_s=600))
+    world.change_structure(settings=desired.ClusterSettings(node_silence_s=600))
     world.advance(1)
     assert world.memory.nodes["n1"].state is away
     world.nodes["n1"].silent = False

@@ -41,7 +41,7 @@ def drifts(world: World) -> list[tuple[str, str]]:
 def succeed_leader(world: World) -> None:
     """Another controller goes on from what the store holds."""
     held = msgspec.structs.replace(world.memory.observed((), {}), desired_generation=-1)
-    world.memory = observed_state.Memory(held, world.now)
+    world.memory = observed_state.ObservedState(held, world.now)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_drained_node_comes_back_when_it_expires_and_not_before(world: World) 
     node = world.memory.nodes[attempt.node]
     assert node.state is _N.DRAINED
     assert node.message == "smoke (alice), an override until 1970-01-12T13:48:20.000Z"
-    assert node.drain == desired.Drain("smoke", "alice", world.now + 100)
+    assert node.drain == desired.NodeDrain("smoke", "alice", world.now + 100)
     (drift,) = [d for d in world.memory.drift if d.kind == "node-drained-by-override"]
     assert drift.severity == "warning"
     assert drift.message == (
@@ -103,7 +103,9 @@ def test_an_override_is_asked_for_again_to_last_longer(world: World) -> None:
     world.advance(20)
     (one,) = world.memory.overrides
     assert one.reason == "still smoke"
-    assert world.memory.nodes["n0"].drain == desired.Drain("still smoke", "alice", one.expires_at)
+    assert world.memory.nodes["n0"].drain == desired.NodeDrain(
+        "still smoke", "alice", one.expires_at
+    )
     assert put(world, "cancel", "runs", for_s=10) == ""
     world.settle()
     assert put(world, "cancel", "runs", for_s=20) == "", "whoever got no answer asks again"
@@ -123,7 +125,7 @@ def test_whoever_clears_it_is_told_of(world: World, verb: records.OverrideVerb) 
 
 
 def _drain_in_git(world: World) -> None:
-    pool = msgspec.structs.replace(world.pool, drains={"n0": desired.Drain("fan")})
+    pool = msgspec.structs.replace(world.pool, drains={"n0": desired.NodeDrain("fan")})
     world.change_structure(pools={"pool": pool})
 
 
@@ -145,7 +147,7 @@ def test_it_goes_by_itself_when_git_says_the_same(
     assert world.events("OverrideCommitted") == [subject]
     assert (world.memory.overrides, drifts(world)) == ((), [])
     if verb == "drain":
-        assert world.memory.nodes["n0"].drain == desired.Drain("fan")
+        assert world.memory.nodes["n0"].drain == desired.NodeDrain("fan")
         assert "NodeReady" not in [e.kind for e in world.outcomes[-1].events]
 
 

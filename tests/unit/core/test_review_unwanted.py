@@ -14,7 +14,7 @@ def test_a_node_that_was_declared_gone_and_is_back_gets_nothing_until_it_is_empt
     (old,) = world.attempts("a")
     node = world.nodes["n0"]
     node.silent = True
-    said = {"n0": desired.Drain(reason="burnt", gone=True)}
+    said = {"n0": desired.NodeDrain(reason="burnt", gone=True)}
     world.change_structure(pools={"pool": msgspec.structs.replace(world.pool, drains=said)})
     world.advance(100)
     assert world.memory.nodes["n0"].state == "Gone"

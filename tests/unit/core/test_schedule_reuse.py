@@ -32,7 +32,7 @@ def _usage(world: World) -> None:
 
 
 def _drain(world: World) -> None:
-    drained = msgspec.structs.replace(world.pool, drains={"n0": desired.Drain("fan")})
+    drained = msgspec.structs.replace(world.pool, drains={"n0": desired.NodeDrain("fan")})
     world.change_structure(pools={"pool": drained})
 
 

@@ -28,11 +28,11 @@ GRACE_S = 6
 SILENCE_S = 30
 QUEUES = (
     desired.Queue(name="default"),
-    desired.Queue(name="team", limit=desired.Amounts(cpu_milli=6000, gpu_milli=3000)),
+    desired.Queue(name="team", limit=desired.QuotaAmounts(cpu_milli=6000, gpu_milli=3000)),
     desired.Queue(
-        name="inner", parent="team", guaranteed=desired.Amounts(cpu_milli=3000, gpu_milli=1000)
+        name="inner", parent="team", guaranteed=desired.QuotaAmounts(cpu_milli=3000, gpu_milli=1000)
     ),
-    desired.Queue(name="other", guaranteed=desired.Amounts(cpu_milli=4000, gpu_milli=2000)),
+    desired.Queue(name="other", guaranteed=desired.QuotaAmounts(cpu_milli=4000, gpu_milli=2000)),
 )
 FINISHED = {"Succeeded", "Failed", "Cancelled", "TimedOut"}
 EVER = 10.0**9
@@ -178,7 +178,7 @@ class Story:
             grace_s=GRACE_S,
         )
         self.structure = desired.Structure(
-            settings=desired.Settings(lease_s=60, node_silence_s=SILENCE_S),
+            settings=desired.ClusterSettings(lease_s=60, node_silence_s=SILENCE_S),
             pools={"pool": self.pool},
             queues={queue.name: queue for queue in QUEUES},
         )
@@ -186,7 +186,7 @@ class Story:
         self.generation = 1
         self.sync: Literal["Synced", "Unknown"] = "Synced"
         self.number = 0
-        self.memory = observed_state.Memory(records.Observed(), leader_since=self.now)
+        self.memory = observed_state.ObservedState(records.Observed(), leader_since=self.now)
         self.epoch = 1
         self.engine = agents.AgentsEngine(self.epoch)
         self.nodes = {name: Node(name, self.random) for name in names}
@@ -339,7 +339,7 @@ class Story:
         node.sequence = 0
 
     def drain(self) -> None:
-        drains = {} if self.pool.drains else {self._node().name: desired.Drain("fan")}
+        drains = {} if self.pool.drains else {self._node().name: desired.NodeDrain("fan")}
         self._change_pool(drains=drains)
 
     def undeclare(self) -> None:
@@ -353,7 +353,7 @@ class Story:
         node = self._node()
         node.reboot()
         node.connected = False
-        self._change_pool(drains={node.name: desired.Drain("burnt", gone=True)})
+        self._change_pool(drains={node.name: desired.NodeDrain("burnt", gone=True)})
 
     def _change_pool(self, **changes: object) -> None:
         self.pool = msgspec.structs.replace(self.pool, **changes)
@@ -366,7 +366,7 @@ class Story:
         if self.random.random() < 0.5:
             del queues["other"]
         if self.random.random() < 0.5:
-            limit = desired.Amounts(cpu_milli=2000)
+            limit = desired.QuotaAmounts(cpu_milli=2000)
             queues["team"] = msgspec.structs.replace(queues["team"], limit=limit)
         settings = msgspec.structs.replace(
             self.structure.settings, suspend=self.random.random() < 0.3
@@ -404,7 +404,7 @@ class Story:
     def change_leader(self) -> None:
         """Another controller goes on from what the store holds."""
         held = self.memory.observed((), {})
-        self.memory = observed_state.Memory(
+        self.memory = observed_state.ObservedState(
             msgspec.structs.replace(held, promised={}, standing=None, desired_generation=-1),
             self.now,
         )

@@ -32,7 +32,7 @@ def test_a_window_to_come_does_not_make_work_impossible() -> None:
 
 def test_elements_that_a_quota_holds_back_say_so() -> None:
     world = World(nodes=2)
-    quota = desired.Quota("some", user="ann", resources=desired.Amounts(cpu_milli=2000))
+    quota = desired.Quota("some", user="ann", resources=desired.QuotaAmounts(cpu_milli=2000))
     world.change_structure(quotas={"some": quota})
     world.commit(
         job("wide", owner="ann", array_count=4), job("narrow", array_count=4, parallelism=1)

@@ -19,7 +19,7 @@ def _of(name: str, owner: str, **changes: Any) -> desired.Job:
 def _passed() -> World:
     """One place, which a job with a deadline has by the turn of ``a``; so ``b`` goes before it."""
     scheduling = desired.Scheduling(backfill="none")
-    world = World(nodes=1, cpu=1, settings=desired.Settings(scheduling=scheduling))
+    world = World(nodes=1, cpu=1, settings=desired.ClusterSettings(scheduling=scheduling))
     world.commit(_of("runs", "cleo"))
     world.settle()
     for name, owner in (("a", "ada"), ("b", "bob")):

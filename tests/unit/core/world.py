@@ -54,7 +54,7 @@ class VirtualNode:
         self.sequence = 0
         self.attempts: dict[str, records.AttemptReport] = {}
         self.silent = False
-        self.checks: tuple[health_checks.Result, ...] = ()
+        self.checks: tuple[health_checks.CheckResult, ...] = ()
 
     def take(self, payload: bytes, acknowledged: tuple[str, ...], now: float) -> None:
         """Make tasks match a set, at once: starts run, stops end with SIGTERM."""
@@ -121,7 +121,7 @@ class World:
         cpu: int = 4,
         gpu: int = 0,
         queues: tuple[desired.Queue, ...] = (desired.Queue(name="default"),),
-        settings: desired.Settings | None = None,
+        settings: desired.ClusterSettings | None = None,
     ) -> None:
         names = tuple(f"n{number}" for number in range(nodes))
         self.pool = desired.Pool(
@@ -131,7 +131,7 @@ class World:
             allow_root=True,
         )
         self.structure = desired.Structure(
-            settings=settings or desired.Settings(),
+            settings=settings or desired.ClusterSettings(),
             pools={"pool": self.pool},
             queues={queue.name: queue for queue in queues},
         )
@@ -141,7 +141,7 @@ class World:
         self.refused: dict[str, str] = {}
         self.sync: Literal["Synced", "Unknown"] = "Synced"
         self.status: desired.SyncStatus | None = None
-        self.memory = observed_state.Memory(records.Observed(), leader_since=self.now)
+        self.memory = observed_state.ObservedState(records.Observed(), leader_since=self.now)
         self.engine = agents.AgentsEngine(epoch=1)
         self.nodes = {name: VirtualNode(name, self.pool) for name in names}
         self.outcomes: list[outcome.Outcome] = []

@@ -21,7 +21,7 @@ class Loaders:
 
     def make(
         self,
-        known: last_good.Incumbents | None = None,
+        known: last_good.LastGood | None = None,
         clock: Callable[[], float] | None = None,
         *,
         accept_revision: str | None = None,
@@ -29,10 +29,10 @@ class Loaders:
         """One that knows ``known`` of before."""
         chosen = clock or self._clock
         one = loader.Loader(
-            source.Source(str(self._repository.path)),
-            known or last_good.Incumbents(),
+            source.GitSource(str(self._repository.path)),
+            known or last_good.LastGood(),
             accept_revision=accept_revision,
-            gate=sync_limits.Safety(records.Observed, chosen),
+            gate=sync_limits.SafetyGate(records.Observed, chosen),
             clock=chosen,
         )
         self._made.append(one)

@@ -96,7 +96,7 @@ def test_what_no_git_writes_is_not_read(repository: Repository, what: str) -> No
     good = repository.commit({"jobs/a.yaml": job("a"), "q.yaml": queue("q")})
     of, told = broken(repository, what, good)
     bad = commit(repository, of, good)
-    one = source.Source(str(repository.path))
+    one = source.GitSource(str(repository.path))
     with pytest.raises(tree_diff.BrokenTreeError, match=f"the topmost folder {told}"):
         tree_diff.differing(one.objects, good, bad)
     with pytest.raises(tree_diff.BrokenTreeError, match=f"the tree {of} {told}"):
@@ -111,7 +111,7 @@ def test_a_folder_that_is_read_alone_is_looked_at_too(repository: Repository) ->
     (folder,) = entries(repository, good)
     twice = tree(repository, [*entries(repository, folder[2])] * 2)
     bad = commit(repository, tree(repository, [("40000", b"sub", twice)]), good)
-    one = source.Source(str(repository.path), sub_path="sub")
+    one = source.GitSource(str(repository.path), sub_path="sub")
     with pytest.raises(tree_diff.BrokenTreeError, match="the folder sub names two things alike"):
         one.changes(good, bad)
     with pytest.raises(tree_diff.BrokenTreeError, match="names two things alike"):
@@ -127,7 +127,7 @@ def test_many_new_files_are_looked_at_as_one_is(repository: Repository) -> None:
     fine = commit(repository, tree(repository, [*there, *many]), good)
     odd = tree(repository, sorted([*there, *many, ("100644", b"b.yaml", other)]))
     bad = commit(repository, odd, good)
-    one = source.Source(str(repository.path))
+    one = source.GitSource(str(repository.path))
     assert len(one.changes(good, fine).files) == 100
     with pytest.raises(tree_diff.BrokenTreeError, match="names two things alike"):
         one.changes(good, bad)
@@ -144,7 +144,7 @@ def test_where_git_is_asked_its_answer_is_looked_at(
     bad = commit(repository, tree(repository, [("40000", b"deep", of)]), good)
     fine = repository.commit({"deep/jobs/b.yaml": job("b")}, parent=good)
     monkeypatch.setattr(tree_diff, "TREES_MAX", 0)
-    one = source.Source(str(repository.path))
+    one = source.GitSource(str(repository.path))
     assert [path for path, _, _ in one.differences(good, fine)] == ["deep/jobs/b.yaml"]
     with pytest.raises(tree_diff.BrokenTreeError, match="names two things alike"):
         one.changes(good, bad)
@@ -157,7 +157,7 @@ def test_a_tree_too_large_to_be_handed_out_is_looked_at(
     good = repository.commit({"jobs/a.yaml": job("a"), "q.yaml": queue("q")})
     of, _ = broken(repository, "a file twice", good)
     monkeypatch.setattr(git_commands, "OBJECT_BYTES_MAX", 40)
-    one = source.Source(str(repository.path))
+    one = source.GitSource(str(repository.path))
     with pytest.raises(tree_diff.BrokenTreeError, match="names two things alike"):
         tree_diff.check(one.folder, one.objects, [of])
     tree_diff.check(

@@ -98,7 +98,7 @@ def _fields(kept: str) -> list[str]:
 
 
 def test_what_is_told_follows_whom_it_is_kept_for() -> None:
-    state = applied.Applied(last_good.Incumbents(), read)
+    state = applied.Applied(last_good.LastGood(), read)
     text = JOB % "queue: leaf, owner: c@x.org, reservation: kept"
     for users, told in (("a@x.org", True), ("c@x.org", False), ("b@x.org", True)):
         kept = f"{STRUCTURE}{KEPT}  users: [{users}]\n"

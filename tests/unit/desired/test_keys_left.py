@@ -15,8 +15,9 @@ from tests.unit.desired import repositories
 LEAVES = """\
 import os, sys
 from pathlib import Path
-from reconciler.desired.authorize import signatures; from reconciler.desired.git import source
-made = signatures.Verifier(source.Source(sys.argv[1], state=Path(sys.argv[2])))
+from reconciler.desired.authorize import signatures
+from reconciler.desired.git import source
+made = signatures.Verifier(source.GitSource(sys.argv[1], state=Path(sys.argv[2])))
 print(made._folder, flush=True)
 sys.stdin.read()
 """
@@ -42,7 +43,7 @@ def test_they_are_in_the_state_folder_and_go_with_the_verifier(
     tmp_path: Path, repository: Path
 ) -> None:
     state = tmp_path / "state"
-    verifier = signatures.Verifier(source.Source(str(repository), state=state))
+    verifier = signatures.Verifier(source.GitSource(str(repository), state=state))
     (name,) = left(state)
     assert (state / name).stat().st_mode & 0o077 == 0
     assert left(tmp_path / "tmp") == []
@@ -52,7 +53,7 @@ def test_they_are_in_the_state_folder_and_go_with_the_verifier(
 
 
 def test_without_a_state_folder_they_are_temporary(tmp_path: Path, repository: Path) -> None:
-    verifier = signatures.Verifier(source.Source(str(repository)))
+    verifier = signatures.Verifier(source.GitSource(str(repository)))
     assert len(left(tmp_path / "tmp")) == 1
     verifier.close()
     assert left(tmp_path / "tmp") == []
@@ -66,12 +67,12 @@ def test_what_a_killed_process_left_goes_and_what_a_living_one_has_stays(
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         name = Path(process.stdout.readline().decode().strip()).name
-        first = signatures.Verifier(source.Source(str(repository), state=state))
+        first = signatures.Verifier(source.GitSource(str(repository), state=state))
         assert name in left(state)
         process.kill()
         process.wait()
     assert name in left(state)
-    second = signatures.Verifier(source.Source(str(repository), state=state))
+    second = signatures.Verifier(source.GitSource(str(repository), state=state))
     assert len(left(state)) == 2
     assert name not in left(state)
     first.close()
@@ -87,6 +88,6 @@ def test_older_ones_in_the_temporary_folder_go_when_nobody_can_be_making_them(
         made.mkdir()
         os.utime(made, (time.time() - age_s,) * 2)
     (folder / f"{signatures.PREFIX}link").symlink_to(repository)
-    signatures.Verifier(source.Source(str(repository), state=tmp_path / "state")).close()
+    signatures.Verifier(source.GitSource(str(repository), state=tmp_path / "state")).close()
     assert left(folder) == [f"{signatures.PREFIX}link", f"{signatures.PREFIX}new"]
     assert repository.is_dir()

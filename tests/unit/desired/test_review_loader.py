@@ -18,10 +18,10 @@ def make(repository: Repository, tmp_path: Path) -> Iterator[Make]:
     made: list[loader.Loader] = []
 
     def _make(before: loader.Loader | None = None, now: float = 5.0) -> loader.Loader:
-        known = last_good.Incumbents()
+        known = last_good.LastGood()
         if before is not None:
             known = last_good.decode(last_good.encode(before.incumbents()))
-        place = source.Source(f"file://{repository.path}", state=tmp_path / "state")
+        place = source.GitSource(f"file://{repository.path}", state=tmp_path / "state")
         one = loader.Loader(place, known, clock=lambda: now)
         made.append(one)
         return one

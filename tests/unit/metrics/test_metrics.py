@@ -36,8 +36,8 @@ NODE = {name for name, series in metrics.TABLE.items() if series.page == "node"}
 
 
 LOOKS = (
-    metrics.Look("synced", 95.0, 0.01, committed_at=90.0),
-    metrics.Look("unreadable", 96.0, 0.01),
+    metrics.RepositoryLook("synced", 95.0, 0.01, committed_at=90.0),
+    metrics.RepositoryLook("unreadable", 96.0, 0.01),
 )
 
 
@@ -93,12 +93,14 @@ def _observed(
                 "node-check-failed", "n1/mounts", "x", "critical", "remediate", 1.0, given_up=True
             ),
         ),
-        remedies=(drift_kinds.Remedy("r1", "reboot", "c", "cpu", 1.0, node="n1"),),
+        remedies=(drift_kinds.DriftRemedy("r1", "reboot", "c", "cpu", 1.0, node="n1"),),
         provisions={
             "cpu": instance_records.Provision(
                 "cpu",
                 desired.Provisioning(0, 4),
-                instances={"n1": instance_records.Instance("n1", InstanceState.UP, "n1.1", 1.0)},
+                instances={
+                    "n1": instance_records.InstanceRecord("n1", InstanceState.UP, "n1.1", 1.0)
+                },
             )
         },
         recollection=scheduler_state.Recollection(spent={"q": {0: 3600.0, -900: 9.0}}),
@@ -158,7 +160,7 @@ def cluster_page() -> str:
     counters, observed, wanted = filled()
     return metrics.render_cluster(
         counters=counters, memory=observed, wanted=wanted, epoch=3, now=100.0,
-        disk=metrics.Disk(50, 100, 7), told={("chat", "sent"): 1},
+        disk=metrics.StateDisk(50, 100, 7), told={("chat", "sent"): 1},
     ).decode()  # fmt: skip
 
 
@@ -363,7 +365,7 @@ def test_as_openmetrics_it_is_the_same_page_with_a_job_in_each_bucket_of_waiting
 
 
 def test_a_name_too_long_for_an_exemplar_is_left_out() -> None:
-    page = exposition.Text("cluster")
+    page = exposition.ExpositionPage("cluster")
     waits = metrics.Histogram((1.0,))
     waits.observe(0.5, job="x" * 120, at=1.0)
     waits.observe(2.0, job="x" * 121, at=1.0)
@@ -539,8 +541,8 @@ def test_the_oldest_that_waits_is_known_whatever_leaves() -> None:
 
 def _remedy(
     number: int, state: drift_kinds.RemedyState, verb: str = "reboot"
-) -> drift_kinds.Remedy:
-    return drift_kinds.Remedy(f"r{number}", verb, "cause", "pool", 1.0, node="n", state=state)
+) -> drift_kinds.DriftRemedy:
+    return drift_kinds.DriftRemedy(f"r{number}", verb, "cause", "pool", 1.0, node="n", state=state)
 
 
 def test_tries_are_counted_once_when_they_end() -> None:

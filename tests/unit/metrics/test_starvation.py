@@ -53,7 +53,7 @@ QUEUES = (
 def test_work_that_would_fit_in_the_rest_counts(
     queue: str, code: ReasonCode, elements: int, each: int, lacks: dict[str, int]
 ) -> None:
-    asked = {(queue, "r", ""): starvation.Asked(elements, [0, 0, elements * each * GPU])}
+    asked = {(queue, "r", ""): starvation.QueueDemand(elements, [0, 0, elements * each * GPU])}
     found = starvation.amounts(QUEUES, asked, {"r": (Reason(code, "x"),)})
     assert {name: lack[2] // GPU for name, lack in found.items() if any(lack)} == lacks
 
@@ -84,7 +84,9 @@ def test_what_a_queue_is_guaranteed_in_a_pool_is_for_work_that_has_to_go_there(
     )
     # in the cluster it has all that it is guaranteed
     research = msgspec.structs.replace(usage("research", None, 6, 9), pools=pools)
-    asked = {("research", "r", pool): starvation.Asked(elements, [0, 0, elements * each * GPU])}
+    asked = {
+        ("research", "r", pool): starvation.QueueDemand(elements, [0, 0, elements * each * GPU])
+    }
     found = starvation.in_pools((research,), asked, {"r": (Reason(code, "x"),)})
     assert set(found) == {("research", "h200"), ("research", "a100")}
     assert {key: lack // GPU for key, lack in found.items() if lack} == lacks

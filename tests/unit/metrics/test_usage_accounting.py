@@ -56,7 +56,7 @@ def observed(*attempts: records.AttemptRecord) -> records.Observed:
     )
 
 
-def metered(*attempts: records.AttemptRecord) -> usage_rollups.Rollup:
+def metered(*attempts: records.AttemptRecord) -> usage_rollups.UsageRollup:
     meter = usage_accounting.Meter(metrics.Counters())
     meter.cycle(samples.cycle(now=4 * HOUR, attempts=attempts), observed())
     return meter.take()
@@ -108,7 +108,7 @@ def test_it_is_charged_once_when_it_is_concluded() -> None:
     assert meter.take().usage == {}
     meter.cycle(samples.cycle(now=5 * HOUR, attempts=(attempt(),)), observed(ended))
     assert sum(used.gpu_s for used in meter.take().usage.values()) == 3.5 * HOUR
-    assert meter.take() == usage_rollups.Rollup()
+    assert meter.take() == usage_rollups.UsageRollup()
 
 
 @pytest.mark.parametrize("pool_now", ["", "other"])
@@ -238,7 +238,7 @@ def test_shares_in_pools_are_integrated_where_there_are_any() -> None:
     queue = msgspec.structs.replace(QUEUE, pools=(due, outcome.PoolUsage("cpu", (8000, 0, 0))))
     meter.cycle(samples.cycle(now=0.5 * HOUR, queues=(queue,)), observed())
     meter.cycle(samples.cycle(now=1.5 * HOUR), observed())
-    part = usage_rollups.PoolShare(2 * HOUR, 1.5 * HOUR, 0.5 * HOUR, HOUR)
+    part = usage_rollups.PoolShareTotals(2 * HOUR, 1.5 * HOUR, 0.5 * HOUR, HOUR)
     assert meter.take().pool_shares == {
         usage_rollups.PoolShareKey(hour, "research", "h200"): part for hour in (0, 1)
     }
@@ -281,7 +281,7 @@ def opened(tmp_path: Path) -> store.Store:
 
 
 def put(
-    opened: store.Store, epoch: int, cycle: int, rollup: usage_rollups.Rollup, **parts: object
+    opened: store.Store, epoch: int, cycle: int, rollup: usage_rollups.UsageRollup, **parts: object
 ) -> None:
     opened.commit(
         epoch, cycle, samples.cycle(now=9 * HOUR, **parts), journal=b"", snapshot=None,
@@ -300,12 +300,12 @@ def test_sums_are_added_up_in_the_store_and_what_runs_is_charged_up_to_now(
     )  # fmt: skip
     put(opened, epoch, 1, rollup, jobs=(TRAIN,), nodes=(gpusamples.node(),))
     put(opened, epoch, 2, rollup, attempts=(alive,))
-    whole = usage_reports.Asked(0.0, 10 * HOUR, ("user",), 9 * HOUR)
+    whole = usage_reports.ReportPeriod(0.0, 10 * HOUR, ("user",), 9 * HOUR)
     made = usage_reports.make("usage", opened, whole)
     (row,) = made.rows
     assert row[:2] == ("ada@example.org", 2)
     assert row[3] == pytest.approx(2 * 3.5 + 2)
-    part = usage_reports.Asked(2 * HOUR, 3 * HOUR, ("queue", "model"), 9 * HOUR)
+    part = usage_reports.ReportPeriod(2 * HOUR, 3 * HOUR, ("queue", "model"), 9 * HOUR)
     (row,) = usage_reports.make("usage", opened, part).rows
     assert row[0:2] == ("default", "NVIDIA H200")
     assert row[4] == pytest.approx(2 * 2)
@@ -336,16 +336,16 @@ def months(opened: store.Store) -> None:
                 key_of_wait = usage_rollups.WaitKey(
                     day, f"team{queue}", "user@example.org", "h200", "NVIDIA H200", bucket
                 )
-                waits[key_of_wait] = usage_rollups.Wait(25, 25 * wait_s * (queue + 1))
-    put(opened, epoch, 1, usage_rollups.Rollup(usage, waits, shares))
+                waits[key_of_wait] = usage_rollups.WaitTotals(25, 25 * wait_s * (queue + 1))
+    put(opened, epoch, 1, usage_rollups.UsageRollup(usage, waits, shares))
 
 
 def test_reports_over_months(opened: store.Store) -> None:
     months(opened)
     span = 90 * 86_400.0
 
-    def made(what: usage_reports.What, *by: usage_reports.By) -> usage_reports.Report:
-        return usage_reports.make(what, opened, usage_reports.Asked(0.0, span, by, span))
+    def made(what: usage_reports.What, *by: usage_reports.By) -> usage_reports.UsageReport:
+        return usage_reports.make(what, opened, usage_reports.ReportPeriod(0.0, span, by, span))
 
     used = made("usage", "queue", "user")
     assert len(used.rows) == 40
@@ -369,14 +369,14 @@ def test_reports_over_months(opened: store.Store) -> None:
         assert [one for one in SAID[what] if one not in page] == []
         assert render.as_csv(report).count("\n") == 9
     with pytest.raises(usage_reports.ReportError, match="ends after it begins"):
-        usage_reports.make("usage", opened, usage_reports.Asked(span, 0.0, (), span))
+        usage_reports.make("usage", opened, usage_reports.ReportPeriod(span, 0.0, (), span))
     opened.close()
 
 
 def test_waiting_is_told_apart_by_all_that_usage_is(opened: store.Store) -> None:
     months(opened)
     span = 90 * 86_400.0
-    asked = usage_reports.Asked(0.0, span, ("pool", "model", "user", "queue"), span)
+    asked = usage_reports.ReportPeriod(0.0, span, ("pool", "model", "user", "queue"), span)
     rows = {row[3]: row for row in usage_reports.make("waiting", opened, asked).rows}
     assert rows["team0"][:3] == ("h200", "NVIDIA H200", "user@example.org")
     by_queue = {
@@ -406,18 +406,18 @@ def shared(opened: store.Store) -> None:
     waits = {
         usage_rollups.WaitKey(
             0, queue, user, "h200", "NVIDIA H200", usage_rollups.bucket_of(wait_s)
-        ): usage_rollups.Wait(2, 2 * wait_s)
+        ): usage_rollups.WaitTotals(2, 2 * wait_s)
         for queue, user, wait_s in (("a", "ada", 10.0), ("b", "bob", 7200.0))
     }  # fmt: skip
     shares = {
         usage_rollups.ShareKey(1, "a"): usage_rollups.Share(4 * HOUR, 5 * HOUR, 10 * HOUR, 9 * HOUR)
     }
     pools = {
-        usage_rollups.PoolShareKey(1, "a", "h200"): usage_rollups.PoolShare(
+        usage_rollups.PoolShareKey(1, "a", "h200"): usage_rollups.PoolShareTotals(
             4 * HOUR, 5 * HOUR, 10 * HOUR, 9 * HOUR
         )
     }
-    rollup = usage_rollups.Rollup(usage, waits, shares, pools)
+    rollup = usage_rollups.UsageRollup(usage, waits, shares, pools)
     opened.commit(
         epoch, 1, samples.cycle(now=9 * HOUR), journal=b"", snapshot=None, incumbents=None,
         views=job_views.cycle_views(samples.cycle(queues=queues)), rollup=rollup,
@@ -476,7 +476,9 @@ def test_fairness_tells_promises_of_queues_and_parts_of_others(
     rows: list[tuple[usage_reports.Value, ...]],
 ) -> None:
     shared(opened)
-    made = usage_reports.make("fairness", opened, usage_reports.Asked(0.0, 86_400.0, by, 0.0))
+    made = usage_reports.make(
+        "fairness", opened, usage_reports.ReportPeriod(0.0, 86_400.0, by, 0.0)
+    )
     assert [column.name for column in made.columns] == [*by, *columns.split()]
     rounded = [
         tuple(round(value, 1) if isinstance(value, float) else value for value in row)
@@ -500,12 +502,12 @@ def test_fairness_and_usage_tell_the_same_of_what_was_allocated(opened: store.St
         opened,
         1,
         2,
-        usage_rollups.Rollup(),
+        usage_rollups.UsageRollup(),
         jobs=(TRAIN,),
         nodes=(gpusamples.node(),),
         attempts=(alive,),
     )
-    asked = usage_reports.Asked(0.0, 86_400.0, ("queue",), 9 * HOUR)
+    asked = usage_reports.ReportPeriod(0.0, 86_400.0, ("queue",), 9 * HOUR)
     used = {row[0]: row[3] for row in usage_reports.make("usage", opened, asked).rows}
     fair = {row[0]: row[-1] for row in usage_reports.make("fairness", opened, asked).rows}
     assert used == {"a": 8.0, "b": 2.0, "default": 2.0}
@@ -515,7 +517,7 @@ def test_fairness_and_usage_tell_the_same_of_what_was_allocated(opened: store.St
 
 def test_a_cost_is_made_by_model_and_summed_up(opened: store.Store) -> None:
     months(opened)
-    asked = usage_reports.Asked(0.0, 86_400.0, ("queue", "model"), 0.0)
+    asked = usage_reports.ReportPeriod(0.0, 86_400.0, ("queue", "model"), 0.0)
     prices = usage_reports.Prices("EUR", {"NVIDIA H200": 2.5}, cpu_hour=0.01)
     paid = usage_reports.priced(usage_reports.make("usage", opened, asked), prices, ("queue",))
     assert [column.name for column in paid.columns][-2:] == ["cpu", "cost"]

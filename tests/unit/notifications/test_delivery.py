@@ -110,7 +110,7 @@ def may_go(folder: Path, receiver: Receiver) -> None:
     (folder / "key.hosts").chmod(0o600)
 
 
-def channel(receiver: Receiver, **changes: Any) -> desired.Channel:
+def channel(receiver: Receiver, **changes: Any) -> desired.NotificationChannel:
     values = {
         "name": "chat",
         "kind": "webhook",
@@ -118,7 +118,7 @@ def channel(receiver: Receiver, **changes: Any) -> desired.Channel:
         "secret": "key",
         "on": ("applied", "refused", "held", "unreadable"),
     }
-    return desired.Channel(**(values | changes))
+    return desired.NotificationChannel(**(values | changes))
 
 
 def status(sync: Any = "Synced", revision: str = REVISION, **more: Any) -> desired.SyncStatus:
@@ -140,7 +140,7 @@ def until(look: Callable[[], bool]) -> None:
 
 HELD: dict[str, Any] = {
     "held": (
-        desired.Held(
+        desired.HeldPart(
             part="structure", message="held: 16 of 32 GPUs leave", digest="s00j0h0", jobs=()
         ),
     )
@@ -200,7 +200,9 @@ def test_a_forge_is_told_the_status_of_the_commit(
     one = channel(receiver, kind=kind, url=receiver.url, repository="o/r")
     may_go(folder, receiver)
     notifier = make()
-    long = desired.Held(part="structure", message="held: " + "x " * 400, digest="s00j0h0", jobs=())
+    long = desired.HeldPart(
+        part="structure", message="held: " + "x " * 400, digest="s00j0h0", jobs=()
+    )
     notifier.tell([news("OutOfSync", held=(long,))], [one])
     ((where, headers, body),) = receiver.wait(1)
     assert where == path
@@ -405,7 +407,7 @@ def test_a_secret_that_others_may_get_at_is_not_used(
 ) -> None:
     assert credentials.read(folder, "key") == "s3cret"
     spoil(folder)
-    with pytest.raises(credentials.SecretError) as refused:
+    with pytest.raises(credentials.CredentialError) as refused:
         credentials.read(folder, "key")
     assert "s3cret" not in str(refused.value)
 
@@ -451,25 +453,25 @@ def test_a_secret_is_bound_to_hosts(
     if not why:
         credentials.require_host(folder, "key", kind, host)
         return
-    with pytest.raises(credentials.SecretError, match=why):
+    with pytest.raises(credentials.CredentialError, match=why):
         credentials.require_host(folder, "key", kind, host)
 
 
 def test_what_binds_a_secret_has_to_be_as_safe_as_the_secret(folder: Path) -> None:
     bound = folder / "key.hosts"
     bound.symlink_to(folder / "nowhere")
-    with pytest.raises(credentials.SecretError, match=r"key\.hosts"):
+    with pytest.raises(credentials.CredentialError, match=r"key\.hosts"):
         credentials.require_host(folder, "key", "webhook", "chat.example.org")
     bound.unlink()
     bound.write_text("evil.example.org\n")
     bound.chmod(0o666)
-    with pytest.raises(credentials.SecretError, match="others may get at it"):
+    with pytest.raises(credentials.CredentialError, match="others may get at it"):
         credentials.require_host(folder, "key", "webhook", "evil.example.org")
 
 
 @pytest.mark.parametrize("name", ["../key", "/etc/passwd", "", ".hidden", "a/b"])
 def test_a_name_leads_nowhere_else(folder: Path, name: str) -> None:
-    with pytest.raises(credentials.SecretError, match="is no name of a secret"):
+    with pytest.raises(credentials.CredentialError, match="is no name of a secret"):
         credentials.read(folder, name)
 
 

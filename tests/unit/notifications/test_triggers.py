@@ -81,9 +81,11 @@ def test_drift_that_comes_and_goes() -> None:
     assert (went.object, went.reason) == (came.object, "drift-ended")
 
 
-def channel(**changes: Any) -> desired.Channel:
+def channel(**changes: Any) -> desired.NotificationChannel:
     values = {"name": "chat", "kind": "webhook", "url": "http://127.0.0.1:9/", "secret": "key"}
-    return desired.Channel(**(values | {"on": ("job-failed", "node-lost", "drift")} | changes))
+    return desired.NotificationChannel(
+        **(values | {"on": ("job-failed", "node-lost", "drift")} | changes)
+    )
 
 
 FAILED = messages.Notice(
@@ -120,9 +122,11 @@ def notifier(tmp_path: Path) -> delivery.Notifier:
     )
 
 
-def tell(notifier: delivery.Notifier, channels: tuple[desired.Channel, ...], **parts: Any) -> int:
+def tell(
+    notifier: delivery.Notifier, channels: tuple[desired.NotificationChannel, ...], **parts: Any
+) -> int:
     """What waits once a cycle is told of."""
-    settings = desired.Settings(notifications=channels)
+    settings = desired.ClusterSettings(notifications=channels)
     wanted = desired.Desired(structure=desired.Structure(settings=settings))
     decided: outcome.Outcome = samples.cycle(**parts)
     triggers.tell(notifier, decided, KNOWN, wanted)

@@ -39,7 +39,7 @@ def running(repository: Repository, later: dict[str, str | None]) -> cluster_sna
     first = repository.commit(START)
     state = revisions.compare(repository.path, "", first, first).base
     now = 1_800_000_000.0
-    cluster = simulated_cluster.Cluster(state.structure, now=now, jobs=state.jobs)
+    cluster = simulated_cluster.SimulatedCluster(state.structure, now=now, jobs=state.jobs)
     cluster.run(now + 60)
     observed = cluster.memory.observed((), {})
     assert {one.state for one in observed.jobs.values()} == {states.JobState.RUNNING}
@@ -110,7 +110,7 @@ def test_who_asks_a_controller_without_its_records_is_told_the_same(
 ) -> None:
     live = running(repository, LATER["a policy"])
     head = repository.commit({"jobs/a.yaml": None})
-    standing = revisions.InForce(live.revision or "", live.structure_revision)
+    standing = revisions.ControllerRevision(live.revision or "", live.structure_revision)
     found = revisions.compare(repository.path, "", live.revision or "", head, live=standing)
     assert [one.name for one in found.changes] == ["a"]
 

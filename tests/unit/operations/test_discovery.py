@@ -10,19 +10,19 @@ from reconciler.model.state import records
 from reconciler.model.state.states import NodeState
 from reconciler.model.values.resources import Resources
 from reconciler.operations import discovery
-from reconciler.operations.discovery import Found
+from reconciler.operations.discovery import DiscoveredNode
 
 GI = 2**30
 
 
-def h200(name: str, memory: int = 2000 * GI) -> Found:
-    return Found(name, 192, memory, 8, "NVIDIA H200", 141 * GI - 5 * 2**20, {"room": "b2"})
+def h200(name: str, memory: int = 2000 * GI) -> DiscoveredNode:
+    return DiscoveredNode(name, 192, memory, 8, "NVIDIA H200", 141 * GI - 5 * 2**20, {"room": "b2"})
 
 
 def test_alike_nodes_are_one_pool_with_its_names_folded() -> None:
     nodes = [h200(f"gpu{n:03}", 2000 * GI - n * 2**20) for n in range(1, 17)]
-    nodes += [Found(f"login{n}", 16, 64 * GI) for n in (1, 2)]
-    nodes.append(Found("odd", 16, 128 * GI))
+    nodes += [DiscoveredNode(f"login{n}", 16, 64 * GI) for n in (1, 2)]
+    nodes.append(DiscoveredNode("odd", 16, 128 * GI))
     made = discovery.pools(nodes)
     assert [(pool.name, len(pool.nodes)) for pool in made] == [
         ("h200-8", 16), ("cpu-16", 2), ("cpu-16-2", 1),
@@ -75,7 +75,7 @@ def test_only_what_no_pool_declares_is_written_unless_all_is_asked_for() -> None
 
 def test_a_new_pool_has_a_name_that_none_has() -> None:
     """Two pools of one name refuse the structure of the revision that adopts the nodes."""
-    nodes = [Found("a", 16, 64 * GI), Found("b", 16, 128 * GI)]
+    nodes = [DiscoveredNode("a", 16, 64 * GI), DiscoveredNode("b", 16, 128 * GI)]
     made = discovery.pools(nodes, taken=["cpu-16", "other"])
     assert [pool.name for pool in made] == ["cpu-16-2", "cpu-16-3"]
 
@@ -88,7 +88,7 @@ def test_what_is_written_is_accepted_and_true_of_every_node(seed: int) -> None:
         gpus = chance.choice([0, 0, 1, 4, 8])
         model = chance.choice(["NVIDIA H200", "NVIDIA A100-SXM4-80GB", "Tesla T4", "", "?!"])
         nodes.append(
-            Found(
+            DiscoveredNode(
                 chance.choice(["gpu", "n-", "rack1-node"]) + str(number),
                 chance.choice([1, 8, 64]),
                 chance.randint(300 * 2**20, 900 * GI),

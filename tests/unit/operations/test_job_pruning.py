@@ -12,7 +12,7 @@ DAY = 86_400.0
 
 def item(
     name: str, state: str, day: int | None, *after: str, removed: bool = False
-) -> job_pruning.Seen:
+) -> job_pruning.PrunableJob:
     ended = None if day is None else f"1970-01-{day:02}T00:00:00Z"
     return job_pruning.of_item({
         "name": name, "state": state, "ended": ended, "removed": removed, "dependsOn": list(after)
@@ -57,7 +57,7 @@ def test_records_of_the_store_are_seen_as_the_api_shows_them() -> None:
     done = msgspec.structs.replace(samples.job("done", state=JobState.SUCCEEDED), ended_at=DAY)
     spec = msgspec.structs.replace(done.spec, depends_on=(desired.Dependency("alive"),))
     done = msgspec.structs.replace(done, spec=spec)
-    assert job_pruning.of_record(alive) == job_pruning.Seen("alive", None, False, ())
+    assert job_pruning.of_record(alive) == job_pruning.PrunableJob("alive", None, False, ())
     assert job_pruning.of_record(done) == item("done", "Succeeded", 2, "alive")
 
 

@@ -196,11 +196,11 @@ def test_a_revision_that_is_not_there_is_named_with_one_like_it(repository: Repo
 @pytest.mark.parametrize("in_pool", [False, True])
 def test_running_work_above_a_lowered_limit_is_told(*, in_pool: bool) -> None:
     snapshot = live()
-    lower = desired.Amounts(gpu_milli=1000)
+    lower = desired.QuotaAmounts(gpu_milli=1000)
     (pool,) = BASE.structure.pools
     change: dict[str, Any] = {"limit": lower}
     if in_pool:
-        change = {"flavors": (desired.Flavor(pool, limit=lower),)}
+        change = {"flavors": (desired.QueueFlavor(pool, limit=lower),)}
     queues = {
         name: msgspec.structs.replace(one, **(change if name == "default" else {}))
         for name, one in BASE.structure.queues.items()
@@ -223,7 +223,7 @@ def test_what_a_lowered_limit_has_leave_is_told_by_name() -> None:
     settings = msgspec.structs.replace(
         BASE.structure.settings, drift={"queue-over-limit": "remediate"}
     )
-    lower = desired.Amounts(gpu_milli=0)
+    lower = desired.QuotaAmounts(gpu_milli=0)
     queues = {
         name: msgspec.structs.replace(one, limit=lower if name == "default" else one.limit)
         for name, one in BASE.structure.queues.items()
@@ -240,7 +240,7 @@ def test_what_a_lowered_limit_has_leave_is_told_by_name() -> None:
 
 
 def test_without_a_new_limit_nothing_is_above_it() -> None:
-    snapshot: cluster_snapshot.Snapshot = live()
+    snapshot: cluster_snapshot.DigestedSnapshot = live()
     plan = planner.plan(comparison(BASE, HEAD, (), (NEW,)), snapshot, snapshot.live.at)
     assert plan.impact.above == []
     assert plan.forecast is not None
@@ -409,7 +409,7 @@ def with_held_removal(repository: Repository) -> tuple[cluster_snapshot.Live, st
     kept = repository.commit(RUNS)
     state = revisions.compare(repository.path, "", kept, kept).base
     now = 1_800_000_000.0
-    cluster = simulated_cluster.Cluster(state.structure, now=now, jobs=state.jobs)
+    cluster = simulated_cluster.SimulatedCluster(state.structure, now=now, jobs=state.jobs)
     cluster.run(now + 60)
     newest = repository.commit({"jobs/a.yaml": None})
     observed = cluster.memory.observed((), {})

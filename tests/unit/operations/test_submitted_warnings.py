@@ -23,7 +23,9 @@ def test_what_no_pool_could_ever_hold_is_told() -> None:
     structure = World(nodes=1, gpu=2).structure
     assert isinstance(structure, desired.Structure)
     text = "---\n".join((TEXT % ("small", 2), TEXT % ("large", 9)))
-    small, large = remote_changes.read(text, "ann", submission_checks.Judge(structure))
+    small, large = remote_changes.read(
+        text, "ann", submission_checks.SubmissionValidator(structure)
+    )
     assert small.warnings == ()
     (told,) = large.warnings
     assert told.startswith("no pool could ever hold a task of group main: pool: 9 gpu asked")
@@ -53,11 +55,13 @@ def test_what_no_limit_lets_start_is_told(groups: str, told: str) -> None:
     structure = msgspec.structs.replace(
         World(nodes=4, gpu=8).structure,
         queues={
-            "top": desired.Queue("top", limit=desired.Amounts(gpu_milli=4000)),
+            "top": desired.Queue("top", limit=desired.QuotaAmounts(gpu_milli=4000)),
             "leaf": desired.Queue("leaf", parent="top"),
         },
     )
-    (gang,) = remote_changes.read(GANG % groups, "ann", submission_checks.Judge(structure))
+    (gang,) = remote_changes.read(
+        GANG % groups, "ann", submission_checks.SubmissionValidator(structure)
+    )
     assert len(gang.warnings) == bool(told)
     assert told in "".join(gang.warnings)
 
@@ -73,7 +77,7 @@ spec: {command: [nvidia-smi], dependsOn: [{job: %s}]}
 def test_what_depends_on_a_job_that_nobody_knows_is_told() -> None:
     structure = World(nodes=1, gpu=2).structure
     text = "---\n".join(AFTER % pair for pair in (("a", "there"), ("b", "a"), ("c", "ther")))
-    judge = submission_checks.Judge(structure)
+    judge = submission_checks.SubmissionValidator(structure)
     asked: list[Sequence[str]] = []
 
     def known(names: Sequence[str]) -> list[str]:
@@ -100,7 +104,7 @@ def test_what_depends_on_a_job_that_nobody_knows_is_told() -> None:
 @pytest.mark.parametrize(("now", "warned"), [(1_801_000_000.0, False), (1_802_000_000.0, True)])
 def test_a_deadline_that_is_over_is_told(now: float, *, warned: bool) -> None:
     text = TEXT.replace("spec: {", "spec: {deadline: 2027-01-31T06:00:00Z, ") % ("late", 1)
-    judge = submission_checks.Judge(World(nodes=1, gpu=2).structure)
+    judge = submission_checks.SubmissionValidator(World(nodes=1, gpu=2).structure)
     (found,) = remote_changes.read(text, "ann", judge, now)
     told = ("its deadline is over already: it is TimedOut at once",)
     assert found.warnings == (told if warned else ())
@@ -111,7 +115,7 @@ def test_a_deadline_that_is_over_is_told(now: float, *, warned: bool) -> None:
 )
 def test_a_deadline_that_a_time_limit_can_not_meet_is_told(limit: str, *, warned: bool) -> None:
     text = TEXT.replace("spec: {", f"spec: {{deadline: 2027-01-31T06:00:00Z, {limit}")
-    judge = submission_checks.Judge(World(nodes=1, gpu=2).structure)
+    judge = submission_checks.SubmissionValidator(World(nodes=1, gpu=2).structure)
     now = times.parse_time("2027-01-31T05:00:00Z")
     (found,) = remote_changes.read(text % ("late", 1), "ann", judge, now)
     told = (

@@ -64,7 +64,7 @@ def test_a_script_is_told_everything_and_its_answer_is_taken(
         folder, 'cat > told.json; echo "$#:$1" > args; ls > there; echo \'{"id": "i-1"}\''
     )
     result = scripts.run(path, ORDER)
-    assert result == instance_records.Result("create", "c", "c-0.1", 1, id="i-1")
+    assert result == instance_records.OrderResult("create", "c", "c-0.1", 1, id="i-1")
     assert (folder / "args").read_text() == "1:create\n"
     # nor a file while it runs, which who is killed meanwhile would leave there
     there = (folder / "there").read_text().split()
@@ -205,10 +205,10 @@ def test_without_a_folder_the_operator_is_told_what_to_do() -> None:
 
 class Results:
     def __init__(self) -> None:
-        self.found: list[instance_records.Result] = []
+        self.found: list[instance_records.OrderResult] = []
         self.lock = threading.Lock()
 
-    def __call__(self, result: instance_records.Result) -> None:
+    def __call__(self, result: instance_records.OrderResult) -> None:
         with self.lock:
             self.found.append(result)
 
@@ -315,7 +315,7 @@ def test_no_script_begins_whose_controller_is_killed_before_it_is_noted(
 
 def test_what_can_not_be_noted_does_not_begin(folder: Path, tmp_path: Path) -> None:
     path = script(folder, f"touch {tmp_path}/begun")
-    results: list[instance_records.Result] = []
+    results: list[instance_records.OrderResult] = []
     one = runner.Runner(path.parent, tmp_path / "state", results.append)
     (tmp_path / "state").rmdir()
     (tmp_path / "state").write_text("no folder")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from reconciler.model import desired
 from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.inputs.snapshots import Policy, Snapshot
+from reconciler.scheduling.inputs.snapshots import SchedulingPolicy, Snapshot
 from tests.unit.scheduling.situations import Situation, amounts, gpus_in
 
 _ENDLESS = float("inf")
@@ -28,7 +28,7 @@ def situation(seed: int) -> tuple[Situation, random.Random]:
     rng = random.Random(seed)
     s = Situation()
     s.policy = dataclasses.replace(
-        Policy(),
+        SchedulingPolicy(),
         backfill=rng.choice(_BACKFILL),
         consolidate=rng.random() < 0.3,
         any_movable=rng.random() < 0.2,
@@ -114,7 +114,7 @@ def _by_pool(rng: random.Random, s: Situation) -> None:
                 for pool in rng.sample(pools, rng.randint(1, 2))
             )
     if rng.random() < 0.2:
-        cap = desired.Amounts(gpu_milli=rng.choice([1000, 3000]))
+        cap = desired.QuotaAmounts(gpu_milli=rng.choice([1000, 3000]))
         s.caps = [desired.Quota("cap", pool=rng.choice(pools), resources=cap)]
 
 
@@ -189,12 +189,12 @@ def _waiting(
 
 def at_rest_soon(given: Snapshot) -> Decisions:
     """What a cycle decides that asks after each idle turn whether all that are left are idle."""
-    return scheduling_cycle.Cycle(scheduling_cycle.prepared(given), rest_after=1).run()
+    return scheduling_cycle.SchedulingCycle(scheduling_cycle.prepared(given), rest_after=1).run()
 
 
 def one_by_one(given: Snapshot) -> Decisions:
     """What a cycle decides in which every line has its turn."""
-    return scheduling_cycle.Cycle(scheduling_cycle.prepared(given), one_by_one=True).run()
+    return scheduling_cycle.SchedulingCycle(scheduling_cycle.prepared(given), one_by_one=True).run()
 
 
 def protect(s: Situation, seed: int) -> None:

@@ -10,16 +10,16 @@ import numpy as np
 
 from reconciler.scheduling.decisions import TaskPlacement
 from reconciler.scheduling.inputs.snapshots import (
-    GroupShape,
-    HeldTask,
-    Holding,
-    MixEntry,
+    Allocation,
+    ArrivalShare,
     NodeColumns,
     QueueColumns,
     Shape,
     Snapshot,
+    TaskAllocation,
+    TaskGroupShape,
 )
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 
 GIB = 2**30
 
@@ -83,10 +83,12 @@ def columns(nodes: Sequence[Node]) -> NodeColumns:
     )
 
 
-def group(gpu: int = 0, count: int = 1, cpu: int = 1, memory: int = 1, **more: Any) -> GroupShape:
+def group(
+    gpu: int = 0, count: int = 1, cpu: int = 1, memory: int = 1, **more: Any
+) -> TaskGroupShape:
     """``count`` tasks of whole ``gpu``; shares by ``share=`` and the like."""
     share = more.get("share", 1000)
-    return GroupShape(
+    return TaskGroupShape(
         more.pop("name", "w"),
         count,
         (cpu * 1000, memory * GIB, gpu * share),
@@ -96,7 +98,7 @@ def group(gpu: int = 0, count: int = 1, cpu: int = 1, memory: int = 1, **more: A
 
 
 def shape(
-    *groups: GroupShape, nodes: int, eligible: Sequence[int] | None = None, **more: Any
+    *groups: TaskGroupShape, nodes: int, eligible: Sequence[int] | None = None, **more: Any
 ) -> Shape:
     """A shape that may go to all of so many nodes, or to ``eligible`` ones."""
     mask = np.ones(nodes, dtype=np.bool_)
@@ -131,18 +133,18 @@ def snapshot(nodes: Sequence[Node], shapes: Sequence[Shape], **more: Any) -> Sna
     return Snapshot(columns(nodes), queues, tuple(shapes), (), more.pop("holdings", ()), **more)
 
 
-def mix(*groups: GroupShape, nodes: int) -> tuple[MixEntry, ...]:
+def mix(*groups: TaskGroupShape, nodes: int) -> tuple[ArrivalShare, ...]:
     """Kinds that arrive equally often and may go anywhere."""
     anywhere = np.ones(nodes, dtype=np.bool_)
-    return tuple(MixEntry(each, anywhere, 1 / len(groups)) for each in groups)
+    return tuple(ArrivalShare(each, anywhere, 1 / len(groups)) for each in groups)
 
 
-def room(nodes: Sequence[Node], *shapes: Shape, **more: Any) -> Room:
+def room(nodes: Sequence[Node], *shapes: Shape, **more: Any) -> Capacity:
     """A room of these nodes."""
-    return Room(snapshot(nodes, shapes, **more))
+    return Capacity(snapshot(nodes, shapes, **more))
 
 
-def start(space: Room, number: int = 0, **more: Any) -> tuple[TaskPlacement, ...] | None:
+def start(space: Capacity, number: int = 0, **more: Any) -> tuple[TaskPlacement, ...] | None:
     """Plan and take one element; None: no room."""
     plan = space.plan(number, **more)
     return None if plan is None else space.take(number, plan)
@@ -158,16 +160,16 @@ def given(tasks: Sequence[TaskPlacement] | None) -> list[tuple[int, tuple[int, .
     return None if tasks is None else [(task.node, task.devices) for task in tasks]
 
 
-def held(*tasks: TaskPlacement, **more: Any) -> Holding:
+def held(*tasks: TaskPlacement, **more: Any) -> Allocation:
     """An element that holds what was placed."""
-    return Holding(
+    return Allocation(
         "held",
         0,
         0,
         0,
         0,
         tuple(
-            HeldTask(
+            TaskAllocation(
                 t.node, t.amounts, t.devices, t.share, t.profile, t.instances, t.group, t.index
             )
             for t in tasks

@@ -22,20 +22,20 @@ from reconciler.scheduling.inputs.snapshots import (
     ENDLESS,
     UNLIMITED,
     WHOLE,
+    Allocation,
     Amounts,
-    Claim,
-    GroupShape,
-    HeldTask,
-    Holding,
-    Kept,
-    Line,
+    CarriedReservation,
     NodeColumns,
-    Policy,
+    PendingGroup,
+    PendingJob,
     PoolColumns,
     QueueColumns,
+    SchedulingPolicy,
     Shape,
     Snapshot,
     Strategy,
+    TaskAllocation,
+    TaskGroupShape,
     Window,
 )
 
@@ -55,18 +55,18 @@ def gpus_in(
     limit: int | None = None,
     lending: int | None = None,
     weight: float | None = None,
-) -> desired.Flavor:
+) -> desired.QueueFlavor:
     """What a queue has of a pool's GPUs."""
     said = [None if n is None else n * WHOLE for n in (guaranteed, limit, lending)]
-    own, most, lent = (desired.Amounts(gpu_milli=amount) for amount in said)
-    return desired.Flavor(pool, own, most, lent, weight)
+    own, most, lent = (desired.QuotaAmounts(gpu_milli=amount) for amount in said)
+    return desired.QueueFlavor(pool, own, most, lent, weight)
 
 
-def group_of(name: str, count: int, vector: Vector, least: int | None = None) -> GroupShape:
+def group_of(name: str, count: int, vector: Vector, least: int | None = None) -> TaskGroupShape:
     """A group whose tasks take whole devices, or one share of a device."""
     gpu = vector[2]
     devices, share = (1, gpu) if 0 < gpu < WHOLE else (gpu // WHOLE, WHOLE)
-    return GroupShape(name, count, vector, least, devices, share)
+    return TaskGroupShape(name, count, vector, least, devices, share)
 
 
 def frozen(rows: list[Vector]) -> Amounts:
@@ -102,7 +102,7 @@ class Queue:
     unbound: bool = False
     explicit: bool = False
     strict: bool = False
-    flavors: tuple[desired.Flavor, ...] = ()
+    flavors: tuple[desired.QueueFlavor, ...] = ()
     min_runtime_s: float = 0.0
 
 
@@ -144,7 +144,7 @@ class Held:
 
     job: str
     element: int
-    tasks: tuple[HeldTask, ...]
+    tasks: tuple[TaskAllocation, ...]
     leaving: bool = False
     leaving_for: str = ""
     moving: bool = False
@@ -160,13 +160,13 @@ class Situation:
         self.queue_list: list[Queue] = []
         self.jobs: dict[str, Job] = {}
         self.held: list[Held] = []
-        self.policy = Policy()
+        self.policy = SchedulingPolicy()
         self.now = 0.0
         self.turn = 0
         self._shapes: dict[tuple[object, ...], int] = {}
         self._made: list[Shape] = []
-        self.lines: tuple[Line, ...] = ()
-        self.kept: tuple[Kept, ...] = ()
+        self.lines: tuple[PendingGroup, ...] = ()
+        self.kept: tuple[CarriedReservation, ...] = ()
         self.turns: tuple[Turn, ...] = ()
         self.windows: tuple[Window, ...] = ()
         self.caps: list[desired.Quota] = []
@@ -205,7 +205,7 @@ class Situation:
         lending: int | None = None,
         unbound: bool = False,
         strict: bool = False,
-        flavors: tuple[desired.Flavor, ...] = (),
+        flavors: tuple[desired.QueueFlavor, ...] = (),
         min_runtime_s: float = 0.0,
     ) -> Situation:
         """Add a queue with amounts of GPUs and CPUs; ``unbound``: guaranteed whatever there is."""
@@ -320,7 +320,7 @@ class Situation:
             for index in range(count)
         ]
         names = [node.name for node in self.nodes]
-        held: list[HeldTask] = []
+        held: list[TaskAllocation] = []
         for position, ((number, index, vector), place) in enumerate(zip(each, on, strict=False)):
             node = names.index(place)
             taken = {d for task in held if task.node == node for d in task.devices}
@@ -329,7 +329,9 @@ class Situation:
             given = devices or tuple(free[: made.devices])
             spare = job.least is not None and not job.fixed and position >= job.least
             held.append(
-                HeldTask(node, vector, given, made.share, group=number, index=index, spare=spare)
+                TaskAllocation(
+                    node, vector, given, made.share, group=number, index=index, spare=spare
+                )
             )
         self.held.append(Held(job.name, 0, tuple(held), leaving, leaving_for, since=-job.cost_s))
 
@@ -403,7 +405,7 @@ class Situation:
         """The situation as the scheduler reads it."""
         columns = self._columns()
         self._shapes, self._made = {}, []
-        lines: dict[tuple[object, ...], list[Claim]] = {}
+        lines: dict[tuple[object, ...], list[PendingJob]] = {}
         names = [queue.name for queue in self.queue_list]
         for job in sorted(self.jobs.values(), key=lambda job: job.order):
             shape = self._shape_of(job)
@@ -411,7 +413,7 @@ class Situation:
             for claim in self._claims(job):
                 lines.setdefault((*key, bool(claim.missing)), []).append(claim)
         self.lines = tuple(
-            Line(key[0], key[1], key[2], key[3], tuple(claims), key[4])  # type: ignore[arg-type]
+            PendingGroup(key[0], key[1], key[2], key[3], tuple(claims), key[4])  # type: ignore[arg-type]
             for key, claims in lines.items()
         )
         return Snapshot(
@@ -438,7 +440,7 @@ class Situation:
         pool_of = np.array([pools.index(node.pool) for node in self.nodes], dtype=np.int64)
         return queue_columns.by_pool(tree, self.caps, pools, pool_of)
 
-    def _claims(self, job: Job) -> list[Claim]:
+    def _claims(self, job: Job) -> list[PendingJob]:
         found = []
         running = [held for held in self.held if held.job == job.name]
         if job.waiting:
@@ -446,7 +448,7 @@ class Situation:
             if job.parallelism is not None:
                 startable = max(0, min(startable, job.parallelism - len(running)))
             found.append(
-                Claim(
+                PendingJob(
                     job=job.name,
                     order=job.order,
                     elements=tuple(job.waiting),
@@ -469,7 +471,7 @@ class Situation:
             )
             if missing and not held.leaving:
                 found.append(
-                    Claim(
+                    PendingJob(
                         job=job.name,
                         order=job.order,
                         elements=(held.element,),
@@ -519,14 +521,14 @@ class Situation:
             exclusive=job.exclusive,
         )
 
-    def _holdings(self, names: list[str]) -> tuple[Holding, ...]:
+    def _holdings(self, names: list[str]) -> tuple[Allocation, ...]:
         found = []
         minimums_s = {queue.name: queue.min_runtime_s for queue in self.queue_list}
         for held in self.held:
             job = self.jobs[held.job]
             minimum_s = minimums_s[job.queue]
             found.append(
-                Holding(
+                Allocation(
                     job=held.job,
                     element=held.element,
                     queue=names.index(job.queue),
@@ -622,7 +624,7 @@ class Situation:
         for placement in decisions.placements:
             job = self.jobs[placement.job]
             tasks = tuple(
-                HeldTask(
+                TaskAllocation(
                     t.node,
                     t.amounts,
                     t.devices,
@@ -675,7 +677,7 @@ class Situation:
         return self
 
     @staticmethod
-    def _spared(job: Job, tasks: tuple[HeldTask, ...]) -> tuple[HeldTask, ...]:
+    def _spared(job: Job, tasks: tuple[TaskAllocation, ...]) -> tuple[TaskAllocation, ...]:
         if job.least is None or job.fixed:
             return tasks
         ordered = sorted(tasks, key=lambda t: (t.group, t.index))

@@ -4,7 +4,7 @@ import msgspec
 import yaml
 
 from reconciler import package_data
-from reconciler.model.documents.queue_spec import Queue
+from reconciler.model.documents.queue_spec import QueueDocument
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, code, message, started
 
@@ -16,7 +16,7 @@ def guide_situation() -> Situation:
     block = GUIDE.read_text().split("```yaml\n")[1].split("```")[0]
     s = Situation().node("n", gpu=8)
     for document in yaml.safe_load_all(block):
-        queue = msgspec.convert(document, Queue)
+        queue = msgspec.convert(document, QueueDocument)
         guaranteed, limit = queue.spec.guaranteed.gpu, queue.spec.limit.gpu
         s.queue(
             queue.metadata.name,

@@ -8,7 +8,7 @@ import pytest
 from reconciler.model.state.pending_reasons import Reason, ReasonCode, never_starts
 from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.inputs.snapshots import UNLIMITED, Claim, Line, Snapshot
+from reconciler.scheduling.inputs.snapshots import UNLIMITED, PendingGroup, PendingJob, Snapshot
 from tests.unit.scheduling import drawn, situations
 from tests.unit.scheduling.situations import Situation, gpus_in
 
@@ -22,7 +22,7 @@ def judged(found: Snapshot) -> Snapshot:
     return dataclasses.replace(found, lines=(), line_columns=None, judged=waits)
 
 
-def _held_back(line: Line) -> tuple[Claim, ...]:
+def _held_back(line: PendingGroup) -> tuple[PendingJob, ...]:
     return tuple(
         msgspec.structs.replace(claim, startable=0, promised=0, held_back=TAKEN)
         for claim in line.claims

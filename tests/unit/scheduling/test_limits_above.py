@@ -65,7 +65,7 @@ def test_two_limits_that_are_short_of_different_things() -> None:
 
 def test_what_all_may_have_of_a_pool_is_given_back_to_who_is_owed_it() -> None:
     s = Situation().node("a1", gpu=4, pool="a").node("a2", gpu=4, pool="a")
-    s.caps = [desired.Quota("few", pool="a", resources=desired.Amounts(gpu_milli=4 * WHOLE))]
+    s.caps = [desired.Quota("few", pool="a", resources=desired.QuotaAmounts(gpu_milli=4 * WHOLE))]
     s.queue("owner", flavors=(gpus_in("a", 2),)).queue("guest")
     s.job("borrows", "guest", gpu=4, on=("a1",))
     s.job("mine", "owner", gpu=2)

@@ -142,7 +142,7 @@ claims = st.lists(
 
 def test_tests_measure_waits_as_the_documents_do() -> None:
     assert Situation().policy.overdue == desired.Scheduling().overdue_after
-    assert snapshots.Policy().overdue == desired.Scheduling().overdue_after
+    assert snapshots.SchedulingPolicy().overdue == desired.Scheduling().overdue_after
 
 
 @given(claims)

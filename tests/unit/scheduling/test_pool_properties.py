@@ -36,7 +36,7 @@ def clusters(draw: st.DrawFn) -> Situation:
             flavors=_flavors(draw),
         )
     if draw(st.sampled_from([False, False, True])):
-        cap = desired.Amounts(gpu_milli=draw(st.sampled_from([1000, 3000])))
+        cap = desired.QuotaAmounts(gpu_milli=draw(st.sampled_from([1000, 3000])))
         s.caps = [desired.Quota("cap", pool="a", resources=cap)]
     for index in range(draw(st.sampled_from([0, 3, 6, 9]))):
         _running(draw, s, index)
@@ -60,7 +60,7 @@ def _rarely(value: int) -> st.SearchStrategy[int | None]:
     return st.sampled_from([None, None, None, value])
 
 
-def _flavors(draw: st.DrawFn) -> tuple[desired.Flavor, ...]:
+def _flavors(draw: st.DrawFn) -> tuple[desired.QueueFlavor, ...]:
     pools = draw(st.sampled_from(["", "a", "ab", "ba", "b"]))
     return tuple(
         gpus_in(
@@ -141,8 +141,8 @@ def check(s: Situation, decisions: Decisions) -> None:
                     assert not asked or not owners or firm[queue.name] <= due
 
 
-def _flavor(queue: situations.Queue, pool: str) -> desired.Flavor:
-    return next((f for f in queue.flavors if f.pool == pool), desired.Flavor(pool))
+def _flavor(queue: situations.Queue, pool: str) -> desired.QueueFlavor:
+    return next((f for f in queue.flavors if f.pool == pool), desired.QueueFlavor(pool))
 
 
 def _owed(s: Situation, queue: str, pool: str) -> int:
@@ -318,11 +318,11 @@ def test_a_share_in_a_pool_is_that_of_a_cluster_which_is_this_pool(s: Situation)
     snapshot = _that_count(snapshot)
     assert snapshot.pools is not None
     pooled = flavors.within(snapshot)
-    ledger = quota_ledger.Ledger(pooled, pending_groups.columns_of(pooled.lines))
+    ledger = quota_ledger.QuotaLedger(pooled, pending_groups.columns_of(pooled.lines))
     for number in range(len(snapshot.pools.names)):
         here = slice(3 * (number + 1), 3 * (number + 2))
         alone = _alone(snapshot, pooled, number)
-        reference = quota_ledger.Ledger(alone, pending_groups.columns_of(alone.lines))
+        reference = quota_ledger.QuotaLedger(alone, pending_groups.columns_of(alone.lines))
         for queue in range(len(s.queue_list)):
             assert ledger.demand[queue][here] == reference.demand[queue]
             # what is a whole number of GPUs in all may be shares in one pool, and the other way

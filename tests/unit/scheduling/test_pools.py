@@ -178,7 +178,7 @@ def test_what_is_not_lent_of_a_pool_is_kept_back_there_alone() -> None:
 
 def test_what_asks_for_more_than_a_quota_on_a_pool_gives_is_told_never_to_start() -> None:
     s = Situation().node("a1", gpu=4, pool="a").queue("main")
-    s.caps = [desired.Quota("few", pool="a", resources=desired.Amounts(gpu_milli=3000))]
+    s.caps = [desired.Quota("few", pool="a", resources=desired.QuotaAmounts(gpu_milli=3000))]
     decisions = s.job("j", gpu=4, pool="a").decide()
     (reason, *_) = situations.reasons_of(s, decisions, "j")
     assert reason.message == (
@@ -189,7 +189,7 @@ def test_what_asks_for_more_than_a_quota_on_a_pool_gives_is_told_never_to_start(
 
 def test_a_quota_caps_all_work_of_a_pool() -> None:
     s = two_pools().queue("x").queue("y")
-    s.caps = [desired.Quota("few", pool="a", resources=desired.Amounts(gpu_milli=3000))]
+    s.caps = [desired.Quota("few", pool="a", resources=desired.QuotaAmounts(gpu_milli=3000))]
     s.job("x", "x", gpu=1, array=2, pool="a").job("y", "y", gpu=1, array=2, pool="a")
     decisions = s.decide()
     assert len(started(decisions)) == 3
@@ -294,7 +294,7 @@ def test_where_a_limit_forbids_it_no_room_is_reserved() -> None:
 def capped(*, window: bool = True) -> Situation:
     """A pool of four GPUs that are in use, and one of which all work may have three."""
     s = two_pools().queue("main")
-    s.caps = [desired.Quota("rented", pool="b", resources=desired.Amounts(gpu_milli=3000))]
+    s.caps = [desired.Quota("rented", pool="b", resources=desired.QuotaAmounts(gpu_milli=3000))]
     if window:
         s.window("repair", -10, 230, [False, True], maintenance=True)
     return s.job("r", gpu=4, on=("a1",), time_limit_s=600)

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.inputs.snapshots import UNLIMITED, WHOLE, Claim, Holding, Line, Snapshot
+from reconciler.scheduling.inputs.snapshots import (
+    UNLIMITED,
+    WHOLE,
+    Allocation,
+    PendingGroup,
+    PendingJob,
+    Snapshot,
+)
 from reconciler.scheduling.nodes import requirements
 from tests.unit.scheduling import drawn, situations
 from tests.unit.scheduling.situations import Situation, amounts
@@ -133,7 +140,7 @@ def check_capacity(situation: Snapshot, decisions: Decisions) -> None:
     assert (devices >= -1).all()
 
 
-def claims_of(situation: Snapshot) -> dict[str, tuple[Line, Claim]]:
+def claims_of(situation: Snapshot) -> dict[str, tuple[PendingGroup, PendingJob]]:
     """Job to its line and claim of new elements."""
     return {c.job: (line, c) for line in situation.lines for c in line.claims if not c.missing}
 
@@ -297,7 +304,9 @@ def test_no_victim_could_be_spared(s: Situation) -> None:
         assert eviction.for_job not in situations.started(scheduling_cycle.schedule(trial))
 
 
-def _without(before: Snapshot, holdings: tuple[Holding, ...], lines: tuple[Line, ...]) -> Snapshot:
+def _without(
+    before: Snapshot, holdings: tuple[Allocation, ...], lines: tuple[PendingGroup, ...]
+) -> Snapshot:
     """The situation with some holdings gone and some claims only; nobody is evicted in it."""
     free = before.nodes.free.copy()
     devices = before.nodes.devices.copy()
@@ -371,7 +380,7 @@ def test_one_task_within_a_guarantee_starts_or_evicts_where_evictions_could_make
             assert not _guarantee_denied(situation, line, claim)
 
 
-def _guarantee_denied(situation: Snapshot, line: Line, claim: Claim) -> bool:
+def _guarantee_denied(situation: Snapshot, line: PendingGroup, claim: PendingJob) -> bool:
     """By brute force: evicting some others' borrowed elements would let one element start."""
     asked, queues = situation.shapes[line.shape].least, situation.queues
     path = _path(situation, line.queue)

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from reconciler.model.state.pending_reasons import FunnelStep
-from reconciler.scheduling.inputs.snapshots import WHOLE, GroupShape
+from reconciler.scheduling.inputs.snapshots import WHOLE, TaskGroupShape
 from reconciler.scheduling.reasons import reason_text
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import GIB, Situation, amounts, code, message
@@ -112,17 +112,17 @@ def test_a_gang_is_told_what_it_needs_in_all() -> None:
     ("group", "text", "together"),
     [
         (
-            GroupShape("g", 2, (1000, 0, 428), None, 3, WHOLE, 0, 0),
+            TaskGroupShape("g", 2, (1000, 0, 428), None, 3, WHOLE, 0, 0),
             "3 1g.10gb instances, 1 CPU",
             "6 1g.10gb instances, 2 CPUs are free for 2 tasks of 3 1g.10gb instances, 1 CPU",
         ),
         (
-            GroupShape("g", 1, (0, 0, 142), None, 1, WHOLE, 0, 0),
+            TaskGroupShape("g", 1, (0, 0, 142), None, 1, WHOLE, 0, 0),
             "1 1g.10gb instance",
             "1 1g.10gb instance are free for 1 task of 1 1g.10gb instance",
         ),
         (
-            GroupShape("g", 2, (1000, GIB, 750), None, 1, WHOLE, 30 * GIB),
+            TaskGroupShape("g", 2, (1000, GIB, 750), None, 1, WHOLE, 30 * GIB),
             "30Gi of one GPU, 1 CPU, 1Gi memory",
             (
                 "30Gi of each of 2 GPUs, 2 CPUs, 2Gi memory are free for 2 tasks of "
@@ -130,14 +130,14 @@ def test_a_gang_is_told_what_it_needs_in_all() -> None:
             ),
         ),
         (
-            GroupShape("g", 3, (1000, 0, 2000), None, 2),
+            TaskGroupShape("g", 3, (1000, 0, 2000), None, 2),
             "2 GPUs, 1 CPU",
             "6 GPUs, 3 CPUs are free for 3 tasks of 2 GPUs, 1 CPU",
         ),
     ],
 )
 def test_what_is_told_to_be_lacking_is_what_was_asked_for(
-    group: GroupShape, text: str, together: str
+    group: TaskGroupShape, text: str, together: str
 ) -> None:
     """Not what it is charged: nobody is helped by 0.428 GPUs who asked for three instances."""
     situation = dataclasses.replace(Situation().node("n").snapshot(), profiles=("1g.10gb",))
@@ -154,7 +154,7 @@ def test_a_share_waits_for_one_gpu_and_not_for_as_much_on_several() -> None:
 
 def test_shares_of_several_gpus_wait_for_each() -> None:
     s = Situation()
-    group = GroupShape("main", 1, (0, 0, 1000), devices=2, share=500)
+    group = TaskGroupShape("main", 1, (0, 0, 1000), devices=2, share=500)
     assert reason_text.freed_text(s.snapshot(), group) == "0.5 of each of 2 GPUs"
 
 

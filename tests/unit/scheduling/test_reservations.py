@@ -7,14 +7,14 @@ import pytest
 
 from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions, Estimate
-from reconciler.scheduling.inputs.snapshots import Kept, Policy, Window
+from reconciler.scheduling.inputs.snapshots import CarriedReservation, SchedulingPolicy, Window
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, evicted, started
 
-ONLY_BACKFILL = Policy(reclaim=False, preempt=False, consolidate=False)
+ONLY_BACKFILL = SchedulingPolicy(reclaim=False, preempt=False, consolidate=False)
 
 
-def decide(s: Situation, policy: Policy = ONLY_BACKFILL) -> Decisions:
+def decide(s: Situation, policy: SchedulingPolicy = ONLY_BACKFILL) -> Decisions:
     """What the scheduler makes of it where nobody is evicted."""
     return scheduling_cycle.schedule(dataclasses.replace(s.snapshot(), policy=policy))
 
@@ -319,7 +319,7 @@ def test_who_may_start_now_gives_way_to_whoever_could_evict_it_then(
     s.apply(s.decide())
     s.held, s.now = [], 100.0
     s.job("high", "a", gpu=1, priority=90, time_limit_s=100)
-    assert started(decide(s, Policy(preempt=preempts))) == found
+    assert started(decide(s, SchedulingPolicy(preempt=preempts))) == found
 
 
 def test_room_that_is_there_for_one_is_not_taken_from_who_has_it_reserved_later() -> None:
@@ -358,11 +358,13 @@ def test_work_that_ends_late_or_in_a_moment_costs_nobody_the_room_reserved_after
 def test_whose_room_is_there_starts_though_one_alike_that_came_first_is_kept_out() -> None:
     s = Situation().node("n", gpu=4).queue("main")
     s.job("first", gpu=4, time_limit_s=100).job("holder", gpu=4, time_limit_s=100)
-    s.kept = (Kept("holder", 0, 0.0, (0,)),)
+    s.kept = (CarriedReservation("holder", 0, 0.0, (0,)),)
     assert started(decide(s)) == ["holder"]
 
 
-CONSERVATIVE = Policy(backfill="conservative", reclaim=False, preempt=False, consolidate=False)
+CONSERVATIVE = SchedulingPolicy(
+    backfill="conservative", reclaim=False, preempt=False, consolidate=False
+)
 
 
 def test_only_those_give_way_on_whose_nodes_the_room_is() -> None:
@@ -370,7 +372,7 @@ def test_only_those_give_way_on_whose_nodes_the_room_is() -> None:
     for name, pool, priority in (("low", "p1", 10), ("low2", "p2", 10), ("high", "p2", 90)):
         s.job(name, "a", gpu=4, pool=pool, priority=priority, time_limit_s=600)
     s.job("other", "b", gpu=4, pool="p1", time_limit_s=9000)
-    s.kept = (Kept("low", 0, 0.0, (0,)), Kept("low2", 0, 0.0, (1,)))
+    s.kept = (CarriedReservation("low", 0, 0.0, (0,)), CarriedReservation("low2", 0, 0.0, (1,)))
     decisions = decide(s, dataclasses.replace(CONSERVATIVE, preempt=True))
     assert started(decisions) == ["high", "low"]
 
@@ -380,7 +382,7 @@ def test_two_that_may_start_now_both_have_their_room(gpu: int) -> None:
     s = Situation().node("n", gpu=8, cpu=8).queue("a").queue("c")
     for name, queue in (("a1", "a"), ("a2", "a"), ("c1", "c")):
         s.job(name, queue, gpu=gpu, cpu=4, time_limit_s=100)
-    s.kept = (Kept("a1", 0, 0.0, (0,)), Kept("a2", 0, 0.0, (0,)))
+    s.kept = (CarriedReservation("a1", 0, 0.0, (0,)), CarriedReservation("a2", 0, 0.0, (0,)))
     assert started(decide(s, CONSERVATIVE)) == ["a1", "a2"]
 
 

@@ -76,7 +76,7 @@ def test_what_is_undercut_counts_only_what_falls_below_the_share_and_is_waited_f
     s = Situation().node("a", gpu=8).queue("over", guaranteed=4).queue("mine", guaranteed=4)
     s.job("r", "over", gpu=6, on=("a",)).job("w", "mine", gpu=4).job("x", "over", gpu=3)
     found = s.snapshot()
-    ledger = quota_ledger.Ledger(found, pending_groups.columns_of(found.lines))
+    ledger = quota_ledger.QuotaLedger(found, pending_groups.columns_of(found.lines))
     assert [victims.undercut(ledger, 0, (0, 0, gpu * 1000)) for gpu in (1, 2, 3, 6)] == [
         0,
         0,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from reconciler.scheduling.backfill import reservation_calendar
 from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.inputs import pending_groups
-from reconciler.scheduling.inputs.snapshots import Claim, Line, Snapshot
+from reconciler.scheduling.inputs.snapshots import PendingGroup, PendingJob, Snapshot
 from reconciler.scheduling.nodes import best_fit, node_classes, scoring
 from reconciler.scheduling.placement import diagnosis
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.queues import arrival_batches
 from reconciler.scheduling.reasons import reason_explainer
 from tests.unit.scheduling import drawn
@@ -58,7 +58,7 @@ def clusters(draw: st.DrawFn, most: int = 6) -> Snapshot:
     return snapshot(nodes, shapes, turn=draw(st.integers(0, 3)))
 
 
-def fill(room: Room, draw: st.DataObject) -> None:
+def fill(room: Capacity, draw: st.DataObject) -> None:
     """Take room for some tasks."""
     for index in draw.draw(st.lists(st.integers(0, len(room.situation.shapes) - 1), max_size=6)):
         plan = room.plan(index)
@@ -71,7 +71,7 @@ def fill(room: Room, draw: st.DataObject) -> None:
 def test_funnels_that_share_steps_say_what_each_says_alone(
     situation: Snapshot, data: st.DataObject
 ) -> None:
-    for room in (Room(situation), Room.empty(situation)):
+    for room in (Capacity(situation), Capacity.empty(situation)):
         fill(room, data)
         for index in range(len(situation.shapes)):
             assert room.funnel(index) == diagnosis.funnel(room._planner, index)
@@ -80,7 +80,7 @@ def test_funnels_that_share_steps_say_what_each_says_alone(
 @EXAMPLES
 @given(clusters(), st.data())
 def test_columns_follow_the_rows(situation: Snapshot, data: st.DataObject) -> None:
-    room = Room(situation)
+    room = Capacity(situation)
     room.stock.columns()
     fill(room, data)
     twin = room.copy()
@@ -95,7 +95,7 @@ def test_columns_follow_the_rows(situation: Snapshot, data: st.DataObject) -> No
 @EXAMPLES
 @given(clusters(), st.data())
 def test_there_is_room_where_a_node_has_it(situation: Snapshot, data: st.DataObject) -> None:
-    room = Room(situation)
+    room = Capacity(situation)
     for _ in range(2):
         for index in range(len(situation.shapes)):
             nodes = range(len(situation.nodes.names))
@@ -121,7 +121,7 @@ def test_the_tightest_fit_is_the_one_of_least_cost(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(node_classes, "EXACT_NODES_MAX", exact)
             patch.setattr(best_fit, "LOOKS_MAX", looks)
-            room = Room(situation)
+            room = Capacity(situation)
             taken = []
             for index in wanted:
                 room.plan(index)
@@ -138,15 +138,15 @@ def test_nodes_that_hold_no_task_at_all_are_of_no_state() -> None:
     situation = snapshot(
         nodes, [shape(group(2, cpu=2), nodes=3)], mix=mix(group(2, cpu=2), nodes=3)
     )
-    room = Room(situation)
+    room = Capacity(situation)
     assert room.plan(0) is not None
     assert [state >= 0 for state in room._index.of_node] == [False, True, False]
     assert scoring.Least.of(situation).devices == 2
 
 
-def line(queue: int, claims: list[tuple[int, float]], priority: int = 50) -> Line:
-    made = tuple(Claim(f"j{at}", at, (0,), 1, submitted_at=moment) for at, moment in claims)
-    return Line(queue, 0, priority, preemptible=True, claims=made)
+def line(queue: int, claims: list[tuple[int, float]], priority: int = 50) -> PendingGroup:
+    made = tuple(PendingJob(f"j{at}", at, (0,), 1, submitted_at=moment) for at, moment in claims)
+    return PendingGroup(queue, 0, priority, preemptible=True, claims=made)
 
 
 @EXAMPLES
@@ -187,7 +187,7 @@ def _slowly(situation: Snapshot) -> list[set[tuple[int, int]]]:
     return found
 
 
-def _coming_anew(calendar: reservation_calendar.Calendar, duration_s: float) -> Room:
+def _coming_anew(calendar: reservation_calendar.ReservationCalendar, duration_s: float) -> Capacity:
     """As ``Calendar.coming_for``, made for each who asks."""
     reach = calendar._reach(duration_s)
     room = calendar.later.copy() if reach else calendar.later
@@ -199,11 +199,11 @@ def _coming_anew(calendar: reservation_calendar.Calendar, duration_s: float) -> 
 def test_room_that_is_coming_is_the_same_as_made_for_each_who_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kept = reservation_calendar.Calendar.coming_for
-    known: list[Room] = []
+    kept = reservation_calendar.ReservationCalendar.coming_for
+    known: list[Capacity] = []
     shared = 0
 
-    def counted(calendar: reservation_calendar.Calendar, duration_s: float) -> Room:
+    def counted(calendar: reservation_calendar.ReservationCalendar, duration_s: float) -> Capacity:
         nonlocal shared
         room = kept(calendar, duration_s)
         if room is not calendar.later:
@@ -213,10 +213,10 @@ def test_room_that_is_coming_is_the_same_as_made_for_each_who_asks(
 
     for seed in range(120):
         situation = drawn.situation(seed)[0].snapshot()
-        monkeypatch.setattr(reservation_calendar.Calendar, "coming_for", counted)
+        monkeypatch.setattr(reservation_calendar.ReservationCalendar, "coming_for", counted)
         found = scheduling_cycle.schedule(situation)
         known.clear()
-        monkeypatch.setattr(reservation_calendar.Calendar, "coming_for", _coming_anew)
+        monkeypatch.setattr(reservation_calendar.ReservationCalendar, "coming_for", _coming_anew)
         assert scheduling_cycle.schedule(situation) == found, seed
     assert shared, "it is about something"
 
@@ -224,7 +224,7 @@ def test_room_that_is_coming_is_the_same_as_made_for_each_who_asks(
 @EXAMPLES
 @given(clusters(), st.data())
 def test_of_two_rooms_each_node_keeps_the_lesser(situation: Snapshot, data: st.DataObject) -> None:
-    one, other = Room(situation), Room(situation)
+    one, other = Capacity(situation), Capacity(situation)
     fill(one, data)
     fill(other, data)
     both = one.copy()
@@ -242,14 +242,14 @@ def test_lines_may_be_restored_one_after_the_other() -> None:
     s = Situation().node("n", gpu=4).queue("main")
     for gpu in (1, 2, 3):
         s.job(f"w{gpu}", gpu=gpu)
-    cycle = scheduling_cycle.Cycle(s.snapshot())
+    cycle = scheduling_cycle.SchedulingCycle(s.snapshot())
     (queue,) = cycle.queues
 
     def tried() -> list[str]:
         found = []
         while (progress := queue.head()) is not None:
             found.append(progress.claim.job)
-            cycle.blocked.put(progress.line, reason_explainer.Cause("room"))
+            cycle.blocked.put(progress.line, reason_explainer.BlockReason("room"))
         return found
 
     assert tried() == ["w1", "w2", "w3"]

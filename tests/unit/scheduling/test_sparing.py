@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from reconciler.scheduling.cycle.scheduling_cycle import schedule
-from reconciler.scheduling.decisions import Decisions, Eviction
-from reconciler.scheduling.inputs.snapshots import HeldTask
+from reconciler.scheduling.decisions import Decisions, EvictionDecision
+from reconciler.scheduling.inputs.snapshots import TaskAllocation
 from tests.unit.scheduling.situations import Held, Job, Situation, evicted
 
 ASKS = "asks"
@@ -99,7 +99,7 @@ def _grows_again(s: Situation, job: Job) -> bool:
 
 
 def _makes_room(
-    s: Situation, decisions: Decisions, chosen: Iterable[tuple[Held, HeldTask]]
+    s: Situation, decisions: Decisions, chosen: Iterable[tuple[Held, TaskAllocation]]
 ) -> bool:
     """Whether the asking job has room and share once these have left, and no one too little."""
     ((_, tasks, vector),) = s.jobs[ASKS].groups
@@ -123,7 +123,7 @@ def _makes_room(
     return within or (set(freed) == {"own"} and freed["own"] >= asked)
 
 
-def wholes(s: Situation, evictions: Iterable[Eviction]) -> tuple[bool, bool]:
+def wholes(s: Situation, evictions: Iterable[EvictionDecision]) -> tuple[bool, bool]:
     """Whether whole elements leave in other queues, and in the one that asks."""
     queues = {s.jobs[one.job].queue for one in evictions if not one.tasks}
     return bool(queues - {"own"}), "own" in queues

@@ -41,7 +41,7 @@ def test_a_node_that_sends_nothing_is_waited_for_once() -> None:
     reader = types.SimpleNamespace(attempts=lambda *_, **__: tries, node=samples.node)
     asked = Relay()
     service: Any = types.SimpleNamespace(reader=reader, relay=asked, stopping=asyncio.Event())
-    wanted = log_routes.Wanted(
+    wanted = log_routes.LogSelection(
         "sweep", 1, 0, "main", 0, None, "stdout", follow=False, every=True, any_element=True,
         any_task=True, array=True,
     )  # fmt: skip
@@ -75,7 +75,7 @@ def test_a_node_that_is_known_to_be_away_is_not_waited_for(
     reader = types.SimpleNamespace(attempts=lambda *_, **__: [one], node=lambda _: node)
     asked = Relay()
     service: Any = types.SimpleNamespace(reader=reader, relay=asked, stopping=asyncio.Event())
-    wanted = log_routes.Wanted("sweep", 1, 0, "main", 0, 1, "stdout", follow=False)
+    wanted = log_routes.LogSelection("sweep", 1, 0, "main", 0, 1, "stdout", follow=False)
 
     async def shown() -> list[str]:
         parts = [part async for part in log_routes.text(service, wanted, None)]

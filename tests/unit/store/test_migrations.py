@@ -72,7 +72,7 @@ def test_what_was_there_is_there_after_the_upgrade(tmp_path: pathlib.Path) -> No
     with pytest.raises(
         store.StoreError, match=f"has schema version 1, {migrations.NEWEST} is needed; start the"
     ):
-        store.Reader.open(url)
+        store.StoreReader.open(url)
     for _ in range(2):
         with contextlib.closing(store.Store.open(url)) as opened:
             assert opened.lead("one", 5.0) > 7
@@ -114,7 +114,7 @@ def test_waits_of_a_version_that_knew_no_places_stay(tmp_path: pathlib.Path) -> 
         connection.execute(sa.text("INSERT INTO wait_days VALUES (1, 'a', 'ada', 0, 3, 2.5)"))
     engine.dispose()
     with contextlib.closing(store.Store.open(url)) as opened:
-        known = {0: usage_rollups.Wait(3, 2.5)}
+        known = {0: usage_rollups.WaitTotals(3, 2.5)}
         for by, group in (
             (("queue", "user"), ("a", "ada")),
             (("pool", "model"), ("(unknown)",) * 2),

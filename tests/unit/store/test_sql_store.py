@@ -245,7 +245,7 @@ def test_a_second_live_controller_is_refused_by_process_number(
 
 def test_a_reader_sees_commits_and_does_not_block_them(opened: store.Store, url: str) -> None:
     epoch = opened.lead("one", 50.0)
-    reading = store.Reader.open(url)
+    reading = store.StoreReader.open(url)
     with reading._readers.connect() as connection:
         connection.exec_driver_sql("BEGIN")
         connection.exec_driver_sql("SELECT * FROM jobs").all()
@@ -391,7 +391,7 @@ def test_views_journal_and_snapshots_are_kept(opened: store.Store) -> None:
     place = journal_entries.snapshot_place(opened, found[1])
     assert place == (epoch, 1)
     assert journal_entries.snapshot(opened, place) == b"whole"
-    assert journal_entries.snapshot(opened, journal_entries.Place(epoch, 2)) is None
+    assert journal_entries.snapshot(opened, journal_entries.JournalPosition(epoch, 2)) is None
     assert journal_entries.oldest(opened) == found[0]
 
 
@@ -456,7 +456,7 @@ def test_journal_entries_are_found_by_time(
     for number in range(1, 6):
         commit(opened, epoch, number, samples.cycle(now=60.0 + number // 2))
 
-    def cycle_of(found: journal_entries.Entry | None) -> int | None:
+    def cycle_of(found: journal_entries.JournalEntry | None) -> int | None:
         return None if found is None else found.cycle
 
     moments = (59.0, 60.0, 60.5, 61.0, 62.0, 70.0)
@@ -485,14 +485,14 @@ def test_a_newer_store_is_refused(opened: store.Store, url: str) -> None:
     with sqlite3.connect(opened.path) as connection:
         connection.execute("INSERT INTO schema_version VALUES (99)")
     connection.close()
-    for kind in (store.Store, store.Reader):
+    for kind in (store.Store, store.StoreReader):
         with pytest.raises(store.StoreError, match="schema version 99; this Muster knows"):
             kind.open(url)
 
 
 def test_a_store_that_was_not_made_yet_is_refused_to_readers(url: str) -> None:
     with pytest.raises(store.StoreError, match="there is no file"):
-        store.Reader.open(url)
+        store.StoreReader.open(url)
 
 
 @pytest.mark.parametrize(
@@ -512,7 +512,7 @@ def test_an_address_that_can_not_be_used_is_told(address: str, told: str) -> Non
 def test_a_damaged_file_is_told(tmp_path: pathlib.Path, url: str) -> None:
     path = tmp_path / "muster.db"
     path.write_bytes(b"this is no database at all" * 100)
-    for kind in (store.Store, store.Reader):
+    for kind in (store.Store, store.StoreReader):
         with pytest.raises(store.DamagedError, match=r"restore a backup"):
             kind.open(url)
 
@@ -553,7 +553,7 @@ def test_what_holds_something_is_read_as_of_one_commit(opened: store.Store, url:
     begun = {of.name: samples.attempt(of, state=AttemptState.RUNNING) for of in (first, second)}
     before = samples.cycle(jobs=(first,), attempts=(begun["first"],), new_runs=(first.key,))
     commit(opened, epoch, 1, before)
-    reading = store_reader.Reader.open(url)
+    reading = store_reader.StoreReader.open(url)
     commits: list[int] = []
 
     def commit_another(

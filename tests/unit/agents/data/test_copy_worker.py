@@ -14,7 +14,9 @@ def test_what_grows_while_it_is_copied_is_not_written_on(tmp_path: Path) -> None
     path = tmp_path / "file"
     chunks = iter([b"x" * 600, b"x" * 400, b"x" * 2**20, b"x" * 2**20])
     with pytest.raises(copy_worker.StageError, match="was changed while it was copied"):
-        copy_worker._write(str(path), chunks, 1000, hashing=False, progress=copy_worker.Progress())
+        copy_worker._write(
+            str(path), chunks, 1000, hashing=False, progress=copy_worker.CopyProgress()
+        )
     assert path.stat().st_size == 1000
     assert next(chunks)  # the rest was not asked for
 
@@ -32,7 +34,7 @@ def test_no_path_leads_up(tmp_path: Path) -> None:
 def test_what_grows_is_sent_no_further_than_shows_it(tmp_path: Path) -> None:
     stream = copy_worker.AtMost(io.BytesIO(b"x" * 100), 10)
     with pytest.raises(copy_worker.StageError, match="was changed"):
-        copy_worker.Folder(str(tmp_path)).write("file", stream, 10)
+        copy_worker.CopyFolder(str(tmp_path)).write("file", stream, 10)
     assert stream.read(100) == b""
     assert not list(tmp_path.iterdir())
 
@@ -53,7 +55,7 @@ def nested(top: Path, depth: int) -> Path:
 
 @pytest.mark.parametrize("depth", [copy_worker.DEPTH_MAX + 1, 3_000])
 def test_what_is_too_deep_is_refused_and_says_what_to_do(tmp_path: Path, depth: int) -> None:
-    source = copy_worker.Folder(str(nested(tmp_path / "deep", depth)))
+    source = copy_worker.CopyFolder(str(nested(tmp_path / "deep", depth)))
     with pytest.raises(
         copy_worker.StageError, match="more than 64 folders below each other: put it"
     ):
@@ -79,7 +81,7 @@ def test_what_is_as_deep_as_it_may_be_is_copied_and_counted(
         "store": {"folder": str(folder)},
     }  # fmt: skip
     monkeypatch.setattr("sys.stdin", Said())
-    found = copy_worker.fetch({"items": [item], "cache": str(cache)}, copy_worker.Progress())
+    found = copy_worker.fetch({"items": [item], "cache": str(cache)}, copy_worker.CopyProgress())
     key, data = found["in"]
     assert (cache / key / data / ("d/" * copy_worker.DEPTH_MAX) / "file").exists()
     assert file_tree.measure(str(cache / key)).size_bytes is not None
@@ -95,18 +97,18 @@ def test_a_bucket_that_is_too_deep_is_refused_as_well(
     monkeypatch.setattr(copy_worker, "store_of", lambda _: Deep())
     item = {"name": "in", "path": "sets", "sha256": ""}
     with pytest.raises(copy_worker.StageError, match="sets has more than 64 folders"):
-        copy_worker.fetch({"items": [item], "cache": str(tmp_path)}, copy_worker.Progress())
+        copy_worker.fetch({"items": [item], "cache": str(tmp_path)}, copy_worker.CopyProgress())
 
 
 def test_what_an_earlier_copy_has_left_goes_however_deep(tmp_path: Path) -> None:
     entry = tmp_path / "key"
     nested(entry, 3_000)
     nested(tmp_path / f"key{copy_worker.PART}", 3_000)
-    source = copy_worker.Folder(str(nested(tmp_path / "from", 0)))
+    source = copy_worker.CopyFolder(str(nested(tmp_path / "from", 0)))
     item = {"path": "", "sha256": "", "checksums": ""}
     listing = source.list("", 10)[1]
     copy_worker.copy_in(
-        source, item, listing, str(entry), single=False, progress=copy_worker.Progress()
+        source, item, listing, str(entry), single=False, progress=copy_worker.CopyProgress()
     )  # fmt: skip
     assert copy_worker.is_whole(str(entry))
     assert sorted(path.name for path in entry.iterdir()) == ["data", "manifest.json"]

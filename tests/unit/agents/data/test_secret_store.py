@@ -11,15 +11,15 @@ from agents.data import secret_store
 from agents.tasks import launcher
 
 
-def kept(folder: Path, text: str = "s3cret\n", mode: int = 0o600) -> secret_store.Vault:
+def kept(folder: Path, text: str = "s3cret\n", mode: int = 0o600) -> secret_store.SecretStore:
     (folder / "ada").mkdir()
     path = folder / "ada" / "token"
     path.write_text(text)
     path.chmod(mode)
-    return secret_store.Vault(folder)
+    return secret_store.SecretStore(folder)
 
 
-def fetch(source: secret_store.Vault) -> str:
+def fetch(source: secret_store.SecretStore) -> str:
     return source.fetch("ada", os.geteuid(), ["token"])["token"]
 
 
@@ -39,7 +39,7 @@ def test_a_file(tmp_path: Path) -> None:
 def test_a_file_that_is_not_kept_as_it_has_to_be(
     tmp_path: Path, text: str, mode: int, says: str
 ) -> None:
-    with pytest.raises(secret_store.SecretError, match=says) as caught:
+    with pytest.raises(secret_store.SecretUnavailableError, match=says) as caught:
         fetch(kept(tmp_path, text, mode))
     assert "x" * 50 not in str(caught.value)
 
@@ -48,7 +48,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     source = kept(tmp_path)
     (tmp_path / "ada/token").rename(tmp_path / "elsewhere")
     (tmp_path / "ada/token").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(secret_store.SecretError, match="symbolic links"):
+    with pytest.raises(secret_store.SecretUnavailableError, match="symbolic links"):
         fetch(source)
 
 
@@ -56,14 +56,14 @@ def test_a_pipe_does_not_keep_anyone_waiting(tmp_path: Path) -> None:
     source = kept(tmp_path)
     (tmp_path / "ada/token").unlink()
     os.mkfifo(tmp_path / "ada/token", 0o600)
-    with pytest.raises(secret_store.SecretError, match="is not a file"):
+    with pytest.raises(secret_store.SecretUnavailableError, match="is not a file"):
         fetch(source)
 
 
 def test_a_folder_that_others_write_to(tmp_path: Path) -> None:
     source = kept(tmp_path)
     (tmp_path / "ada").chmod(0o777)
-    with pytest.raises(secret_store.SecretError, match="chmod go-w"):
+    with pytest.raises(secret_store.SecretUnavailableError, match="chmod go-w"):
         fetch(source)
 
 
@@ -71,7 +71,7 @@ def test_a_folder_that_others_write_to(tmp_path: Path) -> None:
 def test_a_file_of_somebody_else(tmp_path: Path) -> None:
     source = kept(tmp_path)
     os.chown(tmp_path / "ada/token", 12345, 12345)
-    with pytest.raises(secret_store.SecretError, match="belongs to user 12345"):
+    with pytest.raises(secret_store.SecretUnavailableError, match="belongs to user 12345"):
         fetch(source)
     assert source.fetch("ada", 12345, ["token"]) == {"token": "s3cret"}
 
@@ -80,9 +80,9 @@ def test_a_command_is_asked_where_there_is_no_file(tmp_path: Path) -> None:
     program = tmp_path / "ask"
     program.write_text("#!/bin/sh\necho $1/$2\n[ $2 != none ]\n")
     program.chmod(0o755)
-    source = secret_store.Vault(tmp_path / "nowhere", (str(program),))
+    source = secret_store.SecretStore(tmp_path / "nowhere", (str(program),))
     assert source.fetch("ada", 0, ["key"]) == {"key": "ada/key"}
-    with pytest.raises(secret_store.SecretError, match="the command ended 1") as caught:
+    with pytest.raises(secret_store.SecretUnavailableError, match="the command ended 1") as caught:
         source.fetch("ada", 0, ["none"])
     assert "ada/none" not in str(caught.value)
 
@@ -90,8 +90,10 @@ def test_a_command_is_asked_where_there_is_no_file(tmp_path: Path) -> None:
 def test_a_command_that_prints_without_end_is_ended(tmp_path: Path) -> None:
     started = tmp_path / "started"
     script = f"echo $$ > {started}; exec yes"
-    source = secret_store.Vault(None, ("sh", "-c", script))
-    with pytest.raises(secret_store.SecretError, match="'key' is larger than 65536 bytes"):
+    source = secret_store.SecretStore(None, ("sh", "-c", script))
+    with pytest.raises(
+        secret_store.SecretUnavailableError, match="'key' is larger than 65536 bytes"
+    ):
         source.fetch("ada", 0, ["key"])
     with pytest.raises(ProcessLookupError):
         os.kill(int(started.read_text()), 0)
@@ -101,7 +103,7 @@ def test_a_command_that_leaves_a_program_behind_has_answered(tmp_path: Path) -> 
     """As one does that starts an agent of its own; what it has left goes."""
     left = tmp_path / "left"
     script = f"sleep 3600 & echo $! > {left}; echo s3cret"
-    source = secret_store.Vault(None, ("sh", "-c", script))
+    source = secret_store.SecretStore(None, ("sh", "-c", script))
     assert source.fetch("ada", 0, ["key"]) == {"key": "s3cret"}
     until = time.monotonic() + 60
     while Path(f"/proc/{left.read_text().strip()}/exe").exists():
@@ -113,14 +115,16 @@ def test_a_command_that_takes_too_long_is_ended_with_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(secret_store, "COMMAND_S", 1.0)
-    source = secret_store.Vault(None, ("sh", "-c", "sleep 3600 & sleep 3600"))
-    with pytest.raises(secret_store.SecretError, match="took over 1 s"):
+    source = secret_store.SecretStore(None, ("sh", "-c", "sleep 3600 & sleep 3600"))
+    with pytest.raises(secret_store.SecretUnavailableError, match="took over 1 s"):
         source.fetch("ada", 0, ["key"])
 
 
 def test_without_either() -> None:
-    with pytest.raises(secret_store.SecretError, match="neither --secrets nor --secret-command"):
-        fetch(secret_store.Vault())
+    with pytest.raises(
+        secret_store.SecretUnavailableError, match="neither --secrets nor --secret-command"
+    ):
+        fetch(secret_store.SecretStore())
 
 
 def test_values_go_to_the_variables_that_were_asked_for(tmp_path: Path) -> None:

@@ -50,16 +50,23 @@ class Bed:
         self.target.mkdir()
         (root / "pids").touch()
         self.cache = data_cache.Cache(root, 2**20)
-        self.stager = staging.Stager(str(root), self.cache, secret_store.Vault(None, ()))
+        self.stager = staging.Stager(str(root), self.cache, secret_store.SecretStore(None, ()))
         self.told: list[AttemptReport] = []
 
     def prepare(self, name: str = "a.1", lease_s: float | None = None) -> None:
         work = self.root / "attempts" / name / "work"
         work.mkdir(parents=True)
         (work / "out").write_text("of the first")
-        out = storage.Out("out", storage.Store("v", str(self.target)), "x", "always")
-        wanted = staging.Wanted(
-            storage.Plan(outs=(out,)), None, "me", os.geteuid(), os.getegid(), {}, lease_s, 3600.0
+        out = storage.Out("out", storage.VolumeStore("v", str(self.target)), "x", "always")
+        wanted = staging.StagingRequest(
+            storage.StagingPlan(outs=(out,)),
+            None,
+            "me",
+            os.geteuid(),
+            os.getegid(),
+            {},
+            lease_s,
+            3600.0,
         )
         self.stager.prepare(name, wanted)
 
@@ -151,7 +158,7 @@ def test_what_takes_longer_is_the_end_that_was_ordered(bed: Bed, grace_s: float 
     assert "could not be copied out" in end.message
     # another agent tells the same
     again = data_cache.Cache(bed.root, 2**20)
-    (told,) = staging.Stager(str(bed.root), again, secret_store.Vault(None, ())).hold(
+    (told,) = staging.Stager(str(bed.root), again, secret_store.SecretStore(None, ())).hold(
         [ENDED], print
     )
     assert told == end
@@ -224,13 +231,13 @@ def test_who_waits_for_a_turn_is_woken_by_its_stop(bed: Bed) -> None:
 
 def test_a_child_that_sends_no_end_of_a_line_is_not_read_for_ever(tmp_path: Path) -> None:
     talk = ["head", "-c", "1000000", "/dev/zero"]
-    child = worker_process.Child(talk, lambda: False, 1000)
+    child = worker_process.WorkerProcess(talk, lambda: False, 1000)
     try:
         with pytest.raises(ValueError, match="more than 1000 bytes"):
             child.hear()
     finally:
         assert child.end()
-    deaf = worker_process.Child(["sleep", str(LONG_S)], iter([False, True]).__next__, 1000)
+    deaf = worker_process.WorkerProcess(["sleep", str(LONG_S)], iter([False, True]).__next__, 1000)
     try:
         with pytest.raises(worker_process.OverError):
             deaf.say(json.dumps("x" * 2**20).encode())

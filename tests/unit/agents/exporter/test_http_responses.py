@@ -7,9 +7,9 @@ from agents.exporter import http_responses
 TOKEN = b"secret"
 BEARER = "Authorization: Bearer secret"
 PAGE, PACKED, LIFE = (
-    http_responses.Asked(True),
-    http_responses.Asked(True, True),
-    http_responses.Asked(False),
+    http_responses.HttpRequest(True),
+    http_responses.HttpRequest(True, True),
+    http_responses.HttpRequest(False),
 )
 
 
@@ -17,8 +17,10 @@ def head(line: str, *headers: str) -> bytes:
     return "\r\n".join([line, *headers]).encode("latin-1") + http_responses.END_OF_HEAD
 
 
-def kind(found: http_responses.Asked | http_responses.Refusal) -> http_responses.Asked | int:
-    return found.status if isinstance(found, http_responses.Refusal) else found
+def kind(
+    found: http_responses.HttpRequest | http_responses.HttpRefusal,
+) -> http_responses.HttpRequest | int:
+    return found.status if isinstance(found, http_responses.HttpRefusal) else found
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def kind(found: http_responses.Asked | http_responses.Refusal) -> http_responses
     ],
 )
 def test_with_a_token(
-    request_line: str, headers: list[str], expected: http_responses.Asked | int
+    request_line: str, headers: list[str], expected: http_responses.HttpRequest | int
 ) -> None:
     assert kind(http_responses.read(head(request_line, *headers), TOKEN)) == expected
 
@@ -71,15 +73,15 @@ def test_with_a_token(
     ],
 )
 def test_without_a_token_no_web_page_reads_it(
-    headers: list[str], expected: http_responses.Asked | int
+    headers: list[str], expected: http_responses.HttpRequest | int
 ) -> None:
     assert kind(http_responses.read(head("GET /metrics HTTP/1.1", *headers), b"")) == expected
 
 
 def test_refusals_say_why_and_what_would_do() -> None:
-    refused = http_responses.refuse(http_responses.Refusal(401, "send a token")).decode()
+    refused = http_responses.refuse(http_responses.HttpRefusal(401, "send a token")).decode()
     start, _, body = refused.partition("\r\n\r\n")
     assert start.splitlines()[0] == "HTTP/1.1 401 Unauthorized"
     assert 'WWW-Authenticate: Bearer realm="muster"' in start
     assert body == "send a token\n"
-    assert "Allow: GET" in http_responses.refuse(http_responses.Refusal(405, "no")).decode()
+    assert "Allow: GET" in http_responses.refuse(http_responses.HttpRefusal(405, "no")).decode()

@@ -41,7 +41,7 @@ def attempts() -> tuple[records.AttemptRecord, ...]:
     return first, ranked, msgspec.structs.replace(begun, started_at=None, devices=(1,))
 
 
-def given(attempt: records.AttemptRecord) -> reports.Given:
+def given(attempt: records.AttemptRecord) -> reports.GivenAttempt:
     """The same, as the node was told of it and as it reports it."""
     template = agent_messages.TaskTemplate(
         attempt.job,
@@ -64,7 +64,7 @@ def given(attempt: records.AttemptRecord) -> reports.Given:
     report = records.AttemptReport(
         attempt.id, attempt.state, started_at=attempt.started_at, checkpoint=attempt.saved
     )
-    return reports.Given(report, assignment, template)
+    return reports.GivenAttempt(report, assignment, template)
 
 
 def now() -> reports.Now:
@@ -106,7 +106,7 @@ class Scene:
         self.time = 1000.0
         self.values: reports.Now | None = now()
         self.made = 0
-        self.page = metrics_page.Page(self.take, threading.Event(), lambda: self.time)
+        self.page = metrics_page.NodePage(self.take, threading.Event(), lambda: self.time)
         self.ready = 0
         self.page.on_ready = self.count
 

@@ -16,7 +16,7 @@ import pytest
 from agents import settings
 from agents.exporter import http_responses, listeners, metrics_page, metrics_server
 from agents.host import operator_log
-from agents.tasks.start_orders import UnfitError
+from agents.tasks.start_orders import UnstartableError
 from tests.unit.agents.exporter.test_metrics_page import now
 
 PATIENCE_S = 30.0
@@ -29,10 +29,10 @@ class Bench:
         self.leaving = threading.Event()
         self.may_make = threading.Event()
         self.may_make.set()
-        self.page = metrics_page.Page(now, self.leaving)
+        self.page = metrics_page.NodePage(now, self.leaving)
         listen = settings.Listen("127.0.0.1", 0, token_file)
         self.notices: list[str] = []
-        tells = operator_log.Voice("n1")
+        tells = operator_log.Console("n1")
         door = metrics_server.Door(listen, self.page, self.leaving, tells, self.notices.append)
         assert door.port is not None
         self.port = door.port
@@ -163,7 +163,7 @@ def test_who_is_silent_longest_makes_room_for_who_asks(
 def test_no_more_callers_are_held_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_server, "ASK_S", 3600.0)
     leaving = threading.Event()
-    page = metrics_page.Page(now, leaving)
+    page = metrics_page.NodePage(now, leaving)
     monkeypatch.setattr(metrics_server, "SPARE_S", 3600.0)
     port = metrics_server.Port(listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving)
     monkeypatch.setattr(metrics_server, "CONNECTIONS_MAX", 2)  # the kernel's queue is longer
@@ -191,7 +191,7 @@ def test_who_is_let_go_of_may_ask_at_that_very_moment(monkeypatch: pytest.Monkey
     monkeypatch.setattr(metrics_server, "CONNECTIONS_MAX", 2)
     monkeypatch.setattr(metrics_server, "SPARE_S", 0.0)
     leaving = threading.Event()
-    page = metrics_page.Page(now, leaving)
+    page = metrics_page.NodePage(now, leaving)
     port = metrics_server.Port(listeners.bind(settings.Listen("127.0.0.1", 0)), "", page, leaving)
     host, _, number = port.address.rpartition(":")
 
@@ -283,10 +283,12 @@ def test_a_taken_port_is_served_from_when_it_is_free(
 ) -> None:
     monkeypatch.setattr(metrics_server, "AGAIN_S", 0.0)
     leaving, notices = threading.Event(), list[str]()
-    page = metrics_page.Page(now, leaving)
+    page = metrics_page.NodePage(now, leaving)
     with listening() as (taken, port):
         listen = settings.Listen("127.0.0.1", port)
-        door = metrics_server.Door(listen, page, leaving, operator_log.Voice("n1"), notices.append)
+        door = metrics_server.Door(
+            listen, page, leaving, operator_log.Console("n1"), notices.append
+        )
         for _ in range(3):
             door.turn()
         assert set(notices) == {notices[0]}
@@ -320,10 +322,12 @@ def test_a_taken_port_is_tried_ever_less_often(monkeypatch: pytest.MonkeyPatch) 
         return False
 
     monkeypatch.setattr(leaving, "wait", wait)
-    page = metrics_page.Page(now, leaving)
+    page = metrics_page.NodePage(now, leaving)
     with listening() as (_, port):
         listen = settings.Listen("127.0.0.1", port)
-        door = metrics_server.Door(listen, page, leaving, operator_log.Voice("n1"), lambda _: None)
+        door = metrics_server.Door(
+            listen, page, leaving, operator_log.Console("n1"), lambda _: None
+        )
         for _ in range(9):
             door.turn()
     assert waited == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
@@ -371,12 +375,12 @@ def test_a_token_that_others_can_read_is_refused(token_file: Path) -> None:
     token_file.chmod(0o644)
     listen = settings.Listen("127.0.0.1", 0, token_file)
     leaving = threading.Event()
-    with pytest.raises(UnfitError, match="chmod 600"):
+    with pytest.raises(UnstartableError, match="chmod 600"):
         metrics_server.Door(
             listen,
-            metrics_page.Page(now, leaving),
+            metrics_page.NodePage(now, leaving),
             leaving,
-            operator_log.Voice("n1"),
+            operator_log.Console("n1"),
             lambda _: None,
         )
 
@@ -384,10 +388,10 @@ def test_a_token_that_others_can_read_is_refused(token_file: Path) -> None:
 @pytest.mark.parametrize("host", ["203.0.113.7", "0.0.0.0"])
 def test_options_that_are_wrong_are_not_tried_again(host: str) -> None:
     leaving = threading.Event()
-    page = metrics_page.Page(now, leaving)
+    page = metrics_page.NodePage(now, leaving)
     with pytest.raises(listeners.PortError) as told:
         metrics_server.Door(
-            settings.Listen(host, 0), page, leaving, operator_log.Voice("n1"), lambda _: None
+            settings.Listen(host, 0), page, leaving, operator_log.Console("n1"), lambda _: None
         )
     assert not isinstance(told.value, listeners.TakenError)
 

@@ -8,33 +8,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.gpus import mig_layout
-from agents.gpus.mig_layout import Instance, Place, Profile
+from agents.gpus.mig_layout import GpuInstance, MemorySlices, MigProfile
 from tests.nvml import standin
 
 
-def profiles() -> dict[str, Profile]:
+def profiles() -> dict[str, MigProfile]:
     """Those of the stand-in's H200."""
-    places: dict[int, tuple[Place, ...]] = {}
+    places: dict[int, tuple[MemorySlices, ...]] = {}
     shapes: list[tuple[str, int, int]] = []
     for line in standin.MIG_PROFILES:
         key, *values = line.split()
         if key.startswith("mig-place:"):
             pairs = [word.split(":") for word in values]
-            places[int(key.partition(":")[2])] = tuple(Place(int(a), int(b)) for a, b in pairs)
+            places[int(key.partition(":")[2])] = tuple(
+                MemorySlices(int(a), int(b)) for a, b in pairs
+            )
         else:
             shapes.append((values[4], int(values[0]), int(values[1])))
-    return {name: Profile(name, id_, slices, places[id_]) for name, id_, slices in shapes}
+    return {name: MigProfile(name, id_, slices, places[id_]) for name, id_, slices in shapes}
 
 
 H200 = profiles()
 
 
-def at(id_: int, profile: str, start: int, **more: bool) -> Instance:
+def at(id_: int, profile: str, start: int, **more: bool) -> GpuInstance:
     size = H200[profile].places[0].size
-    return Instance(id_, profile, Place(start, size), **more)
+    return GpuInstance(id_, profile, MemorySlices(start, size), **more)
 
 
-def made(steps: mig_layout.Steps) -> list[tuple[str, int]]:
+def made(steps: mig_layout.MigSteps) -> list[tuple[str, int]]:
     return sorted((profile.name, where.start) for profile, where in steps.create)
 
 
@@ -59,7 +61,7 @@ def made(steps: mig_layout.Steps) -> list[tuple[str, int]]:
 )  # fmt: skip
 def test_the_least_is_changed(
     wanted: list[tuple[str, int]],
-    there: list[Instance],
+    there: list[GpuInstance],
     destroyed: list[int],
     created: list[tuple[str, int]],
 ) -> None:
@@ -85,7 +87,7 @@ def test_an_instance_without_compute_gets_it() -> None:
     ],
 )
 def test_what_can_not_be_is_said(
-    wanted: list[tuple[str, int]], there: list[Instance], blocked: bool, says: str
+    wanted: list[tuple[str, int]], there: list[GpuInstance], blocked: bool, says: str
 ) -> None:
     with pytest.raises(mig_layout.LayoutError, match=re.escape(says)) as caught:
         mig_layout.plan(wanted, there, H200)
@@ -93,13 +95,13 @@ def test_what_can_not_be_is_said(
 
 
 def planned(
-    wanted: mig_layout.Wanted, there: list[Instance]
-) -> tuple[mig_layout.Steps, mig_layout.LayoutError | None]:
+    wanted: mig_layout.Wanted, there: list[GpuInstance]
+) -> tuple[mig_layout.MigSteps, mig_layout.LayoutError | None]:
     """The steps, or why there are none."""
     try:
         return mig_layout.plan(wanted, there, H200), None
     except mig_layout.LayoutError as problem:
-        return mig_layout.Steps(), problem
+        return mig_layout.MigSteps(), problem
 
 
 LAYOUTS = st.lists(st.sampled_from(sorted(H200)), max_size=7)
@@ -111,7 +113,7 @@ def test_steps_lead_to_the_layout_and_nothing_overlaps(
 ) -> None:
     first = mig_layout.place(before, H200, ()) or ()
     there = [
-        Instance(number, profile.name, where, mine=mine)
+        GpuInstance(number, profile.name, where, mine=mine)
         for number, (profile, where) in enumerate(first[skip:])
     ]
     wanted = list(Counter(after).items())

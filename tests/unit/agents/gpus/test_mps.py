@@ -23,7 +23,7 @@ quit) rm "$pid" ;;
 *) [ -e "$pid" ] ;;
 esac
 """
-ONE = mps.Wanted(0, "GPU-a", None)
+ONE = mps.MpsShare(0, "GPU-a", None)
 
 
 class Bench:
@@ -42,7 +42,7 @@ class Bench:
     def told(self) -> list[str]:
         return self.log.read_text().splitlines()
 
-    def runs(self, wanted: mps.Wanted = ONE) -> bool:
+    def runs(self, wanted: mps.MpsShare = ONE) -> bool:
         return (self.folder / "mps" / wanted.name / "pipe" / "control.pid").exists()
 
 
@@ -72,7 +72,7 @@ def test_a_daemon_is_there_from_the_first_task_to_the_last(bench: Bench) -> None
 
 
 def test_devices_have_daemons_of_their_own(bench: Bench) -> None:
-    daemons, other = bench.daemons(), mps.Wanted(1, "GPU-b", None)
+    daemons, other = bench.daemons(), mps.MpsShare(1, "GPU-b", None)
     daemons.want("a", ONE)
     daemons.want("b", other)
     daemons._leave("b")
@@ -118,7 +118,7 @@ def test_a_daemon_that_hangs_keeps_those_of_other_devices_from_nothing(
     text = bench.program.read_text()
     waits = f"[ $CUDA_VISIBLE_DEVICES = GPU-b ] && until [ -e {gone} ]; do sleep 0.05; done\n"
     bench.program.write_text(text.replace("words=$(cat)\n", f"words=$(cat)\n{waits}"))
-    daemons, other = bench.daemons(), mps.Wanted(1, "GPU-b", None)
+    daemons, other = bench.daemons(), mps.MpsShare(1, "GPU-b", None)
     try:
         with pytest.raises(mps.MpsError, match=r"MPS on GPU 1: .* has not answered after 1 s"):
             daemons.want("b", other)
@@ -160,7 +160,7 @@ GPUS = (
 def test_a_task_is_told_its_share(
     tmp_path: Path, devices: tuple[int, ...], share: int, on: bool, wanted: bool
 ) -> None:
-    place = start_orders.Place("n", str(tmp_path), str(tmp_path), GPUS)
+    place = start_orders.NodeFolders("n", str(tmp_path), str(tmp_path), GPUS)
     template = TaskTemplate("j", 1, "g", command=("true",), mps=on)
     assignment = Assignment("a.1", "t", "b", devices=devices, share_milli=share)
     order = start_orders.order_for(assignment, template, place)

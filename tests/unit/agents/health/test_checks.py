@@ -13,7 +13,13 @@ import pytest
 from agents.health import checks, site_checks
 from reconciler.model.documents.health_spec import CheckName
 from reconciler.model.observed import devices
-from reconciler.model.observed.health_checks import BUILT_IN, Command, Plan, Result, worst
+from reconciler.model.observed.health_checks import (
+    BUILT_IN,
+    CheckCommand,
+    CheckPlan,
+    CheckResult,
+    worst,
+)
 from reconciler.model.state import records
 
 
@@ -87,13 +93,13 @@ TABLE: list[tuple[str, checks.Readings, str, str]] = [
 
 @pytest.mark.parametrize(("name", "readings", "verdict", "says"), TABLE)
 def test_a_verdict(name: str, readings: checks.Readings, verdict: str, says: str) -> None:
-    plan = Plan(gpus=1 if name == "gpu-count" else 0)
+    plan = CheckPlan(gpus=1 if name == "gpu-count" else 0)
     found = {one.name: one for one in checks.judge(readings, plan)}
     assert found[name].verdict == verdict
     assert says in found[name].message
     others = [one for one in found.values() if one.name != name and one.verdict != "healthy"]
     assert others == []
-    off = checks.judge(readings, Plan(gpus=1, off=(name,)))
+    off = checks.judge(readings, CheckPlan(gpus=1, off=(name,)))
     assert name not in {one.name for one in off}
 
 
@@ -104,20 +110,20 @@ def test_every_check_is_in_the_table_and_in_the_documents() -> None:
 
 def test_a_driver_that_is_not_there_fails_where_gpus_are_declared() -> None:
     readings = R(driver=devices.GpuDriver("absent", "libnvidia-ml.so.1 is not installed"))
-    found = {one.name: one for one in checks.unwell(checks.judge(readings, Plan(gpus=8)))}
+    found = {one.name: one for one in checks.unwell(checks.judge(readings, CheckPlan(gpus=8)))}
     assert set(found) == {"gpu-count", "gpu-driver"}
     assert "is absent: libnvidia-ml.so.1 is not installed" in found["gpu-driver"].message
-    assert not checks.unwell(checks.judge(readings, Plan()))
+    assert not checks.unwell(checks.judge(readings, CheckPlan()))
 
 
 def test_the_worst_counts_and_the_devices_are_named() -> None:
     two = R(usage=(usage(row_remap_failed=True), usage(row_remap_pending=True)))
-    (found,) = checks.unwell(checks.judge(two, Plan()))
-    assert found == Result(
+    (found,) = checks.unwell(checks.judge(two, CheckPlan()))
+    assert found == CheckResult(
         "gpu-memory", "failed", "GPU 0 could not remap a row of its memory: replace it", (0,)
     )
-    assert worst((found, Result("x", "degraded"))) == "failed"
-    assert worst((Result("x", "degraded"),)) == "degraded"
+    assert worst((found, CheckResult("x", "degraded"))) == "failed"
+    assert worst((CheckResult("x", "degraded"),)) == "degraded"
     assert worst(()) == "healthy"
 
 
@@ -135,13 +141,13 @@ def test_the_worst_counts_and_the_devices_are_named() -> None:
     ],
 )
 def test_an_executable(script: str, verdict: str, message: str) -> None:
-    found = site_checks.Site().run(Command("c", ("sh", "-c", script), 60.0))
+    found = site_checks.Site().run(CheckCommand("c", ("sh", "-c", script), 60.0))
     assert (found.verdict, found.message) == (verdict, message)
 
 
 def test_what_an_executable_prints_is_told_on_one_line_and_printable() -> None:
     code = r"print('\x1b[31mred\x1b[0m\ttab' + 'x' * 3000); raise SystemExit(2)"
-    found = site_checks.Site().run(Command("c", (sys.executable, "-I", "-c", code), 60.0))
+    found = site_checks.Site().run(CheckCommand("c", (sys.executable, "-I", "-c", code), 60.0))
     assert found.message.startswith(r"\x1b[31mred\x1b[0m\ttab")
     assert found.message.isprintable()
     assert len(found.message) == site_checks.MESSAGE_CHARACTERS_MAX
@@ -149,7 +155,7 @@ def test_what_an_executable_prints_is_told_on_one_line_and_printable() -> None:
 
 def test_an_executable_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! > {tmp_path}/pid; wait"
-    found = site_checks.Site().run(Command("c", ("sh", "-c", script), 2.0))
+    found = site_checks.Site().run(CheckCommand("c", ("sh", "-c", script), 2.0))
     assert (found.verdict, found.message) == ("failed", "it has not ended after 2 s")
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 30
@@ -165,7 +171,7 @@ def test_an_executable_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -
 
 
 def test_one_that_is_not_there_has_failed() -> None:
-    found = site_checks.Site().run(Command("c", ("/nowhere/check",), 1.0))
+    found = site_checks.Site().run(CheckCommand("c", ("/nowhere/check",), 1.0))
     assert found.message == "it can't be run: No such file or directory"
 
 
@@ -177,7 +183,7 @@ def test_one_that_can_not_be_ended_holds_one_child_only(
     script = f"echo $$ >> {begun}; while [ ! -e {gone} ]; do sleep 0.05; done"
     monkeypatch.setattr(os, "killpg", lambda *_: None)
     site = site_checks.Site()
-    check = Command("c", ("sh", "-c", script), 1.0)
+    check = CheckCommand("c", ("sh", "-c", script), 1.0)
     try:
         assert site.run(check).message == "it has not ended after 1 s"
         wait_for(begun.exists)
@@ -187,17 +193,19 @@ def test_one_that_can_not_be_ended_holds_one_child_only(
             message = f"process {pid}, which made it, can't be ended"
             assert (found.verdict, found.message) == ("failed", message)
         assert begun.read_text().split() == [pid]
-        assert site.run(Command("other", ("true",), 60.0)).verdict == "healthy"
+        assert site.run(CheckCommand("other", ("true",), 60.0)).verdict == "healthy"
     finally:
         gone.touch()
-    wait_for(lambda: site.run(Command("c", ("true",), 60.0)).verdict == "healthy")
+    wait_for(lambda: site.run(CheckCommand("c", ("true",), 60.0)).verdict == "healthy")
 
 
 def test_commands_around_jobs_are_made_then_and_until_they_are_well(tmp_path: Path) -> None:
     made, ill = tmp_path / "made", tmp_path / "ill"
     script = f"echo x >> {made}; ! [ -e {ill} ] || exit 3"
-    plan = Plan(
-        commands=(Command("c", ("sh", "-c", script), 60.0),), before=("c", "clock"), off=("mounts",)
+    plan = CheckPlan(
+        commands=(CheckCommand("c", ("sh", "-c", script), 60.0),),
+        before=("c", "clock"),
+        off=("mounts",),
     )
     checker = checks.Checker(tmp_path, "boot")
 
@@ -215,8 +223,11 @@ def test_commands_around_jobs_are_made_then_and_until_they_are_well(tmp_path: Pa
     assert not checks.unwell(checker.look(plan, R()))
     assert not checks.unwell(checker.look(plan, R()))
     assert count() == 2
-    assert checks.merged((found,), (Result("c"),)) == ()
-    assert checks.merged((Result("d", "failed"),), (found,)) == (Result("d", "failed"), found)
+    assert checks.merged((found,), (CheckResult("c"),)) == ()
+    assert checks.merged((CheckResult("d", "failed"),), (found,)) == (
+        CheckResult("d", "failed"),
+        found,
+    )
 
 
 def test_mounts_are_looked_at() -> None:
@@ -237,7 +248,7 @@ def test_where_no_process_can_be_made_a_mount_counts_as_not_answering(
 def test_nvlinks_are_counted_from_the_boot_on_whoever_starts_the_agent_anew(
     tmp_path: Path,
 ) -> None:
-    plan = Plan(gpus=1)
+    plan = CheckPlan(gpus=1)
     whole, broken = R(gpus=(gpu(nvlinks=LINKS),)), R(gpus=(gpu(),))
 
     def finds(seen: checks.Readings, boot: str = "boot") -> list[str]:
@@ -296,8 +307,8 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def test_a_look_at_this_machine_ends(tmp_path: Path) -> None:
-    command = Command("own", (sys.executable, "-c", "raise SystemExit(1)"), 60.0)
-    plan = Plan(mounts=("/proc", "/nowhere"), commands=(command,))
+    command = CheckCommand("own", (sys.executable, "-c", "raise SystemExit(1)"), 60.0)
+    plan = CheckPlan(mounts=("/proc", "/nowhere"), commands=(command,))
     found = checks.unwell(checks.Checker(tmp_path, "boot").look(plan, R()))
     by_name = {one.name: one.verdict for one in found}
     assert by_name["mounts"] == "failed"

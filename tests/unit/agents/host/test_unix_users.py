@@ -43,7 +43,7 @@ class Bench:
     def __init__(self, limit_s: float = LONG_S) -> None:
         self.lock = threading.RLock()
         self.now = 1000.0
-        self.source = unix_users.Accounts(lambda: self.now)
+        self.source = unix_users.UnixUsers(lambda: self.now)
         self.inquiries = unix_users.Inquiries(self.lock, limit_s, self.source)
         self.told: dict[str, str] = {}
         self.news = threading.Condition(self.lock)
@@ -118,7 +118,7 @@ def test_what_goes_wrong_is_told(directory: Directory, monkeypatch: pytest.Monke
 
 def test_no_more_names_are_kept_than_some(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unix_users, "KEPT_MAX", 2)
-    source = unix_users.Accounts()
+    source = unix_users.UnixUsers()
     for name in ("x-1", "x-2", "x-3"):
         assert source.of(name) is None
     assert [source.is_known(name) for name in ("x-1", "x-2", "x-3")] == [False, True, True]
@@ -130,7 +130,7 @@ def test_the_groups_of_the_users_of_this_machine() -> None:
     for entry in entries:
         expected = os.getgrouplist(entry.pw_name, entry.pw_gid)
         assert sorted(unix_users.groups_of(entry.pw_name, entry.pw_gid)) == sorted(expected)
-        found = unix_users.Accounts().of(entry.pw_name)
+        found = unix_users.UnixUsers().of(entry.pw_name)
         assert found is not None
         assert (found.uid, found.gid, found.home) == (entry.pw_uid, entry.pw_gid, entry.pw_dir)
     assert grp.getgrgid(os.getegid()).gr_gid in unix_users.groups_of(

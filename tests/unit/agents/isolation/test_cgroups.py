@@ -34,9 +34,9 @@ def made(top: Path, files: dict[str, str], *, kill: str) -> cgroups.Tree:
     return cgroups.Tree("/root-of-node", own)
 
 
-def take(made: cgroups.Tree, limits: dict[str, object]) -> attempt_cgroups.Group:
+def take(made: cgroups.Tree, limits: dict[str, object]) -> attempt_cgroups.AttemptCgroup:
     """The groups of an attempt that bears its own name."""
-    return attempt_cgroups.Pool(made, 1024).take("a.1", limits, keep=False)
+    return attempt_cgroups.CgroupPool(made, 1024).take("a.1", limits, keep=False)
 
 
 def said(folder: Path) -> dict[str, str]:
@@ -179,7 +179,7 @@ def hybrid(tmp_path: Path) -> cgroups.Tree:
     return made(tmp_path, files, kill="cgroup.kill")
 
 
-def kernel(group: attempt_cgroups.Group, **files: str) -> None:
+def kernel(group: attempt_cgroups.AttemptCgroup, **files: str) -> None:
     """What the kernel's files say after a task that did nothing special, or otherwise."""
     for hierarchy, file, text in (
         ("unified", "cgroup.events", "populated 0\nfrozen 0\n"),
@@ -200,9 +200,9 @@ PLAIN = {"memory_bytes": 2**28, "cpu_milli": 1000, "pids": 64}
 @pytest.fixture
 def files_appear(monkeypatch: pytest.MonkeyPatch) -> None:
     """Control files are there as soon as their group is, as the kernel has them."""
-    make = attempt_cgroups.Group.make
+    make = attempt_cgroups.AttemptCgroup.make
 
-    def with_files(group: attempt_cgroups.Group) -> None:
+    def with_files(group: attempt_cgroups.AttemptCgroup) -> None:
         make(group)
         for hierarchy, folder in group.folders.items():
             names = {
@@ -214,14 +214,14 @@ def files_appear(monkeypatch: pytest.MonkeyPatch) -> None:
                 (Path(folder) / name).touch()
         kernel(group)
 
-    monkeypatch.setattr(attempt_cgroups.Group, "make", with_files)
+    monkeypatch.setattr(attempt_cgroups.AttemptCgroup, "make", with_files)
 
 
 @pytest.mark.usefixtures("files_appear")
 def test_groups_that_were_left_as_they_were_found_are_another_attempts_next(
     hybrid: cgroups.Tree,
 ) -> None:
-    pool = attempt_cgroups.Pool(hybrid, 1024)
+    pool = attempt_cgroups.CgroupPool(hybrid, 1024)
     first = pool.take("a.1", PLAIN, keep=True)
     assert sorted(first.folders) == ["cpu", "memory", "pids", "unified"]
     assert first.bound(PLAIN)
@@ -251,7 +251,7 @@ DOUBTS = {
 @pytest.mark.usefixtures("files_appear")
 @pytest.mark.parametrize("doubt", [*DOUBTS, "a kill", "a group in it"])
 def test_groups_in_doubt_are_nobodys_next(hybrid: cgroups.Tree, doubt: str) -> None:
-    pool = attempt_cgroups.Pool(hybrid, 1024)
+    pool = attempt_cgroups.CgroupPool(hybrid, 1024)
     first = pool.take("a.1", PLAIN, keep=True)
     kernel(first, **DOUBTS.get(doubt, {}))
     if doubt == "a kill":
@@ -265,7 +265,7 @@ def test_groups_in_doubt_are_nobodys_next(hybrid: cgroups.Tree, doubt: str) -> N
 
 @pytest.mark.usefixtures("files_appear")
 def test_memory_that_was_given_back_is_no_doubt(hybrid: cgroups.Tree) -> None:
-    pool = attempt_cgroups.Pool(hybrid, 1024)
+    pool = attempt_cgroups.CgroupPool(hybrid, 1024)
     first = pool.take("a.1", PLAIN, keep=True)
     kernel(first, memory_max_usage_in_bytes="900000000")
     pool.give_back(first, 10.0)
@@ -274,7 +274,7 @@ def test_memory_that_was_given_back_is_no_doubt(hybrid: cgroups.Tree) -> None:
 
 @pytest.mark.usefixtures("files_appear")
 def test_what_is_kept_has_limits_in_number_and_time(hybrid: cgroups.Tree) -> None:
-    pool = attempt_cgroups.Pool(hybrid, 4 * attempt_cgroups._OPEN_MAX)  # room for two
+    pool = attempt_cgroups.CgroupPool(hybrid, 4 * attempt_cgroups._OPEN_MAX)  # room for two
     taken = [pool.take(f"a.{i}", PLAIN, keep=True) for i in range(3)]
     assert [group.kept for group in taken] == [True, True, False]
     assert taken[2].folders["cpu"].endswith("/a.2")
@@ -322,7 +322,7 @@ def test_only_groups_that_their_task_could_not_change_are_kept(
 def test_what_cannot_be_read_is_not_taken_for_empty(
     hybrid: cgroups.Tree, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = attempt_cgroups.Pool(hybrid, 1024)
+    pool = attempt_cgroups.CgroupPool(hybrid, 1024)
     limits = PLAIN if file == "pids.current" else {"cpu_milli": 1000}  # without a group for pids
     first = pool.take("a.1", limits, keep=True)
     kernel(first)
@@ -349,18 +349,18 @@ def test_what_cannot_be_read_is_not_taken_for_empty(
 def test_a_limit_that_could_not_be_set_once_is_not_missing_for_ever(
     hybrid: cgroups.Tree, why: int, *, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool = attempt_cgroups.Pool(hybrid, 1024)
+    pool = attempt_cgroups.CgroupPool(hybrid, 1024)
     first = pool.take("a.1", PLAIN, keep=True)
     kernel(first)
-    real = attempt_cgroups.Group._write
+    real = attempt_cgroups.AttemptCgroup._write
 
-    def write(group: attempt_cgroups.Group, path: str, text: str) -> None:
+    def write(group: attempt_cgroups.AttemptCgroup, path: str, text: str) -> None:
         if path.endswith("memsw.limit_in_bytes"):
             raise OSError(why, os.strerror(why))
         real(group, path, text)
 
     with monkeypatch.context() as patch:
-        patch.setattr(attempt_cgroups.Group, "_write", write)
+        patch.setattr(attempt_cgroups.AttemptCgroup, "_write", write)
         assert first.bound(PLAIN)
     assert first.bound(PLAIN)
     swap = Path(first.folders["memory"]) / "memory.memsw.limit_in_bytes"

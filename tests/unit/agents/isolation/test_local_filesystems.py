@@ -98,7 +98,7 @@ def order(cwd: Path, *argv: str, path: str = "/usr/bin:/bin") -> dict[str, Any]:
 
 
 def test_an_order_is_near_only_with_all_that_it_needs(place: Path) -> None:
-    made = local_filesystems.Nearby(str(place), ["/bin/sh"])
+    made = local_filesystems.LocalPaths(str(place), ["/bin/sh"])
     made._far = frozenset({f"{place}/far"})  # as if it were mounted there
     script = place / "here/script"
     script.write_text(f"#!{place}/far/below/sh\n")
@@ -129,7 +129,7 @@ def test_an_order_is_near_only_with_all_that_it_needs(place: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount here")
 def test_what_is_mounted_later_is_seen(place: Path) -> None:
-    made = local_filesystems.Nearby(str(place), ["/bin/sh"])
+    made = local_filesystems.LocalPaths(str(place), ["/bin/sh"])
     assert made.has(order(place / "here", "/bin/sh"))
     libc, kind = ctypes.CDLL(None), b"sysfs"
     assert libc.mount(b"x", os.fsencode(place / "here"), kind, 0, None) == 0

@@ -20,11 +20,13 @@ DRIVER = {
 
 
 def test_only_what_can_be_enforced_is_asked_for() -> None:
-    some = task_limits.Holding("cgroup-v1", ("memory", "pids"), pids_max=10)
+    some = task_limits.IsolationCapabilities("cgroup-v1", ("memory", "pids"), pids_max=10)
     found = task_limits.limits_of(some, 1000, 2**20, "0-1", {"/dev/nvidia1": "c 195:1 rwm"})
     assert found == {"memory_bytes": 2**20, "pids": 10}
-    assert task_limits.limits_of(task_limits.Holding(), 1000, 2**20, "0-1", {}) == {}
-    every = task_limits.Holding("cgroup-v1", ("memory", "cpu", "cpuset", "devices", "pids"))
+    assert task_limits.limits_of(task_limits.IsolationCapabilities(), 1000, 2**20, "0-1", {}) == {}
+    every = task_limits.IsolationCapabilities(
+        "cgroup-v1", ("memory", "cpu", "cpuset", "devices", "pids")
+    )
     assert task_limits.limits_of(every, 500, 0, "3", {"/dev/nvidia1": "c 195:1 rwm"}) == {
         "cpu_milli": 500, "cpus": "3", "deny_devices": ["c 195:1 rwm"],
     }  # fmt: skip
@@ -121,7 +123,12 @@ def test_folders_below_which_the_node_works_are_left_alone(
     needed: list[str], expected: list[str]
 ) -> None:
     found = task_limits.view_of(
-        task_limits.Holding(views=True), "/a", needed, memory_bytes=5, denied=[], alone=True
+        task_limits.IsolationCapabilities(views=True),
+        "/a",
+        needed,
+        memory_bytes=5,
+        denied=[],
+        alone=True,
     )
     assert found == {
         "binds": [("/a/tmp", folder) for folder in expected], "shm_bytes": 5,
@@ -130,7 +137,7 @@ def test_folders_below_which_the_node_works_are_left_alone(
 
 
 def test_no_view_where_none_can_be_made() -> None:
-    held = task_limits.Holding("cgroup-v1", ("memory",))
+    held = task_limits.IsolationCapabilities("cgroup-v1", ("memory",))
     assert task_limits.view_of(held, "/a", [], memory_bytes=5, denied=[], alone=True) == {}
 
 
@@ -140,6 +147,6 @@ def test_no_view_where_none_can_be_made() -> None:
 def test_shared_memory_in_which_the_node_works_is_left_alone(
     needed: list[str], *, own: bool
 ) -> None:
-    holding = task_limits.Holding(views=True)
+    holding = task_limits.IsolationCapabilities(views=True)
     found = task_limits.view_of(holding, "/a", needed, memory_bytes=5, denied=[], alone=False)
     assert ("shm_bytes" in found) is own

@@ -11,7 +11,7 @@ import pytest
 
 from agents.job_data import checkpoints, metrics
 from agents.tasks import start_orders
-from reconciler.model.observed.task_reports import Rule, Saved
+from reconciler.model.observed.task_reports import CheckpointRule, Saved
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.records import RankPlacement
 
@@ -35,7 +35,7 @@ def lay(tmp_path: Path) -> Lay:
     return made
 
 
-def found(folder: Path, rule: Rule, told: str = "", element: int = 0) -> str | None:
+def found(folder: Path, rule: CheckpointRule, told: str = "", element: int = 0) -> str | None:
     saved = checkpoints.newest(str(folder), "", rule, element, now=NOW, told=told)
     return None if saved is None else saved.path
 
@@ -45,18 +45,18 @@ def test_the_newest_file_that_has_settled(tmp_path: Path, lay: Lay) -> None:
     lay("step-200.pt", 300)
     lay("step-300.pt", 10)  # still being written
     lay("other.txt", 60)
-    saved = checkpoints.newest(str(tmp_path), "", Rule("step-*.pt"), 0, now=NOW)
+    saved = checkpoints.newest(str(tmp_path), "", CheckpointRule("step-*.pt"), 0, now=NOW)
     assert saved == Saved("step-200.pt", NOW - 300, 200.0, 7)
-    assert found(tmp_path, Rule("step-*.pt", settle_s=5)) == "step-300.pt"
-    assert found(tmp_path, Rule("nothing-*")) is None
-    assert found(tmp_path / "missing", Rule("*")) is None
+    assert found(tmp_path, CheckpointRule("step-*.pt", settle_s=5)) == "step-300.pt"
+    assert found(tmp_path, CheckpointRule("nothing-*")) is None
+    assert found(tmp_path / "missing", CheckpointRule("*")) is None
 
 
 @pytest.mark.parametrize("name", ["step-9.part", "step-9.tmp", "step-9.bad", "step-9.complete"])
 def test_what_stands_beside_checkpoints_is_none(tmp_path: Path, lay: Lay, name: str) -> None:
     lay("step-1")
     lay(name, 60)
-    assert found(tmp_path, Rule("step-*")) == "step-1"
+    assert found(tmp_path, CheckpointRule("step-*")) == "step-1"
 
 
 def test_empty_ones_links_and_rejected_ones_are_passed_over(tmp_path: Path, lay: Lay) -> None:
@@ -66,9 +66,9 @@ def test_empty_ones_links_and_rejected_ones_are_passed_over(tmp_path: Path, lay:
     lay("step-4", 700)
     lay("step-4.bad", 60, text="")
     (tmp_path / "step-5").mkdir()
-    assert found(tmp_path, Rule("step-*")) == "step-1"
-    assert found(tmp_path, Rule("step-*"), told="step-4") == "step-1"
-    assert found(tmp_path, Rule("step-*"), told="step-3") == "step-1"
+    assert found(tmp_path, CheckpointRule("step-*")) == "step-1"
+    assert found(tmp_path, CheckpointRule("step-*"), told="step-4") == "step-1"
+    assert found(tmp_path, CheckpointRule("step-*"), told="step-3") == "step-1"
 
 
 def test_a_marker_makes_one_whole(tmp_path: Path, lay: Lay) -> None:
@@ -77,9 +77,9 @@ def test_a_marker_makes_one_whole(tmp_path: Path, lay: Lay) -> None:
     lay("a-2/weights", 800)
     lay("b-3.pt", 5)
     lay("b-3.pt.done", 5, text="")
-    assert found(tmp_path, Rule("a-*", marker=".metadata")) == "a-1"
-    assert found(tmp_path, Rule("b-*.pt", marker=".done")) == "b-3.pt"
-    assert found(tmp_path, Rule("a-*", marker=".other")) is None
+    assert found(tmp_path, CheckpointRule("a-*", marker=".metadata")) == "a-1"
+    assert found(tmp_path, CheckpointRule("b-*.pt", marker=".done")) == "b-3.pt"
+    assert found(tmp_path, CheckpointRule("a-*", marker=".other")) is None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_marker_that_names_bytes_is_held_to_them(
 ) -> None:
     lay("c-1", 1)
     lay("c-1.complete", 1, text=json.dumps(marker))
-    assert found(tmp_path, Rule("c-*")) == expected
+    assert found(tmp_path, CheckpointRule("c-*")) == expected
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ def test_so_is_one_in_the_folder_that_it_marks(
     """Its own bytes are not among those that it names; who counted them as well is right, too."""
     lay("c-1/weights", 1)
     lay("c-1/DONE", 1, text=json.dumps(marker))
-    assert found(tmp_path, Rule("c-*", marker="DONE")) == expected
+    assert found(tmp_path, CheckpointRule("c-*", marker="DONE")) == expected
     lay("d-1/weights", 1)
     lay("d-1/DONE", 1, text='{"bytes": 20}')
-    assert found(tmp_path, Rule("d-*", marker="DONE")) == "d-1"
+    assert found(tmp_path, CheckpointRule("d-*", marker="DONE")) == "d-1"
 
 
 def test_elements_of_an_array_have_their_own(tmp_path: Path, lay: Lay) -> None:
     lay("3/step-1", 900)
     lay("4/step-2", 800)
-    rule = Rule("{element}/step-*")
+    rule = CheckpointRule("{element}/step-*")
     assert found(tmp_path, rule, element=3) == "3/step-1"
     assert found(tmp_path, rule, element=4) == "4/step-2"
     assert found(tmp_path, rule, element=5) is None
@@ -128,19 +128,19 @@ def test_elements_of_an_array_have_their_own(tmp_path: Path, lay: Lay) -> None:
 def test_a_name_that_leads_astray_is_no_checkpoint(tmp_path: Path, lay: Lay, told: str) -> None:
     lay("../outside/step-1")
     (tmp_path / "up").symlink_to(tmp_path.parent / "outside")
-    assert found(tmp_path, Rule(), told=told) is None
+    assert found(tmp_path, CheckpointRule(), told=told) is None
 
 
 def test_a_look_is_bounded(tmp_path: Path, lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):
         lay(f"step-1/part-{number}")
-    assert found(tmp_path, Rule("step-*")) == "step-1"
+    assert found(tmp_path, CheckpointRule("step-*")) == "step-1"
     monkeypatch.setattr(checkpoints, "NAMES_MAX", 10)
-    assert found(tmp_path, Rule("step-*")) is None
+    assert found(tmp_path, CheckpointRule("step-*")) is None
 
 
 def test_one_task_of_a_gang_looks() -> None:
-    template = TaskTemplate("j", 1, "g", checkpoint_path="c", saves=Rule("*"))
+    template = TaskTemplate("j", 1, "g", checkpoint_path="c", saves=CheckpointRule("*"))
     for rank, index, looks in (
         (RankPlacement(), 0, True),
         (RankPlacement(), 1, False),
@@ -158,8 +158,8 @@ def test_a_name_that_can_not_be_written_everywhere_is_passed_over(
 ) -> None:
     lay("step-1", 900)
     lay(os.fsdecode(name), 300)
-    assert found(tmp_path, Rule("step-*")) == "step-1"
-    assert found(tmp_path, Rule("step-*"), told=os.fsdecode(name)) == "step-1"
+    assert found(tmp_path, CheckpointRule("step-*")) == "step-1"
+    assert found(tmp_path, CheckpointRule("step-*"), told=os.fsdecode(name)) == "step-1"
 
 
 @pytest.mark.parametrize("marker", ["shadow", "../shadow", "/etc/passwd", "a/shadow"])
@@ -169,7 +169,7 @@ def test_no_link_on_the_way_is_followed(tmp_path: Path, lay: Lay, marker: str) -
     shared = tmp_path / "shared"
     (shared / "a").mkdir(parents=True)
     (shared / "a" / "b").symlink_to(tmp_path)
-    for rule in (Rule("secret", marker=marker), Rule("secret")):
+    for rule in (CheckpointRule("secret", marker=marker), CheckpointRule("secret")):
         assert checkpoints.newest(str(shared), "a/b", rule, 0, now=NOW) is None
         assert checkpoints.newest(str(shared), "a", rule, 0, now=NOW, told="b/secret") is None
         assert checkpoints.newest(str(shared), "a/../..", rule, 0, now=NOW) is None
@@ -182,7 +182,7 @@ def test_a_marker_that_is_no_plain_file_is_none(tmp_path: Path, lay: Lay) -> Non
     os.mkfifo(tmp_path / "c-0" / ".done")
     (tmp_path / "c-1" / ".done").mkdir()
     (tmp_path / "c-2" / ".done").symlink_to("../other")
-    assert found(tmp_path, Rule("c-*", marker=".done")) is None
+    assert found(tmp_path, CheckpointRule("c-*", marker=".done")) is None
 
 
 def test_an_old_large_one_hides_no_newer(
@@ -192,7 +192,7 @@ def test_an_old_large_one_hides_no_newer(
         for part in range(30 if number % 2 else 2):
             lay(f"step-{number}/part-{part}", 1000 - number)
     monkeypatch.setattr(checkpoints, "NAMES_MAX", 20)
-    assert found(tmp_path, Rule("step-*")) == "step-4"
+    assert found(tmp_path, CheckpointRule("step-*")) == "step-4"
 
 
 SCRIPT = """
@@ -214,9 +214,11 @@ def test_the_module_tells_and_the_next_attempt_is_told(tmp_path: Path) -> None:
     (root / "attempts" / "a.1").mkdir(parents=True)
     (root / "logs").mkdir()
     metrics.install(root)
-    template = TaskTemplate("j", 1, "g", command=("true",), checkpoint_path="c", saves=Rule())
+    template = TaskTemplate(
+        "j", 1, "g", command=("true",), checkpoint_path="c", saves=CheckpointRule()
+    )
     shared.mkdir()
-    place = start_orders.Place("n", str(root), str(shared))
+    place = start_orders.NodeFolders("n", str(root), str(shared))
     first = start_orders.order_for(Assignment("a.1", "t", "b"), template, place)
     assert "MUSTER_CHECKPOINT" not in first["env"]
     command = [sys.executable, "-c", SCRIPT]
@@ -235,6 +237,8 @@ def test_the_module_tells_and_the_next_attempt_is_told(tmp_path: Path) -> None:
     assert again["env"]["MUSTER_CHECKPOINT_STEP"] == "2"
     # cut short since: it is passed over, and the earlier one taken where a pattern finds it
     (shared / "c" / "ck-2" / "w").write_text("x")
-    by_name = TaskTemplate("j", 1, "g", command=("true",), checkpoint_path="c", saves=Rule("ck-?"))
+    by_name = TaskTemplate(
+        "j", 1, "g", command=("true",), checkpoint_path="c", saves=CheckpointRule("ck-?")
+    )
     last = start_orders.order_for(Assignment("a.3", "t", "b", saved=said), by_name, place)
     assert last["env"]["MUSTER_CHECKPOINT"] == f"{shared}/c/ck-1"

@@ -11,7 +11,7 @@ from agents import node_agent, preflight, settings
 from agents.host import host_info
 from agents.link import controller_address
 from agents.node import inventory
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from agents.tasks import nccl_interfaces
 from reconciler.model.observed.host_facts import Host, RdmaPort
 
@@ -43,8 +43,8 @@ class Machine:
             raise OSError(101, "Network is unreachable")
 
 
-def asked(server: str = "http://192.0.2.1:8470", **more: Any) -> Settings:
-    return Settings(server, "n1", ROOT, **more)
+def asked(server: str = "http://192.0.2.1:8470", **more: Any) -> AgentSettings:
+    return AgentSettings(server, "n1", ROOT, **more)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_ports_that_come_up_after_the_agent_are_those_of_the_next_gang(
     port = RdmaPort("mlx5_0", 1, "INIT", "InfiniBand", 400 * 10**9)
     host = Host(rdma=(port,))
     monkeypatch.setattr(host_info, "read", lambda: host)
-    agent = node_agent.Agent(Settings(server="http://127.0.0.1:1", name="n", root=tmp_path))
+    agent = node_agent.Agent(AgentSettings(server="http://127.0.0.1:1", name="n", root=tmp_path))
     agent.prepare()
     try:
         assert agent.carrier.place.fabric["NCCL_IB_DISABLE"] == "1"

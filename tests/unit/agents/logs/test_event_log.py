@@ -25,7 +25,7 @@ ENDS = AttemptReport(
 def test_a_task_that_starts_and_ends_in_the_same_reports_starts_once(
     reports: tuple[AttemptReport, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = settings.Settings(name="n1", root=tmp_path, server="http://127.0.0.1:1")
-    event_log.Chronicle(options, operator_log.Voice("n1")).heard(reports, state.NodeState("boot"))
+    options = settings.AgentSettings(name="n1", root=tmp_path, server="http://127.0.0.1:1")
+    event_log.EventLog(options, operator_log.Console("n1")).heard(reports, state.AgentState("boot"))
     said = capsys.readouterr().err
     assert (said.count("task started"), said.count("task ended")) == (1, 1)

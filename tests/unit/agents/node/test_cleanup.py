@@ -7,7 +7,7 @@ import pytest
 
 from agents.logs import log_streamer
 from agents.node import cleanup
-from agents.settings import Settings
+from agents.settings import AgentSettings
 
 KIB = 2**10
 
@@ -19,7 +19,7 @@ class Scene:
         self.folder = root / "logs"
         self.folder.mkdir()
         self.now = 100.0
-        settings = Settings(
+        settings = AgentSettings(
             "http://127.0.0.1:1", "n1", root, log_bytes_max=40 * KIB, logs_total_bytes_max=100 * KIB
         )
         self.logs = cleanup.Logs(self.folder, settings, lambda: self.now)

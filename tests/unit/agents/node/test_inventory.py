@@ -8,7 +8,7 @@ import pytest
 
 from agents.host import host_info
 from agents.node import inventory
-from agents.settings import Settings
+from agents.settings import AgentSettings
 
 ROOT = Path("/nowhere")
 
@@ -17,7 +17,7 @@ ROOT = Path("/nowhere")
 @pytest.mark.parametrize("cpu_milli", [0, 3000])
 def test_capacity_follows_the_machine_unless_it_is_given(cpu_milli: int, memory_bytes: int) -> None:
     """A processor that has gone offline, or come, counts without a restart of the agent."""
-    settings = Settings(
+    settings = AgentSettings(
         "http://127.0.0.1:1", "n1", ROOT, cpu_milli=cpu_milli, memory_bytes=memory_bytes
     )
     now = inventory.inventory_of(settings)
@@ -32,6 +32,6 @@ def test_capacity_follows_the_machine_unless_it_is_given(cpu_milli: int, memory_
 
 
 def test_of_a_virtual_node_nothing_is_the_machines() -> None:
-    settings = Settings("http://127.0.0.1:1", "n1", ROOT, virtual=True)
+    settings = AgentSettings("http://127.0.0.1:1", "n1", ROOT, virtual=True)
     before = inventory.inventory_of(settings)
     assert inventory.with_host(before, host_info.read(), "192.0.2.7", settings) is before

@@ -17,10 +17,10 @@ import pytest
 from agents.host import processes
 from agents.node import remediation
 from reconciler.model.observed import devices
-from reconciler.model.policy.drift_kinds import Remedy
+from reconciler.model.policy.drift_kinds import DriftRemedy
 from tests import sleeping
 
-_DECODE_ORDER = msgspec.msgpack.Decoder(Remedy).decode
+_DECODE_ORDER = msgspec.msgpack.Decoder(DriftRemedy).decode
 
 
 class Node:
@@ -76,9 +76,9 @@ def on_device(pid: int) -> Node:
     return Node(devices.GpuProcess(pid, 0, "GPU-0"))
 
 
-def order(pid: int = 0, name: str = "a", **more: Any) -> Remedy:
+def order(pid: int = 0, name: str = "a", **more: Any) -> DriftRemedy:
     values = {"verb": "end-process", "cause": "c", "pool": "p", "at": 0.0, "uuid": "GPU-0", **more}
-    return Remedy(id=name, pid=pid, **values)
+    return DriftRemedy(id=name, pid=pid, **values)
 
 
 @pytest.fixture
@@ -132,10 +132,10 @@ def test_the_agent_and_what_has_started_it_is_left_alone(pid: int) -> None:
         remediation.end_process(order(pid), on_device(pid))
 
 
-def _carry_out(folder: Path, *wanted: Remedy, done: list[str]) -> remediation.Orders:
+def _carry_out(folder: Path, *wanted: DriftRemedy, done: list[str]) -> remediation.Orders:
     told = threading.Event()
 
-    def handler(one: Remedy, _: remediation.Node) -> str:
+    def handler(one: DriftRemedy, _: remediation.RemediatedNode) -> str:
         done.append(one.id)
         if one.pid < 0:
             raise remediation.OrderError("no")
@@ -294,7 +294,7 @@ def test_an_order_that_was_taken_back_while_it_waited_is_not_carried_out(tmp_pat
     done: list[str] = []
     made: remediation.Orders
 
-    def slow(one: Remedy, _: remediation.Node) -> str:
+    def slow(one: DriftRemedy, _: remediation.RemediatedNode) -> str:
         done.append(one.id)
         if one.id == "a":  # the controller changes its mind meanwhile
             made.take([order(name="a"), order(name="c")])

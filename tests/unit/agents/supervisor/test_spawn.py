@@ -261,5 +261,7 @@ def test_what_is_forked_when_the_supervisor_is_gone_does_not_begin() -> None:
 def test_who_waits_for_those_that_were_begun(
     begun: list[str], user: dict[str, Any] | None, *, waits: bool
 ) -> None:
-    there = [start_queue.Begun({}, {"id": name}, {}, spawn.Child(1)) for name in begun]
+    there = [
+        start_queue.PendingStart({}, {"id": name}, {}, spawn.SpawnedChild(1)) for name in begun
+    ]
     assert start_queue.must_wait(there, {"id": "a.1", "user": user}) is waits

@@ -107,10 +107,10 @@ def test_a_node_without_the_runtime_says_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PATH", "/nowhere")
     template = TaskTemplate("j", 1, "g", ("true",), runtime="apptainer", image="x", allow_root=True)
     with pytest.raises(
-        start_orders.UnfitError, match="apptainer, which is not installed on node n1"
+        start_orders.UnstartableError, match="apptainer, which is not installed on node n1"
     ):
         start_orders.order_for(
-            Assignment("a.1", "t", "b"), template, start_orders.Place("n1", "/r", "/s")
+            Assignment("a.1", "t", "b"), template, start_orders.NodeFolders("n1", "/r", "/s")
         )
 
 
@@ -125,7 +125,8 @@ def test_no_runtime_is_asked_for_a_device_that_is_simulated(
     template = TaskTemplate("j", 1, "g", ("true",), runtime="apptainer", image="x", allow_root=True)
     order = start_orders.order_for(
         Assignment("a.1", "t", "b", mig_profile="1g.10gb", instances=(0,)), template,
-        start_orders.Place("n1", "/r", "/s", gpus=gpus), start_orders.Given(instances=(part,)),
+        start_orders.NodeFolders("n1", "/r", "/s", gpus=gpus),
+        start_orders.AttemptResources(instances=(part,)),
     )  # fmt: skip
     assert ("--nv" in order["argv"]) is not simulated
     prefix = container_runtimes.PREFIXES[0]
@@ -143,14 +144,14 @@ def test_the_runtime_is_the_nodes_wherever_its_job_looks_for_programs(
         "j", 1, "g", ("true",), runtime="podman", image="x", allow_root=True,
         environment={"PATH": str(tmp_path / "jobs"), "MY": "own"},
     )  # fmt: skip
-    place = start_orders.Place("n1", "/r", "/s")
+    place = start_orders.NodeFolders("n1", "/r", "/s")
     order = start_orders.order_for(Assignment("a.1", "t", "b"), template, place)
     told = [order["env"], order["cleanup"]["env"], dict(order["image"].environment)]
     assert {one["PATH"] for one in told} == {str(tmp_path / "nodes")}
     assert order["env"]["MY"] == "own"
     assert "--env=PATH" not in order["argv"]
     (tmp_path / "nodes/podman").unlink()
-    with pytest.raises(start_orders.UnfitError, match="podman, which is not installed"):
+    with pytest.raises(start_orders.UnstartableError, match="podman, which is not installed"):
         start_orders.order_for(Assignment("a.1", "t", "b"), template, place)
 
 
@@ -168,10 +169,15 @@ def test_what_an_ordinary_user_runs_is_kept_from_others_gpus_by_its_groups(
         "j", 1, "g", ("true",), runtime=runtime, image="x", user=user, allow_root=True,
         cpu_milli=1000,
     )  # fmt: skip
-    holding = task_limits.Holding("cgroup-v1", ("cpu", "cpuset", "devices"), path="/muster-1/run")
-    place = start_orders.Place("n1", "/r", "/s", gpus=GPUS, as_root=True, holding=holding)
+    holding = task_limits.IsolationCapabilities(
+        "cgroup-v1", ("cpu", "cpuset", "devices"), path="/muster-1/run"
+    )
+    place = start_orders.NodeFolders("n1", "/r", "/s", gpus=GPUS, as_root=True, holding=holding)
     order = start_orders.order_for(
-        Assignment("a.1", "t", "b", devices=(1,)), template, place, start_orders.Given(cpus="3")
+        Assignment("a.1", "t", "b", devices=(1,)),
+        template,
+        place,
+        start_orders.AttemptResources(cpus="3"),
     )
     rules = ["c 195:7 rwm", "c 195:5 rwm"]
     limits = {"cpu_milli": 1000, "cpus": "3"} | ({"deny_devices": rules} if denies else {})

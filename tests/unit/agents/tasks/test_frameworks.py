@@ -27,7 +27,7 @@ GANG = frameworks.gang_of(ASSIGNMENT, TaskTemplate("j", 6, "main"), "gpu010")
 def environment(framework: str, **fields: Any) -> dict[str, str]:
     template = TaskTemplate("j", 6, "main", ("a.out",), framework=framework, cpu_milli=2500,
                             allow_root=True, **fields)  # fmt: skip
-    place = start_orders.Place("gpu010", "/r", "/s", fabric={"NCCL_IB_DISABLE": "1"})
+    place = start_orders.NodeFolders("gpu010", "/r", "/s", fabric={"NCCL_IB_DISABLE": "1"})
     order = start_orders.order_for(ASSIGNMENT, template, place)
     return dict(order["env"])
 
@@ -118,7 +118,9 @@ def test_tensorflow_has_a_port_for_each_worker() -> None:
 
 def test_mpi_keeps_the_secret_out_of_command_lines() -> None:
     template = TaskTemplate("j", 6, "main", ("mpirun", "a.out"), framework="mpi", allow_root=True)
-    order = start_orders.order_for(ASSIGNMENT, template, start_orders.Place("gpu010", "/r", "/s"))
+    order = start_orders.order_for(
+        ASSIGNMENT, template, start_orders.NodeFolders("gpu010", "/r", "/s")
+    )
     assert order["argv"][-1] == "follow"
     assert order["env"]["MUSTER_GANG_LISTEN"] == "10.0.0.10:29501"
     assert "hidden" not in " ".join(order["argv"])

@@ -12,12 +12,12 @@ from agents import state
 from agents.data import staging
 from agents.health import checks, volume_checks
 from agents.host import trash
-from agents.settings import Settings
+from agents.settings import AgentSettings
 from agents.tasks import gates, launcher, start_orders
-from reconciler.model.observed.health_checks import Plan, Result
-from reconciler.model.observed.storage import In, Store
-from reconciler.model.observed.storage import Plan as Stage
-from reconciler.model.observed.task_reports import Rule
+from reconciler.model.observed.health_checks import CheckPlan, CheckResult
+from reconciler.model.observed.storage import In, VolumeStore
+from reconciler.model.observed.storage import StagingPlan as Stage
+from reconciler.model.observed.task_reports import CheckpointRule
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 from reconciler.model.state.states import AttemptState, EndReason
 
@@ -32,9 +32,9 @@ class Starts:
         self.shared = root / "shared"
         self.shared.mkdir()
         (root / "trash").mkdir()
-        settings = Settings(name="n", root=root, server="http://127.0.0.1:1")
-        place = start_orders.Place("n", str(root), str(self.shared))
-        self.carrier = launcher.Carrier(settings, place, trash.Trash(root / "trash"), self.lock)
+        settings = AgentSettings(name="n", root=root, server="http://127.0.0.1:1")
+        place = start_orders.NodeFolders("n", str(root), str(self.shared))
+        self.carrier = launcher.Launcher(settings, place, trash.Trash(root / "trash"), self.lock)
         self.orders: list[dict[str, Any]] = []
         self.came = threading.Event()
 
@@ -57,7 +57,7 @@ def starts(tmp_path: Path) -> Starts:
 def test_checkpoints_are_looked_for_beside_the_lock(starts: Starts) -> None:
     (starts.shared / "c").mkdir()
     (starts.shared / "c" / "step-3").write_text("weights")
-    rule = Rule("step-*", settle_s=-LONG_S)
+    rule = CheckpointRule("step-*", settle_s=-LONG_S)
     with starts.lock:  # whoever holds it is not kept waiting
         assert starts.begin("a.1", checkpoint_path="c", saves=rule) == []
         assert starts.carrier.stages() == {
@@ -90,7 +90,7 @@ def test_a_folder_that_hangs_ends_one_start(
 def test_who_is_stopped_during_the_look_never_starts(starts: Starts) -> None:
     with starts.lock:
         starts.begin("a.1", checkpoint_path="c")
-        order = starts.carrier.stop_order(state.Stop("a.1", EndReason.CANCELLED))
+        order = starts.carrier.stop_order(state.EndAttempt("a.1", EndReason.CANCELLED))
         assert (order["op"], order["reason"]) == ("refuse", EndReason.CANCELLED.value)
         # the same again: the look that was given up is no part of it
         starts.begin("a.1", checkpoint_path="c")
@@ -108,11 +108,11 @@ def test_a_path_that_leads_out_ends_its_start(starts: Starts) -> None:
 
 def test_a_task_at_the_gate_is_not_told_as_one_that_has_its_image(starts: Starts) -> None:
     class Node:
-        def check_now(self, plan: Plan, names: tuple[str, ...]) -> tuple[Result, ...]:
+        def check_now(self, plan: CheckPlan, names: tuple[str, ...]) -> tuple[CheckResult, ...]:
             return ()
 
-    gate = starts.carrier.gate = gates.Gate(Node(), starts.lock)
-    gate.follow(Plan(before=("b",)))
+    gate = starts.carrier.gate = gates.StartGate(Node(), starts.lock)
+    gate.follow(CheckPlan(before=("b",)))
     assert starts.begin("a.1") == []
     assert starts.carrier.stages() == {"a.1": (AttemptState.FETCHING, "checking the node: b")}
     # a gang that is released in the meantime stays so
@@ -143,18 +143,18 @@ def test_who_is_stopped_while_it_is_prepared_is_copied_nothing(
     stager = starts.carrier.stager
     prepare = stager.prepare
 
-    def note(name: str, wanted: staging.Wanted) -> None:
+    def note(name: str, wanted: staging.StagingRequest) -> None:
         prepare(name, wanted)
         prepared.set()
 
     monkeypatch.setattr(stager, "prepare", note)
-    plan = Stage(ins=(In("x", Store("v", str(starts.shared))),))
+    plan = Stage(ins=(In("x", VolumeStore("v", str(starts.shared))),))
     with starts.lock:
         starts.begin("a.1", stage=plan)
         assert prepared.wait(LONG_S)
         # whatever the thread does next, it has to wait for who stops it now
         assert starts.carrier.stages()["a.1"] == (AttemptState.FETCHING, "getting what it needs")
-        order = starts.carrier.stop_order(state.Stop("a.1", EndReason.CANCELLED))
+        order = starts.carrier.stop_order(state.EndAttempt("a.1", EndReason.CANCELLED))
         assert (order["op"], order["reason"]) == ("refuse", EndReason.CANCELLED.value)
     starts.begin("a.2", stage=plan)
     assert starts.came.wait(LONG_S)

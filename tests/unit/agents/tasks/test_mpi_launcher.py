@@ -40,7 +40,7 @@ class Follower:
             timeout=DEADLINE_S, check=False,
         )  # fmt: skip
 
-    def dial(self) -> mpi_launcher.Line:
+    def dial(self) -> mpi_launcher.LineConnection:
         """A connection to it, when it is there."""
         return mpi_launcher.dial("127.0.0.1", self.port, time.monotonic() + DEADLINE_S)
 
@@ -76,7 +76,9 @@ def test_the_others_leave_with_a_first_one_that_ends_at_once(follower: Follower)
     line.link.close()
 
 
-def proofs_of_others(line: mpi_launcher.Line, earlier: mpi_launcher.Line, order: str) -> list[str]:
+def proofs_of_others(
+    line: mpi_launcher.LineConnection, earlier: mpi_launcher.LineConnection, order: str
+) -> list[str]:
     """What could be taken for the proof of an order, and is none."""
     return [
         "",

@@ -10,13 +10,13 @@ import pytest
 from agents.tasks import start_orders
 from reconciler.model.protocol.agent_messages import Assignment, TaskTemplate
 
-PLACE = start_orders.Place("n1", "/root-of-node", "/shared")
+PLACE = start_orders.NodeFolders("n1", "/root-of-node", "/shared")
 ASSIGNMENT = Assignment("a.1", "t", "boot")
 
 
 @pytest.mark.parametrize("name", ["", "../x", ".hidden", "a/b", "a\0b", "a" * 241, "-x"])
 def test_an_id_that_is_no_folder_name_is_refused(name: str) -> None:
-    with pytest.raises(start_orders.UnfitError, match="folder"):
+    with pytest.raises(start_orders.UnstartableError, match="folder"):
         start_orders.order_for(
             Assignment(name, "t", "b"), TaskTemplate("j", 1, "g", ("true",)), PLACE
         )
@@ -25,7 +25,7 @@ def test_an_id_that_is_no_folder_name_is_refused(name: str) -> None:
 @pytest.mark.parametrize("path", ["/etc", "..", "a/../../b", "", "."])
 def test_a_checkpoint_path_stays_in_the_shared_folder(tmp_path: Path, path: str) -> None:
     user = start_orders.User("u", os.geteuid(), os.getegid(), "/", switch=False)
-    with pytest.raises(start_orders.UnfitError, match="stay in it"):
+    with pytest.raises(start_orders.UnstartableError, match="stay in it"):
         start_orders.make_folder(str(tmp_path), path, user)
 
 
@@ -62,7 +62,7 @@ def test_a_token_that_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"
     path.write_text(text)
     path.chmod(0o600)
-    with pytest.raises(start_orders.UnfitError, match="one token"):
+    with pytest.raises(start_orders.UnstartableError, match="one token"):
         start_orders.read_token(path)
 
 
@@ -73,7 +73,7 @@ def test_nobody_becomes_root_unless_the_pool_allows_it(
     monkeypatch.setattr("os.geteuid", lambda: 0)
     place = msgspec.structs.replace(PLACE, as_root=True)
     template = TaskTemplate("j", 1, "g", command=("true",), user=user)
-    with pytest.raises(start_orders.UnfitError, match="would run as root"):
+    with pytest.raises(start_orders.UnstartableError, match="would run as root"):
         start_orders.order_for(Assignment("a.1", "t", "b"), template, place)
     allowed = msgspec.structs.replace(template, allow_root=True)
     assert start_orders.find_user(allowed, place).uid == 0

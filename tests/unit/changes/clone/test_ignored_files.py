@@ -37,7 +37,7 @@ def test_a_submission_costs_nobody_a_file(work: Path, ignored_by: str) -> None:
     if ignored_by == "exclude":
         (work / ".git" / "info" / "exclude").write_text("other*\n")
     (work / "jobs" / f"{name}.yaml").write_text("my own notes\n")
-    one = commit_writer.Writer(source.Source(str(work), branch="main"))
+    one = commit_writer.CommitWriter(source.GitSource(str(work), branch="main"))
     fine, wanted = one.write([add("fine", BOB), add(name)], now=NOW)
     assert (fine.status, wanted.status) == ("accepted", "conflict")
     assert f"jobs/{name}.yaml" in wanted.message
@@ -54,7 +54,7 @@ def test_a_folder_is_not_replaced_by_a_file(work: Path) -> None:
     folder = work / "jobs" / "scratch.yaml"
     folder.mkdir()
     (folder / "data").write_text("precious")
-    one = commit_writer.Writer(source.Source(str(work), branch="main"))
+    one = commit_writer.CommitWriter(source.GitSource(str(work), branch="main"))
     assert one.write([add("scratch")], now=NOW)[0].status == "conflict"
     assert (folder / "data").read_text() == "precious"
     one.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reconciler.changes.clone import worktrees
-from reconciler.changes.requests import AddJob, Person, RemoveObject, Result
+from reconciler.changes.requests import AddJob, Person, RemoveObject, RequestResult
 from reconciler.changes.writer import commit_writer
 from reconciler.desired.git import source
 from tests.unit.desired.repositories import Repository, git, job
@@ -27,11 +27,11 @@ def work(repository: Repository, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def place() -> Iterator[Callable[[Path], source.Source]]:
-    made: list[source.Source] = []
+def place() -> Iterator[Callable[[Path], source.GitSource]]:
+    made: list[source.GitSource] = []
 
-    def _place(folder: Path) -> source.Source:
-        made.append(source.Source(str(folder)))
+    def _place(folder: Path) -> source.GitSource:
+        made.append(source.GitSource(str(folder)))
         return made[-1]
 
     yield _place
@@ -39,15 +39,15 @@ def place() -> Iterator[Callable[[Path], source.Source]]:
         one.close()
 
 
-Place = Callable[[Path], source.Source]
+Place = Callable[[Path], source.GitSource]
 
 
-def add(where: source.Source, name: str) -> Result:
-    (done,) = commit_writer.Writer(where).write([AddJob(job(name), name, ALICE)], now=NOW)
+def add(where: source.GitSource, name: str) -> RequestResult:
+    (done,) = commit_writer.CommitWriter(where).write([AddJob(job(name), name, ALICE)], now=NOW)
     return done
 
 
-def interrupted(where: source.Source, work: Path) -> None:
+def interrupted(where: source.GitSource, work: Path) -> None:
     """The branch has moved by a change, an addition and a removal, and its files have not."""
     before = git(work, "rev-parse", "HEAD")
     (work / "a.yaml").write_text(job("a", priority=1))
@@ -65,7 +65,7 @@ def interrupted(where: source.Source, work: Path) -> None:
 def test_what_was_interrupted_is_finished_at_the_start(work: Path, place: Place) -> None:
     where = place(work)
     interrupted(where, work)
-    commit_writer.Writer(where)
+    commit_writer.CommitWriter(where)
     assert git(work, "status", "--short") == ""
     assert (work / "x.yaml").read_text() == job("x")
     assert not (work / "b.yaml").exists()
@@ -74,7 +74,7 @@ def test_what_was_interrupted_is_finished_at_the_start(work: Path, place: Place)
 
 def test_what_was_interrupted_is_finished_before_the_next_change(work: Path, place: Place) -> None:
     where = place(work)
-    one = commit_writer.Writer(where)
+    one = commit_writer.CommitWriter(where)
     interrupted(where, work)
     (done,) = one.write([AddJob(job("y"), "y", ALICE)], now=NOW)
     assert done.status == "accepted", done.message
@@ -111,7 +111,7 @@ def test_a_branch_that_did_not_move_leaves_all_as_it_is(work: Path, place: Place
     interrupted(where, work)
     git(work, "update-ref", "refs/heads/main", "HEAD~1")
     git(work, "rm", "--quiet", "b.yaml")
-    commit_writer.Writer(where)
+    commit_writer.CommitWriter(where)
     assert git(work, "status", "--short") == "D  b.yaml"
     assert not (work / ".git" / worktrees.NOTE).exists()
 
@@ -162,7 +162,7 @@ def test_linked_work_trees_follow(
     assert git(linked, "status", "--short") == ""
     assert (linked / "jobs" / "x.yaml").read_text() == job("x")
     interrupted(where, linked)
-    (done,) = commit_writer.Writer(where).write(
+    (done,) = commit_writer.CommitWriter(where).write(
         [RemoveObject("Job", "x", ALICE, several="all")], now=NOW
     )
     assert done.status == "accepted", done.message
@@ -183,7 +183,7 @@ def test_a_linked_work_tree_is_written_by_its_own_name(
     assert add(where, "x").status == "accepted"
     interrupted(where, linked)
     assert (work / ".git" / worktrees.NOTE).exists(), "who writes to the other tree sees it, too"
-    commit_writer.Writer(place(work))
+    commit_writer.CommitWriter(place(work))
     assert git(linked, "status", "--short") == ""
 
 

@@ -14,8 +14,8 @@ from reconciler.changes.requests import (
     Person,
     RemoveObject,
     Request,
+    RequestGroup,
     ReviseObject,
-    Together,
 )
 from reconciler.changes.writer import batch, commit_writer, signing
 from reconciler.desired.apply import loader
@@ -26,16 +26,16 @@ ALICE = Person("Alice", "alice@example.org")
 BOB = Person("Bob <bob>", "bob@example.org")
 NOW = 1_800_000_000
 
-Make = Callable[..., commit_writer.Writer]
+Make = Callable[..., commit_writer.CommitWriter]
 
 
 @pytest.fixture
 def make(repository: Repository) -> Iterator[Make]:
-    made: list[commit_writer.Writer] = []
+    made: list[commit_writer.CommitWriter] = []
 
-    def _make(address: str | Path | None = None, **more: Any) -> commit_writer.Writer:
-        place = source.Source(str(address or repository.path), **more)
-        made.append(commit_writer.Writer(place))
+    def _make(address: str | Path | None = None, **more: Any) -> commit_writer.CommitWriter:
+        place = source.GitSource(str(address or repository.path), **more)
+        made.append(commit_writer.CommitWriter(place))
         return made[-1]
 
     yield _make
@@ -78,7 +78,7 @@ def test_submit(repository: Repository, make: Make) -> None:
     assert one.write([add("a")], now=NOW)[0].status == "unchanged"
     assert git(repository.path, "rev-parse", "main") == head
     git(repository.path, "fsck", "--strict")
-    reading = loader.Loader(source.Source(str(repository.path)))
+    reading = loader.Loader(source.GitSource(str(repository.path)))
     assert set(reading.load().jobs) == {"a", "b", "c"}
     reading.close()
 
@@ -106,9 +106,9 @@ def test_what_goes_together_is_done_whole_or_not_at_all(repository: Repository, 
     drop = RemoveObject("Job", "taken", ALICE)
     results = one.write(
         [
-            Together((add("a"), drop, add("a", priority=9), add("b"))),
+            RequestGroup((add("a"), drop, add("a", priority=9), add("b"))),
             add("b", BOB),
-            Together((add("c"), add("b"), drop)),
+            RequestGroup((add("c"), add("b"), drop)),
         ],
         now=NOW,
     )
@@ -124,12 +124,12 @@ def test_what_goes_together_is_done_whole_or_not_at_all(repository: Repository, 
     assert "taken" not in show(repository, "x.yaml")
     assert log(repository, "%an")[:2] == ["Alice", "Bob bob"]
     head = git(repository.path, "rev-parse", "main")
-    (gone, kept) = one.write([Together((drop, add("d")))], now=NOW)
+    (gone, kept) = one.write([RequestGroup((drop, add("d")))], now=NOW)
     assert (gone.status, kept.status) == ("missing", "withdrawn")
     assert git(repository.path, "rev-parse", "main") == head
     git(repository.path, "update-ref", "-d", "refs/heads/main")
     git(repository.path, "update-ref", "refs/heads/other", head)
-    failed = one.write([Together((add("e"), add("f"))), add("g")], now=NOW)
+    failed = one.write([RequestGroup((add("e"), add("f"))), add("g")], now=NOW)
     assert [r.status for r in failed] == ["failed"] * 3
 
 
@@ -348,7 +348,7 @@ def test_many_names_that_are_not_there_are_not_all_compared(
     """Everybody's changes wait in one line, and to look for what is alike takes long."""
     repository.commit({"jobs/a.yaml": job("train-1")})
     names = [f"trian-{number}" for number in range(2 * batch.REFUSED_MAX)]
-    asked = Together(tuple(RemoveObject("Job", name, ALICE) for name in names))
+    asked = RequestGroup(tuple(RemoveObject("Job", name, ALICE) for name in names))
     together, by_itself = [make().write([one], now=NOW) for one in (asked, *asked.requests[:1])]
     assert [one.status for one in together] == (
         ["missing"] * batch.REFUSED_MAX + ["withdrawn"] * batch.REFUSED_MAX
@@ -477,7 +477,7 @@ def test_what_nobody_thought_of_costs_one_request_only(
         return ((("spec", "run"), document["spec"]["nobody wrote this"]),)
 
     broken = ReviseObject("Job", "a", revise, ALICE)
-    group = Together((add("d"), broken))
+    group = RequestGroup((add("d"), broken))
     results = make().write([broken, add("c", BOB), group], now=NOW)
     assert [result.status for result in results] == ["defect", "accepted", "withdrawn", "defect"]
     assert "nobody wrote this" in caplog.text

@@ -28,7 +28,7 @@ ALICE = Person("Alice", "alice@example.org")
     ],
 )
 def test_the_subject_says_what_is_done(subjects: tuple[str, ...], heading: str) -> None:
-    text = fast_import.message(fast_import.Group(ALICE, list(subjects), {}, []))
+    text = fast_import.message(fast_import.ImportedCommit(ALICE, list(subjects), {}, []))
     assert text.splitlines()[0] == heading
     assert text.splitlines()[-1] == "Muster-Submitter: alice@example.org"
     listed = [line[2:] for line in text.splitlines() if line.startswith("- ")]
@@ -37,7 +37,7 @@ def test_the_subject_says_what_is_done(subjects: tuple[str, ...], heading: str) 
 
 def test_a_long_list_is_cut_and_says_so() -> None:
     subjects = [f"Submit Job/j{number}" for number in range(60)]
-    lines = fast_import.message(fast_import.Group(ALICE, subjects, {}, [])).splitlines()
+    lines = fast_import.message(fast_import.ImportedCommit(ALICE, subjects, {}, [])).splitlines()
     assert lines[0] == "Submit 60 jobs"
     assert lines[-3] == "- and 10 more"
 
@@ -53,7 +53,7 @@ def test_no_commit_drops_what_is_in_the_way(
     repository: Repository, there: str, made: str, told: str
 ) -> None:
     head = repository.commit({there: "mine"})
-    group = fast_import.Group(ALICE, ["Submit Job/d"], {made: b"d"}, [])
+    group = fast_import.ImportedCommit(ALICE, ["Submit Job/d"], {made: b"d"}, [])
     with pytest.raises(GitError, match=told):
         fast_import.commits(repository.path, head, [group], ALICE, 1)
     assert git(repository.path, "show", f"{head}:{there}") == "mine"

@@ -42,7 +42,7 @@ HELD = st.none() | st.lists(st.sampled_from(LABELS), max_size=3)
 
 @given(st.lists(st.dictionaries(st.sampled_from(PATHS), HELD), max_size=6))
 def test_steps_lead_where_a_fresh_look_does(steps: list[Mapping[str, Held]]) -> None:
-    place = source.Source("nowhere")
+    place = source.GitSource("nowhere")
     stepwise = object_index.Index(place)
     files: dict[str, Held] = {}
     for number, step in enumerate(steps):
@@ -57,15 +57,15 @@ def test_steps_lead_where_a_fresh_look_does(steps: list[Mapping[str, Held]]) -> 
 
 
 @pytest.fixture
-def place(repository: Repository) -> Iterator[source.Source]:
-    found = source.Source(str(repository.path))
+def place(repository: Repository) -> Iterator[source.GitSource]:
+    found = source.GitSource(str(repository.path))
     yield found
     found.close()
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_commits_lead_where_a_fresh_look_does(
-    repository: Repository, place: source.Source, seed: int
+    repository: Repository, place: source.GitSource, seed: int
 ) -> None:
     """Moves, second holders of a name and files that leave, several commits at once or one."""
     chance = random.Random(seed)

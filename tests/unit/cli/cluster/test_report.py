@@ -11,7 +11,7 @@ from reconciler.cli.cluster import report
 from reconciler.model.values import times
 from reconciler.operations.reports import usage_reports
 
-MADE = usage_reports.Report(
+MADE = usage_reports.UsageReport(
     "usage",
     "2026-10-01T00:00:00Z",
     "2026-11-01T00:00:00Z",

@@ -37,7 +37,7 @@ def shown(
     api: Api, capfdbinary: pytest.CaptureFixture[bytes], **query: str
 ) -> tuple[list[bytes], str]:
     logs._show_all(
-        cast("api_client.Client", api), "train", {"follow": "false", "stream": "stdout"} | query
+        cast("api_client.ApiClient", api), "train", {"follow": "false", "stream": "stdout"} | query
     )
     out, err = capfdbinary.readouterr()
     return out.splitlines(), err.decode()
@@ -91,7 +91,7 @@ def test_what_waits_says_why_it_has_no_output(
     api = Waiting({"": [said + b"train was made yet\n"]}, "Pending")
     query = {"follow": "false", "stream": "stdout", "task": "", **more}
     with pytest.raises(typer.Exit) as left:
-        logs._show(cast("api_client.Client", api), "train", query)
+        logs._show(cast("api_client.ApiClient", api), "train", query)
     assert left.value.exit_code == 1
     out, err = capfdbinary.readouterr()
     assert out == b""
@@ -137,7 +137,7 @@ def test_the_newest_try_that_has_output_is_shown(
     none = b"muster: node n0 keeps no stdout of this try\n"
     api = Retried({"3": [none], "2": [none], "1": [b"a\n", b"b\n"] if kept else [none]})
     query = {"follow": "false", "stream": "stdout"}
-    logs._show(cast("api_client.Client", api), "train", query)
+    logs._show(cast("api_client.ApiClient", api), "train", query)
     out, err = capfdbinary.readouterr()
     assert out == (b"a\nb\n" if kept else none)
     assert (b"try 3 has no stdout; this is try 1" in err) == kept

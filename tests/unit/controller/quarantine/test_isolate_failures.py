@@ -25,7 +25,7 @@ from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, JobState
 from reconciler.operations.history import cycle_replay
 from reconciler.operations.views import job_views
-from reconciler.store import Reader, errors
+from reconciler.store import StoreReader, errors
 from tests.unit.core.world import World, job
 from tests.unit.test_replay import Leader, url
 
@@ -68,7 +68,7 @@ class Contained(Leader):
     def __init__(self, folder: Path, world: World, **options: Any) -> None:
         self.core = Core()
         self.world = world
-        self.refusals: list[isolate_failures.Refusal] = []
+        self.refusals: list[isolate_failures.RevisionRefusal] = []
         options = {"contained": True} | options
         super().__init__(
             folder, world.now, decide=self.core, refuse=self.refusals.append, **options
@@ -157,7 +157,7 @@ def test_a_revision_that_cannot_be_decided_costs_nothing_that_was_there(
     assert "Traceback" not in problem.message
     assert status == job_views.stored_sync(leader.store.view(job_views.SYNC))
     assert leader.store.incumbents() == b"accepted 1", "it has to be judged again"
-    assert leader.refusals == [isolate_failures.Refusal(2, problem, b"accepted 1")]
+    assert leader.refusals == [isolate_failures.RevisionRefusal(2, problem, b"accepted 1")]
     assert leader.counts == {"revision": 1}
     traces = [one for one in caplog.records if one.exc_info]
     assert len(traces) == 1
@@ -227,7 +227,7 @@ def test_what_was_decided_in_spite_of_a_defect_can_be_replayed(
     leader.hear("n3")
     leader.cycle()
     leader.store.close()
-    with contextlib.closing(Reader.open(url(tmp_path))) as reader:
+    with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         replayed = [one.call.disagreements for one in cycle_replay.replay_all(reader)]
     assert len(replayed) > 3
     assert set(replayed) == {()}
@@ -314,7 +314,7 @@ def test_what_was_said_counts_as_heard_while_it_waits_to_be_decided(
     tmp_path: Path,
 ) -> None:
     """After a stall everything comes at once: nobody is silent of whom a report is in hand."""
-    world = World(nodes=2, settings=desired.Settings(lease_s=5, node_silence_s=5))
+    world = World(nodes=2, settings=desired.ClusterSettings(lease_s=5, node_silence_s=5))
     leader = Contained(tmp_path, world)
     leader.revision(job("a", lease_s=5))
     leader.hear("n0", "n1")
@@ -480,7 +480,7 @@ def test_a_journal_that_cannot_be_written_begins_anew(leader: Contained, tmp_pat
     leader.revision(job("fine"), job("more"))
     leader.cycle()
     leader.store.close()
-    with contextlib.closing(Reader.open(url(tmp_path))) as reader:
+    with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         found = list(cycle_replay.replay_all(reader))
     assert found[-1].call.wanted.jobs.keys() == {"fine", "more"}
     assert {one.call.disagreements for one in found} == {()}

@@ -49,10 +49,10 @@ def test_tries_are_bounded_and_what_they_did_not_come_to_is_for_the_next_cycle(
 def test_what_people_and_scripts_said_is_come_to_first(many: Contained) -> None:
     """They say it once, and nodes say again what nobody has come to."""
     many.hear(*many.world.nodes)
-    came = isolate_failures.Inflow(
+    came = isolate_failures.CycleInput(
         reports=tuple(many.loop._memory.reports),
         asked=(records.ClearOverride("o1", "drain", "n1", "ada@example.org"),),
-        provisioned=(instance_records.Result("create", "pool", "r", 1),),
+        provisioned=(instance_records.OrderResult("create", "pool", "r", 1),),
     )
     names = [one.name for one in came.sources()]
     assert names[:3] == ["override o1", "the script of pool pool", "node n0"]
@@ -60,15 +60,15 @@ def test_what_people_and_scripts_said_is_come_to_first(many: Contained) -> None:
 
 def test_what_is_put_back_is_taken_as_it_came(many: Contained) -> None:
     many.hear("n1", "n2")
-    came = isolate_failures.Inflow(
+    came = isolate_failures.CycleInput(
         reports=tuple(many.loop._memory.reports),
         asked=(records.ClearOverride("o1", "drain", "n1", "ada@example.org"),),
-        provisioned=(instance_records.Result("create", "pool", "r", 1),),
+        provisioned=(instance_records.OrderResult("create", "pool", "r", 1),),
     )
     memory = many.loop._memory
     memory.take_input()
     isolate_failures.put_back(came, memory)
-    again = isolate_failures.Inflow(
+    again = isolate_failures.CycleInput(
         reports=memory.take_input()[0],
         asked=memory.take_asked(),
         provisioned=memory.take_provisioned(),
@@ -221,9 +221,9 @@ INVENTORY = records.Inventory()
 def test_what_a_node_said_comes_apart_and_a_piece_does_not(
     reports: tuple[records.NodeReport, ...], pieces: tuple[records.NodeReport, ...]
 ) -> None:
-    found = isolate_failures.Inflow(reports=reports).pieces()
+    found = isolate_failures.CycleInput(reports=reports).pieces()
     assert isolate_failures.joined(found).reports == pieces
     assert all(not one.pieces() for one in found)
-    assert not isolate_failures.Inflow(
+    assert not isolate_failures.CycleInput(
         asked=(records.ClearOverride("o", "drain", "n", "a"),)
     ).pieces()

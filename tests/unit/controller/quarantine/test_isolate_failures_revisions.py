@@ -55,7 +55,9 @@ class Told(delivery.Notifier):
         )
         self.notices: list[messages.Notice] = []
 
-    def tell(self, notices: Iterable[messages.Notice], channels: Iterable[desired.Channel]) -> None:
+    def tell(
+        self, notices: Iterable[messages.Notice], channels: Iterable[desired.NotificationChannel]
+    ) -> None:
         self.notices += notices
 
 
@@ -71,17 +73,17 @@ class Site:
         state.mkdir(exist_ok=True)
         with contextlib.closing(sql_store.Store.open(url(state))) as store:
             packed = store.incumbents()
-        before = last_good.decode(packed) if packed else last_good.Incumbents()
+        before = last_good.decode(packed) if packed else last_good.LastGood()
         self.leader = Contained(
             state,
             World(nodes=4),
             before=isolate_failures.accepted_in(before),
             accepted=packed or b"",
         )
-        read = source.Source(str(repository.path), state=state)
+        read = source.GitSource(str(repository.path), state=state)
         polling = watch.Polling(random=lambda: 0.5, clock=time.monotonic, interval_s=3600)
         self.loader = loader.Loader(read, before)
-        self.reading = git_watcher.RepositoryThread(
+        self.reading = git_watcher.GitWatcher(
             read,
             self.loader,
             self.leader.inbox,
@@ -309,7 +311,7 @@ def test_a_revision_that_is_refused_twice_is_taken_back_once(
     refuse = site.reading.refuse
     tries: list[int] = []
 
-    def twice(refusal: isolate_failures.Refusal) -> None:
+    def twice(refusal: isolate_failures.RevisionRefusal) -> None:
         tries.append(refusal.generation)
         site.reading._refusals.append(refusal)
         refuse(refusal)
@@ -339,7 +341,7 @@ def test_what_was_refused_is_not_handed_over_again_while_nothing_can_be_read(
             raise LookupError
         return load(fetch=fetch)
 
-    def refused(refusal: isolate_failures.Refusal) -> None:
+    def refused(refusal: isolate_failures.RevisionRefusal) -> None:
         tries.append(refusal.generation)
         refuse(refusal)
 

@@ -22,7 +22,7 @@ from reconciler.model import desired
 from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, JobState, NodeState
 from reconciler.operations.history import cycle_replay
-from reconciler.store import Reader
+from reconciler.store import StoreReader
 from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
 from tests.unit.controller.quarantine.test_isolate_failures_parts import Site
 from tests.unit.controller.quarantine.test_isolate_failures_revisions import STRUCTURE
@@ -293,7 +293,7 @@ def test_what_was_decided_without_some_jobs_is_replayed_so(tmp_path: Path) -> No
         leader.cycle()
     assert placed(leader) == {"fine", POISON, "b", "worse", "c", "more"}
     leader.close()
-    with contextlib.closing(Reader.open(url(tmp_path))) as reader:
+    with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         calls = [
             (dict(one.call.wanted.aside), one.call.disagreements)
             for one in cycle_replay.replay_all(reader)

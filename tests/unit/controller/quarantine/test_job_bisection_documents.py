@@ -111,12 +111,14 @@ def test_one_that_is_written_otherwise_and_raises_so_too_makes_neither_be_tried_
 def test_what_is_aside_is_told_by_what_is_in_force() -> None:
     one, newer = job("a"), job("a", run=2)
     known = (
-        job_quarantine.Undecided("a", one, "why", aside=True),
-        job_quarantine.Undecided("a", newer, ""),
+        job_quarantine.QuarantinedJob("a", one, "why", aside=True),
+        job_quarantine.QuarantinedJob("a", newer, ""),
     )
-    left = job_quarantine.Left({"a": known})
+    left = job_quarantine.JobsLeftAsBefore({"a": known})
     assert left.aside_of({"a": one}) == {"a": "why"}
     assert left.aside_of({"a": newer}) == {}
     assert left.aside_of({"a": job("a", priority=3)}) == {}
-    gone = job_quarantine.Left({"a": (job_quarantine.Undecided("a", None, "gone", aside=True),)})
+    gone = job_quarantine.JobsLeftAsBefore(
+        {"a": (job_quarantine.QuarantinedJob("a", None, "gone", aside=True),)}
+    )
     assert gone.aside_of({}) == {"a": "gone"}, "its run may be left, and be what raises"

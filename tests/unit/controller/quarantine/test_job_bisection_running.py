@@ -21,7 +21,7 @@ from tests.unit.core.world import World, job
 
 QUOTAS = {
     "amounts": desired.Quota(
-        name="cap", queue="default", resources=desired.Amounts(cpu_milli=4000)
+        name="cap", queue="default", resources=desired.QuotaAmounts(cpu_milli=4000)
     ),
     "running": desired.Quota(name="cap", queue="default", running=1),
 }
@@ -152,7 +152,7 @@ def test_a_cycle_is_made_when_its_time_is_up(tmp_path: Path) -> None:
     assert attempt.started_at is not None
     wanted = site.loop._desired
     assert wanted is not None
-    desk = cycle_context.Work(wanted, site.loop._memory.observed((), {}), site.now)
+    desk = cycle_context.CycleContext(wanted, site.loop._memory.observed((), {}), site.now)
     quarantined_jobs.end_overdue(desk)
     assert (desk.wake_at, desk.attempts) == (attempt.started_at + 300, {})
     site.close()
@@ -193,7 +193,7 @@ def test_the_budget_that_was_held_back_for_it_stays_so(tmp_path: Path) -> None:
 def test_what_it_waits_for_in_its_next_try_stays_known(tmp_path: Path) -> None:
     """A finished job without a document leaves, unless one that is left out depends on it."""
     world = World(nodes=1)
-    world.change_structure(settings=desired.Settings(retain_finished_jobs_s=60))
+    world.change_structure(settings=desired.ClusterSettings(retain_finished_jobs_s=60))
     core = Placing(since=1_000_050)
     site = Full(tmp_path, world, core)
     poison = job(POISON, depends_on=(desired.Dependency("first"),))

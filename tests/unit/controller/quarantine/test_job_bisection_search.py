@@ -14,7 +14,7 @@ from reconciler.model import desired
 from tests.unit.core.world import job
 
 
-def passes_without(*guilty: str, with_input: bool) -> job_bisection.Probe:
+def passes_without(*guilty: str, with_input: bool) -> job_bisection.CycleProbe:
     """A cycle that raises for these jobs, or for what came in as long as there are any."""
     names = [f"j{number}" for number in range(20)]
 

@@ -21,7 +21,7 @@ from reconciler.model.state.states import JobState
 from reconciler.operations.audit import audit_log
 from reconciler.operations.history import cycle_replay
 from reconciler.operations.views import job_views
-from reconciler.store import Reader
+from reconciler.store import StoreReader
 from tests.unit.controller.quarantine.test_isolate_failures import POISON, Contained
 from tests.unit.controller.quarantine.test_isolate_failures_revisions import QUEUE, STRUCTURE, Site
 from tests.unit.core.world import World, job
@@ -119,8 +119,8 @@ def test_a_job_without_which_no_cycle_passes_stays(leader: Contained) -> None:
 @pytest.mark.parametrize(
     ("spoilt", "named"),
     [
-        ({"submitted_at": math.nan}, "UnfitError"),  # which SQLite takes for nothing
-        ({"submitted_at": {}}, "UnfitError"),
+        ({"submitted_at": math.nan}, "StoreRefusedError"),  # which SQLite takes for nothing
+        ({"submitted_at": {}}, "StoreRefusedError"),
         ({"order": 2**63}, "OverflowError"),
         ({"message": "\ud800"}, "UnicodeEncodeError"),
     ],
@@ -241,7 +241,7 @@ def test_what_passes_in_halves_is_replayed_as_it_was_decided(
         leader.hear(*leader.world.nodes)
         leader.cycle()
     leader.store.close()
-    with contextlib.closing(Reader.open(url(tmp_path))) as reader:
+    with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         replayed = [one.call.disagreements for one in cycle_replay.replay_all(reader)]
     assert len(replayed) > 5
     assert set(replayed) == {()}
@@ -275,8 +275,8 @@ def test_dependencies_come_first_and_what_is_gone_last() -> None:
 
 
 def test_a_job_is_left_alone_for_twice_as_long_each_time_it_raises_so() -> None:
-    rests = job_quarantine.Rests()
-    one = job_quarantine.Undecided("a", job("a"), "why")
+    rests = job_quarantine.QuarantineTimers()
+    one = job_quarantine.QuarantinedJob("a", job("a"), "why")
     rests.put([one], 100.0)
     assert rests.resting(159.0) == {"a": (one,)}
     assert rests.again_at(rests.resting(159.0)) == 160.0
@@ -284,7 +284,7 @@ def test_a_job_is_left_alone_for_twice_as_long_each_time_it_raises_so() -> None:
     assert not rests.resting(90.0), "a clock that was set back keeps nobody waiting"
     rests.put([one], 161.0)
     assert rests.again_at(rests.resting(161.0)) == 281.0
-    other = job_quarantine.Undecided("a", job("a", priority=1), "why")
+    other = job_quarantine.QuarantinedJob("a", job("a", priority=1), "why")
     rests.put([other], 200.0)
     assert rests.resting(200.0) == {"a": (one, other)}, "neither makes the other be tried"
     assert rests.again_at(rests.resting(200.0)) == 260.0, "it is another one"
@@ -292,9 +292,9 @@ def test_a_job_is_left_alone_for_twice_as_long_each_time_it_raises_so() -> None:
     rests.put([one], 300.0)
     assert rests.again_at(rests.resting(500.0)) == 540.0
     for number in range(2 * job_quarantine.WRITTEN_MAX):
-        rests.put([job_quarantine.Undecided("a", job("a", run=number), "why")], 600.0)
+        rests.put([job_quarantine.QuarantinedJob("a", job("a", run=number), "why")], 600.0)
     assert len(rests.resting(600.0)["a"]) == job_quarantine.WRITTEN_MAX
-    rests.put([job_quarantine.Undecided("b", job("b"), "", tried=False)], 700.0)
+    rests.put([job_quarantine.QuarantinedJob("b", job("b"), "", tried=False)], 700.0)
     known = rests.resting(700.0)
     assert rests.again_at({"b": known["b"]}) == 700.0 + job_quarantine.UNTRIED_S
     rests.put([], 1e6)
@@ -424,7 +424,9 @@ def test_a_job_and_the_newer_run_that_it_is_to_wait_for_go_whole(leader: Contain
 
 def test_who_reads_the_repository_leaves_who_depends_on_a_run_that_is_left() -> None:
     one, newer = job("train"), job("train", run=2)
-    left = job_quarantine.Left({"train": (job_quarantine.Undecided("train", newer, "why"),)})
+    left = job_quarantine.JobsLeftAsBefore(
+        {"train": (job_quarantine.QuarantinedJob("train", newer, "why"),)}
+    )
     in_force = {"train": one, "old": after("old", "train")}
     proposed = {**in_force, "eval": after("eval", "train"), "then": after("then", "eval")}
     proposed["by"] = after("by", "fine")
@@ -436,15 +438,17 @@ def test_who_reads_the_repository_leaves_who_depends_on_a_run_that_is_left() -> 
 
 def test_a_job_whose_priority_alone_could_not_be_decided_keeps_nobody_waiting() -> None:
     one, newer = job("train"), job("train", priority=7)
-    left = job_quarantine.Left({"train": (job_quarantine.Undecided("train", newer, "why"),)})
+    left = job_quarantine.JobsLeftAsBefore(
+        {"train": (job_quarantine.QuarantinedJob("train", newer, "why"),)}
+    )
     proposed = {"train": one, "eval": after("eval", "train")}
     assert left.faults("train", newer, one)
     assert not left.take_back(["eval"], proposed, {"train": one})
 
 
 def test_what_was_not_come_to_once_keeps_how_long_it_had_to_wait() -> None:
-    rests = job_quarantine.Rests()
-    one = job_quarantine.Undecided("a", job("a"), "why")
+    rests = job_quarantine.QuarantineTimers()
+    one = job_quarantine.QuarantinedJob("a", job("a"), "why")
     rests.put([one], 0.0)
     rests.put([one], 100.0)
     rests.put([msgspec.structs.replace(one, tried=False, message="others")], 300.0)

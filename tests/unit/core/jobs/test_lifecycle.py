@@ -137,7 +137,7 @@ def test_suspended_cluster_starts_nothing_and_stops_nothing() -> None:
     world = World()
     world.commit(job("a"))
     world.settle()
-    world.change_structure(settings=desired.Settings(suspend=True))
+    world.change_structure(settings=desired.ClusterSettings(suspend=True))
     world.commit(job("b"))
     world.settle()
     assert world.states() == {"a": "Running", "b": "Pending"}

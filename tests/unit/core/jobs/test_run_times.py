@@ -52,20 +52,20 @@ def test_the_usual_run_time(
 ) -> None:
     owner, name = whose
     spec = job(name, owner=owner, time_limit_s=limit_s)
-    assert run_times.Book(recollection).usual_s(spec, ran_s) == usual_s
+    assert run_times.RunTimes(recollection).usual_s(spec, ran_s) == usual_s
 
 
 def test_a_cautious_run_time_is_told_by_its_own_like_alone() -> None:
-    book = run_times.Book(HALVES)
+    book = run_times.RunTimes(HALVES)
     assert book.cautious_s(job("x9", owner="bob", time_limit_s=7200), 0.9) == 3600.0
     assert book.cautious_s(job("other", owner="bob", time_limit_s=7200), 0.9) == 7200.0
-    assert run_times.Book(STEADY).cautious_s(job("train", owner="ada"), 0.9) == 604.0
+    assert run_times.RunTimes(STEADY).cautious_s(job("train", owner="ada"), 0.9) == 604.0
 
 
 def test_too_few_tell_nothing() -> None:
-    book = run_times.Book(known(("ada", "a-1", 10.0, 100), ("ada", "a-2", 10.0, 100)))
+    book = run_times.RunTimes(known(("ada", "a-1", 10.0, 100), ("ada", "a-2", 10.0, 100)))
     assert book.usual_s(job("a-3", owner="ada", time_limit_s=100)) == 100.0
-    assert not run_times.Book(Recollection())
+    assert not run_times.RunTimes(Recollection())
 
 
 def test_what_is_kept_is_bounded() -> None:

@@ -102,7 +102,7 @@ def test_a_node_whose_checks_came_and_went_is_out_no_longer_than_it_was_to_be() 
 def test_tries_at_a_remedy_go_on() -> None:
     site = World(nodes=1)
     site.settle()
-    one = drift_kinds.Remedy(
+    one = drift_kinds.DriftRemedy(
         "r", "reboot", "c", "pool", site.now, state="done", ended_at=site.now + 5
     )
     site.now += 10

@@ -87,7 +87,7 @@ def test_a_person_s_drain_goes_by_the_policy_too() -> None:
     world = world_of(desired.Leaving(grace_s=100), None)
     (first,) = world.attempts("a")
     (pool,) = world.structure.pools.values()
-    drained = msgspec.structs.replace(pool, drains={first.node: desired.Drain("fan")})
+    drained = msgspec.structs.replace(pool, drains={first.node: desired.NodeDrain("fan")})
     world.change_structure(pools={pool.name: drained})
     world.settle()
     world.advance(50)
@@ -105,7 +105,7 @@ def test_a_person_s_drain_goes_by_the_policy_too() -> None:
 
 def fail_its_check(world: World, node: str, *, fails: bool) -> None:
     """What the node says of itself from now on."""
-    said = (health_checks.Result("clock", "failed", "off by 3 s"),) if fails else ()
+    said = (health_checks.CheckResult("clock", "failed", "off by 3 s"),) if fails else ()
     world.nodes[node].checks = said
 
 
@@ -113,7 +113,9 @@ def drain_checked(world: World, node: str) -> None:
     """Its pool checks nodes, and somebody drains this one."""
     (pool,) = world.structure.pools.values()
     drained = msgspec.structs.replace(
-        pool, checks=health_checks.Plan(gpus=0), drains={node: desired.Drain("replace its board")}
+        pool,
+        checks=health_checks.CheckPlan(gpus=0),
+        drains={node: desired.NodeDrain("replace its board")},
     )
     world.change_structure(pools={pool.name: drained})
     world.settle()

@@ -86,8 +86,8 @@ class Cloud(world.World):
             self.memory.add_provisioned(self.run(order))
         return bool(orders)
 
-    def run(self, order: instance_records.Order) -> instance_records.Result:
-        result = instance_records.Result(order.verb, order.pool, order.request, order.number)
+    def run(self, order: instance_records.Order) -> instance_records.OrderResult:
+        result = instance_records.OrderResult(order.verb, order.pool, order.request, order.number)
         if order.verb in self.fails:
             return msgspec.structs.replace(result, failure="the cloud says no")
         if order.verb == "create":
@@ -211,7 +211,7 @@ def test_a_gang_that_is_too_large_for_the_pool_makes_no_node() -> None:
 
 
 def test_nothing_is_made_for_what_could_not_start_for_another_reason() -> None:
-    small = desired.Queue(name="small", limit=desired.Amounts(cpu_milli=1000))
+    small = desired.Queue(name="small", limit=desired.QuotaAmounts(cpu_milli=1000))
     cloud = Cloud(queues=(desired.Queue(name="default"), small))
     cloud.go()
     cloud.commit(
@@ -246,7 +246,7 @@ def test_a_suspended_cluster_neither_makes_nor_destroys() -> None:
     cloud.go()
     cloud.commit(cores("a"))
     cloud.go(60)
-    cloud.change_structure(settings=desired.Settings(suspend=True))
+    cloud.change_structure(settings=desired.ClusterSettings(suspend=True))
     cloud.end("a")
     cloud.commit(cores("b"), cores("c"))
     cloud.go(3000)
@@ -323,7 +323,7 @@ def test_somebodys_drain_keeps_an_idle_node() -> None:
     cloud.go()
     cloud.commit(cores("a"))
     cloud.go(60)
-    cloud.scale(ASKED, drains={"c-0": desired.Drain("look at its fan", "ops")})
+    cloud.scale(ASKED, drains={"c-0": desired.NodeDrain("look at its fan", "ops")})
     cloud.end("a")
     cloud.go(3000)
     assert cloud.states() == {"c-0": "Up"}
@@ -356,11 +356,11 @@ def test_a_node_is_replaced_once_its_work_has_ended() -> None:
 
 
 HEALED = {
-    "checks": health_checks.Plan(interval_s=60.0, gpus=0),
+    "checks": health_checks.CheckPlan(interval_s=60.0, gpus=0),
     "remedies": {"clock": desired.Healing("replace")},
     "drift": {"node-check-failed": "remediate"},
 }
-UNHEALTHY = health_checks.Result("clock", "failed", "it is an hour off")
+UNHEALTHY = health_checks.CheckResult("clock", "failed", "it is an hour off")
 
 
 class Unhealthy(world.VirtualNode):
@@ -560,7 +560,7 @@ def test_a_node_that_reports_before_its_create_is_answered_is_not_taken_for_an_o
     one = cloud.provision.instances["c-0"]
     assert (one.state, one.id) == (InstanceState.UP, "")
     older = instance_records.Listed("i-older", "c-0", "c-0.7")
-    result = instance_records.Result("list", "c", "list", cloud.list_due(), instances=(older,))
+    result = instance_records.OrderResult("list", "c", "list", cloud.list_due(), instances=(older,))
     cloud.memory.add_provisioned(result)
     cloud.cycle()
     assert cloud.provision.instances["c-0"].request == one.request
@@ -621,7 +621,9 @@ def test_a_late_answer_of_a_given_up_try_changes_nothing() -> None:
     cloud.commit(cores("a"))
     cloud.cycle()
     order = next(o for o in instance_records.orders(cloud.provision) if o.verb == "create")
-    late = instance_records.Result("create", "c", order.request, order.number + 1, id="i-other")
+    late = instance_records.OrderResult(
+        "create", "c", order.request, order.number + 1, id="i-other"
+    )
     cloud.memory.add_provisioned(late)
     before = cloud.provision.instances
     cloud.cycle()

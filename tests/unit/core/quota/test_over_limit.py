@@ -25,7 +25,11 @@ def busy(
     """Two nodes of eight GPUs on which jobs began one after another, an hour ago."""
     policy = {POLICY: action} if action else {}
     place = world.World(
-        nodes=2, cpu=16, gpu=8, queues=queues, settings=desired.Settings(drift=policy, **settings)
+        nodes=2,
+        cpu=16,
+        gpu=8,
+        queues=queues,
+        settings=desired.ClusterSettings(drift=policy, **settings),
     )
     for one in jobs:
         place.commit(one)
@@ -40,7 +44,7 @@ def four(**changes: Any) -> list[desired.Job]:
 
 
 def limited(name: str = "default", gpus: int = 1, **values: Any) -> desired.Queue:
-    return desired.Queue(name, limit=desired.Amounts(gpu_milli=gpus * 1000), **values)
+    return desired.Queue(name, limit=desired.QuotaAmounts(gpu_milli=gpus * 1000), **values)
 
 
 def ends(what: impact.Impact) -> list[str]:
@@ -104,10 +108,12 @@ def test_a_policy_that_comes_to_a_queue_above_its_limit_evicts() -> None:
 
 
 def test_what_is_not_preemptible_stays_and_the_rest_makes_room() -> None:
-    queue = msgspec.structs.replace(limited(gpus=8), guaranteed=desired.Amounts(gpu_milli=8000))
+    queue = msgspec.structs.replace(
+        limited(gpus=8), guaranteed=desired.QuotaAmounts(gpu_milli=8000)
+    )
     firm = world.job("firm", gpu=2, preemptible=False)
     place = busy(world.job("a", gpu=1), world.job("b", gpu=1), firm, queues=(queue,))
-    lower = msgspec.structs.replace(queue, limit=desired.Amounts(gpu_milli=2000))
+    lower = msgspec.structs.replace(queue, limit=desired.QuotaAmounts(gpu_milli=2000))
     assert ends(told(place, *structured(place, queues={"default": lower}))) == ["a", "b"]
 
 
@@ -146,7 +152,7 @@ def test_an_owner_who_moves_or_ends_work_answers_for_it_alone() -> None:
 def test_limits_hold_what_a_lowered_limit_evicts_until_it_is_approved(
     limits: dict[str, Any], fields: list[str]
 ) -> None:
-    place = busy(*four(), safety=desired.Safety(**limits))
+    place = busy(*four(), safety=desired.SafetyLimits(**limits))
     before, after = structured(place, queues={"default": limited()})
     what = told(place, before, after)
     found = sync_limits.judge(before, what, place.now, frozenset()).findings

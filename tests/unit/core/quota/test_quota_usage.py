@@ -16,13 +16,17 @@ from reconciler.model.values import resources, times
 from tests.unit.core.world import World, job
 
 
-def accounts(*caps: desired.Quota, people: access.Access | None = None) -> quota_usage.Accounts:
+def accounts(
+    *caps: desired.Quota, people: access.Access | None = None
+) -> quota_usage.QuotaAccounts:
     queues = {"default": desired.Queue("default")}
     structure = desired.Structure(queues=queues, quotas={cap.name: cap for cap in caps})
     if people is not None:
         structure = msgspec.structs.replace(structure, access=people)
-    work = cycle_context.Work(desired.Desired(structure=structure), records.Observed(), 1000.0)
-    return quota_usage.Accounts(work, running_gangs.gather(work))
+    work = cycle_context.CycleContext(
+        desired.Desired(structure=structure), records.Observed(), 1000.0
+    )
+    return quota_usage.QuotaAccounts(work, running_gangs.gather(work))
 
 
 def cpus(count: int) -> tuple[resources.Resources, ...]:
@@ -30,7 +34,7 @@ def cpus(count: int) -> tuple[resources.Resources, ...]:
 
 
 def test_elements_that_room_is_kept_for_are_counted_first() -> None:
-    cap = desired.Quota("q", queue="default", resources=desired.Amounts(cpu_milli=5000))
+    cap = desired.Quota("q", queue="default", resources=desired.QuotaAmounts(cpu_milli=5000))
     kept, other = job("kept", cpu=2), job("other", cpu=4)
 
     unkept = accounts(cap)
@@ -47,7 +51,7 @@ def test_elements_that_room_is_kept_for_are_counted_first() -> None:
 
 @pytest.mark.parametrize(("cap", "told"), [(1, "1 GPU"), (2, "2 GPUs")])
 def test_what_a_cap_leaves_is_told_in_grammar(cap: int, told: str) -> None:
-    amounts = desired.Amounts(gpu_milli=cap * 1000)
+    amounts = desired.QuotaAmounts(gpu_milli=cap * 1000)
     found = accounts(desired.Quota("q", queue="default", resources=amounts))
     each = (resources.Resources(gpu_milli=1000),)
     found.admit(job("first"), cap, each)
@@ -60,7 +64,7 @@ def test_what_a_cap_leaves_is_told_in_grammar(cap: int, told: str) -> None:
 
 
 def test_those_of_a_group_share_one_cap() -> None:
-    cap = desired.Quota("q", group="interns", resources=desired.Amounts(cpu_milli=5000))
+    cap = desired.Quota("q", group="interns", resources=desired.QuotaAmounts(cpu_milli=5000))
     people = access.Access(
         {
             "ada@example.org": access.Identity("ada@example.org", ("staff", "interns")),
@@ -82,7 +86,7 @@ def test_those_of_a_group_share_one_cap() -> None:
 
 
 def test_what_is_kept_does_not_pass_a_cap() -> None:
-    cap = desired.Quota("q", queue="default", resources=desired.Amounts(cpu_milli=5000))
+    cap = desired.Quota("q", queue="default", resources=desired.QuotaAmounts(cpu_milli=5000))
     assert accounts(cap).admit_promised(job("kept"), 4, cpus(2)) == 2
     assert accounts(cap).admit_promised(job("kept"), 1, cpus(6)) == 0
     one = accounts(desired.Quota("q", queue="default", running=1))
@@ -93,11 +97,13 @@ def test_what_is_kept_does_not_pass_a_cap() -> None:
 def test_what_left_for_another_does_not_take_its_turn_under_their_common_cap() -> None:
     """An elastic job asks a cap for all its tasks when it waits, and has fewer when it runs."""
     world = World(nodes=1, cpu=4)
-    cap = desired.Quota("q", user="alice@example.org", resources=desired.Amounts(cpu_milli=5000))
+    cap = desired.Quota(
+        "q", user="alice@example.org", resources=desired.QuotaAmounts(cpu_milli=5000)
+    )
     world.change_structure(
         queues={
             "far": desired.Queue("far"),
-            "near": desired.Queue("near", guaranteed=desired.Amounts(cpu_milli=2000)),
+            "near": desired.Queue("near", guaranteed=desired.QuotaAmounts(cpu_milli=2000)),
         },
         quotas={"q": cap},
     )
@@ -120,7 +126,7 @@ GPU_HOUR_S = 3600.0
     ("cap", "changes", "told", "helps"),
     [
         (
-            desired.Quota("q", user="ada", resources=desired.Amounts(cpu_milli=1000)),
+            desired.Quota("q", user="ada", resources=desired.QuotaAmounts(cpu_milli=1000)),
             {"cpu": 2},
             "Quota q limits ada to 1 CPU, and one start asks 2 CPUs: it can't start under it",
             "less is asked for, or a higher spec.resources of Quota q",
@@ -183,7 +189,7 @@ def test_how_many_jobs_are_considered_is_told_in_grammar(pending: int, told: str
 @pytest.mark.parametrize(
     "cap",
     [
-        desired.Quota("never", user="ada", resources=desired.Amounts(cpu_milli=1000)),
+        desired.Quota("never", user="ada", resources=desired.QuotaAmounts(cpu_milli=1000)),
         desired.Quota("never", user="ada", running=0),
         desired.Quota("never", user="ada", budget_gpu_s=GPU_HOUR_S, window_s=86_400),
     ],
@@ -191,7 +197,9 @@ def test_how_many_jobs_are_considered_is_told_in_grammar(pending: int, told: str
 def test_what_never_lets_it_start_is_told_before_what_passes(cap: desired.Quota) -> None:
     asks = job("asks", owner="ada", cpu=2, gpu=2)
     tasks = tuple(group.resources for group in asks.groups)
-    passing = desired.Quota("a", user="ada", running=1, resources=desired.Amounts(cpu_milli=3000))
+    passing = desired.Quota(
+        "a", user="ada", running=1, resources=desired.QuotaAmounts(cpu_milli=3000)
+    )
     found = accounts(passing, cap)
     found.all[0].jobs.add("runs")
     found.all[0].used[0] = 2000
@@ -204,7 +212,7 @@ def test_what_never_lets_it_start_is_told_before_what_passes(cap: desired.Quota)
 
 def test_what_never_starts_takes_nobodys_place_among_those_considered() -> None:
     cap = desired.Quota(
-        "q", user="ada", pending=1, resources=desired.Amounts(cpu_milli=2000, gpu_milli=1000)
+        "q", user="ada", pending=1, resources=desired.QuotaAmounts(cpu_milli=2000, gpu_milli=1000)
     )
     found = accounts(cap)
     assert found.admit(job("never", owner="ada"), 1, cpus(3))[0] == 0
@@ -238,7 +246,7 @@ def test_until_when_it_waits_for_who_runs_under_a_cap_is_told(
 
 def test_what_starts_in_the_same_cycle_is_not_told_as_in_use() -> None:
     world = World(nodes=2, cpu=4, gpu=4)
-    amounts = desired.Amounts(cpu_milli=3000)
+    amounts = desired.QuotaAmounts(cpu_milli=3000)
     world.change_structure(
         quotas={
             "cpus": desired.Quota("cpus", user="ada", resources=amounts),
@@ -266,12 +274,12 @@ def test_what_starts_in_the_same_cycle_is_not_told_as_in_use() -> None:
 
 def test_what_no_waiting_could_start_is_not_told_to_have_waited() -> None:
     world = World(nodes=1)
-    cap = desired.Quota("q", user="ada", resources=desired.Amounts(cpu_milli=1000))
+    cap = desired.Quota("q", user="ada", resources=desired.QuotaAmounts(cpu_milli=1000))
     world.change_structure(quotas={"q": cap})
     world.commit(job("wide", cpu=2, owner="ada"), job("waits", owner="ada", cpu=1))
     world.commit(job("runs", owner="ada", priority=90))
     world.settle()
-    wider = msgspec.structs.replace(cap, resources=desired.Amounts(cpu_milli=4000))
+    wider = msgspec.structs.replace(cap, resources=desired.QuotaAmounts(cpu_milli=4000))
     world.change_structure(quotas={"q": wider})
     world.settle()
     told = {
@@ -291,7 +299,7 @@ def test_what_no_waiting_could_start_is_not_told_to_have_waited() -> None:
 def test_who_waits_for_an_amount_is_told_until_when_at_the_most(asked: int, told: str) -> None:
     """Three CPUs of eight are endless; two come back after a minute, three after an hour."""
     world = World(nodes=2, cpu=8)
-    quota = desired.Quota("q", user="ada", resources=desired.Amounts(cpu_milli=8000))
+    quota = desired.Quota("q", user="ada", resources=desired.QuotaAmounts(cpu_milli=8000))
     world.change_structure(quotas={"q": quota})
     world.commit(
         job("endless", cpu=3, owner="ada"),
@@ -371,7 +379,9 @@ HOUR_S = 3600
 @pytest.mark.parametrize(
     ("quota", "small_s"),
     [
-        pytest.param({"resources": desired.Amounts(gpu_milli=4000)}, 12 * HOUR_S, id="amounts"),
+        pytest.param(
+            {"resources": desired.QuotaAmounts(gpu_milli=4000)}, 12 * HOUR_S, id="amounts"
+        ),
         pytest.param(
             {"budget_gpu_s": 8.0 * HOUR_S, "window_s": 12 * HOUR_S}, 2 * HOUR_S, id="budget"
         ),
@@ -404,8 +414,8 @@ def test_small_work_passes_who_waits_under_a_cap_for_three_days_only(
 
 def test_who_waited_three_days_has_kept_what_comes_free_under_a_cap() -> None:
     world = World(nodes=1, cpu=16, gpu=8)
-    both = desired.Quota("both", queue="default", resources=desired.Amounts(gpu_milli=7000))
-    cap = desired.Quota("q", user="ada", resources=desired.Amounts(gpu_milli=4000))
+    both = desired.Quota("both", queue="default", resources=desired.QuotaAmounts(gpu_milli=7000))
+    cap = desired.Quota("q", user="ada", resources=desired.QuotaAmounts(gpu_milli=4000))
     world.change_structure(quotas={"both": both, "q": cap})
     world.commit(job("runs", gpu=3, owner="ada", time_limit_s=3600))
     world.settle()
@@ -415,8 +425,10 @@ def test_who_waited_three_days_has_kept_what_comes_free_under_a_cap() -> None:
     observed = world.memory.observed(
         *world.memory.take_input(), world.memory.take_asked(), world.memory.take_provisioned()
     )
-    work = cycle_context.Work(desired.Desired(structure=world.structure), observed, world.now)
-    found = quota_usage.Accounts(work, running_gangs.gather(work))
+    work = cycle_context.CycleContext(
+        desired.Desired(structure=world.structure), observed, world.now
+    )
+    found = quota_usage.QuotaAccounts(work, running_gangs.gather(work))
     one = (resources.Resources(gpu_milli=1000),)
     big = job("big", gpu=2, owner="ada", time_limit_s=60)
     late = world.now - 3 * DAY_S
@@ -441,8 +453,8 @@ def test_who_waits_behind_another_one_has_nothing_kept_elsewhere() -> None:
     """Nobody knows when it starts: what it would keep under its other cap would lie idle."""
     world = World(nodes=1, cpu=16, gpu=8)
     caps = {
-        "q": desired.Quota("q", queue="default", resources=desired.Amounts(gpu_milli=4000)),
-        "ada": desired.Quota("ada", user="ada", resources=desired.Amounts(cpu_milli=9000)),
+        "q": desired.Quota("q", queue="default", resources=desired.QuotaAmounts(gpu_milli=4000)),
+        "ada": desired.Quota("ada", user="ada", resources=desired.QuotaAmounts(cpu_milli=9000)),
     }
     world.change_structure(quotas=caps)
     world.commit(job("runs", gpu=3, owner="bob", time_limit_s=3600))
@@ -450,8 +462,10 @@ def test_who_waits_behind_another_one_has_nothing_kept_elsewhere() -> None:
     observed = world.memory.observed(
         *world.memory.take_input(), world.memory.take_asked(), world.memory.take_provisioned()
     )
-    work = cycle_context.Work(desired.Desired(structure=world.structure), observed, world.now)
-    found = quota_usage.Accounts(work, running_gangs.gather(work))
+    work = cycle_context.CycleContext(
+        desired.Desired(structure=world.structure), observed, world.now
+    )
+    found = quota_usage.QuotaAccounts(work, running_gangs.gather(work))
     late, gpu = world.now - 4 * DAY_S, resources.Resources(gpu_milli=1000)
     assert found.admit(job("first", gpu=4, owner="bob"), 1, (gpu,) * 4, since=late)[0] == 0
     assert found.admit(job("second", gpu=3, owner="ada"), 1, (gpu,) * 3, since=late)[0] == 0
@@ -460,7 +474,7 @@ def test_who_waits_behind_another_one_has_nothing_kept_elsewhere() -> None:
 
 def test_nothing_is_kept_under_a_cap_that_endless_work_fills() -> None:
     world = World(nodes=1, cpu=16, gpu=8)
-    cap = desired.Quota("q", user="ada", resources=desired.Amounts(gpu_milli=4000))
+    cap = desired.Quota("q", user="ada", resources=desired.QuotaAmounts(gpu_milli=4000))
     world.change_structure(quotas={"q": cap})
     world.commit(job("serves", gpu=3, owner="ada"))
     world.settle()

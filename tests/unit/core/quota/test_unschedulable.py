@@ -15,7 +15,9 @@ HOUR_S = 3600
 QUOTAS = {
     "running": desired.Quota("q", queue="default", running=1),
     "pending": desired.Quota("q", queue="default", pending=1),
-    "resources": desired.Quota("q", queue="default", resources=desired.Amounts(gpu_milli=3000)),
+    "resources": desired.Quota(
+        "q", queue="default", resources=desired.QuotaAmounts(gpu_milli=3000)
+    ),
     "budget": desired.Quota("q", queue="default", budget_gpu_s=3 * HOUR_S, window_s=DAY_S),
 }
 
@@ -97,7 +99,7 @@ def test_it_starts_as_soon_as_nodes_can_hold_it_where_nobody_took_its_place() ->
 
 def test_what_a_queue_is_never_let_have_takes_nobodys_place() -> None:
     of = world(QUOTAS["running"])
-    limited = desired.Queue("default", limit=desired.Amounts(gpu_milli=1000))
+    limited = desired.Queue("default", limit=desired.QuotaAmounts(gpu_milli=1000))
     of.change_structure(queues={"default": limited})
     of.commit(job("never", gpu=2))
     of.settle()
@@ -110,7 +112,7 @@ def test_what_a_queue_is_never_let_have_takes_nobodys_place() -> None:
 def test_who_may_start_again_goes_first_in_the_very_cycle_that_lets_it() -> None:
     """What was told of it goes by documents that are others now."""
     of = world(QUOTAS["running"])
-    nothing = desired.Queue("default", limit=desired.Amounts(gpu_milli=0))
+    nothing = desired.Queue("default", limit=desired.QuotaAmounts(gpu_milli=0))
     of.change_structure(queues={"default": nothing})
     of.commit(small("first", priority=90))
     of.settle()
@@ -174,7 +176,7 @@ def test_a_pool_that_makes_nodes_for_what_waits_lets_it_keep_its_place() -> None
     def found() -> frozenset[unschedulable.Kind]:
         wanted = desired.Desired(structure=of.structure, jobs=of.jobs)
         return unschedulable.kinds(
-            cycle_context.Work(wanted, of.memory.observed((), {}), of.now), capped
+            cycle_context.CycleContext(wanted, of.memory.observed((), {}), of.now), capped
         )
 
     assert found() == {("default", 0, True)}

@@ -33,7 +33,7 @@ def state(
     return desired.Desired(
         generation=1,
         structure=desired.Structure(
-            settings=desired.Settings(**settings),
+            settings=desired.ClusterSettings(**settings),
             pools={one.name: one for one in pools},
             queues={one.name: one for one in queues},
         ),
@@ -58,8 +58,8 @@ A4 = pool("a", 4)
         ((A4,), (), 32, 0, 1.0),
         ((), (A4,), 0, 32, 0.0),
         ((A4,), (pool("a", 4, observe_only=True),), 32, 0, 1.0),
-        ((A4,), (pool("a", 4, drains={"a1": desired.Drain("fan")}),), 8, 0, 0.25),
-        ((pool("a", 4, drains={"a1": desired.Drain("fan")}),), (pool("a", 3),), 8, 8, 1 / 3),
+        ((A4,), (pool("a", 4, drains={"a1": desired.NodeDrain("fan")}),), 8, 0, 0.25),
+        ((pool("a", 4, drains={"a1": desired.NodeDrain("fan")}),), (pool("a", 3),), 8, 8, 1 / 3),
         # A node that only changes its pool stays in service.
         ((A4,), (pool("a", 3), pool("b", 1, nodes=("a3",))), 0, 0, 0.0),
     ],
@@ -90,14 +90,16 @@ def test_pools_that_are_touched_are_told_one_by_one() -> None:
 
 def growing(least: int, most: int, drains: tuple[str, ...] = ()) -> desired.Pool:
     asked = desired.Provisioning(minimum=least, maximum=most)
-    drained = {name: desired.Drain("fan") for name in drains}
+    drained = {name: desired.NodeDrain("fan") for name in drains}
     return pool("a", most, provisioning=asked, drains=drained)
 
 
 def machines(**states: str) -> records.Observed:
     """Instances of the pool ``a``, by slot."""
     found = {
-        name: instance_records.Instance(name, instance_records.InstanceState(state), name, 0.0)
+        name: instance_records.InstanceRecord(
+            name, instance_records.InstanceState(state), name, 0.0
+        )
         for name, state in states.items()
     }
     known = instance_records.Provision("a", desired.Provisioning(0, 64), instances=found)
@@ -154,8 +156,8 @@ def test_queues_and_amounts() -> None:
     def team(guaranteed: int | None, limit: int | None) -> desired.Queue:
         return desired.Queue(
             "team",
-            guaranteed=desired.Amounts(gpu_milli=guaranteed),
-            limit=desired.Amounts(gpu_milli=limit, cpu_milli=4000),
+            guaranteed=desired.QuotaAmounts(gpu_milli=guaranteed),
+            limit=desired.QuotaAmounts(gpu_milli=limit, cpu_milli=4000),
         )
 
     before = state(queues=(desired.Queue("default"), desired.Queue("old"), team(4000, None)))
@@ -171,12 +173,14 @@ def test_queues_and_amounts() -> None:
 
 
 def test_amounts_by_pool_are_named_with_their_pool() -> None:
-    def team(*flavors: desired.Flavor) -> desired.Queue:
+    def team(*flavors: desired.QueueFlavor) -> desired.Queue:
         return desired.Queue("team", flavors=flavors)
 
-    four, two = desired.Amounts(gpu_milli=4000), desired.Amounts(gpu_milli=2000)
-    before = state(A4, queues=(team(desired.Flavor("a", four), desired.Flavor("b", limit=four)),))
-    after = state(A4, queues=(team(desired.Flavor("a", two, lending_limit=two)),))
+    four, two = desired.QuotaAmounts(gpu_milli=4000), desired.QuotaAmounts(gpu_milli=2000)
+    before = state(
+        A4, queues=(team(desired.QueueFlavor("a", four), desired.QueueFlavor("b", limit=four)),)
+    )
+    after = state(A4, queues=(team(desired.QueueFlavor("a", two, lending_limit=two)),))
     assert found(before, after).amounts == (
         impact.AmountChange("Queue/team", "guaranteed in pool a", "gpu", 4000, 2000),
         impact.AmountChange("Queue/team", "lendingLimit in pool a", "gpu", None, 2000),
@@ -185,7 +189,7 @@ def test_amounts_by_pool_are_named_with_their_pool() -> None:
 
 
 def test_objects_that_always_need_approval_are_those_that_the_state_in_force_names() -> None:
-    safety = desired.Safety(approval=("Cluster", "NodePool/a*"))
+    safety = desired.SafetyLimits(approval=("Cluster", "NodePool/a*"))
     before = state(A4, pool("b", 1), safety=safety)
     after = state(pool("a", 5), pool("b", 2))
     assert found(before, after).approval == ("Cluster/settings", "NodePool/a")
@@ -313,7 +317,9 @@ def test_what_is_told_to_leave_is_ended_by_the_change(
     lost: float,
 ) -> None:
     place = running(world.job("j", gpu=8, time_limit_s=limit_s), nodes=1)
-    gone = msgspec.structs.replace(place.pool, drains={"n0": desired.Drain("fan")}, leaving=policy)
+    gone = msgspec.structs.replace(
+        place.pool, drains={"n0": desired.NodeDrain("fan")}, leaving=policy
+    )
     what = told(place, *structured(place, pools={"pool": gone}))
     (job,) = what.jobs
     assert (job.how, job.leaves_in_s) == (how, leaves_in_s)
@@ -337,7 +343,9 @@ def test_another_policy_for_nodes_that_are_drained_already(
     old: desired.Leaving, new: desired.Leaving, expected: list[tuple[str, float]]
 ) -> None:
     place = running(world.job("j", gpu=8), nodes=1)
-    drained = msgspec.structs.replace(place.pool, drains={"n0": desired.Drain("fan")}, leaving=old)
+    drained = msgspec.structs.replace(
+        place.pool, drains={"n0": desired.NodeDrain("fan")}, leaving=old
+    )
     place.change_structure(pools={"pool": drained})
     place.settle()
     place.advance(place.memory.nodes["n0"].drain_since + 300 - place.now)

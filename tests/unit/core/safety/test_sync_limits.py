@@ -26,8 +26,8 @@ def judged(
     return [f"{one.part} {one.rule}" for one in found.findings]
 
 
-def limits(**values: Any) -> desired.Safety:
-    return desired.Safety(**values)
+def limits(**values: Any) -> desired.SafetyLimits:
+    return desired.SafetyLimits(**values)
 
 
 A4, A3, A2 = pool("a", 4), pool("a", 3), pool("a", 2)
@@ -69,7 +69,7 @@ BOTH = ["structure over-limit", "structure over-limit"]  # of all, and of the po
     ],
 )
 def test_limits(
-    safe: desired.Safety,
+    safe: desired.SafetyLimits,
     before: tuple[desired.Pool, ...],
     after: tuple[desired.Pool, ...],
     expected: list[str],
@@ -132,7 +132,7 @@ def test_removal_of_jobs(policy: desired.Prune, of_job: desired.Prune, expected:
 
 
 def with_limits(place: world.World, **values: Any) -> None:
-    settings = desired.Settings(safety=desired.Safety(**values))
+    settings = desired.ClusterSettings(safety=desired.SafetyLimits(**values))
     place.change_structure(settings=settings)
 
 
@@ -176,7 +176,7 @@ def test_most_of_what_runs_is_not_ended_by_a_folder_that_is_deleted(
     place = running(*(world.job(name, gpu=1) for name in names))
     with_limits(place, **values)
     before, after = wanted(place, **dict.fromkeys(names[:removed]))
-    gate = sync_limits.Safety(lambda: place.memory.observed((), {}), lambda: place.now)
+    gate = sync_limits.SafetyGate(lambda: place.memory.observed((), {}), lambda: place.now)
     found = gate.judge(before, after, NONE)
     assert [one.rule for one in found.findings] == (["over-limit"] if held else [])
     assert {one.part for one in found.findings} <= {"removal"}
@@ -192,7 +192,7 @@ def test_an_approval_covers_no_more_than_a_share_of_what_runs_beside(
     """Approved when few of them ran: of 20, 10 may end without anybody's approval."""
     names = [f"j{number:02}" for number in range(20)]
     place = running(*(world.job(name, gpu=1) for name in names), nodes=3)
-    gate = sync_limits.Safety(lambda: place.memory.observed((), {}), lambda: place.now)
+    gate = sync_limits.SafetyGate(lambda: place.memory.observed((), {}), lambda: place.now)
     before, after = wanted(place, **dict.fromkeys(names))
     now = digests.parse_digest(gate.judge(before, after, NONE).digest)
     assert now is not None
@@ -210,7 +210,7 @@ def test_files_of_what_has_ended_leave_at_once_and_few_cost_no_look_at_the_recor
         asked.append(NOW)
         return records.Observed()
 
-    gate = sync_limits.Safety(observe, lambda: NOW)
+    gate = sync_limits.SafetyGate(observe, lambda: NOW)
     assert gate.judge(before, after, NONE).findings == ()
     assert len(asked) == 1
     assert gate.judge(before, state(jobs=over[:12]), NONE).findings == ()
@@ -339,7 +339,7 @@ def test_of_pools_that_grow_the_machines_that_are_there_are_limited() -> None:
         return state(pool("a", most, provisioning=asked), safety=limits())
 
     up = {
-        name: instance_records.Instance(name, instance_records.InstanceState.UP, name, 0.0)
+        name: instance_records.InstanceRecord(name, instance_records.InstanceState.UP, name, 0.0)
         for name in ("a0", "a1", "a2", "a3")
     }
     known = instance_records.Provision("a", desired.Provisioning(0, 64), instances=up)
@@ -355,7 +355,7 @@ def test_of_pools_that_grow_the_machines_that_are_there_are_limited() -> None:
         ("unknown", (64, 8), True),
         ("unknown", (64, 64), False),
     ):
-        gate = sync_limits.Safety(lambda stand=stand: seen[stand], lambda: NOW)  # type: ignore[misc]
+        gate = sync_limits.SafetyGate(lambda stand=stand: seen[stand], lambda: NOW)  # type: ignore[misc]
         found = gate.judge(grown(change[0]), grown(change[1]), NONE)
         assert bool(found.findings) is held, (stand, change)
 
@@ -366,7 +366,7 @@ def test_without_records_nothing_that_depends_on_them_applies() -> None:
     def observe() -> None:
         asked.append(1)
 
-    gate = sync_limits.Safety(observe, lambda: NOW)
+    gate = sync_limits.SafetyGate(observe, lambda: NOW)
     assert gate.judge(state(A4), state(A3), NONE).findings == ()
     assert not asked
     strict = limits(jobs=5)
@@ -407,7 +407,7 @@ def test_a_star_in_the_kind_means_all_of_the_cluster_and_of_access(
 
 @pytest.mark.parametrize("name", ["main", "other"])
 def test_a_new_name_is_no_way_round_what_the_old_one_asks(name: str) -> None:
-    before = desired.Settings(name="main", safety=limits(approval=("Cluster/main",)))
+    before = desired.ClusterSettings(name="main", safety=limits(approval=("Cluster/main",)))
     after = msgspec.structs.replace(before, name=name, lease_s=before.lease_s + 1)
     first, second = (
         desired.Desired(structure=desired.Structure(settings=s)) for s in (before, after)

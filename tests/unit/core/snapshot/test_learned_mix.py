@@ -50,11 +50,11 @@ def test_expected_run_times(
     times: tuple[float, ...], limit_s: int | None, quantile: float | None, expected: float
 ) -> None:
     scheduling = desired.Scheduling(learned_quantile=quantile)
-    structure = desired.Structure(settings=desired.Settings(scheduling=scheduling))
+    structure = desired.Structure(settings=desired.ClusterSettings(scheduling=scheduling))
     spec = job("train-12", owner="ada", time_limit_s=limit_s)
     known = Recollection(run_times={"ada\ntrain": times})
     observed = records.Observed(recollection=known)
-    work = cycle_context.Work(desired.Desired(structure=structure), observed, 0.0)
+    work = cycle_context.CycleContext(desired.Desired(structure=structure), observed, 0.0)
     assert learned_mix.expected_s(work)(spec) == expected
 
 
@@ -261,7 +261,7 @@ def test_a_deadline_is_out_of_reach_at_once_whatever_it_waits_for(
 
 
 def test_a_deadline_is_told_to_be_out_of_reach_also_where_others_may_put_the_start_off() -> None:
-    settings = desired.Settings(scheduling=desired.Scheduling(backfill="conservative"))
+    settings = desired.ClusterSettings(scheduling=desired.Scheduling(backfill="conservative"))
     world = World(nodes=1, cpu=2, settings=settings)
     world.commit(
         job("first", cpu=1, time_limit_s=600, priority=90),

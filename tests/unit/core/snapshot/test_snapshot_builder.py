@@ -16,8 +16,8 @@ from tests.unit.core.world import GI, World, job
 
 QUEUES = (
     desired.Queue("default"),
-    desired.Queue("team", limit=desired.Amounts(gpu_milli=6000)),
-    desired.Queue("inner", parent="team", guaranteed=desired.Amounts(gpu_milli=1000)),
+    desired.Queue("team", limit=desired.QuotaAmounts(gpu_milli=6000)),
+    desired.Queue("inner", parent="team", guaranteed=desired.QuotaAmounts(gpu_milli=1000)),
 )
 
 
@@ -89,7 +89,7 @@ def test_columns_equal_a_recount(story: list[tuple[str, desired.Job | None]]) ->
 
 def _compare(world: World, pool: desired.Pool) -> None:
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
-    work = cycle_context.Work(wanted, world.memory.observed((), {}), world.now)
+    work = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
     made = snapshot_builder.build(work, world.now).snapshot
     live = [a for a in world.memory.attempts.values() if a.state is not AttemptState.ENDED]
     for row, name in enumerate(made.nodes.names):
@@ -133,7 +133,7 @@ def test_who_was_promised_room_keeps_the_order_in_which_it_was_promised() -> Non
     world.settle(1)
     world.memory.promised = {"third": 1, "first": 1}
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
-    work = cycle_context.Work(wanted, world.memory.observed((), {}), world.now)
+    work = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
     made = snapshot_builder.build(work, world.now).snapshot
     found = {claim.job: claim for line in made.lines for claim in line.claims}
     assert [(found[name].promised, found[name].promise_turn) for name in ("first", "third")] == [
@@ -143,10 +143,10 @@ def test_who_was_promised_room_keeps_the_order_in_which_it_was_promised() -> Non
     assert found["second"].promised == 0
 
 
-def _holdings(world: World) -> dict[str, snapshots.Holding]:
+def _holdings(world: World) -> dict[str, snapshots.Allocation]:
     """What runs, as the scheduler sees it."""
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
-    work = cycle_context.Work(wanted, world.memory.observed((), {}), world.now)
+    work = cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now)
     return {one.job: one for one in snapshot_builder.build(work, world.now).snapshot.holdings}
 
 
@@ -206,7 +206,7 @@ def test_a_thousand_alike_jobs_are_one_line_of_one_shape() -> None:
     world.cycle()
     wanted = desired.Desired(world.generation, world.structure, dict(world.jobs))
     made = snapshot_builder.build(
-        cycle_context.Work(wanted, world.memory.observed((), {}), world.now), world.now
+        cycle_context.CycleContext(wanted, world.memory.observed((), {}), world.now), world.now
     )
     assert len(made.snapshot.lines) == len(made.snapshot.shapes) == 1
     assert len(made.snapshot.lines[0].claims) == 1000

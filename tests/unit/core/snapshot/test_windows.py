@@ -109,8 +109,8 @@ def opened(
         world.structure, reservations={one.name: one for one in reservations}
     )
     observed = records.Observed(nodes=dict(world.memory.nodes))
-    work = cycle_context.Work(desired.Desired(structure=structure), observed, world.now)
-    nodes = node_columns.nodes(work, node_columns.Asked(), running_gangs.gather(work))
+    work = cycle_context.CycleContext(desired.Desired(structure=structure), observed, world.now)
+    nodes = node_columns.nodes(work, node_columns.GpuDemand(), running_gangs.gather(work))
     return windows.all_of(structure, nodes, world.now if at is None else at), nodes.names
 
 
@@ -127,7 +127,7 @@ def test_amounts_take_as_many_nodes_as_have_them() -> None:
     now = world.now
 
     def some(name: str, begins: float = 0.0, **amounts: int) -> desired.Reservation:
-        of = desired.Amounts(**amounts)
+        of = desired.QuotaAmounts(**amounts)
         return desired.Reservation(name, all_nodes, now + begins, now + begins + 60, amounts=of)
 
     first, second, third, fourth = all_nodes
@@ -150,10 +150,12 @@ def test_a_node_that_takes_no_work_is_stood_in_for() -> None:
     world.settle()
     names = world.pool.nodes
     one = desired.Reservation(
-        "a", names, world.now, world.now + 60, amounts=desired.Amounts(cpu_milli=8000)
+        "a", names, world.now, world.now + 60, amounts=desired.QuotaAmounts(cpu_milli=8000)
     )
     assert kept(world, one) == {"a": [names[0], names[1]]}
-    drained = msgspec.structs.replace(world.pool, drains={names[0]: desired.Drain("broken fan")})
+    drained = msgspec.structs.replace(
+        world.pool, drains={names[0]: desired.NodeDrain("broken fan")}
+    )
     world.change_structure(pools={"pool": drained})
     world.settle()
     assert kept(world, one) == {"a": [names[1], names[2]]}

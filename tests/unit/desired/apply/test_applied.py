@@ -74,7 +74,7 @@ LEFT: list[dict[str, str | None]] = [
 @given(COMMITS)
 @example(LEFT)
 def test_restart_changes_nothing(commits: list[dict[str, str | None]]) -> None:
-    state = applied.Applied(last_good.Incumbents(), read)
+    state = applied.Applied(last_good.LastGood(), read)
     head: dict[str, str | None] = {}
     for number, commit in enumerate(commits):
         if not state.apply(str(number), changes(commit), {}):
@@ -102,7 +102,7 @@ def test_a_job_that_moved_to_another_queue_that_goes_too_is_told_in_that_one() -
         "r.yaml": queue("r"),
         "a.yaml": job("a", queue="q"),
     }
-    state = applied.Applied(last_good.Incumbents(), read)
+    state = applied.Applied(last_good.LastGood(), read)
     assert state.apply("1", changes(first), {})
     second: dict[str, str | None] = {
         "q.yaml": queue("s"),
@@ -135,7 +135,7 @@ def test_what_a_queue_s_limit_says_of_its_jobs_changes_with_it(first: int, then:
         "a.yaml": job("j", count=2, resources="{gpu: 1}"),
         "q.yaml": queue("default", limit=f"{{gpu: {first}}}"),
     }
-    state = applied.Applied(last_good.Incumbents(), read)
+    state = applied.Applied(last_good.LastGood(), read)
     state.apply("1", changes(files), {})
     said = ["never-within-limit" in {one.rule for one in state.problems()}]
     state.apply("2", changes({"q.yaml": queue("default", limit=f"{{gpu: {then}}}")}), {})

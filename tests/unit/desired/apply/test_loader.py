@@ -22,9 +22,11 @@ Make = Callable[..., loader.Loader]
 def make(repository: Repository) -> Iterator[Make]:
     made: list[loader.Loader] = []
 
-    def _make(known: last_good.Incumbents | None = None, **more: Any) -> loader.Loader:
-        start = known or last_good.Incumbents()
-        one = loader.Loader(source.Source(str(repository.path)), start, clock=lambda: 5.0, **more)
+    def _make(known: last_good.LastGood | None = None, **more: Any) -> loader.Loader:
+        start = known or last_good.LastGood()
+        one = loader.Loader(
+            source.GitSource(str(repository.path)), start, clock=lambda: 5.0, **more
+        )
         made.append(one)
         return one
 
@@ -403,8 +405,8 @@ def test_a_lone_object_gives_way_to_another(repository: Repository, make: Make) 
 def test_only_the_folder_that_is_read_counts(repository: Repository) -> None:
     there = {f"here/{path}": text for path, text in BASE.items()}
     repository.commit({**there, "elsewhere/c.yaml": job("c")})
-    where = source.Source(str(repository.path), sub_path="here")
-    one = loader.Loader(where, last_good.Incumbents(), clock=lambda: 5.0)
+    where = source.GitSource(str(repository.path), sub_path="here")
+    one = loader.Loader(where, last_good.LastGood(), clock=lambda: 5.0)
     first = one.load()
     assert set(first.jobs) == {"a"}
     repository.commit({**dict.fromkeys(there), "here/jobs/n.yaml": job("n")})
@@ -433,7 +435,7 @@ def test_deleted_branch_and_lost_repository(repository: Repository, make: Make) 
 
 
 def test_no_repository_at_all(tmp_path: Path) -> None:
-    one = loader.Loader(source.Source(str(tmp_path / "nothing")))
+    one = loader.Loader(source.GitSource(str(tmp_path / "nothing")))
     value = one.load()
     assert value.generation == 0
     assert value.status.sync == "Unknown"
@@ -534,7 +536,7 @@ def test_what_is_not_read(repository: Repository, make: Make) -> None:
 
 def test_sub_path_and_mirror(repository: Repository, tmp_path: Path) -> None:
     repository.commit({"x.yaml": "a: [", "state/a.yaml": job("a"), "state2/b.yaml": "a: ["})
-    place = source.Source(
+    place = source.GitSource(
         f"file://{repository.path}", sub_path="/state/", state=tmp_path / "mirrors"
     )
     one = loader.Loader(place)
@@ -555,7 +557,7 @@ def test_sub_path_and_mirror(repository: Repository, tmp_path: Path) -> None:
 @pytest.mark.parametrize("below", ["nosuch", "state/nosuch", "state/a.yaml"])
 def test_a_folder_that_is_not_there_is_told_until_it_is(repository: Repository, below: str) -> None:
     repository.commit({"state/a.yaml": job("a")})
-    one = loader.Loader(source.Source(str(repository.path), sub_path=below))
+    one = loader.Loader(source.GitSource(str(repository.path), sub_path=below))
     value = one.load()
     assert value.status.sync == "Unknown"
     assert value.status.message.startswith(f"there is no folder {below} in ")
@@ -568,12 +570,12 @@ def test_a_folder_that_is_not_there_is_told_until_it_is(repository: Repository, 
 
 def test_a_start_with_a_folder_that_is_not_there_costs_nothing(repository: Repository) -> None:
     repository.commit({"state/a.yaml": job("a"), "state/b.yaml": job("b")})
-    first = loader.Loader(source.Source(str(repository.path), sub_path="state"))
+    first = loader.Loader(source.GitSource(str(repository.path), sub_path="state"))
     assert set(first.load().jobs) == {"a", "b"}
     known = last_good.decode(last_good.encode(first.incumbents()))
     first.close()
     for _ in range(2):
-        slipped = loader.Loader(source.Source(str(repository.path), sub_path="sate"), known)
+        slipped = loader.Loader(source.GitSource(str(repository.path), sub_path="sate"), known)
         value = slipped.load()
         assert value.status.sync == "Unknown"
         assert "there is no folder sate" in value.status.message

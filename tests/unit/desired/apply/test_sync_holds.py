@@ -400,8 +400,8 @@ def test_a_broken_gate_lets_nothing_through(repository: Repository) -> None:
             raise RuntimeError("a defect")
 
     repository.commit(BASE)
-    gates = [sync_limits.Safety(records.Observed, lambda: 5.0)]
-    one = loader.Loader(source.Source(str(repository.path)), gate=gates[0])
+    gates = [sync_limits.SafetyGate(records.Observed, lambda: 5.0)]
+    one = loader.Loader(source.GitSource(str(repository.path)), gate=gates[0])
     first = one.load()
     one._applied._gate = Broken()  # type: ignore[assignment]
     repository.commit({"pool.yaml": pool(4)})

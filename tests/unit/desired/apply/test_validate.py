@@ -68,7 +68,7 @@ def test_a_job_is_told_the_same_before_it_is_submitted_and_where_it_is_written(
     text = HEAD + f"kind: Job\nmetadata: {{name: j}}\nspec: {{{spec}, command: ['true']}}\n"
     structure = validate.check({"s.yaml": STRUCTURE.encode()}).structure
     data = text.encode()
-    submitted_ = submission_checks.Judge(structure).problems(
+    submitted_ = submission_checks.SubmissionValidator(structure).problems(
         "j.yaml", data, document_reader.read(data), 0.0
     )
     found = validate.check({"s.yaml": STRUCTURE.encode(), "j.yaml": data}).status.problems

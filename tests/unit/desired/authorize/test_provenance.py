@@ -671,7 +671,7 @@ def test_a_parent_counts_only_where_git_looks_for_it(repository: Repository, key
         *("hash-object", "-t", "commit", "-w", "--stdin", "--literally"),
         data=other.encode() + b"\n",
     )
-    place = source.Source(str(repository.path))
+    place = source.GitSource(str(repository.path))
     assert place.descends(git(repository.path, "rev-parse", "main"), first)
     assert not place.descends(made, first)
     place.close()

@@ -55,7 +55,7 @@ class Reader:
     def __call__(self, now: float) -> loader.Loader:
         self.now = now
         found = loader.Loader(
-            source.Source(str(self._repository), branch="main"),
+            source.GitSource(str(self._repository), branch="main"),
             clock=lambda: self.now,
             begun=self.asked,
         )
@@ -125,7 +125,7 @@ def test_structure_that_comes_later_makes_no_error_of_a_run_that_has_begun(
     assert "its run was admitted before" in one.last.status.problems[0].message
     kept = last_good.decode(last_good.encode(one.incumbents()))
     again = loader.Loader(
-        source.Source(str(tmp_path / "state.git"), branch="main"),
+        source.GitSource(str(tmp_path / "state.git"), branch="main"),
         kept,
         begun=reader.asked,
     )
@@ -139,13 +139,15 @@ class Counted:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
-        job_of = job_validator.Judge.job
+        job_of = job_validator.JobValidator.job
 
-        def counted(judge: job_validator.Judge, part: job_spec.Job, *rest: Any) -> Any:
+        def counted(
+            judge: job_validator.JobValidator, part: job_spec.JobDocument, *rest: Any
+        ) -> Any:
             self.names.append(part.metadata.name)
             return job_of(judge, part, *rest)
 
-        patch.setattr(job_validator.Judge, "job", counted)
+        patch.setattr(job_validator.JobValidator, "job", counted)
 
     def taken(self) -> list[str]:
         found, self.names = sorted(self.names), []
@@ -231,7 +233,7 @@ def test_a_restart_knows_what_was_in_force_of_jobs_that_are_judged_once(
     one.load()
     kept = last_good.decode(last_good.encode(one.incumbents()))
     again = loader.Loader(
-        source.Source(str(tmp_path / "state.git"), branch="main"), kept, begun=reader.asked
+        source.GitSource(str(tmp_path / "state.git"), branch="main"), kept, begun=reader.asked
     )
     reader.made.append(again)
     assert again.load().jobs == one.load().jobs
@@ -338,11 +340,13 @@ def test_a_pattern_that_takes_too_long_counts_as_violated_and_says_why() -> None
     schema: dict[str, Any] = {"properties": {"note": {"pattern": "^(a|aa)+$"}}}
     for key in ("annotations", "metadata"):
         schema = {"properties": {key: schema}}
-    rule = desired.Policy("slow", "notes are plain", json.dumps(schema), kinds=("Queue",), path="p")
+    rule = desired.AdmissionPolicy(
+        "slow", "notes are plain", json.dumps(schema), kinds=("Queue",), path="p"
+    )
     text = queue("q").replace("name: q", f"name: q, annotations: {{note: {'a' * 60}!}}")
     part = document_reader.read(text.encode()).documents[0].part
     assert part is not None
-    (found,) = policies.Rules({"slow": rule}).faults("Queue", "q", part, 0.0)
+    (found,) = policies.PolicyRules({"slow": rule}).faults("Queue", "q", part, 0.0)
     assert found.rule == "policy/slow"
     assert found.severity == "error"
     assert "takes longer than 0.5 s on what is written here" in found.message

@@ -88,12 +88,15 @@ SCHEMAS = st.recursive(
 )
 
 
+def _paths(validator: Any, value: Any) -> list[list[Any]]:
+    """Return where the errors are; in which order a validator finds them is its own affair."""
+    return sorted((list(one.absolute_path) for one in validator.iter_errors(value)), key=repr)
+
+
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(SCHEMAS, VALUES)
 def test_it_judges_as_the_library_does(schema: Any, value: Any) -> None:
     usual = jsonschema.Draft202012Validator(schema)
     ours = safe_patterns.validator(schema)
     assert ours.is_valid(value) == usual.is_valid(value)
-    assert [list(one.absolute_path) for one in ours.iter_errors(value)] == [
-        list(one.absolute_path) for one in usual.iter_errors(value)
-    ]
+    assert _paths(ours, value) == _paths(usual, value)

@@ -154,10 +154,10 @@ def test_a_script_is_no_tag() -> None:
 def test_positions() -> None:
     data = b"a: 1\n---\nb:\n  - c: 2\n    d: [x, y]\n"
     first, second = yaml_reader.positions(data)
-    assert first.of(("a",)) == yaml_reader.Place(1, 4)
-    assert second.of(("b", 0, "d", 1)) == yaml_reader.Place(5, 12)
-    assert second.of(("b", 0, "c"), key=True) == yaml_reader.Place(4, 5)
-    assert second.of(("b", 0, "missing", "x")) == yaml_reader.Place(4, 5)
+    assert first.of(("a",)) == yaml_reader.LineColumn(1, 4)
+    assert second.of(("b", 0, "d", 1)) == yaml_reader.LineColumn(5, 12)
+    assert second.of(("b", 0, "c"), key=True) == yaml_reader.LineColumn(4, 5)
+    assert second.of(("b", 0, "missing", "x")) == yaml_reader.LineColumn(4, 5)
     assert yaml_reader.dotted(("b", 0, "d", 1)) == "b[0].d[1]"
 
 

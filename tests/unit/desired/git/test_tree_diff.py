@@ -28,7 +28,7 @@ def _nested(one: str, other: str) -> bool:
     return one.startswith(other + "/") or other.startswith(one + "/")
 
 
-def _of_git(repository: repositories.Repository, *arguments: str) -> list[tree_diff.Difference]:
+def _of_git(repository: repositories.Repository, *arguments: str) -> list[tree_diff.FileDifference]:
     wanted = ("diff-tree", "-r", "-z", "--no-renames", "--raw", *arguments)
     return list(tree_diff.told(git_commands.run(repository.path, *wanted).stdout))
 
@@ -73,7 +73,7 @@ def test_many_folders_are_left_to_git(repository: repositories.Repository) -> No
     with pytest.raises(tree_diff.TooManyError, match="more than"):
         tree_diff.differing(objects, before, after)
     objects.close()
-    place = source.Source(str(repository.path))
+    place = source.GitSource(str(repository.path))
     assert [one.path for one in place.changes(before, after).files] == sorted(files)
     place.close()
 
@@ -81,7 +81,7 @@ def test_many_folders_are_left_to_git(repository: repositories.Repository) -> No
 def test_a_link_that_goes_is_no_link_any_more(repository: repositories.Repository) -> None:
     before = repository.commit({"a.yaml": "b.yaml", "c": "1"}, modes={"a.yaml": "120000"})
     after = repository.commit({"a.yaml": None})
-    place = source.Source(str(repository.path))
+    place = source.GitSource(str(repository.path))
     assert place.changes(before, after).ignored == {"a.yaml": None}
     place.close()
 
@@ -105,7 +105,7 @@ def test_one_commit_is_what_git_log_says(
 ) -> None:
     base = repository.commit({"a.yaml": "1"})
     head = repository.commit({"a.yaml": "2"}, message=message)
-    place = source.Source(str(repository.path))
+    place = source.GitSource(str(repository.path))
     by_git = place.commit(head)
     assert place.line(base, head) == [by_git]
     found = place._plain(head)
@@ -117,7 +117,7 @@ def test_a_merge_is_left_to_git(repository: repositories.Repository) -> None:
     base = repository.commit({"a.yaml": "1"})
     side = repository.commit({"b.yaml": "1"}, branch="side", parent=base)
     head = repository.commit({"b.yaml": "1"}, merge=side)
-    place = source.Source(str(repository.path))
+    place = source.GitSource(str(repository.path))
     assert place._plain(head) is None
     assert place.line(base, head) == [place.commit(head)]
     place.close()
@@ -136,7 +136,7 @@ def test_idents_are_what_git_says(repository: repositories.Repository, author: s
         *("hash-object", "-t", "commit", "-w", "--literally", "--stdin"),
         data=text.encode(),
     )
-    place = source.Source(str(repository.path))
+    place = source.GitSource(str(repository.path))
     found = place._plain(head)
     assert found is None or found == place.commit(head)
     place.close()
@@ -158,7 +158,7 @@ def test_modes_filled_up_with_zeros_are_folders_all_the_same(
     old_style = b"040000 jobs\0" + bytes.fromhex(inner)
     tree = repositories.git(repository.path, *wanted, data=old_style)
     head = _committed(repository, tree, base)
-    place = source.Source(str(repository.path))
+    place = source.GitSource(str(repository.path))
     assert [one.path for one in place.changes(base, head).files] == ["jobs/a.yaml"]
     place.close()
 
@@ -167,7 +167,7 @@ def test_modes_filled_up_with_zeros_are_folders_all_the_same(
 def test_a_missing_tree_is_no_empty_one(repository: repositories.Repository, below: str) -> None:
     base = repository.commit({"jobs/a.yaml": "1"})
     head = _committed(repository, "12" * 20, base)
-    place = source.Source(str(repository.path), sub_path=below)
+    place = source.GitSource(str(repository.path), sub_path=below)
     with pytest.raises(git_commands.GitError, match="missing"):
         place.changes(base, head)
     place.close()
@@ -195,7 +195,7 @@ def test_names_that_are_no_text_are_told_apart_and_not_read(
     base = repository.commit({"keep.yaml": "1"})
     tree = repositories.git(repository.path, "mktree", "-z", data=listed)
     head = _committed(repository, tree, base)
-    place = source.Source(str(repository.path))
+    place = source.GitSource(str(repository.path))
     for changes in (place.changes(base, head), place.files(head)):
         assert "good.yaml" in [one.path for one in changes.files if one.blob]
         ignored = {path: one.rule for path, one in changes.ignored.items() if one is not None}

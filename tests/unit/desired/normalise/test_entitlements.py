@@ -166,7 +166,7 @@ def test_it_is_told_no_more_once_what_says_so_changes(before: str, after: str) -
         for number, spec in enumerate(specs)
     }
     files["s.yaml"] = STRUCTURE
-    state = applied.Applied(last_good.Incumbents(), read)
+    state = applied.Applied(last_good.LastGood(), read)
     state.apply("1", changes(files), {})
     first = {one.object for one in state.problems()}
     assert len(first) == len(specs)

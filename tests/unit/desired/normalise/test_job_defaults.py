@@ -219,15 +219,15 @@ def test_structure() -> None:
     assert value.status.problems == ()
     made = value.structure
     assert list(made.queues) == ["default", "q", "root", "child"]
-    assert made.queues["root"].guaranteed == desired.Amounts(500, None, 4000)
-    assert made.queues["root"].limit == desired.Amounts(None, 2**30, 8000)
+    assert made.queues["root"].guaranteed == desired.QuotaAmounts(500, None, 4000)
+    assert made.queues["root"].limit == desired.QuotaAmounts(None, 2**30, 8000)
     assert made.pools["s"].nodes == ("g1", "g2")
-    assert made.pools["s"].drains == {"g2": desired.Drain("fan", "ops")}
+    assert made.pools["s"].drains == {"g2": desired.NodeDrain("fan", "ops")}
     assert made.pools["s"].labels == {"gpu-model": "H200"}
     assert made.pools["v"].nodes == ("v-0", "v-1")
     assert made.pools["v"].labels == {"gpu-model": "other"}
     assert made.pools["v"].observe_only
-    assert made.settings == desired.Settings(
+    assert made.settings == desired.ClusterSettings(
         name=made.settings.name, lease_s=600, retain_events_s=86_400, retain_audit_s=86_400
     )
     assert made.settings.name

@@ -12,8 +12,8 @@ from reconciler.model import desired
 from reconciler.operations.audit import audit_entries, audit_log
 
 
-def entry(revision: str = "abc", **more: Any) -> audit_entries.Entry:
-    return audit_entries.Entry(at=1.0, revision=revision, result="Synced", **more)
+def entry(revision: str = "abc", **more: Any) -> audit_entries.AuditEntry:
+    return audit_entries.AuditEntry(at=1.0, revision=revision, result="Synced", **more)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_what_lacks_its_line_end_is_not_there_for_anybody(log: audit_log.Log, mi
     """No number has two hashes over time: who adds the next line cuts the half one off."""
     last = log.append(entry("f")).previous
     log.path.write_bytes(log.path.read_bytes()[:-missing])
-    assert log.verify(mark=5) == audit_log.Verdict(5, last, torn=True, marked=last)
+    assert log.verify(mark=5) == audit_log.ChainVerdict(5, last, torn=True, marked=last)
     assert [line.number for line in log.tail(2)] == [5, 4]
     log.append(entry("g"))
     assert [line.entry.revision for line in log.tail(2)] == ["g", "e"]
@@ -107,7 +107,7 @@ def test_a_log_that_has_become_large_goes_on_in_the_next_file(tmp_path: Path) ->
     parts = log.parts()
     assert len(parts) > 3
     assert all(part.stat().st_size < 2000 for part in (*parts, log.path))
-    assert log.verify() == audit_log.Verdict(30, log.tail(1)[0].hash)
+    assert log.verify() == audit_log.ChainVerdict(30, log.tail(1)[0].hash)
     assert [line.number for line in log.tail(100)] == list(range(30, 0, -1))
     assert audit_log.Log(log.path).append(entry("31")).number == 31
 
@@ -120,7 +120,7 @@ def test_a_log_that_has_become_large_goes_on_in_the_next_file(tmp_path: Path) ->
     parts[0].unlink()
     assert log.verify().lines == 0
     assert f"it is number {gone + 1}, and 1 is due" in log.verify().wrong
-    assert log.verify(gone + 1) == audit_log.Verdict(32, log.tail(1)[0].hash)
+    assert log.verify(gone + 1) == audit_log.ChainVerdict(32, log.tail(1)[0].hash)
     early = f"the log begins with line {gone + 1}, before line {gone + 2}: without a first"
     assert log.verify(gone + 2).wrong.startswith(early)
     assert log.append(entry("33")).number == 33
@@ -147,7 +147,7 @@ def test_parts_are_verified_from_where_they_begin(tmp_path: Path) -> None:
 def test_a_log_that_is_not_there_is_empty(tmp_path: Path) -> None:
     log = audit_log.Log(tmp_path / "none")
     assert log.tail(5) == []
-    assert log.verify() == audit_log.Verdict(0, audit_log.BEGINNING)
+    assert log.verify() == audit_log.ChainVerdict(0, audit_log.BEGINNING)
 
 
 def test_long_lines_and_many(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_what_is_news() -> None:
 )  # fmt: skip
 def test_the_first_commit_adds_all_that_it_brings(weight: float, more: tuple[str, ...]) -> None:
     made = {"default": desired.Queue("default", weight=weight), "q": desired.Queue("q")}
-    settings = desired.Settings(name="main", lease_s=60)
+    settings = desired.ClusterSettings(name="main", lease_s=60)
     after = desired.Desired(
         1,
         desired.Structure(settings=settings, queues=made),
@@ -203,7 +203,7 @@ def test_the_first_commit_adds_all_that_it_brings(weight: float, more: tuple[str
 
 
 def settings(**values: Any) -> desired.Structure:
-    return desired.Structure(settings=desired.Settings(**values))
+    return desired.Structure(settings=desired.ClusterSettings(**values))
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_who_signed_is_told_where_that_was_looked_at_and_older_lines_keep_their_
     assert [one.signer for one in found.commits] == ["bob@x.org", "", msgspec.UNSET]
     log = audit_log.Log(tmp_path / "audit.jsonl")
     log.append(found)
-    assert log.verify() == audit_log.Verdict(1, log.tail(1)[0].hash)
+    assert log.verify() == audit_log.ChainVerdict(1, log.tail(1)[0].hash)
     log.path.write_text(OLDER)
     assert log.verify().wrong == ""
     assert log.append(found).number == 2

@@ -23,8 +23,8 @@ def at(day: float) -> float:
     return 1_800_000_000.0 + day * DAY_S
 
 
-def write(log: audit_log.Log, day: float, **more: str) -> audit_log.Line:
-    made = audit_entries.Entry(at=at(day), revision=f"r{day}", result="Synced", **more)  # type: ignore[arg-type]
+def write(log: audit_log.Log, day: float, **more: str) -> audit_log.ChainEntry:
+    made = audit_entries.AuditEntry(at=at(day), revision=f"r{day}", result="Synced", **more)  # type: ignore[arg-type]
     return log.append(made, part_s=retention.part_s(KEEP_S))
 
 
@@ -74,7 +74,7 @@ def test_a_file_that_is_over_age_leaves_and_the_chain_says_so(log: audit_log.Log
     assert (anchor.number, anchor.entry.result, anchor.entry.revision) == (11, "Dropped", "setting")
     assert "lines 1 to 2 of this log" in anchor.entry.message
     assert "`retention.audit` is 10d" in anchor.entry.message
-    assert log.verify() == audit_log.Verdict(11, anchor.hash, "", anchor)
+    assert log.verify() == audit_log.ChainVerdict(11, anchor.hash, "", anchor)
     newest = log.newest_revision()
     assert newest is not None
     assert newest.number == 10
@@ -119,7 +119,7 @@ def test_a_file_with_a_line_that_is_newer_stays(tmp_path: Path) -> None:
     log = audit_log.Log(tmp_path / audit_log.FILE)
     for day in (0.0, 8.0, 0.1):
         audit_log.Log(log.path).append(
-            audit_entries.Entry(at=at(day), revision="r", result="Synced")
+            audit_entries.AuditEntry(at=at(day), revision="r", result="Synced")
         )
     write(log, 8.1)
     assert names(log) == [3]
@@ -205,7 +205,7 @@ def forge(log: audit_log.Log, day: float = 11.0, **other: Any) -> None:
         begins=1, first=1, last=2, hash=log.tail(9)[-1].hash, newest_at=at(0.5), keep_s=KEEP_S
     )
     said = msgspec.structs.replace(said, **other)
-    entry = audit_entries.Entry(at=at(day), revision="setting", result="Dropped", dropped=said)
+    entry = audit_entries.AuditEntry(at=at(day), revision="setting", result="Dropped", dropped=said)
     log.append(entry)
 
 

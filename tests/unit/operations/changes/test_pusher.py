@@ -27,7 +27,7 @@ def make(repository: Repository) -> Iterator[Make]:
     made: list[pusher.GitPusher] = []
 
     def _make(pools: pusher.PoolNames = dict) -> pusher.GitPusher:
-        made.append(pusher.GitPusher(source.Source(str(repository.path)), pools))
+        made.append(pusher.GitPusher(source.GitSource(str(repository.path)), pools))
         return made[-1]
 
     yield _make
@@ -162,7 +162,7 @@ def test_who_may_is_asked_again_of_what_stands_where_it_is_committed(
         return answer
 
     ended = pusher.LastRun(1, "Succeeded")
-    place = source.Source(str(repository.path))
+    place = source.GitSource(str(repository.path))
     one = pusher.GitPusher(place, nodes, lambda _: ended, judge=lambda: judge)
     before = git(repository.path, "rev-parse", "main")
     try:
@@ -202,7 +202,7 @@ def test_only_the_file_of_the_run_that_has_ended_is_pruned(
 ) -> None:
     """A run that was just asked for is in git before anybody knows of it."""
     repository.commit({"jobs/a.yaml": job("a")})
-    one = pusher.GitPusher(source.Source(str(repository.path)), nodes, lambda _: last)
+    one = pusher.GitPusher(source.GitSource(str(repository.path)), nodes, lambda _: last)
     try:
         if rerun:
             assert one.push([[change("rerun", "a")]])[0][0].status == 200
@@ -218,7 +218,7 @@ def test_nodes_of_one_request_are_one_override_of_their_pool(repository: Reposit
     pool = "spec: {hosts: 'n[000-999]', nodes: {cpu: 4, memory: 64Gi}}\n"
     repository.commit({"p.yaml": head("NodePool", "p") + pool})
     hall = [f"n{number:03}" for number in range(1000)]
-    place = source.Source(str(repository.path))
+    place = source.GitSource(str(repository.path))
     judged: list[str] = []
 
     def judge(asked: remote_changes.SubmittedDocument, _: object_changes.Documents) -> str:
@@ -255,7 +255,7 @@ def test_no_name_of_a_node_is_a_list_of_them(repository: Repository) -> None:
     pool = "spec: {hosts: 'n[1-2]', nodes: {cpu: 4, memory: 64Gi}}\n"
     before = repository.commit({"p.yaml": head("NodePool", "p") + pool})
     pools = {"p": ["n1", "n2"], "q": ["m1"]}
-    one = pusher.GitPusher(source.Source(str(repository.path)), lambda: pools)
+    one = pusher.GitPusher(source.GitSource(str(repository.path)), lambda: pools)
     try:
         for name in ("n[1-2]", "n[1-9]", "n1,m1", "n1,n2", "n[", ""):
             for verb in ("drain", "undrain"):
@@ -274,7 +274,7 @@ def test_who_may_not_drain_one_of_the_nodes_drains_none(repository: Repository) 
     def judge(asked: remote_changes.SubmittedDocument, _: object_changes.Documents) -> str:
         return {"n1": "", "n3": ""}.get(asked.name, f"{asked.name} is not yours")
 
-    place = source.Source(str(repository.path))
+    place = source.GitSource(str(repository.path))
     one = pusher.GitPusher(place, lambda: {"p": ["n1", "n2", "n3"]}, judge=lambda: judge)
     try:
         (refused,) = one.push([[change("drain", name) for name in ("n1", "n2", "n3")]])

@@ -23,12 +23,12 @@ class Pusher:
 
     def push(
         self, groups: Sequence[Sequence[remote_changes.SubmittedDocument]]
-    ) -> list[list[remote_changes.Result]]:
+    ) -> list[list[remote_changes.RemoteChangeResult]]:
         self.batches.append([change.name for group in groups for change in group])
         if self._fails:
             raise RuntimeError("a defect")
         return [
-            [remote_changes.Result(change.name, 200, commit="c") for change in group]
+            [remote_changes.RemoteChangeResult(change.name, 200, commit="c") for change in group]
             for group in groups
         ]
 
@@ -57,14 +57,16 @@ def test_documents_that_can_t_be_told_apart_are_not_committed_in_one_file(betwee
         remote_changes.read(text, "me")
 
 
-def policy(schema: dict[str, object]) -> submission_checks.Judge:
+def policy(schema: dict[str, object]) -> submission_checks.SubmissionValidator:
     """Judges by one policy of jobs."""
     text = json.dumps({"properties": {"spec": schema}})
-    one = desired.Policy(name="owner", message="say whose job it is", schema=text, kinds=("Job",))
+    one = desired.AdmissionPolicy(
+        name="owner", message="say whose job it is", schema=text, kinds=("Job",)
+    )
     structure = desired.Structure(
         policies={"owner": one}, queues={"default": desired.Queue("default")}
     )
-    return submission_checks.Judge(structure)
+    return submission_checks.SubmissionValidator(structure)
 
 
 @pytest.mark.parametrize("owner", ["ann@example.org", "bob@example.org"])
@@ -109,7 +111,7 @@ def test_json_is_read_too() -> None:
 
 
 def test_one_batch_holds_what_comes_together() -> None:
-    async def scene(pusher: Pusher) -> list[list[remote_changes.Result]]:
+    async def scene(pusher: Pusher) -> list[list[remote_changes.RemoteChangeResult]]:
         batcher = remote_changes.Batcher(pusher)
         running = asyncio.create_task(batcher.run())
         found = await asyncio.gather(*(batcher.submit([change]) for change in changes(9)))
@@ -168,7 +170,7 @@ def test_what_goes_together_is_in_one_batch_however_many_there_are(
 
 
 def test_a_defect_in_a_push_is_answered_and_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(pusher: Pusher) -> list[remote_changes.Result]:
+    async def scene(pusher: Pusher) -> list[remote_changes.RemoteChangeResult]:
         batcher = remote_changes.Batcher(pusher)
         running = asyncio.create_task(batcher.run())
         try:

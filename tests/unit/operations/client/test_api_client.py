@@ -100,8 +100,8 @@ def served() -> Iterator[Served]:
     made.close()
 
 
-def of(url: str, token: str | None = None) -> api_client.Client:
-    return api_client.Client(endpoints.Endpoint(url, token))
+def of(url: str, token: str | None = None) -> api_client.ApiClient:
+    return api_client.ApiClient(endpoints.Endpoint(url, token))
 
 
 def test_one_connection_serves_many_requests(served: Served, tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from reconciler.model.values import times
 from reconciler.model.values.resources import Resources
 from reconciler.operations.history import cycle_replay, past_reasons
 from reconciler.operations.views import job_views, view_types
-from reconciler.store import Reader
+from reconciler.store import StoreReader
 from tests.unit.core.world import World, job
 from tests.unit.test_replay import Leader, url
 
 
-def _live(reader: Reader, name: str) -> view_types.JobView | None:
+def _live(reader: StoreReader, name: str) -> view_types.JobView | None:
     """What the API would show of a job now."""
     record = reader.job(name)
     if record is None:
@@ -72,7 +72,7 @@ def test_every_moment_is_told_as_it_was_shown(
         shown.append((leader.now, told_live, [job_views.queue_view(one) for one in usage]))
         leader.now += 10
     leader.close()
-    with contextlib.closing(Reader.open(url(tmp_path))) as reader:
+    with contextlib.closing(StoreReader.open(url(tmp_path))) as reader:
         for at, views_then, queues in shown:
             for name, view in views_then.items():
                 if view is None:
@@ -94,7 +94,7 @@ def test_every_moment_is_told_as_it_was_shown(
 
 
 def test_a_job_that_left_the_memory_before_is_told_as_it_ended(tmp_path: Path) -> None:
-    settings = desired.Settings(retain_finished_jobs_s=60)
+    settings = desired.ClusterSettings(retain_finished_jobs_s=60)
     world = World(nodes=1, settings=settings)
     (node,) = world.nodes.values()
     leader = Leader(tmp_path, world.now)
@@ -205,7 +205,7 @@ def test_cpus_are_held_in_excess_only_where_some_are_guaranteed() -> None:
 
 @pytest.mark.parametrize("lease_s", [None, 60])
 def test_what_is_told_of_tasks_on_a_silent_node_is_what_then_happens(lease_s: int | None) -> None:
-    settings = desired.Settings(node_silence_s=30)
+    settings = desired.ClusterSettings(node_silence_s=30)
     world = World(nodes=2, cpu=2, settings=settings)
     world.commit(job("train", cpu=2, lease_s=lease_s))
     world.settle()

@@ -98,7 +98,7 @@ def test_a_start_that_is_stopped_leaves_no_process(tmp_path: Path) -> None:
     git(tmp_path, "init", "--quiet")
     cluster = made(tmp_path)
     try:
-        with pytest.raises(local_cluster.StoppedError):
+        with pytest.raises(local_cluster.StartStoppedError):
             cluster.start(lambda: True)
         assert cluster.controller_alive
     finally:

@@ -175,12 +175,12 @@ def test_every_path_is_one_of_a_document(kind: str, type_: type) -> None:
 def test_all_rules_of_a_new_role_and_all_waivers_of_a_new_policy_are_told() -> None:
     """Whoever reads a plan finds the one that gives most away also where it comes last."""
     verbs: tuple[access.Verb, ...] = ("submit", "manage", "drain", "approve")
-    rules = tuple(access.Rule((verb,)) for verb in verbs)
+    rules = tuple(access.AccessRule((verb,)) for verb in verbs)
     assert "allow.3.verbs: [approve]" in document_fields.summary(
         access.Role("r", ("a@x.org",), rules)
     )
     waivers = tuple(desired.Waiver(f"Job/{name}", "because", 1e9) for name in "ab")
-    policy = desired.Policy("p", "m", "{}", kinds=("Job",), queues=("q",), waivers=waivers)
+    policy = desired.AdmissionPolicy("p", "m", "{}", kinds=("Job",), queues=("q",), waivers=waivers)
     assert "waivers.Job/b.reason: because" in document_fields.summary(policy)
 
 
@@ -215,10 +215,12 @@ def test_a_job_is_summed_up_with_the_fewest_and_the_most_of_its_tasks(
 
 
 def test_what_a_summary_leaves_out_it_counts() -> None:
-    rules = tuple(access.Rule(("submit",)) for _ in range(document_fields.SUMMARY_FIELDS_MAX + 2))
+    rules = tuple(
+        access.AccessRule(("submit",)) for _ in range(document_fields.SUMMARY_FIELDS_MAX + 2)
+    )
     told = document_fields.summary(access.Role("r", ("a@x.org",), rules))
     assert told.endswith(", and 3 more fields")
-    policy = desired.Policy("p", "one\ntwo", "{}", kinds=("Job",))
+    policy = desired.AdmissionPolicy("p", "one\ntwo", "{}", kinds=("Job",))
     assert document_fields.summary(policy).endswith("and 1 more field")
 
 

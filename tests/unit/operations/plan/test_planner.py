@@ -46,7 +46,7 @@ def comparison(
     )
 
 
-def live() -> cluster_snapshot.Snapshot:
+def live() -> cluster_snapshot.DigestedSnapshot:
     observed, now = test_cluster_forecast.after(
         test_cluster_forecast.LOW,
         test_cluster_forecast.KEPT,

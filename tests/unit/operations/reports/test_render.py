@@ -16,13 +16,13 @@ UNIT = "<!-- GPU-hours -->"
 def report(
     rows: tuple[tuple[usage_reports.Value, ...], ...],
     columns: tuple[usage_reports.Column, ...] = HOURS,
-) -> usage_reports.Report:
+) -> usage_reports.UsageReport:
     began, ended = "2026-10-01T00:00:00Z", "2026-11-01T00:00:00Z"
     heads = (usage_reports.Column("queue"), *columns)
-    return usage_reports.Report("fairness", began, ended, ("queue",), heads, rows)
+    return usage_reports.UsageReport("fairness", began, ended, ("queue",), heads, rows)
 
 
-def drawing(made: usage_reports.Report) -> str:
+def drawing(made: usage_reports.UsageReport) -> str:
     """The picture of a page, without its table; its texts are in comments."""
     page = render.page(made)
     return page[page.index("<svg") : page.index("</svg>")]

@@ -18,8 +18,8 @@ def test_a_queue_tells_what_it_lends() -> None:
     usage = outcome.QueueUsage("q", None, (0, 0, 0), none, none, pools=(in_pool,))
     said = desired.Queue(
         "q",
-        lending_limit=desired.Amounts(gpu_milli=2000),
-        flavors=(desired.Flavor("a", lending_limit=desired.Amounts(cpu_milli=500)),),
+        lending_limit=desired.QuotaAmounts(gpu_milli=2000),
+        flavors=(desired.QueueFlavor("a", lending_limit=desired.QuotaAmounts(cpu_milli=500)),),
     )
     found = job_views.queue_view(usage, said=said)
     assert found.lending_limit is not None

@@ -37,12 +37,12 @@ def capped(*caps: desired.Quota) -> World:
 
 
 def test_what_is_used_is_counted_for_whom_a_quota_is() -> None:
-    gpus: dict[str, Any] = {"resources": desired.Amounts(gpu_milli=4000)}
+    gpus: dict[str, Any] = {"resources": desired.QuotaAmounts(gpu_milli=4000)}
     world = capped(
         desired.Quota("ada", user=ADA, running=3, pending=9, **gpus),
         desired.Quota("bob", user="bob", **gpus),
         desired.Quota("staff", group="staff", **gpus),
-        desired.Quota("all", queue="default", resources=desired.Amounts(cpu_milli=16_000)),
+        desired.Quota("all", queue="default", resources=desired.QuotaAmounts(cpu_milli=16_000)),
         desired.Quota("nodes", pool="pool", **gpus),
         desired.Quota("gone", pool="another", **gpus),
     )
@@ -66,7 +66,7 @@ def test_what_is_used_is_counted_for_whom_a_quota_is() -> None:
 
 
 def test_a_start_that_is_refused_would_pass_what_is_told() -> None:
-    world = capped(desired.Quota("ada", user=ADA, resources=desired.Amounts(gpu_milli=3000)))
+    world = capped(desired.Quota("ada", user=ADA, resources=desired.QuotaAmounts(gpu_milli=3000)))
     world.commit(*(job(f"j{number}", owner=ADA, gpu=1) for number in range(5)))
     world.settle()
     (one,) = told(world).values()
@@ -127,7 +127,7 @@ def test_what_may_run_on_into_the_next_hour_by_its_grace_is_back_after_that_one(
 
 
 def test_what_runs_of_an_array_gives_some_back_though_more_of_it_waits() -> None:
-    amounts = desired.Amounts(gpu_milli=2000)
+    amounts = desired.QuotaAmounts(gpu_milli=2000)
     world = capped(desired.Quota("ada", user=ADA, running=3, resources=amounts))
     world.commit(job("sweep", owner=ADA, gpu=1, array_count=4, time_limit_s=600))
     world.settle()
@@ -142,7 +142,7 @@ def test_what_runs_of_an_array_gives_some_back_though_more_of_it_waits() -> None
 
 
 def test_the_end_of_what_has_no_gpu_gives_none_back() -> None:
-    world = capped(desired.Quota("ada", user=ADA, resources=desired.Amounts(gpu_milli=3000)))
+    world = capped(desired.Quota("ada", user=ADA, resources=desired.QuotaAmounts(gpu_milli=3000)))
     world.commit(job("plain", owner=ADA, time_limit_s=60))
     world.commit(job("gpus", owner=ADA, gpu=2, time_limit_s=7200))
     world.settle()

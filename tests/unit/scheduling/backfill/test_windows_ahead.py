@@ -10,14 +10,16 @@ import pytest
 
 from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.decisions import Decisions
-from reconciler.scheduling.inputs.snapshots import Policy
+from reconciler.scheduling.inputs.snapshots import SchedulingPolicy
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, evicted, started
 
-CONSERVATIVE = Policy(backfill="conservative", reclaim=False, preempt=False, consolidate=False)
+CONSERVATIVE = SchedulingPolicy(
+    backfill="conservative", reclaim=False, preempt=False, consolidate=False
+)
 
 
-def reserved(s: Situation, policy: Policy = CONSERVATIVE) -> dict[str, tuple[float, ...]]:
+def reserved(s: Situation, policy: SchedulingPolicy = CONSERVATIVE) -> dict[str, tuple[float, ...]]:
     """Of each job with room reserved: when, and on which nodes."""
     decisions = scheduling_cycle.schedule(dataclasses.replace(s.snapshot(), policy=policy))
     return {kept.job: (kept.starts_at, *kept.nodes) for kept in decisions.kept}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.scheduling.inputs.snapshots import Policy
+from reconciler.scheduling.inputs.snapshots import SchedulingPolicy
 from tests.unit.scheduling.situations import Situation, evicted, gpus_in, started
 
 
@@ -41,14 +41,14 @@ def test_where_there_is_room_for_both_nobody_goes_before_another() -> None:
 @pytest.mark.parametrize(
     ("policy", "lender"),
     [
-        (Policy(reclaim=False), {}),
-        (Policy(), {"suspended": True}),
-        (Policy(), {"limit": 0}),
-        (Policy(), {"strict": True}),  # it would wait behind the larger one
+        (SchedulingPolicy(reclaim=False), {}),
+        (SchedulingPolicy(), {"suspended": True}),
+        (SchedulingPolicy(), {"limit": 0}),
+        (SchedulingPolicy(), {"strict": True}),  # it would wait behind the larger one
     ],
 )
 def test_who_could_not_evict_it_does_not_go_before_it(
-    policy: Policy, lender: dict[str, Any]
+    policy: SchedulingPolicy, lender: dict[str, Any]
 ) -> None:
     s = lent(**lender)
     s.policy = policy
@@ -67,7 +67,7 @@ def test_a_share_is_taken_at_once_only_from_what_might_run_forever(
 ) -> None:
     s = Situation().node("n", gpu=4).queue("a").queue("b")
     s.now = 1000.0
-    s.policy = Policy(overdue=4.0)
+    s.policy = SchedulingPolicy(overdue=4.0)
     s.job("endless", "a", gpu=4, time_limit_s=limit_s, submitted_at=990.0)
     s.job("large", "b", gpu=4, time_limit_s=300, submitted_at=990.0)
     s.job("small", "b", gpu=1, time_limit_s=300, priority=10, submitted_at=990.0)
@@ -80,7 +80,7 @@ def test_it_goes_before_what_its_own_queue_has_reserved_as_where_it_evicts() -> 
     s.job("run", "borrows", gpu=2, on=("n",), time_limit_s=100)
     s.job("whole", "borrows", gpu=4, time_limit_s=60)
     s.job("large", "owed", gpu=4, time_limit_s=300)
-    s.policy = Policy(backfill="conservative")
+    s.policy = SchedulingPolicy(backfill="conservative")
     s.apply(s.decide())
     assert [kept.job for kept in s.kept] == ["whole", "large"]
     s.held, s.now = [], 100.0
@@ -92,7 +92,7 @@ def test_nobody_starts_at_the_cost_of_what_runs_and_would_come_back_in_its_place
     s = Situation().node("n1", gpu=4).node("n2", gpu=2)
     s.queue("other", guaranteed=1).queue("own", weight=3.0)
     s.now = 1000.0
-    s.policy = Policy(overdue=4.0)
+    s.policy = SchedulingPolicy(overdue=4.0)
     s.job("runs", "own", gpu=1, on=("n2",))
     s.job("before", "own", gpu=4, on=("n1",), time_limit_s=1100, preemptible=False)
     s.job("low", "own", gpu=2, tasks=2, time_limit_s=30, priority=10, submitted_at=990.0)
@@ -112,7 +112,7 @@ def test_a_higher_priority_that_a_reservation_kept_out_starts_before_its_holder(
     s.job("run2", gpu=1, on=("n2",), time_limit_s=360, priority=90)
     s.job("first", gpu=2, priority=priority, time_limit_s=300)
     s.job("second", gpu=4, time_limit_s=300)
-    s.policy = Policy(backfill="conservative")
+    s.policy = SchedulingPolicy(backfill="conservative")
     s.apply(s.decide())
     assert [(kept.job, kept.starts_at) for kept in s.kept] == [("first", 360.0), ("second", 360.0)]
     s.held, s.now = [held for held in s.held if held.job == "run2"], 300.0
@@ -122,7 +122,7 @@ def test_a_higher_priority_that_a_reservation_kept_out_starts_before_its_holder(
 def test_more_than_one_takes_comes_free_for_who_comes_before_it_in_its_queue() -> None:
     s = Situation().node("n", gpu=4).queue("own", priority=10).queue("other")
     s.now = 1000.0
-    s.policy = Policy(overdue=4.0)
+    s.policy = SchedulingPolicy(overdue=4.0)
     s.job("run", "other", gpu=4, on=("n",), time_limit_s=2000)
     s.job("first", "own", gpu=2, time_limit_s=600, submitted_at=990.0)
     s.job("overdue", "own", gpu=1, time_limit_s=60, priority=10, submitted_at=10.0)
@@ -140,7 +140,7 @@ def test_a_guarantee_that_voids_too_little_goes_on_to_who_it_could_evict() -> No
     s.job("run2", "borrows", gpu=2, on=("n2",), time_limit_s=200)
     s.job("low", "owed", gpu=4, priority=10, time_limit_s=600)
     s.job("later", "borrows", gpu=2, time_limit_s=600)
-    s.policy = Policy(backfill="conservative")
+    s.policy = SchedulingPolicy(backfill="conservative")
     s.apply(s.decide())
     assert {(kept.job, kept.starts_at) for kept in s.kept} == {("low", 100.0), ("later", 200.0)}
     s.held, s.now = [held for held in s.held if held.job == "run2"], 100.0
@@ -152,7 +152,7 @@ def test_what_began_in_the_same_cycle_counts_as_what_would_come_back_too() -> No
     s = Situation().node("n1", gpu=2).node("n2", gpu=4)
     s.queue("owed", weight=3.0, priority=10).queue("own", guaranteed=4, weight=0.0)
     s.now = 1000.0
-    s.policy = Policy(overdue=4.0)
+    s.policy = SchedulingPolicy(overdue=4.0)
     s.job("runs", "own", gpu=1, tasks=2, on=("n1", "n1"), time_limit_s=1300)
     s.job("before", "own", gpu=4, on=("n2",), time_limit_s=1070, preemptible=False)
     s.job("low", "own", gpu=1, tasks=2, time_limit_s=30, priority=10, submitted_at=1000.0)

@@ -60,7 +60,7 @@ def test_so_do_those_with_minimum_run_times(seed: int) -> None:
     assert drawn.differing(seed, protected=True) == (3, [])
 
 
-class Counted(scheduling_cycle.Cycle):
+class Counted(scheduling_cycle.SchedulingCycle):
     """A cycle that counts its turns."""
 
     turns = 0
@@ -111,7 +111,7 @@ def test_what_a_cycle_used_is_free_when_it_has_ended() -> None:
         gc.enable()
 
 
-def many(queues: int) -> scheduling_cycle.Cycle:
+def many(queues: int) -> scheduling_cycle.SchedulingCycle:
     """A cycle with many queues that have limits and guarantees, of which some borrow."""
     s = Situation()
     s.node("n", gpu=8 * queues, cpu=64 * queues, memory=64 * queues)
@@ -120,7 +120,7 @@ def many(queues: int) -> scheduling_cycle.Cycle:
         if at % 3 == 0:
             s.job(f"r{at}", f"q{at}", gpu=2 + at % 2, cpu=1, on=("n",))
     s.job("w", "q0", gpu=1)
-    return scheduling_cycle.Cycle(s.snapshot())
+    return scheduling_cycle.SchedulingCycle(s.snapshot())
 
 
 def test_limits_and_shares_are_judged_as_the_ledger_judges_each() -> None:

@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from reconciler.scheduling.inputs.snapshots import Policy
+from reconciler.scheduling.inputs.snapshots import SchedulingPolicy
 from tests.unit.scheduling import foretold
 from tests.unit.scheduling.situations import Situation
 
-CALM = Policy(reclaim=False, preempt=False, consolidate=False)
+CALM = SchedulingPolicy(reclaim=False, preempt=False, consolidate=False)
 
 
-def shared(policy: Policy = CALM) -> Situation:
+def shared(policy: SchedulingPolicy = CALM) -> Situation:
     """Four GPUs that are taken for a while; of two queues each is guaranteed two."""
     s = Situation().node("n", gpu=4).queue("a", guaranteed=2).queue("b", guaranteed=2)
     s.policy = policy
@@ -27,7 +27,9 @@ def is_certain(s: Situation, job: str = "w") -> bool:
 
 
 @pytest.mark.parametrize("policy", [CALM, dataclasses.replace(CALM, preempt=True)])
-def test_what_a_guarantee_covers_is_certain_where_nobody_else_waits(policy: Policy) -> None:
+def test_what_a_guarantee_covers_is_certain_where_nobody_else_waits(
+    policy: SchedulingPolicy,
+) -> None:
     assert is_certain(shared(policy))
     alone = shared(dataclasses.replace(policy, reclaim=True))
     for queue in alone.queue_list:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconciler.scheduling.inputs import snapshots
-from reconciler.scheduling.inputs.snapshots import GroupShape, MixEntry
+from reconciler.scheduling.inputs.snapshots import ArrivalShare, TaskGroupShape
 from reconciler.scheduling.nodes import fragmentation
-from reconciler.scheduling.nodes.fragmentation import Outlook
+from reconciler.scheduling.nodes.fragmentation import FragmentationForecast
 
 #: Class, CPU, memory, free devices.
 Node = tuple[int, int, int, tuple[int, ...]]
@@ -19,25 +19,25 @@ NOWHERE = np.zeros(0, dtype=np.bool_)
 
 def task(
     cpu: int = 1, share: int = 1000, devices: int = 1, memory: int = 1, share_bytes: int = 0
-) -> GroupShape:
+) -> TaskGroupShape:
     amounts = (cpu, memory, devices * share)
-    return GroupShape("t", 1, amounts, devices=devices, share=share, share_bytes=share_bytes)
+    return TaskGroupShape("t", 1, amounts, devices=devices, share=share, share_bytes=share_bytes)
 
 
 def outlook(
-    *mix: tuple[GroupShape, float],
+    *mix: tuple[TaskGroupShape, float],
     eligible: Sequence[Sequence[bool]] | None = None,
     device_memory: Sequence[int] | None = None,
     shareable: bool = True,
-) -> Outlook:
+) -> FragmentationForecast:
     """Of one class of nodes, or as many as ``eligible`` has rows."""
     classes = 1 if eligible is None else len(eligible)
     allowed = np.ones((classes, len(mix)), dtype=np.bool_)
     if eligible is not None:
         allowed = np.array(eligible)
-    entries = [MixEntry(group, NOWHERE, weight) for group, weight in mix]
+    entries = [ArrivalShare(group, NOWHERE, weight) for group, weight in mix]
     memory = np.array(device_memory or [0] * classes, dtype=np.int64)
-    return Outlook(entries, allowed, memory, np.full(classes, shareable))
+    return FragmentationForecast(entries, allowed, memory, np.full(classes, shareable))
 
 
 def node(cpu: int, *devices: int, memory: int = 100, of: int = 0) -> Node:
@@ -45,7 +45,7 @@ def node(cpu: int, *devices: int, memory: int = 100, of: int = 0) -> Node:
 
 
 def columns(
-    look: Outlook, nodes: Sequence[Node]
+    look: FragmentationForecast, nodes: Sequence[Node]
 ) -> tuple[fragmentation.Rows, fragmentation.Amounts, fragmentation.Amounts]:
     return (
         np.array([look.number(of, tuple(sorted(free))) for of, _, _, free in nodes]),
@@ -54,11 +54,11 @@ def columns(
     )
 
 
-def unused(look: Outlook, *nodes: Node) -> list[float]:
+def unused(look: FragmentationForecast, *nodes: Node) -> list[float]:
     return [float(value) for value in look.unused(*columns(look, nodes))]
 
 
-def alone(look: Outlook, *nodes: Node) -> list[float]:
+def alone(look: FragmentationForecast, *nodes: Node) -> list[float]:
     return [float(value) for value in look.alone(*columns(look, nodes))]
 
 
@@ -111,7 +111,7 @@ def test_kinds_that_take_no_device_and_slices_do_not_count() -> None:
     more = outlook(
         (task(devices=0), 5.0),
         (task(share=470), 1.0),
-        (GroupShape("slice", 1, (1, 1, 143), devices=1, profile=0), 3.0),
+        (TaskGroupShape("slice", 1, (1, 1, 143), devices=1, profile=0), 3.0),
     )
     assert unused(more, node(9, 470, 1000)) == pytest.approx(unused(lean, node(9, 470, 1000)))
 
@@ -122,9 +122,9 @@ def test_the_order_of_the_mix_does_not_matter() -> None:
     assert unused(outlook(*mix), *at) == unused(outlook(*mix[::-1]), *at)
 
 
-def kept(*weights: float) -> Outlook:
+def kept(*weights: float) -> FragmentationForecast:
     groups = (task(share=470), task(share=810))
-    entries = [MixEntry(g, NOWHERE, w) for g, w in zip(groups, weights, strict=True)]
+    entries = [ArrivalShare(g, NOWHERE, w) for g, w in zip(groups, weights, strict=True)]
     one = np.ones(1, dtype=np.bool_)
     return fragmentation.outlook(
         entries, np.ones((1, 2), dtype=np.bool_), np.zeros(1, dtype=np.int64), one
@@ -157,7 +157,7 @@ def test_an_outlook_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plain_unused(
-    mix: Sequence[tuple[GroupShape, float, tuple[bool, ...]]],
+    mix: Sequence[tuple[TaskGroupShape, float, tuple[bool, ...]]],
     drawn: list[list[fragmentation.Offer]],
     one: Node,
 ) -> float:

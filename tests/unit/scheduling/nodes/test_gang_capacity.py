@@ -5,23 +5,23 @@ import random
 import numpy as np
 import pytest
 
-from reconciler.scheduling.inputs.snapshots import WHOLE, GroupShape, Shape
+from reconciler.scheduling.inputs.snapshots import WHOLE, Shape, TaskGroupShape
 from reconciler.scheduling.nodes import free_resources, gang_capacity
-from reconciler.scheduling.nodes.requirements import Ask
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.nodes.requirements import TaskRequirements
+from reconciler.scheduling.placement.capacity import Capacity
 from tests.unit.scheduling.situations import Situation
 
 NODES = 4
 
 
-def _stock(rng: random.Random) -> tuple[Situation, free_resources.Inventory]:
+def _stock(rng: random.Random) -> tuple[Situation, free_resources.FreeResources]:
     s = Situation()
     for index in range(NODES):
         s.node(f"n{index}", gpu=rng.choice([0, 2, 4]), cpu=8, memory=8, accepts=rng.random() < 0.8)
     return s, free_resources.free_now(s.snapshot())
 
 
-def _change(rng: random.Random, stock: free_resources.Inventory) -> None:
+def _change(rng: random.Random, stock: free_resources.FreeResources) -> None:
     node = rng.randrange(NODES)
     row = stock.rows[node]
     kind = rng.randrange(4)
@@ -41,11 +41,11 @@ def test_a_tally_that_is_kept_up_is_one_that_is_made_anew(seed: int) -> None:
     rng = random.Random(seed)
     s, stock = _stock(rng)
     cpu, devices, need = rng.choice([0, 1_000, 3_000]), rng.choice([0, 1, 2]), rng.randint(1, 6)
-    group = GroupShape("main", need, (cpu, 1, devices * WHOLE), devices=devices)
-    ask = Ask(group, s.snapshot().nodes)
+    group = TaskGroupShape("main", need, (cpu, 1, devices * WHOLE), devices=devices)
+    ask = TaskRequirements(group, s.snapshot().nodes)
     eligible = np.array([rng.random() < 0.8 for _ in range(NODES)])
     within = None if rng.random() < 0.5 else np.array([rng.random() < 0.8 for _ in range(NODES)])
-    kept = gang_capacity.Tally.of(stock, ask, need, eligible, within)
+    kept = gang_capacity.GangCapacity.of(stock, ask, need, eligible, within)
     for _ in range(12):
         for _ in range(rng.randrange(3)):
             _change(rng, stock)
@@ -61,7 +61,7 @@ def test_a_tally_that_is_kept_up_is_one_that_is_made_anew(seed: int) -> None:
 
 def _shape(**more: object) -> Shape:
     fields = {"required_level": -1, "exclusive": False} | more
-    group = GroupShape("main", 2, (1_000, 1, WHOLE), devices=1)
+    group = TaskGroupShape("main", 2, (1_000, 1, WHOLE), devices=1)
     return Shape((group,), np.ones(NODES, dtype=np.bool_), **fields)  # type: ignore[arg-type]
 
 
@@ -80,7 +80,7 @@ def test_a_gang_has_room_when_another_leaves_and_none_when_that_is_undone() -> N
     s.job("r", "q", gpu=1, on=("n0",))
     s.job("w", "q", gpu=1, tasks=2)
     situation = s.snapshot()
-    room, held = Room(situation), situation.holdings[0]
+    room, held = Capacity(situation), situation.holdings[0]
     shape = situation.lines[0].shape
     assert not room.fits(shape)
     mark = room.mark()

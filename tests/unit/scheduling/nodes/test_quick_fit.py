@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reconciler.scheduling.nodes import quick_fit
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from reconciler.scheduling.queues import arrival_batches
 from tests.unit.scheduling import drawn
 
@@ -14,11 +14,11 @@ from tests.unit.scheduling import drawn
 @pytest.mark.parametrize("seed", range(60))
 def test_all_plain_shapes_fit_where_each_does(seed: int) -> None:
     situation = drawn.situation(seed)[0].snapshot()
-    room = Room(situation)
+    room = Capacity(situation)
     every, rng = room.plain(), random.Random(seed)
     for shape in range(len(situation.shapes)):
         if room.sizes[shape, 0] >= 0:
-            assert every[shape] == Room(situation).fits(shape)
+            assert every[shape] == Capacity(situation).fits(shape)
         else:
             assert not every[shape]
     for shape in rng.sample(range(len(situation.shapes)), len(situation.shapes)):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from reconciler.scheduling.decisions import TaskPlacement
-from reconciler.scheduling.inputs.snapshots import GroupShape, Strategy
+from reconciler.scheduling.inputs.snapshots import Strategy, TaskGroupShape
 from reconciler.scheduling.nodes import device_choice
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from tests.unit.scheduling.rooms import (
     GIB,
     Node,
@@ -110,7 +110,7 @@ SHARED = [Node(devices=(IDLE, 600, 300, 0))]
     ],
 )
 def test_devices_of_one_task(
-    asked: GroupShape, nodes: Sequence[Node], expected: list[tuple[int, tuple[int, ...]]] | None
+    asked: TaskGroupShape, nodes: Sequence[Node], expected: list[tuple[int, tuple[int, ...]]] | None
 ) -> None:
     """Which devices one task gets, or that it has no room."""
     space = room(nodes, shape(asked, nodes=len(nodes)))
@@ -212,7 +212,7 @@ def test_empty_room_is_as_if_nothing_ran() -> None:
     ]
     shapes = [shape(group(2, cpu=8), nodes=1), shape(group(3, cpu=8), nodes=1)]
 
-    now, idle = Room(snapshot(nodes, shapes)), Room.empty(snapshot(nodes, shapes))
+    now, idle = Capacity(snapshot(nodes, shapes)), Capacity.empty(snapshot(nodes, shapes))
 
     assert (now.fits(0), now.fits(1)) == (False, False)
     assert (idle.fits(0), idle.fits(1)) == (True, False)

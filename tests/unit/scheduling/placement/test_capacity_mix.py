@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reconciler.scheduling.inputs.snapshots import GroupShape, MixEntry
+from reconciler.scheduling.inputs.snapshots import ArrivalShare, TaskGroupShape
 from reconciler.scheduling.nodes import device_choice, fragmentation, node_classes
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from tests.unit.scheduling.rooms import Node, group, mix, room, shape, snapshot, start, where
 from tests.unit.scheduling.rooms import given as devices_given
 
 MILLI = 1000
 
 
-def share(amount: int, cpu: int = 1) -> GroupShape:
+def share(amount: int, cpu: int = 1) -> TaskGroupShape:
     return group(1, cpu=cpu, share=amount)
 
 
@@ -51,8 +51,8 @@ def share(amount: int, cpu: int = 1) -> GroupShape:
     ],
 )
 def test_tasks_go_where_the_mix_loses_least(
-    asked: GroupShape,
-    arrives: tuple[GroupShape, ...],
+    asked: TaskGroupShape,
+    arrives: tuple[TaskGroupShape, ...],
     nodes: list[Node],
     spot: tuple[int, tuple[int, ...]],
 ) -> None:
@@ -63,7 +63,7 @@ def test_tasks_go_where_the_mix_loses_least(
 
 def test_work_that_may_go_anywhere_keeps_off_models_that_the_mix_needs() -> None:
     there = [Node(9, devices=(400,)), Node(9, devices=(400,))]
-    arrives = (MixEntry(share(400), np.array([True, False]), 1.0),)
+    arrives = (ArrivalShare(share(400), np.array([True, False]), 1.0),)
     assert where(start(room(there, shape(share(400), nodes=2), mix=arrives))) == [1]
 
 
@@ -93,7 +93,7 @@ def many(count: int) -> list[Node]:
     ]
 
 
-def spots(space: Room, shapes: int, tasks: int) -> list[object]:
+def spots(space: Capacity, shapes: int, tasks: int) -> list[object]:
     return [devices_given(start(space, at % shapes)) for at in range(tasks)]
 
 
@@ -109,12 +109,12 @@ def test_few_looks_choose_as_well_as_most_and_what_is_chosen_does_not_depend_on_
         [shape(kind, nodes=40) for kind in KINDS],
         mix=mix(*KINDS, nodes=40),
     )
-    fresh = Room(now)
+    fresh = Capacity(now)
     mark = fresh.mark()
     once = spots(fresh, len(KINDS), 60)
     fresh.rollback(mark)
     assert spots(fresh, len(KINDS), 60) == once
-    assert spots(Room(now), len(KINDS), 60) == once
+    assert spots(Capacity(now), len(KINDS), 60) == once
     assert None not in once
 
 
@@ -122,21 +122,23 @@ def test_beyond_the_shortlist_the_estimate_decides(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(node_classes, "SHORTLIST", 1)
     asked = shape(share(470, 8), nodes=40)
     now = snapshot(many(40), [asked], mix=mix(*KINDS, nodes=40))
-    first = start(Room(now))
+    first = start(Capacity(now))
     assert first is not None
     others = np.arange(40) != first[0].node
-    second = start(Room(now), within=others)
+    second = start(Capacity(now), within=others)
     assert second is not None
     assert others[second[0].node]
     # a room fills up whatever was looked at closely
-    assert len(Room(now).fill(0, 500)) == len(Room(now).fill(0, 500, within=np.ones(40, bool)))
+    assert len(Capacity(now).fill(0, 500)) == len(
+        Capacity(now).fill(0, 500, within=np.ones(40, bool))
+    )
 
 
 def test_rounded_states_place_for_the_mix_too(monkeypatch: pytest.MonkeyPatch) -> None:
     now = snapshot(many(40), [shape(share(470, 8), nodes=40)], mix=mix(*KINDS, nodes=40))
-    exact = len(Room(now).fill(0, 500))
+    exact = len(Capacity(now).fill(0, 500))
     monkeypatch.setattr(node_classes, "EXACT_NODES_MAX", 1)
-    assert len(Room(now).fill(0, 500)) == exact
+    assert len(Capacity(now).fill(0, 500)) == exact
     there = [Node(26, devices=(1000, 1000)), Node(100, devices=(1000, 1000))]
     arrives = mix(group(1, cpu=12), nodes=2)
     assert where(start(room(there, shape(group(1, cpu=18), nodes=2), mix=arrives))) == [1]
@@ -159,10 +161,14 @@ ASKED = st.sampled_from(
 )
 
 
-def slow_choice(nodes: list[Node], asked: GroupShape, arrives: tuple[MixEntry, ...]) -> float:
+def slow_choice(
+    nodes: list[Node], asked: TaskGroupShape, arrives: tuple[ArrivalShare, ...]
+) -> float:
     """The least growth of what is unused over all nodes and ways, in hundredths."""
     one = np.ones((1, len(arrives)), dtype=np.bool_)
-    look = fragmentation.Outlook(arrives, one, np.array([80 * 2**30]), np.ones(1, dtype=np.bool_))
+    look = fragmentation.FragmentationForecast(
+        arrives, one, np.array([80 * 2**30]), np.ones(1, dtype=np.bool_)
+    )
 
     def unused(cpu: int, memory: int, free: tuple[int, ...]) -> float:
         vector = look.number(0, tuple(sorted(free)))
@@ -187,7 +193,7 @@ def slow_choice(nodes: list[Node], asked: GroupShape, arrives: tuple[MixEntry, .
 @settings(max_examples=60, deadline=None)
 @given(ROOMS, ASKED, st.lists(ASKED, min_size=1, max_size=4, unique=True))
 def test_the_choice_is_the_least_of_all(
-    nodes: list[Node], asked: GroupShape, kinds: list[GroupShape]
+    nodes: list[Node], asked: TaskGroupShape, kinds: list[TaskGroupShape]
 ) -> None:
     arrives = mix(*kinds, nodes=len(nodes))
     least = slow_choice(nodes, asked, arrives)
@@ -206,11 +212,13 @@ def test_the_choice_is_the_least_of_all(
 
 
 def slow_cost(
-    node: Node, left: tuple[int, ...], asked: GroupShape, arrives: tuple[MixEntry, ...]
+    node: Node, left: tuple[int, ...], asked: TaskGroupShape, arrives: tuple[ArrivalShare, ...]
 ) -> float:
     """Growth by one way to place the task."""
     one = np.ones((1, len(arrives)), dtype=np.bool_)
-    look = fragmentation.Outlook(arrives, one, np.array([80 * 2**30]), np.ones(1, dtype=np.bool_))
+    look = fragmentation.FragmentationForecast(
+        arrives, one, np.array([80 * 2**30]), np.ones(1, dtype=np.bool_)
+    )
     cpu, memory = node.cpu * MILLI, node.memory * 2**30
     vectors = [look.number(0, tuple(sorted(free))) for free in (node.devices, left)]
     before, after = look.unused(

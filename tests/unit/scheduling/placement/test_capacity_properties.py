@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reconciler.scheduling.decisions import TaskPlacement
-from reconciler.scheduling.inputs.snapshots import GroupShape, Shape, Snapshot
+from reconciler.scheduling.inputs.snapshots import Shape, Snapshot, TaskGroupShape
 from reconciler.scheduling.nodes import free_resources, node_classes, scoring
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from tests.unit.scheduling.rooms import GIB, Node, group, mix, shape, snapshot, where
 
 IDLE = 1000
@@ -48,7 +48,7 @@ def clusters(draw: st.DrawFn, most: int = 4) -> list[Node]:
 
 
 @st.composite
-def groups(draw: st.DrawFn, most: int = 4, *, bound: bool = True) -> GroupShape:
+def groups(draw: st.DrawFn, most: int = 4, *, bound: bool = True) -> TaskGroupShape:
     """Tasks of every kind."""
     more: dict[str, int] = {}
     gpu = draw(st.integers(0, 2))
@@ -130,14 +130,14 @@ class Reference:
         self.occupied = nodes.occupied.tolist()
         self.owned = [False] * len(nodes.names)
 
-    def share(self, node: int, each: GroupShape) -> int:
+    def share(self, node: int, each: TaskGroupShape) -> int:
         """Milli-GPUs of each device; too many where it can't be."""
         if not each.share_bytes:
             return each.share
         memory = int(self.situation.nodes.device_memory[node])
         return -(-1000 * each.share_bytes // memory) if memory else 5000
 
-    def ways(self, node: int, asked: Shape, each: GroupShape) -> list[tuple[int, ...]]:
+    def ways(self, node: int, asked: Shape, each: TaskGroupShape) -> list[tuple[int, ...]]:
         """All sets of devices that one task could get on a node."""
         nodes = self.situation.nodes
         if not nodes.accepts[node] or not asked.eligible[node] or self.owned[node]:
@@ -160,7 +160,7 @@ class Reference:
         domain = nodes.inner[each.inner][node].tolist()
         return [way for way in ways if domain[way[0]] >= 0 and len({domain[d] for d in way}) == 1]
 
-    def move(self, node: int, each: GroupShape, chosen: Sequence[int], sign: int) -> None:
+    def move(self, node: int, each: TaskGroupShape, chosen: Sequence[int], sign: int) -> None:
         """Charge (1) or give back (-1)."""
         self.cpu[node] -= sign * each.amounts[0]
         self.memory[node] -= sign * each.amounts[1]
@@ -236,7 +236,7 @@ def test_a_plan_exists_exactly_when_brute_force_finds_one(
 ) -> None:
     """And what is taken is never more than there is."""
     with rough(steps):
-        space, reference = Room(situation), Reference(situation)
+        space, reference = Capacity(situation), Reference(situation)
         for number in (at % len(situation.shapes) for at in order):
             plan = space.plan(number)
             assert (plan is not None) == reference.fits(situation.shapes[number])
@@ -248,14 +248,14 @@ def test_a_plan_exists_exactly_when_brute_force_finds_one(
 @given(situations(several=True), st.lists(st.integers(0, 3), max_size=6))
 def test_several_groups_keep_to_what_there_is(situation: Snapshot, order: list[int]) -> None:
     """Whole elements, never over capacity."""
-    space, reference = Room(situation), Reference(situation)
+    space, reference = Capacity(situation), Reference(situation)
     for number in (at % len(situation.shapes) for at in order):
         plan = space.plan(number)
         if plan is not None:
             reference.check_and_take(number, space.take(number, plan))
 
 
-def contents(space: Room) -> object:
+def contents(space: Capacity) -> object:
     """All that a room has."""
     return [tuple(row) for row in space.stock.rows], [c.tolist() for c in space.stock.columns()]
 
@@ -264,7 +264,7 @@ def contents(space: Room) -> object:
 @given(situations(several=True), st.lists(st.integers(0, 7), max_size=8), st.data())
 def test_undo_restores_exactly(situation: Snapshot, steps: list[int], data: st.DataObject) -> None:
     """The contents, and what is decided next, whatever was done in between."""
-    space = Room(situation)
+    space = Capacity(situation)
     count = len(situation.shapes)
     for number in range(count):
         if (plan := space.plan(number)) is not None and data.draw(st.booleans()):
@@ -280,7 +280,7 @@ def test_undo_restores_exactly(situation: Snapshot, steps: list[int], data: st.D
             taken += space.take(number, plan)
         elif taken:
             (space.release if step % 2 else space.hold)([taken[0]], exclusive=step > 5)
-    space.clamp(Room.empty(situation))
+    space.clamp(Capacity.empty(situation))
     space.rollback(mark)
 
     assert before == contents(space)
@@ -294,7 +294,7 @@ def test_fill_is_plan_and_take(situation: Snapshot, most: int, steps: int | None
     """The same tasks on the same devices."""
     with rough(steps):
         for number in range(len(situation.shapes)):
-            filled, single = Room(situation), Room(situation)
+            filled, single = Capacity(situation), Capacity(situation)
             expected = []
             for _ in range(most):
                 plan = single.plan(number)
@@ -317,7 +317,7 @@ def test_order_of_equal_inputs_does_not_matter(situation: Snapshot, random: obje
     other = dataclasses.replace(
         situation, shapes=tuple(situation.shapes[at] for at in order), mix=tuple(kinds)
     )
-    one, two = Room(situation), Room(other)
+    one, two = Capacity(situation), Capacity(other)
     for number in [*range(len(order)), *range(len(order))]:
         plan, twin = one.plan(number), two.plan(order.index(number))
         assert plan == twin
@@ -330,7 +330,7 @@ def test_order_of_equal_inputs_does_not_matter(situation: Snapshot, random: obje
 @given(situations(several=True), st.lists(st.integers(0, 3), max_size=4))
 def test_funnels_count_all_nodes(situation: Snapshot, order: list[int]) -> None:
     """Whatever was taken before."""
-    for space in (Room(situation), Room.empty(situation)):
+    for space in (Capacity(situation), Capacity.empty(situation)):
         for number in (at % len(situation.shapes) for at in order):
             space.fill(number, 1)
         for number in range(len(situation.shapes)):
@@ -345,7 +345,7 @@ def test_plans_within_a_mask_keep_to_it(situation: Snapshot, data: st.DataObject
     """And exist when the same nodes alone would have room."""
     count = len(situation.nodes.names)
     mask = np.array([data.draw(st.booleans()) for _ in range(count)], dtype=np.bool_)
-    space, alone = Room(situation), Room(situation, usable=mask)
+    space, alone = Capacity(situation), Capacity(situation, usable=mask)
     for number in range(len(situation.shapes)):
         plan = space.plan(number, within=mask)
         assert (plan is not None) == alone.fits(number)
@@ -388,7 +388,7 @@ def test_a_plan_of_another_room_is_refused_and_takes_nothing() -> None:
     situation = snapshot(
         [Node(devices=(IDLE,) * 2)], [shape(group(1, 2), nodes=1), shape(group(1), nodes=1)]
     )
-    space = Room(situation)
+    space = Capacity(situation)
     plan = space.plan(0)
     assert plan is not None
     space.fill(1, 1)
@@ -403,14 +403,14 @@ def test_a_plan_of_another_room_is_refused_and_takes_nothing() -> None:
 @settings(max_examples=60, deadline=None)
 @given(clusters(), st.lists(groups(bound=False), min_size=1, max_size=3), st.data())
 def test_whether_one_task_fits_is_told_alike_with_and_without_states(
-    nodes: list[Node], asked: list[GroupShape], data: st.DataObject
+    nodes: list[Node], asked: list[TaskGroupShape], data: st.DataObject
 ) -> None:
     """Rooms are copied before and after their states were counted, and go ways of their own."""
     alone = [dataclasses.replace(one, count=1, minimum=None, slice_size=0) for one in asked]
     shapes = [shape(one, nodes=len(nodes)) for one in alone]
     situation = snapshot(nodes, shapes, profiles=("1g.10gb",))
-    rooms = [Room(situation)]
-    taken: list[tuple[Room, tuple[TaskPlacement, ...]]] = []
+    rooms = [Capacity(situation)]
+    taken: list[tuple[Capacity, tuple[TaskPlacement, ...]]] = []
     for _ in range(8):
         room = data.draw(st.sampled_from(rooms))
         index = data.draw(st.integers(0, len(alone) - 1))

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.scheduling.placement.capacity import Room
+from reconciler.scheduling.placement.capacity import Capacity
 from tests.unit.scheduling.rooms import Node, group, shape, snapshot
 
 SIZES = st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 2))
@@ -35,7 +35,7 @@ def test_what_has_room_is_what_has_it_in_a_new_room(
         for cpu, memory, gpu in sizes
     ]
     situation = snapshot(there, shapes)
-    room, marks = Room(situation), [0]
+    room, marks = Capacity(situation), [0]
     taken: list[int] = []
     for number, what in steps:
         at = number % len(sizes)
@@ -45,7 +45,7 @@ def test_what_has_room_is_what_has_it_in_a_new_room(
             taken.pop()
             continue
         plan = room.plan(at)
-        fresh = Room(situation)
+        fresh = Capacity(situation)
         for before in taken:
             known = fresh.plan(before)
             assert known is not None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reconciler.model.state.pending_reasons import FunnelStep
-from reconciler.scheduling.inputs.snapshots import GroupShape, JobAffinity
+from reconciler.scheduling.inputs.snapshots import AffinityTerm, TaskGroupShape
 from tests.unit.scheduling.rooms import GIB, Node, group, mix, room, shape
 
 IDLE = 1000
@@ -72,7 +72,7 @@ ASIDE = "1 not accepting work, 1 taken exclusively by other work, "
         ),
     ],
 )
-def test_funnel(asked: GroupShape, expected: str) -> None:
+def test_funnel(asked: TaskGroupShape, expected: str) -> None:
     """Counted, with what is asked and the most that there is."""
     there = list(THERE)
     for node in there:
@@ -91,7 +91,7 @@ def test_funnel_of_filters_affinity_and_exclusive() -> None:
         eligible=[1, 2, 3],
         filtered=(FunnelStep(1, "not in pool a100"),),
         exclusive=True,
-        affinities=(JobAffinity(0, apart=True),),
+        affinities=(AffinityTerm(0, apart=True),),
     )
     present = np.array([[0, 0, 0, 1]], dtype=np.int64)
     space = room(there, asked, presence=present)
@@ -132,7 +132,7 @@ def test_funnel_of_filters_affinity_and_exclusive() -> None:
         ),
     ],
 )
-def test_why(asked: GroupShape, more: dict[str, Any], expected: str) -> None:
+def test_why(asked: TaskGroupShape, more: dict[str, Any], expected: str) -> None:
     """In the order in which the choice was made."""
     there = [Node(path=(at // 2,)) for at in range(4)]
     space = room(there, shape(asked, nodes=4, **more), levels=("rack",))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reconciler.scheduling.inputs.snapshots import GroupShape, JobAffinity, Shape
+from reconciler.scheduling.inputs.snapshots import AffinityTerm, Shape, TaskGroupShape
 from tests.unit.scheduling.rooms import Node, group, room, shape, start, where
 
 IDLE = 1000
@@ -48,7 +48,7 @@ CLUSTER = tree((0, (8, 8)), (0, (4, 4)), (1, (8,)), (1, (2, 2)))
     ],
 )
 def test_domain_of_a_gang(
-    asked: GroupShape, levels: dict[str, Any], expected: list[int] | None
+    asked: TaskGroupShape, levels: dict[str, Any], expected: list[int] | None
 ) -> None:
     """For the element and for its group alike."""
     element = shape(asked, nodes=len(CLUSTER), **levels)
@@ -173,7 +173,7 @@ def test_several_groups_need_a_search() -> None:
 
 
 def affine(
-    *affinities: JobAffinity, count: int = 1, matches: tuple[int, ...] = (0,), nodes: int = 4
+    *affinities: AffinityTerm, count: int = 1, matches: tuple[int, ...] = (0,), nodes: int = 4
 ) -> Shape:
     """A gang of one GPU each with these affinities."""
     return shape(group(1, count), nodes=nodes, affinities=affinities, matches=matches)
@@ -185,24 +185,24 @@ FOUR = [Node(path=(at // 2,), devices=(IDLE,) * 4) for at in range(4)]
 @pytest.mark.parametrize(
     ("asked", "present", "expected"),
     [
-        (affine(JobAffinity(0, apart=True), count=4), [0] * 4, [0, 1, 2, 3]),
-        (affine(JobAffinity(0, apart=True), count=5), [0] * 4, None),
-        (affine(JobAffinity(0, apart=True), count=3), [0, 1, 0, 0], [0, 2, 3]),
-        (affine(JobAffinity(0, 0, apart=True), count=2), [0] * 4, [0, 2]),
-        (affine(JobAffinity(0, 0, apart=True), count=2), [1, 0, 0, 0], None),
-        (affine(JobAffinity(0, 0, apart=True), matches=()), [1, 0, 0, 0], [2]),
-        (affine(JobAffinity(0, 0), matches=()), [0, 0, 0, 1], [2]),
-        (affine(JobAffinity(0), matches=(), count=2), [0, 0, 0, 1], [3, 3]),
-        (affine(JobAffinity(0), matches=(), count=5), [0, 0, 0, 1], None),
-        (affine(JobAffinity(0), matches=()), [0] * 4, None),
-        (affine(JobAffinity(0), count=4), [0] * 4, [0] * 4),
-        (affine(JobAffinity(0), count=5), [0] * 4, None),
-        (affine(JobAffinity(0, 0), count=5), [0] * 4, [0] * 4 + [1]),
-        (affine(JobAffinity(0, 0, weight=1.0), matches=()), [0, 0, 0, 1], [2]),
-        (affine(JobAffinity(0, apart=True, weight=1.0), matches=()), [1, 1, 1, 0], [3]),
-        (affine(JobAffinity(0, apart=True, weight=1.0), count=4), [0] * 4, [0, 1, 2, 3]),
+        (affine(AffinityTerm(0, apart=True), count=4), [0] * 4, [0, 1, 2, 3]),
+        (affine(AffinityTerm(0, apart=True), count=5), [0] * 4, None),
+        (affine(AffinityTerm(0, apart=True), count=3), [0, 1, 0, 0], [0, 2, 3]),
+        (affine(AffinityTerm(0, 0, apart=True), count=2), [0] * 4, [0, 2]),
+        (affine(AffinityTerm(0, 0, apart=True), count=2), [1, 0, 0, 0], None),
+        (affine(AffinityTerm(0, 0, apart=True), matches=()), [1, 0, 0, 0], [2]),
+        (affine(AffinityTerm(0, 0), matches=()), [0, 0, 0, 1], [2]),
+        (affine(AffinityTerm(0), matches=(), count=2), [0, 0, 0, 1], [3, 3]),
+        (affine(AffinityTerm(0), matches=(), count=5), [0, 0, 0, 1], None),
+        (affine(AffinityTerm(0), matches=()), [0] * 4, None),
+        (affine(AffinityTerm(0), count=4), [0] * 4, [0] * 4),
+        (affine(AffinityTerm(0), count=5), [0] * 4, None),
+        (affine(AffinityTerm(0, 0), count=5), [0] * 4, [0] * 4 + [1]),
+        (affine(AffinityTerm(0, 0, weight=1.0), matches=()), [0, 0, 0, 1], [2]),
+        (affine(AffinityTerm(0, apart=True, weight=1.0), matches=()), [1, 1, 1, 0], [3]),
+        (affine(AffinityTerm(0, apart=True, weight=1.0), count=4), [0] * 4, [0, 1, 2, 3]),
         (
-            affine(JobAffinity(0, apart=True, weight=1.0), count=16),
+            affine(AffinityTerm(0, apart=True, weight=1.0), count=16),
             [0] * 4,
             [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4,
         ),
@@ -217,8 +217,8 @@ def test_affinities(asked: Shape, present: list[int], expected: list[int] | None
 
 def test_starts_of_this_cycle_are_present() -> None:
     """The second one stays away from the first, the third has no room, until one leaves."""
-    alone = affine(JobAffinity(0, 0, apart=True))
-    near = affine(JobAffinity(0, 0), matches=())
+    alone = affine(AffinityTerm(0, 0, apart=True))
+    near = affine(AffinityTerm(0, 0), matches=())
     none = np.zeros((1, 4), dtype=np.int64)
     space = room(FOUR, alone, near, presence=none, levels=("rack",))
 
@@ -294,7 +294,7 @@ def test_exclusive_elements_grow_on_their_own_nodes() -> None:
     assert [row.exclusive for row in space.stock.rows] == [1, 1, 0]
 
 
-def drawn(seed: int) -> tuple[list[Node], GroupShape, dict[str, Any]]:
+def drawn(seed: int) -> tuple[list[Node], TaskGroupShape, dict[str, Any]]:
     """Up to four racks in two zones, a gang, and how its nodes are chosen."""
     rng = random.Random(seed)
     nodes = []

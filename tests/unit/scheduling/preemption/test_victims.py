@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reconciler.scheduling.inputs import flavors, pending_groups
-from reconciler.scheduling.inputs.snapshots import Holding, Snapshot
+from reconciler.scheduling.inputs.snapshots import Allocation, Snapshot
 from reconciler.scheduling.preemption import victims, victims_by_node
 from reconciler.scheduling.quota import quota_ledger
 from tests.unit.scheduling import drawn
@@ -55,11 +55,11 @@ def test_a_holding_that_is_replaced_has_columns_of_its_own() -> None:
     assert dataclasses.replace(other, queue=holding.queue) == holding
 
 
-def named(units: list[victims.Unit]) -> list[tuple[str, int]]:
+def named(units: list[victims.Victim]) -> list[tuple[str, int]]:
     return [(unit.name.partition(victims.TASK)[0], unit.rank[6]) for unit in units]
 
 
-def may_leave(situation: Snapshot, queue: int) -> list[Holding]:
+def may_leave(situation: Snapshot, queue: int) -> list[Allocation]:
     return [
         holding
         for holding in situation.holdings
@@ -91,8 +91,8 @@ def test_units_go_in_their_order(look: int, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(victims, "LOOK_MAX", look)
     moved = 0
     for situation in situations():
-        ledger = quota_ledger.Ledger(situation, pending_groups.columns_of(situation.lines))
-        pool = victims.Pool(situation)
+        ledger = quota_ledger.QuotaLedger(situation, pending_groups.columns_of(situation.lines))
+        pool = victims.Victims(situation)
         for queue in range(len(situation.queues.names)):
             units = list(pool.units(queue))
             assert named(units) == expected(situation, queue)
@@ -127,7 +127,7 @@ def test_work_of_one_age_goes_by_name() -> None:
         s.job(name, "a", gpu=1, on=("n",))
     found = s.snapshot()
     same = tuple(dataclasses.replace(holding, order=7) for holding in found.holdings)
-    pool = victims.Pool(dataclasses.replace(found, holdings=same))
+    pool = victims.Victims(dataclasses.replace(found, holdings=same))
     assert [unit.holding.job for unit in pool.units(0)] == ["c", "m", "z"]
 
 

@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 
 from reconciler.scheduling.cycle import scheduling_cycle
 from reconciler.scheduling.inputs import pending_groups, snapshots
-from reconciler.scheduling.inputs.snapshots import Claim, Line, Policy, Snapshot
+from reconciler.scheduling.inputs.snapshots import (
+    PendingGroup,
+    PendingJob,
+    SchedulingPolicy,
+    Snapshot,
+)
 from reconciler.scheduling.queues import arrival_batches
-from reconciler.scheduling.queues.arrival_batches import Backlog
+from reconciler.scheduling.queues.arrival_batches import ArrivalBatches
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.rooms import Node, columns, group, mix, shape
 from tests.unit.scheduling.situations import Situation
@@ -104,7 +109,7 @@ def test_priority_and_the_policy_come_first() -> None:
     s = cluster().job("urgent", gpu=1, priority=90).job("urgent-too", gpu=3, priority=90)
     assert started(at_once(s.snapshot()))[:2] == ["urgent-too", "urgent"]
     s = cluster()
-    s.policy = Policy(order="arrival")
+    s.policy = SchedulingPolicy(order="arrival")
     assert started(at_once(s.snapshot())) == ["one", "four", "none", "two"]
 
 
@@ -139,16 +144,16 @@ def test_growing_claims_and_single_lines_are_left_alone() -> None:
     assert arrival_batches.gather(situation, pending_groups.columns_of(situation.lines)).ranks == {}
 
 
-def waiting(*counts: int) -> Backlog:
+def waiting(*counts: int) -> ArrivalBatches:
     """One claim of each size of 1, 2 and 0 GPUs with so many elements, of two queues."""
     claims = [
-        Line(at % 2, at, 0, True, (Claim(f"j{at}", at, tuple(range(count)), count),))
+        PendingGroup(at % 2, at, 0, True, (PendingJob(f"j{at}", at, tuple(range(count)), count),))
         for at, count in enumerate(counts)
     ]
     shapes = tuple(shape(group(gpu), nodes=1) for gpu in (1, 2, 0, 1))
     base = Situation().node("n", gpu=1).queue("a").queue("b").snapshot()
     now = dataclasses.replace(base, lines=tuple(claims), shapes=shapes)
-    return Backlog(now, {}, (((0, 0), (2, 0)), ((1, 0), (3, 0))))
+    return ArrivalBatches(now, {}, (((0, 0), (2, 0)), ((1, 0), (3, 0))))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +189,13 @@ def test_a_long_backlog_is_placed_for_what_is_ahead_of_it(
     kinds = (shape(group(2, cpu=4), nodes=2), shape(hungry, nodes=2))
     base = Situation().node("n", gpu=1).queue("main").snapshot()
     lines = tuple(
-        Line(0, at, 0, True, tuple(Claim(f"{at}-{n}", at * 10 + n, (0,), 1) for n in range(count)))
+        PendingGroup(
+            0,
+            at,
+            0,
+            True,
+            tuple(PendingJob(f"{at}-{n}", at * 10 + n, (0,), 1) for n in range(count)),
+        )
         for at, count in enumerate((2, 8))
     )
     now = dataclasses.replace(base, nodes=columns(there), shapes=kinds, lines=lines, mix=arrives)
@@ -230,14 +241,14 @@ def obvious(situation: Snapshot) -> list[list[str]]:
 def test_moments_are_those_that_single_looks_find(
     jobs: list[tuple[int, int, int, int, float]],
 ) -> None:
-    members: dict[tuple[int, int, int], list[Claim]] = {}
+    members: dict[tuple[int, int, int], list[PendingJob]] = {}
     for number, (queue, kind, priority, order, moment) in enumerate(jobs):
-        claim = Claim(f"j{number:02d}", order, (0,), 1, submitted_at=moment)
+        claim = PendingJob(f"j{number:02d}", order, (0,), 1, submitted_at=moment)
         members.setdefault((queue, kind, priority), []).append(claim)
     situation = dataclasses.replace(
         cluster().snapshot(),
         lines=tuple(
-            Line(
+            PendingGroup(
                 queue,
                 kind,
                 priority,

@@ -16,7 +16,7 @@ from reconciler.server.process import worker_processes
 def log(tmp_path: Path) -> audit_log.Log:
     made = audit_log.Log(tmp_path / audit_log.FILE, part_bytes_max=1000)
     for number in range(12):
-        made.append(audit_entries.Entry(at=1.0, revision=str(number), result="Synced"))
+        made.append(audit_entries.AuditEntry(at=1.0, revision=str(number), result="Synced"))
     return made
 
 
@@ -35,7 +35,7 @@ class Counted(audit.Verifications):
 def test_who_asks_while_the_log_stays_is_answered_by_one_look(log: audit_log.Log) -> None:
     one = Counted(log)
 
-    async def ask() -> list[audit_log.Verdict]:
+    async def ask() -> list[audit_log.ChainVerdict]:
         impatient = asyncio.create_task(one.verdict(1))
         await asyncio.sleep(0)
         others = [asyncio.create_task(one.verdict(1)) for _ in range(50)]
@@ -45,7 +45,7 @@ def test_who_asks_while_the_log_stays_is_answered_by_one_look(log: audit_log.Log
 
     assert set(map(str, asyncio.run(ask()))) == {str(log.verify())}
     assert one.runs == 1
-    log.append(audit_entries.Entry(at=1.0, revision="new", result="Synced"))
+    log.append(audit_entries.AuditEntry(at=1.0, revision="new", result="Synced"))
     assert asyncio.run(one.verdict(1)).lines == 13
     part = log.parts()[0]
     part.write_bytes(
@@ -59,7 +59,7 @@ def test_who_asks_while_the_log_stays_is_answered_by_one_look(log: audit_log.Log
 def test_only_so_many_different_questions_wait(log: audit_log.Log) -> None:
     one = Counted(log)
 
-    async def ask() -> list[audit_log.Verdict | BaseException]:
+    async def ask() -> list[audit_log.ChainVerdict | BaseException]:
         asked = (one.verdict(first) for first in range(1, worker_processes.WAITING_MAX + 4))
         return await asyncio.gather(*asked, return_exceptions=True)
 

@@ -15,7 +15,7 @@ from reconciler.operations.changes import remote_changes, suspension
 from reconciler.operations.views import job_views
 from reconciler.server import errors
 from reconciler.server.auth import authorization, tokens
-from reconciler.store import Reader, Store
+from reconciler.store import Store, StoreReader
 from tests.unit.desired.repositories import job
 from tests.unit.store import samples
 
@@ -56,7 +56,7 @@ spec: {hosts: "n[1-2]", provisioner: static, nodes: {cpu: 4, memory: 8Gi}}
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StoreReader]:
     """``n1`` is of a pool in force; ``left`` is known, and no pool in force declares it."""
     wanted = validate.check({"a.yaml": ACCESS.encode()})
     assert not [one for one in wanted.status.problems if one.severity == "error"]
@@ -78,10 +78,10 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
         store.close()
 
 
-def why_not(reader: Reader, who: str, verb: remote_changes.Verb, name: str) -> str:
+def why_not(reader: StoreReader, who: str, verb: remote_changes.Verb, name: str) -> str:
     """Why somebody with a user's token may not do something; empty where it is allowed."""
     change = remote_changes.SubmittedDocument(verb, who, name, reason="smoke")
-    caller = tokens.Identity(f"{who}@x.org", "user")
+    caller = tokens.Caller(f"{who}@x.org", "user")
     return authorization.refusals(reader, caller, [change]).get(0, "")
 
 
@@ -98,7 +98,7 @@ def why_not(reader: Reader, who: str, verb: remote_changes.Verb, name: str) -> s
     ],
 )
 def test_nodes_of_no_pool_in_force_take_the_right_to_all_pools(
-    reader: Reader, verb: remote_changes.Verb, who: str, *, in_force: bool, elsewhere: bool
+    reader: StoreReader, verb: remote_changes.Verb, who: str, *, in_force: bool, elsewhere: bool
 ) -> None:
     told = why_not(reader, who, verb, "n1")
     assert (told == "") is in_force, told
@@ -127,7 +127,7 @@ def test_nodes_of_no_pool_in_force_take_the_right_to_all_pools(
     ],
 )
 def test_a_queue_is_a_queue_however_it_is_written(
-    reader: Reader,
+    reader: StoreReader,
     verb: remote_changes.Verb,
     name: str,
     canonical: str,
@@ -144,7 +144,7 @@ def test_a_queue_is_a_queue_however_it_is_written(
 
 @pytest.mark.parametrize("name", ["job/a", "queue", "queue/", "cluster/main", "", "pool/cpu"])
 def test_what_can_not_be_suspended_is_refused_before_any_right_is_asked(
-    reader: Reader, name: str
+    reader: StoreReader, name: str
 ) -> None:
     with pytest.raises(errors.Failure, match="none of cluster, queue/NAME") as refused:
         authorization.canonical_names("suspend", ["cluster", name])
@@ -153,7 +153,7 @@ def test_what_can_not_be_suspended_is_refused_before_any_right_is_asked(
 
 
 @pytest.mark.parametrize("verb", ["submit", *get_args(remote_changes.ChangeVerb)])
-def test_no_verb_is_for_who_has_no_role(reader: Reader, verb: remote_changes.Verb) -> None:
+def test_no_verb_is_for_who_has_no_role(reader: StoreReader, verb: remote_changes.Verb) -> None:
     """Whatever nobody can tell the owner of is not for everybody."""
     for name in ("n1", "left", "queue/research", "cluster", "train", ""):
         assert why_not(reader, "none", verb, name), (verb, name)
@@ -182,7 +182,7 @@ def test_what_the_controller_signs_in_vain_is_refused_before_it_is_committed(
         "other": access.Identity("other", (), (listed("renewed", soon),), "submitter"),
     }
     structure = desired.Structure(
-        access=access.Access(people), settings=desired.Settings(verification="required")
+        access=access.Access(people), settings=desired.ClusterSettings(verification="required")
     )
     bodies = {job_views.STRUCTURE: msgspec.msgpack.encode(structure)}
     change = remote_changes.SubmittedDocument("submit", "a@x.org", "train")
@@ -195,8 +195,8 @@ def test_what_the_controller_signs_in_vain_is_refused_before_it_is_committed(
 PEOPLE = access.Access(
     {f"{who}@x.org": access.Identity(f"{who}@x.org") for who in ("ada", "bob", "eve")},
     (
-        access.Role("own", ("bob@x.org",), (access.Rule(("submit",), ("research",)),)),
-        access.Role("all", ("ada@x.org",), (access.Rule(("manage",), ("*",)),)),
+        access.Role("own", ("bob@x.org",), (access.AccessRule(("submit",), ("research",)),)),
+        access.Role("all", ("ada@x.org",), (access.AccessRule(("manage",), ("*",)),)),
     ),
 )
 BOBS, ADAS = ("research", "bob@x.org"), ("ops", "ada@x.org")
@@ -260,7 +260,7 @@ def test_what_was_allowed_when_it_was_asked_is_judged_again_at_the_commit() -> N
     queues = {"research": desired.Queue("research")}
     bodies = job_views.desired_views(in_force(desired.Structure(queues=queues, access=PEOPLE)))
     reader = Views(dict(bodies))
-    caller = tokens.Identity("bob@x.org", "user")
+    caller = tokens.Caller("bob@x.org", "user")
     asked = remote_changes.SubmittedDocument(
         "submit", caller.name, "train", queue="research", owner=caller.name
     )
@@ -286,7 +286,7 @@ def test_who_may_change_no_job_is_told_so_before_one_is_looked_for(
         ("eve", authorization.ADMIN, bodies, ""),
         ("ada", "user", empty, authorization.NOTHING_IN_FORCE),
     ):
-        caller = tokens.Identity(f"{who}@x.org", role)
+        caller = tokens.Caller(f"{who}@x.org", role)
         asked = [remote_changes.SubmittedDocument(verb, caller.name, name) for name in ("a", "b")]
         found = authorization.early_refusals(Views(dict(of)), caller, asked)
         assert [found.get(position, "").startswith(told) for position in (0, 1)] == [True] * 2

@@ -19,7 +19,7 @@ NOW = 1_800_000_000.0
 def service(tmp_path: Path) -> services.Services:
     store = f"sqlite:///{tmp_path / 'store.db'}"
     return services.Services(
-        store_url=store, link_path=tmp_path / "link", gate=authentication.Gate({})
+        store_url=store, link_path=tmp_path / "link", gate=authentication.Authenticator({})
     )
 
 
@@ -27,7 +27,9 @@ def log_of(service: services.Services, lines: int = 450) -> audit_log.Log:
     """A log in several files."""
     log = audit_log.Log(service.audit_path, part_bytes_max=30_000)
     for number in range(lines):
-        log.append(audit_entries.Entry(at=float(number), revision=f"{number:040}", result="Synced"))
+        log.append(
+            audit_entries.AuditEntry(at=float(number), revision=f"{number:040}", result="Synced")
+        )
     assert len(log.parts()) > 1
     return log
 
@@ -43,7 +45,7 @@ def pass_by(_seconds: float) -> None:
 
 
 def watching(service: services.Services) -> Callable[[], str]:
-    watch = audit_watch.Watch(service, lambda: NOW, pass_by)
+    watch = audit_watch.AuditWatch(service, lambda: NOW, pass_by)
     return lambda: asyncio.run(watch.look())
 
 
@@ -72,7 +74,7 @@ def make_anew(log: audit_log.Log) -> None:
     for path in (*log.parts(), log.path):
         made = []
         for text in path.read_bytes().splitlines():
-            line = msgspec.json.decode(text, type=audit_log.Line)
+            line = msgspec.json.decode(text, type=audit_log.ChainEntry)
             entry = msgspec.structs.replace(line.entry, message="nothing to see")
             line = msgspec.structs.replace(line, previous=before, entry=entry)
             line = msgspec.structs.replace(line, hash=audit_log.hash_of(line))
@@ -114,12 +116,12 @@ def test_a_look_waits_nineteen_times_as_long_as_it_works_and_ends_with_the_serve
 ) -> None:
     log_of(service)
     waits: list[float] = []
-    asyncio.run(audit_watch.Watch(service, lambda: NOW, waits.append).look())
+    asyncio.run(audit_watch.AuditWatch(service, lambda: NOW, waits.append).look())
     assert len(waits) >= 2
     assert min(waits) >= 0
     service.stop()
-    with pytest.raises(audit_watch.StoppedError):
-        asyncio.run(audit_watch.Watch(service, lambda: NOW, waits.append).look())
+    with pytest.raises(audit_watch.AuditWatchStoppedError):
+        asyncio.run(audit_watch.AuditWatch(service, lambda: NOW, waits.append).look())
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_a_look_goes_on_from_what_was_kept_before_there_were_hashes(
     seen.write_bytes(b'{"lines":450,"at":1.0}')  # as written before hashes were kept
     assert watching(service)() == ""
     assert log.tail(1)[0].hash in seen.read_text()
-    log.append(audit_entries.Entry(at=1.0, revision="new", result="Synced"))
+    log.append(audit_entries.AuditEntry(at=1.0, revision="new", result="Synced"))
     assert watching(service)() == ""
 
 
@@ -188,7 +190,7 @@ def test_a_log_that_can_not_be_read_from_the_start_on_has_a_time_to_alert_by(
     log.path.mkdir()
 
     for _ in range(2):
-        asyncio.run(audit_watch.Watch(service, lambda: NOW + 5, pass_by).try_look())
+        asyncio.run(audit_watch.AuditWatch(service, lambda: NOW + 5, pass_by).try_look())
         assert told(service) == {"verified_timestamp_seconds": f"{NOW:.0f}"}
     log.path.rmdir()
     log.path.write_bytes(data)

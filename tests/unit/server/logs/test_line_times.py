@@ -16,7 +16,7 @@ WHOLE = agent_messages.LogChunk(b"one\ntwo\nsix\n", marks=MARKS)
 
 
 def shown(*pieces: agent_messages.LogChunk, **asked: Any) -> list[str]:
-    lines = line_times.Lines(50.0, **asked)
+    lines = line_times.TimedLines(50.0, **asked)
     return b"".join(lines.add(piece) for piece in pieces).decode().splitlines()
 
 
@@ -57,7 +57,7 @@ def test_a_line_in_pieces_has_the_time_of_its_beginning() -> None:
 def test_what_rewrites_its_line_is_one_line() -> None:
     bar = agent_messages.LogChunk(b"10%\r20%\rdone\n", marks=(agent_messages.LogMark(100.0, 13),))
     assert shown(bar, shown=True)[0] == "1970-01-01T00:01:40.000Z 10%"
-    assert b"".join([line_times.Lines(0.0, shown=True).add(bar)]).count(b"Z ") == 1
+    assert b"".join([line_times.TimedLines(0.0, shown=True).add(bar)]).count(b"Z ") == 1
 
 
 def test_a_log_that_was_cut_begins_a_line() -> None:

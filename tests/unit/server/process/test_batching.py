@@ -30,7 +30,7 @@ class Work:
 
 async def _settled(work: Work, first: int, others: Sequence[int]) -> list[int | BaseException]:
     """Ask for one, and for the others once its call is under way."""
-    gathered = batching.Gathered(work)
+    gathered = batching.StoreReadBatcher(work)
     asked = [asyncio.ensure_future(gathered.ask(first))]
     await asyncio.to_thread(work.begun.wait)
     asked += [asyncio.ensure_future(gathered.ask(one)) for one in others]
@@ -64,7 +64,7 @@ def test_a_call_has_a_bound() -> None:
 def test_who_leaves_costs_the_others_nothing() -> None:
     async def run() -> tuple[list[list[int]], int]:
         work = Work()
-        gathered = batching.Gathered(work)
+        gathered = batching.StoreReadBatcher(work)
         first = asyncio.ensure_future(gathered.ask(1))
         await asyncio.to_thread(work.begun.wait)
         leaving, staying = (asyncio.ensure_future(gathered.ask(one)) for one in (3, 5))

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from reconciler.simulation.baselines import gpu_pool
-from reconciler.simulation.traces.workloads import Row, Workload
+from reconciler.simulation.traces.workloads import TraceJob, Workload
 
 #: (submit, runs, size, limit) of jobs a, b, c ...
 Jobs = list[tuple[float, float, int, int]]
@@ -14,7 +14,7 @@ Jobs = list[tuple[float, float, int, int]]
 
 def workload(jobs: Jobs) -> Workload:
     rows = [
-        Row(chr(ord("a") + number), submit, runs, size, "q", limit_s=limit)
+        TraceJob(chr(ord("a") + number), submit, runs, size, "q", limit_s=limit)
         for number, (submit, runs, size, limit) in enumerate(jobs)
     ]
     return Workload(tuple(rows))
@@ -85,9 +85,9 @@ def test_a_short_job_fills_the_hole_before_one_that_needs_everything() -> None:
 
 def test_a_job_without_a_limit_counts_as_endless() -> None:
     rows = (
-        Row("a", 0, 10, 1, "q"),
-        Row("b", 1, 10, 2, "q", limit_s=10),
-        Row("c", 2, 50, 1, "q", limit_s=50),
+        TraceJob("a", 0, 10, 1, "q"),
+        TraceJob("b", 1, 10, 2, "q", limit_s=10),
+        TraceJob("c", 2, 50, 1, "q", limit_s=50),
     )
     found = {j.name: j.start_s for j in gpu_pool.run("easy", Workload(rows), 2).jobs}
     assert found == {"a": 0, "b": 52, "c": 2}

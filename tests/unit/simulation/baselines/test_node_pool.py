@@ -5,14 +5,14 @@ import pytest
 
 from reconciler.simulation.baselines import gpu_pool, node_pool
 from reconciler.simulation.traces import trace_results
-from reconciler.simulation.traces.workloads import Row, Workload
+from reconciler.simulation.traces.workloads import TraceJob, Workload
 
 
 def workload(*rows: tuple[float, float, int, int]) -> Workload:
     """Jobs by (submission, run time, size, limit)."""
     return Workload(
         tuple(
-            Row(f"j{number}", submit_s, runs_s, size, "main", limit_s=limit_s)
+            TraceJob(f"j{number}", submit_s, runs_s, size, "main", limit_s=limit_s)
             for number, (submit_s, runs_s, size, limit_s) in enumerate(rows)
         )
     )

@@ -12,7 +12,7 @@ from reconciler.model.state import outcome, records
 from reconciler.model.state.states import AttemptState, EndReason, JobState
 from reconciler.model.values.resources import Resources
 from reconciler.simulation.engine import event_queue, faults, simulated_cluster
-from reconciler.simulation.engine.simulated_nodes import Fate
+from reconciler.simulation.engine.simulated_nodes import TaskOutcome
 from tests.unit.core.world import GI, job
 
 BEGIN = 1_000_000.0
@@ -50,20 +50,20 @@ def structure(nodes: int = 2, gpu: int = 2, node_silence_s: int = 90) -> desired
         name="pool", nodes=names, node_resources=Resources(4000, 64 * GI, gpu * 1000)
     )
     return desired.Structure(
-        settings=desired.Settings(node_silence_s=node_silence_s),
+        settings=desired.ClusterSettings(node_silence_s=node_silence_s),
         pools={"pool": pool},
         queues={"default": desired.Queue(name="default")},
     )
 
 
-def state(cluster: simulated_cluster.Cluster, name: str) -> JobState:
+def state(cluster: simulated_cluster.SimulatedCluster, name: str) -> JobState:
     return cluster.memory.jobs[name].state
 
 
 def test_one_cycle_for_all_that_happens_at_a_moment() -> None:
     log = Log()
-    cluster = simulated_cluster.Cluster(
-        structure(), now=BEGIN, fates=lambda _: Fate(runs_s=100.0), watcher=log
+    cluster = simulated_cluster.SimulatedCluster(
+        structure(), now=BEGIN, fates=lambda _: TaskOutcome(runs_s=100.0), watcher=log
     )
     cluster.run(BEGIN)
     before = cluster.cycles
@@ -81,8 +81,8 @@ def test_one_cycle_for_all_that_happens_at_a_moment() -> None:
 
 def test_starts_may_ride_along_with_the_next_cycle() -> None:
     timing = simulated_cluster.Timing(start_report_within_s=30.0)
-    fates = {"long": Fate(runs_s=1000.0), "short": Fate(runs_s=10.0, exit_code=3)}
-    cluster = simulated_cluster.Cluster(
+    fates = {"long": TaskOutcome(runs_s=1000.0), "short": TaskOutcome(runs_s=10.0, exit_code=3)}
+    cluster = simulated_cluster.SimulatedCluster(
         structure(), now=BEGIN, timing=timing, fates=lambda attempt: fates[attempt.job]
     )
     cluster.run(BEGIN)
@@ -95,7 +95,7 @@ def test_starts_may_ride_along_with_the_next_cycle() -> None:
     assert state(cluster, "long") is JobState.RUNNING, "told with the end of the other"
     assert state(cluster, "short") is JobState.FAILED
     cluster.commit([job("alone")], remove=["short"])
-    fates["alone"] = Fate()
+    fates["alone"] = TaskOutcome()
     cluster.run(BEGIN + 39)
     assert state(cluster, "alone") is JobState.STARTING
     cluster.run(BEGIN + 40)
@@ -104,11 +104,11 @@ def test_starts_may_ride_along_with_the_next_cycle() -> None:
 
 def test_a_task_takes_its_time_to_start_and_to_leave() -> None:
     log = Log()
-    cluster = simulated_cluster.Cluster(
+    cluster = simulated_cluster.SimulatedCluster(
         structure(),
         now=BEGIN,
         timing=simulated_cluster.Timing(start_s=5.0),
-        fates=lambda _: Fate(leaves_s=90.0),
+        fates=lambda _: TaskOutcome(leaves_s=90.0),
         watcher=log,
     )
     cluster.commit([job("a"), job("b", grace_s=20)])
@@ -123,14 +123,14 @@ def test_a_task_takes_its_time_to_start_and_to_leave() -> None:
 
 
 def test_what_runs_already_runs_on() -> None:
-    first = simulated_cluster.Cluster(structure(), now=BEGIN, jobs={"a": job("a", gpu=1)})
+    first = simulated_cluster.SimulatedCluster(structure(), now=BEGIN, jobs={"a": job("a", gpu=1)})
     first.run(BEGIN + 60)
-    second = simulated_cluster.Cluster(
+    second = simulated_cluster.SimulatedCluster(
         first.structure,
         now=BEGIN + 60,
         jobs=first.jobs,
         observed=first.memory.observed((), {}),
-        fates=lambda _: Fate(runs_s=100.0),
+        fates=lambda _: TaskOutcome(runs_s=100.0),
     )
     second.run(BEGIN + 99)
     assert state(second, "a") is JobState.RUNNING
@@ -139,7 +139,9 @@ def test_what_runs_already_runs_on() -> None:
 
 
 def test_documents_of_finished_jobs_can_be_pruned() -> None:
-    cluster = simulated_cluster.Cluster(structure(), now=BEGIN, fates=lambda _: Fate(runs_s=1.0))
+    cluster = simulated_cluster.SimulatedCluster(
+        structure(), now=BEGIN, fates=lambda _: TaskOutcome(runs_s=1.0)
+    )
     cluster.commit([job("a"), job("b")])
     cluster.run(BEGIN)
     cluster.prune(["a"])
@@ -154,17 +156,17 @@ def test_documents_of_finished_jobs_can_be_pruned() -> None:
 
 def test_a_silent_nodes_work_moves_after_its_lease_and_never_runs_twice() -> None:
     log = Log()
-    cluster = simulated_cluster.Cluster(
+    cluster = simulated_cluster.SimulatedCluster(
         structure(nodes=2, gpu=0, node_silence_s=30),
         now=BEGIN,
         timing=simulated_cluster.Timing(heartbeat_s=10.0),
-        fates=lambda _: Fate(leaves_s=math.inf),
+        fates=lambda _: TaskOutcome(leaves_s=math.inf),
         watcher=log,
     )
     cluster.commit([job("a", lease_s=60, grace_s=5)])
     cluster.run(BEGIN + 1)
     (first,) = cluster.memory.attempts.values()
-    cluster.suffer(faults.Fault(cluster.now, "cut", first.node))
+    cluster.suffer(faults.InjectedFault(cluster.now, "cut", first.node))
     cluster.run(BEGIN + 40)
     assert cluster.memory.nodes[first.node].state.value == "Unknown"
     cluster.run(BEGIN + 200)
@@ -175,7 +177,7 @@ def test_a_silent_nodes_work_moves_after_its_lease_and_never_runs_twice() -> Non
     again = [at for at, what, _ in log.lines if what == "start"][1]
     assert left == 65.0
     assert left < again <= 67.0
-    cluster.suffer(faults.Fault(cluster.now, "connect", first.node))
+    cluster.suffer(faults.InjectedFault(cluster.now, "connect", first.node))
     cluster.run(BEGIN + 260)
     assert cluster.memory.nodes[first.node].state.value == "Ready"
     assert list(cluster.memory.attempts) == [second.id]
@@ -183,7 +185,7 @@ def test_a_silent_nodes_work_moves_after_its_lease_and_never_runs_twice() -> Non
 
 def test_a_machine_that_boots_again_has_lost_its_tasks() -> None:
     log = Log()
-    cluster = simulated_cluster.Cluster(
+    cluster = simulated_cluster.SimulatedCluster(
         structure(nodes=1, gpu=0),
         now=BEGIN,
         timing=simulated_cluster.Timing(heartbeat_s=10.0),
@@ -192,14 +194,19 @@ def test_a_machine_that_boots_again_has_lost_its_tasks() -> None:
     cluster.commit([job("a")])
     cluster.run(BEGIN + 1)
     cluster.plan_faults(
-        [faults.Fault(BEGIN + 5, "power-off", "n0"), faults.Fault(BEGIN + 15, "boot", "n0")]
+        [
+            faults.InjectedFault(BEGIN + 5, "power-off", "n0"),
+            faults.InjectedFault(BEGIN + 15, "boot", "n0"),
+        ]
     )
     cluster.run(BEGIN + 30)
     assert [line[:2] for line in log.lines] == [(0.0, "start"), (5.0, "NodeLost"), (15.0, "start")]
 
 
 def test_another_leader_goes_on() -> None:
-    cluster = simulated_cluster.Cluster(structure(), now=BEGIN, fates=lambda _: Fate(runs_s=50.0))
+    cluster = simulated_cluster.SimulatedCluster(
+        structure(), now=BEGIN, fates=lambda _: TaskOutcome(runs_s=50.0)
+    )
     cluster.commit([job("a"), job("b", gpu=4)])
     cluster.run(BEGIN + 1)
     cluster.change_leader()
@@ -209,9 +216,9 @@ def test_another_leader_goes_on() -> None:
 
 
 def test_a_fault_of_a_node_that_is_not_there_is_refused() -> None:
-    cluster = simulated_cluster.Cluster(structure(), now=BEGIN)
+    cluster = simulated_cluster.SimulatedCluster(structure(), now=BEGIN)
     with pytest.raises(event_queue.SimulationError, match="there is no node 'n9'"):
-        cluster.suffer(faults.Fault(BEGIN, "cut", "n9"))
+        cluster.suffer(faults.InjectedFault(BEGIN, "cut", "n9"))
 
 
 RATES = faults.Rates(
@@ -225,16 +232,16 @@ RATES = faults.Rates(
 )
 
 
-def story(seed: int) -> tuple[simulated_cluster.Cluster, Log]:
+def story(seed: int) -> tuple[simulated_cluster.SimulatedCluster, Log]:
     """Twenty jobs on a cluster that suffers for an hour, and then is left alone."""
     chance = random.Random(seed)
     log = Log()
-    cluster = simulated_cluster.Cluster(
+    cluster = simulated_cluster.SimulatedCluster(
         structure(nodes=3, node_silence_s=60),
         now=BEGIN,
         timing=simulated_cluster.Timing(start_s=0.5, heartbeat_s=10.0),
         weather=faults.Weather(chance, lose=0.1, duplicate=0.1, delay=0.2, delay_s_max=30.0),
-        fates=lambda _: Fate(runs_s=chance.uniform(5, 500), leaves_s=chance.uniform(0, 40)),
+        fates=lambda _: TaskOutcome(runs_s=chance.uniform(5, 500), leaves_s=chance.uniform(0, 40)),
         watcher=log,
     )
     for number in range(20):
@@ -287,7 +294,7 @@ def test_a_plan_of_faults_brings_every_node_back() -> None:
 
 
 def test_an_agenda_keeps_the_order_of_what_is_due_together_and_has_a_limit() -> None:
-    planned: event_queue.Agenda[str] = event_queue.Agenda(planned_max=3)
+    planned: event_queue.EventQueue[str] = event_queue.EventQueue(planned_max=3)
     for at, item in ((2.0, "b"), (1.0, "a"), (2.0, "c")):
         planned.put(at, item)
     with pytest.raises(event_queue.SimulationError, match="more than 3 things"):
@@ -298,7 +305,7 @@ def test_an_agenda_keeps_the_order_of_what_is_due_together_and_has_a_limit() -> 
 
 
 def test_what_hurries_is_decided_at_once_unless_the_controller_stands_still() -> None:
-    cluster = simulated_cluster.Cluster(
+    cluster = simulated_cluster.SimulatedCluster(
         structure(), now=BEGIN, timing=simulated_cluster.Timing(cycle_every_s=60, heartbeat_s=10)
     )
     cluster.run(BEGIN + 20)
@@ -321,9 +328,11 @@ def test_what_hurries_is_decided_at_once_unless_the_controller_stands_still() ->
 def test_a_gang_starts_when_all_of_it_has_its_image() -> None:
     """Its tasks say how far they are; an agent that begins anew may have to fetch once more."""
     log = Log()
-    fates = iter([Fate(runs_s=50, fetch_s=5), Fate(runs_s=50, fetch_s=20, fetches_again=True)])
-    known: dict[str, Fate] = {}
-    cluster = simulated_cluster.Cluster(
+    fates = iter(
+        [TaskOutcome(runs_s=50, fetch_s=5), TaskOutcome(runs_s=50, fetch_s=20, fetches_again=True)]
+    )
+    known: dict[str, TaskOutcome] = {}
+    cluster = simulated_cluster.SimulatedCluster(
         structure(gpu=1),
         now=BEGIN,
         fates=lambda attempt: known.setdefault(attempt.id, next(fates)),
@@ -338,7 +347,7 @@ def test_a_gang_starts_when_all_of_it_has_its_image() -> None:
     cluster.run(BEGIN + 6)
     assert states() == [AttemptState.READY, AttemptState.FETCHING]
     (slow,) = (one.node for one in cluster.memory.attempts.values() if one.index == 1)
-    cluster.suffer(faults.Fault(cluster.now, "restart-agent", slow))
+    cluster.suffer(faults.InjectedFault(cluster.now, "restart-agent", slow))
     cluster.run(BEGIN + 25)
     assert states() == [AttemptState.READY, AttemptState.FETCHING]
     cluster.run(BEGIN + 30)

@@ -25,7 +25,7 @@ STRUCTURE = desired.Structure(
 #: Nobody has room reserved: who waits goes by the turn of its queue alone.
 UNRESERVED = msgspec.structs.replace(
     STRUCTURE,
-    settings=desired.Settings(scheduling=desired.Scheduling(backfill="none")),
+    settings=desired.ClusterSettings(scheduling=desired.Scheduling(backfill="none")),
 )
 SAVES = desired.Checkpoint()
 
@@ -52,7 +52,9 @@ def after(
     *jobs: desired.Job, run_s: float = 600.0, structure: desired.Structure = STRUCTURE
 ) -> tuple[records.Observed, float]:
     """What is known of a cluster in which these jobs are wanted since so long."""
-    cluster = simulated_cluster.Cluster(structure, now=BEGIN, jobs={one.name: one for one in jobs})
+    cluster = simulated_cluster.SimulatedCluster(
+        structure, now=BEGIN, jobs={one.name: one for one in jobs}
+    )
     cluster.run(BEGIN + run_s)
     return cluster.memory.observed((), {}), BEGIN + run_s
 
@@ -88,7 +90,7 @@ def test_the_preempted_job_and_the_queue_that_waits_longer_are_named() -> None:
 
 
 def test_a_future_hears_of_ends_on_nodes_that_have_reported_often() -> None:
-    cluster = simulated_cluster.Cluster(STRUCTURE, now=BEGIN)
+    cluster = simulated_cluster.SimulatedCluster(STRUCTURE, now=BEGIN)
     for number in range(20):
         cluster.commit([job(f"short-{number}", gpu=1)])
         cluster.run(BEGIN + 10 * number)
@@ -229,7 +231,7 @@ def test_a_job_with_a_task_on_a_node_that_is_taken_away_leaves_as_a_whole_and_co
     )
     queues = {
         **STRUCTURE.queues,
-        "firm": desired.Queue("firm", guaranteed=desired.Amounts(gpu_milli=4000)),
+        "firm": desired.Queue("firm", guaranteed=desired.QuotaAmounts(gpu_milli=4000)),
     }
     structure = msgspec.structs.replace(STRUCTURE, pools={"gpu": small}, queues=queues)
     pair = (desired.TaskGroup("main", 2, Resources(1000, GI, 2000), command=("true",)),)

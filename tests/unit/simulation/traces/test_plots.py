@@ -11,7 +11,7 @@ import pytest
 
 from reconciler.simulation.baselines import gpu_pool
 from reconciler.simulation.traces import plots, trace_replay, workloads
-from reconciler.simulation.traces.trace_results import JobResult, Run, Stretch
+from reconciler.simulation.traces.trace_results import JobResult, Occupancy, Run
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_names_of_others_are_drawn_as_they_are() -> None:
     """No formula, no part left out of a legend, no warning of the font, nothing that no text is."""
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     names = ("$\\frac{$", "_hidden", "日本", "x$y$z")
-    shown = [Stretch(f"j{n}", name, name, 1, 0, 10) for n, name in enumerate(names)]
+    shown = [Occupancy(f"j{n}", name, name, 1, 0, 10) for n, name in enumerate(names)]
     jobs = [JobResult(one.job, one.queue, 1, 0.0, 10.0, start_s=0.0, end_s=10.0) for one in shown]
     run = Run("muster", 8, jobs, shown)
     title = "$\\frac{$ of \x1b\x00"
@@ -60,7 +60,7 @@ def test_names_of_others_are_drawn_as_they_are() -> None:
 def test_slowdowns_are_plain_numbers_on_their_axis() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     first = JobResult("j0", "q", 1, 0.0, 100_000.0, start_s=200_000.0, end_s=300_000.0)
-    shown = [Stretch("j0", "q", "n", 1, 200_000, 300_000)]
+    shown = [Occupancy("j0", "q", "n", 1, 200_000, 300_000)]
     found = plots.page([Run("p", 8, [first], shown)], "a title")
     marks = " ".join(re.findall(r">([^<>]*)</text>", found))
     assert "started within 1 2 5 10 0%" in marks
@@ -86,7 +86,7 @@ def boxes(run: Run) -> list[tuple[str, Any]]:
     [(1, "q{}"), (9, "q{}"), (14, "a-queue-with-a-long-name-{}"), (14, "q{}-" + "x" * 60)],
 )
 def test_no_legend_hides_a_title(queues: int, name: str) -> None:
-    shown = [Stretch(f"j{n}", name.format(n), "n", 1, 0, 100 - n) for n in range(queues)]
+    shown = [Occupancy(f"j{n}", name.format(n), "n", 1, 0, 100 - n) for n in range(queues)]
     jobs = [JobResult(s.job, s.queue, 1, 0.0, 100.0, start_s=0.0, end_s=100.0) for s in shown]
     ((told, (title, legend, whole)),) = boxes(Run("muster", 1_000_000, jobs, shown))
     assert told == "GPUs in use by queue (muster), of 1,000,000"
@@ -98,7 +98,7 @@ def test_no_legend_hides_a_title(queues: int, name: str) -> None:
 def test_what_is_counted_is_said() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     jobs = [JobResult("j", "q", 1, 0.0, 100.0, start_s=0.0, end_s=100.0)]
-    run = Run("p", 8, jobs, [Stretch("j", "q", "n", 1, 0, 100)], unit="cpu")
+    run = Run("p", 8, jobs, [Occupancy("j", "q", "n", 1, 0, 100)], unit="cpu")
     found = plots.page([run], "a title")
     assert "CPUs in use by queue (p), of 8</text>" in found
     assert "GPU" not in found
@@ -126,15 +126,18 @@ def test_jobs_that_all_start_at_once_are_a_line() -> None:
 def test_nodes_that_are_left_out_are_counted() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     count = plots.NODES_MAX + 2
-    shown = [Stretch(f"j{n}", "q", f"n{n:03}", 1, 0, 100) for n in range(count)]
+    shown = [Occupancy(f"j{n}", "q", f"n{n:03}", 1, 0, 100) for n in range(count)]
     found = plots.page([Run("p", count, [], shown)], "a title")
     assert f"the first {plots.NODES_MAX} of {count} nodes</text>" in found
 
 
 def test_what_the_nodes_are_not_drawn_with_is_said_and_evictions_are_marked() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
-    shown = [Stretch("j", "q", "n1", 1, 0, 50, evicted=True), Stretch("k", "q", "n2", 1, 0, 100)]
-    without = Stretch("c", "q", "n1", 0, 0, 100)
+    shown = [
+        Occupancy("j", "q", "n1", 1, 0, 50, evicted=True),
+        Occupancy("k", "q", "n2", 1, 0, 100),
+    ]
+    without = Occupancy("c", "q", "n1", 0, 0, 100)
     left_out, marked = "work without GPUs is left out", "crosses mark evictions"
     for stretches, told in (
         ([shown[1]], ()),
@@ -169,7 +172,7 @@ def test_the_axis_of_what_waits_reaches_its_most(
     patches = pytest.importorskip("matplotlib.patches", reason="the extra `plots` is not installed")
     first, *others = (JobResult(f"j{n}", "q", n, 0.0, 100.0) for n in sizes)
     first = msgspec.structs.replace(first, start_s=0.0, end_s=100.0)
-    run = Run("p", 8, [first, *others], [Stretch(first.name, "q", "n", 1, 0, 100)])
+    run = Run("p", 8, [first, *others], [Occupancy(first.name, "q", "n", 1, 0, 100)])
     assert f"{told}</text>" in plots.page([run], "a title")
     with plots._drawn([run], "a title") as figure:
         shown = [
@@ -188,17 +191,17 @@ def test_the_axis_of_what_waits_reaches_its_most(
 def test_work_without_gpus_among_others_has_no_bar() -> None:
     pytest.importorskip("matplotlib", reason="the extra `plots` is not installed")
     jobs = [JobResult(f"j{n}", "q", n, 0.0, 100.0, start_s=0.0, end_s=100.0) for n in (0, 1)]
-    with_gpu = Stretch("j1", "q", "n", 1, 0, 100)
+    with_gpu = Occupancy("j1", "q", "n", 1, 0, 100)
     alone = plots.page([Run("p", 8, jobs, [with_gpu])], "a title")
     for node in ("n", "a-node-of-cpus"):
-        without = Stretch("j0", "q", node, 0, 0, 100)
+        without = Occupancy("j0", "q", node, 0, 0, 100)
         found = plots.page([Run("p", 8, jobs, [without, with_gpu])], "a title")
         assert found.replace("; work without GPUs is left out", "") == alone
         assert "<svg" in plots.page([Run("p", 8, jobs, [without])], "a title")
 
 
 def test_queues_beyond_the_colours_share_grey() -> None:
-    stretches = [Stretch(f"j{n}", f"q{n:02}", "n", 1, 0, 100 - n) for n in range(12)]
+    stretches = [Occupancy(f"j{n}", f"q{n:02}", "n", 1, 0, 100 - n) for n in range(12)]
     colours = plots.queue_colours(Run("p", 8, [], stretches))
     assert list(colours) == [f"q{n:02}" for n in range(12)], "the most work first"
     assert len(set(colours.values())) == plots.QUEUES_MAX + 1
@@ -207,21 +210,21 @@ def test_queues_beyond_the_colours_share_grey() -> None:
 
 def test_bars_of_one_moment_never_overlap() -> None:
     bars = [
-        Stretch("a", "q", "n", 2, 0, 10),
-        Stretch("b", "q", "n", 1, 0, 5),
-        Stretch("c", "q", "n", 1, 5, 10),
-        Stretch("d", "q", "n", 2, 10, 20),
-        Stretch("e", "q", "m", 2, 0, 20),
+        Occupancy("a", "q", "n", 2, 0, 10),
+        Occupancy("b", "q", "n", 1, 0, 5),
+        Occupancy("c", "q", "n", 1, 5, 10),
+        Occupancy("d", "q", "n", 2, 10, 20),
+        Occupancy("e", "q", "m", 2, 0, 20),
     ]
     assert plots.lanes_of(bars) == [[(0, 2)], [(2, 3)], [(2, 3)], [(0, 2)], [(0, 2)]]
 
 
 def test_no_node_has_more_lanes_than_units_are_busy() -> None:
     bars = [
-        Stretch("a", "q", "n", 1, 0, 10),
-        Stretch("b", "q", "n", 1, 0, 5),
-        Stretch("c", "q", "n", 1, 0, 10),
-        Stretch("d", "q", "n", 2, 5, 10),
+        Occupancy("a", "q", "n", 1, 0, 10),
+        Occupancy("b", "q", "n", 1, 0, 5),
+        Occupancy("c", "q", "n", 1, 0, 10),
+        Occupancy("d", "q", "n", 2, 5, 10),
     ]
     assert plots.lanes_of(bars)[3] == [(1, 2), (3, 4)]
 

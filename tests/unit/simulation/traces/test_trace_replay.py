@@ -12,15 +12,15 @@ from reconciler.model.state.states import AttemptState, EndReason
 from reconciler.model.values.resources import Resources
 from reconciler.simulation.baselines import gpu_pool
 from reconciler.simulation.traces import trace_replay, trace_results, workloads
-from reconciler.simulation.traces.trace_results import JobResult, Run, Stretch
-from reconciler.simulation.traces.workloads import Row, Workload
+from reconciler.simulation.traces.trace_results import JobResult, Occupancy, Run
+from reconciler.simulation.traces.workloads import TraceJob, Workload
 from tests.unit.core.world import job
 
 
 def rows(*jobs: tuple[float, float, int]) -> Workload:
     return Workload(
         tuple(
-            Row(chr(ord("a") + number), submit, runs, size, "q")
+            TraceJob(chr(ord("a") + number), submit, runs, size, "q")
             for number, (submit, runs, size) in enumerate(jobs)
         )
     )
@@ -74,7 +74,7 @@ def test_a_time_limit_is_no_eviction_under_any_policy(policy: str) -> None:
     """Who runs as long as its limit to the second is done; a second more, and it is not."""
     workload = Workload(
         tuple(
-            Row(name, 0.0, runs_s, 4, "q", "", 100)
+            TraceJob(name, 0.0, runs_s, 4, "q", "", 100)
             for name, runs_s in (("a", 99.0), ("b", 100.0), ("c", 101.0))
         )
     )
@@ -90,7 +90,7 @@ def test_a_time_limit_is_no_eviction_under_any_policy(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["muster", *gpu_pool.POLICIES])
 def test_a_time_limit_ends_work_of_which_nothing_else_tells(policy: str) -> None:
-    workload = Workload((Row("a", 0.0, 500.0, 4, "q", "", 100),))
+    workload = Workload((TraceJob("a", 0.0, 500.0, 4, "q", "", 100),))
     found = run(workload) if policy == "muster" else gpu_pool.run(policy, workload, 8)
     assert [(job.end_s, job.timed_out) for job in found.jobs] == [(100, True)]
 
@@ -105,7 +105,7 @@ def test_what_an_eviction_costs(
     """A borrower is evicted at 100; it goes on at 150, from its checkpoint or from nothing."""
     structure = trace_replay.make_structure(1, 4, "gpu", {"lender": 4, "borrower": 0})
     workload = Workload(
-        (Row("first", 0.0, 101.0, 4, "borrower"), Row("due", 100.0, 50.0, 4, "lender"))
+        (TraceJob("first", 0.0, 101.0, 4, "borrower"), TraceJob("due", 100.0, 50.0, 4, "lender"))
     )
     options = trace_replay.Options(checkpoint_every_s=checkpoint_every_s)
     found = trace_replay.replay_rows(workload, structure, 4, options)
@@ -117,7 +117,7 @@ def test_what_an_eviction_costs(
 
 def test_a_job_is_cut_into_equal_tasks_that_fit_a_node() -> None:
     for size, tasks in ((1, 1), (8, 1), (16, 2), (12, 2), (9, 3), (11, 11)):
-        made = trace_replay.make_job(Row("a", 0, 1, size, "q"), per_node=8, unit="gpu")
+        made = trace_replay.make_job(TraceJob("a", 0, 1, size, "q"), per_node=8, unit="gpu")
         (group,) = made.groups
         assert group.count == tasks
         assert group.count * group.resources.gpu_milli == size * 1000
@@ -227,7 +227,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 # -- figures
 
 
-def made(jobs: list[JobResult], stretches: list[Stretch], **more: Any) -> Run:
+def made(jobs: list[JobResult], stretches: list[Occupancy], **more: Any) -> Run:
     return Run("p", 10, jobs, stretches, **more)
 
 
@@ -237,7 +237,7 @@ def test_figures_by_hand() -> None:
         JobResult("b", "y", 5, 0.0, 5.0, 100.0, 105.0),
         JobResult("c", "y", 11, 50.0, 5.0),
     ]
-    stretches = [Stretch("a", "x", "", 10, 0, 100), Stretch("b", "y", "", 5, 100, 105)]
+    stretches = [Occupancy("a", "x", "", 10, 0, 100), Occupancy("b", "y", "", 5, 100, 105)]
     found = trace_results.figures(made(jobs, stretches, lost_unit_s=51.25))
     assert (found.jobs, found.finished, found.never_started) == (3, 2, 1)
     assert (found.delay_mean_s, found.delay_p50_s) == (50.0, 50.0)
@@ -261,9 +261,9 @@ def test_a_queue_below_its_guarantee() -> None:
         JobResult("c", "y", 8, 0.0, 10.0, 20.0, 30.0),
     ]
     stretches = [
-        Stretch("a", "x", "", 10, 0, 10),
-        Stretch("b", "y", "", 4, 10, 20),
-        Stretch("c", "y", "", 8, 20, 30),
+        Occupancy("a", "x", "", 10, 0, 10),
+        Occupancy("b", "y", "", 4, 10, 20),
+        Occupancy("c", "y", "", 8, 20, 30),
     ]
     found = made(jobs, stretches, guaranteed={"x": 4, "y": 6})
     assert trace_results.shortfall(found) == 40 / (40 + (40 + 40 + 60))
@@ -285,7 +285,7 @@ def test_steps_hold_until_the_next() -> None:
 
 def test_the_first_estimate_of_a_start_is_held_against_what_happened() -> None:
     """Limits of 100 s and runs of 40 s: what waits starts 60 s before it was expected to."""
-    waiting = tuple(Row(name, 0.0, 40.0, 1, "q", limit_s=100) for name in ("first", "second"))
+    waiting = tuple(TraceJob(name, 0.0, 40.0, 1, "q", limit_s=100) for name in ("first", "second"))
     found = run(Workload(waiting), nodes=1, per_node=1)
     assert [job.start_s for job in found.jobs] == [0, 40]
     assert found.estimate_errors_s == [-60.0]

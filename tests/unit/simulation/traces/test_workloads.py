@@ -7,7 +7,7 @@ import pytest
 
 from reconciler.operations.simulate import trace_simulation
 from reconciler.simulation.traces import workloads
-from reconciler.simulation.traces.workloads import Row, Workload
+from reconciler.simulation.traces.workloads import TraceJob, Workload
 
 PHILLY = """\
 timestamp,duration,num_gpus,gpu_time,cluster
@@ -28,9 +28,9 @@ yesterday,10,1,10,vc1
 def test_philly_rows_in_order_of_time() -> None:
     found = workloads.read_philly(PHILLY.splitlines(keepends=True))
     assert found.rows == (
-        Row("job-000003", 0.0, 2951.5, 8, "vc1"),
-        Row("job-000002", 120.0, 66.0, 1, "vc2"),
-        Row("job-000012", 240.0, 7.0, 16, "vc1"),
+        TraceJob("job-000003", 0.0, 2951.5, 8, "vc1"),
+        TraceJob("job-000002", 120.0, 66.0, 1, "vc2"),
+        TraceJob("job-000012", 240.0, 7.0, 16, "vc1"),
     )
     assert found.unit == "gpu"
     assert found.malformed_count == 8
@@ -59,8 +59,8 @@ SWF = """\
 def test_swf_rows() -> None:
     found = workloads.read_swf(SWF.splitlines(keepends=True))
     assert found.rows == (
-        Row("job-000004", 0.0, 60.0, 2, "default"),
-        Row("job-000003", 10.0, 3600.0, 8, "queue-2", "user-17", 7200),
+        TraceJob("job-000004", 0.0, 60.0, 2, "default"),
+        TraceJob("job-000003", 10.0, 3600.0, 8, "queue-2", "user-17", 7200),
     )
     assert found.unit == "cpu"
     assert [(row.line, row.why) for row in found.malformed] == [
@@ -148,8 +148,8 @@ def test_a_comment_in_another_encoding_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_time_limits_are_drawn_once_and_never_too_short() -> None:
-    rows = tuple(Row(f"j{n}", float(n), 600.0, 1, "q") for n in range(2000))
-    given = Row("given", 3000.0, 600.0, 1, "q", limit_s=60)
+    rows = tuple(TraceJob(f"j{n}", float(n), 600.0, 1, "q") for n in range(2000))
+    given = TraceJob("given", 3000.0, 600.0, 1, "q", limit_s=60)
     found = workloads.with_limits(Workload((*rows, given)), seed=7)
     assert found == workloads.with_limits(Workload((*rows, given)), seed=7)
     assert found != workloads.with_limits(Workload((*rows, given)), seed=8)
@@ -162,7 +162,7 @@ def test_time_limits_are_drawn_once_and_never_too_short() -> None:
 
 def test_guarantees_by_the_largest_remainder() -> None:
     rows = tuple(
-        Row(f"{queue}", 0.0, float(work), 1, queue)
+        TraceJob(f"{queue}", 0.0, float(work), 1, queue)
         for queue, work in (("a", 50), ("b", 30), ("c", 20.5), ("d", 0.1))
     )
     found = workloads.guarantees(Workload(rows), 10)

@@ -7,7 +7,7 @@ import pytest
 
 from reconciler.desired.documents import document_reader
 from reconciler.operations.plan import revisions
-from reconciler.operations.validate import read_ahead
+from reconciler.operations.validate import folder_check
 from tests.unit.desired.repositories import Repository, documents, job, queue
 
 
@@ -38,7 +38,7 @@ def blobs_of(repository: Repository, commit: str, *paths: str) -> set[str]:
 @pytest.mark.parametrize("revision", ["main", "HEAD", None])
 def test_the_files_below_the_folder_are_read(repository: Repository, revision: str | None) -> None:
     commit = repository.commit(FILES)
-    found = read_ahead.read(repository.path, "state", revision or commit)
+    found = folder_check.read(repository.path, "state", revision or commit)
     below = [path for path in FILES if path.startswith("state/")]
     assert found.keys() == blobs_of(repository, commit, *below)
     assert sum(file.count for file in found.values()) == 4
@@ -53,14 +53,14 @@ def test_what_can_not_be_read_is_left_to_who_compares(
     repository: Repository, tmp_path: Path, folder: str, below: str, revision: str
 ) -> None:
     repository.commit(FILES)
-    assert read_ahead.read(tmp_path / folder, below, revision) == {}
+    assert folder_check.read(tmp_path / folder, below, revision) == {}
 
 
 def test_a_comparison_is_the_same_and_reads_only_what_is_new(repository: Repository) -> None:
     base = repository.commit(FILES)
     head = repository.commit({"state/more.yaml": job("d", queue="q"), "state/jobs.yaml": None})
     expected = revisions.compare(repository.path, "state", base, head)
-    ahead = read_ahead.read(repository.path, "state", head)
+    ahead = folder_check.read(repository.path, "state", head)
     known = dict(ahead)
     found = revisions.compare(repository.path, "state", base, head, read=ahead)
     assert (found.changes, found.base.jobs, found.head.jobs) == (

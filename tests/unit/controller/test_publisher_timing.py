@@ -2,7 +2,7 @@
 
 import pytest
 
-from reconciler.controller import metrics_pages
+from reconciler.controller import publisher
 
 
 class Clocks:
@@ -11,8 +11,8 @@ class Clocks:
     def __init__(self, cost_s: float) -> None:
         self.now, self.cpu, self.cost_s, self.pages = 100.0, 0.0, cost_s, 0
 
-    def page(self) -> metrics_pages.Page:
-        return metrics_pages.Page(lambda: self.now, lambda: self.cpu)
+    def page(self) -> publisher.PageTimer:
+        return publisher.PageTimer(lambda: self.now, lambda: self.cpu)
 
     def render(self) -> bytes:
         self.cpu += self.cost_s
@@ -36,7 +36,7 @@ def test_a_dear_page_takes_a_small_part_of_the_time() -> None:
     for _ in range(1000):
         page.render_if_due(clocks.render)
         clocks.now += 0.01
-    assert clocks.cpu / 10 == pytest.approx(1 / metrics_pages.PARTS, rel=0.15)
+    assert clocks.cpu / 10 == pytest.approx(1 / publisher.PARTS, rel=0.15)
 
 
 def test_when_cycles_stop_the_last_state_is_shown() -> None:
@@ -48,7 +48,7 @@ def test_when_cycles_stop_the_last_state_is_shown() -> None:
     clocks.now += 1.0
     assert page.wait_s() <= 0
     assert page.render_if_due(clocks.render) == b"page 2"
-    assert page.wait_s() == metrics_pages.RENDER_EVERY_S
+    assert page.wait_s() == publisher.RENDER_EVERY_S
 
 
 def test_without_a_reader_nothing_is_due_and_a_new_one_gets_a_page() -> None:

@@ -1,0 +1,1 @@
+"""Tests of the house itself: layout, names, and prose of the code and the docs."""
