@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 SHELL := /bin/bash
 
-.PHONY: install demo test quick crash soak simulate-faults format clean packages
+.PHONY: help install demo test quick crash soak simulate-faults docs format clean packages
 
-install: $(VENV)/.installed
+help:  ## Show this list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed  ## Install the agent and the controller into .venv.
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -21,44 +24,48 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[agent,controller,dev]'
 	@touch $@
 
-demo: install
+demo: install  ## Show Muster at work: four virtual nodes, a minute, no GPU.
 	$(BIN)/muster demo
 
-packages:
+packages:  ## Install the Debian packages of the integration tests.
 	@$(PYTHON) tests/packages.py install
 
 # of the test processes, one that has nothing left takes over from those with long tests
-test: $(VENV)/.installed-dev packages
+test: $(VENV)/.installed-dev packages  ## Check everything: format, lint, types, import rules, all tests.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 4 --dist worksteal
 
-quick: $(VENV)/.installed-dev
+quick: $(VENV)/.installed-dev  ## Check format, lint, import rules and the fast unit tests.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 4 -m 'not slow' tests/unit
 
 KILLS ?= 300
-crash: $(VENV)/.installed-dev packages
+crash: $(VENV)/.installed-dev packages  ## Kill processes at bad moments (KILLS=300).
 	$(BIN)/python -m tests.crash.storm --kills $(KILLS)
 
 TASKS ?= 4000
 # one node through a day's worth of tasks that fork, hide, hang and fill what they can
-soak: $(VENV)/.installed-dev packages
+soak: $(VENV)/.installed-dev packages  ## Run a day of hostile tasks on one node (TASKS=4000).
 	$(BIN)/python -m tests.soak --tasks $(TASKS)
 
 SEEDS ?= 1000
 PROCESSES ?= 1
 # STATE=FILE remembers which seeds were told, so that a long run can be ended and taken up again
-simulate-faults: $(VENV)/.installed-dev
+simulate-faults: $(VENV)/.installed-dev  ## Run seeded stories of faults (SEEDS=1000 PROCESSES=1 STATE=FILE).
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --processes $(PROCESSES) $(if $(STATE),--state $(STATE))
 
-format: $(VENV)/.installed-dev
+docs: $(VENV)/.installed-dev  ## Build the documentation site into site/.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+format: $(VENV)/.installed-dev  ## Format the code and fix what the linter can.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-clean:
-	rm -rf $(VENV) demo dist
+clean:  ## Remove .venv and what was built.
+	rm -rf $(VENV) demo dist site

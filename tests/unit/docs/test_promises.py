@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.unit.docs import pages
 
-PAGE = pages.ROOT / "docs" / "guides" / "isolation.md"
+PAGE = pages.ROOT / "docs" / "guides" / "operator" / "isolation.md"
 TESTS = pages.ROOT / "tests"
 ROW = re.compile(r"^\| (.+) \| `([\w/]+\.py)`: `(\w+)` \| (.+) \|$", re.MULTILINE)
 SEEN = {"real tasks", "what is asked of the system"}

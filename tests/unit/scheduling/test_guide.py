@@ -1,4 +1,4 @@
-"""The example of ``docs/guides/queues.md`` comes out as the guide says."""
+"""The example of ``docs/guides/queue-administrator/queues.md`` comes out as the guide says."""
 
 import msgspec
 import yaml

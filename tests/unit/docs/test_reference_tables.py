@@ -1,0 +1,62 @@
+"""The pages of reasons, events and exit codes list what the code has."""
+
+import ast
+import re
+
+from reconciler.model.state import events, instance_records, pending_reasons, states
+from tests.unit.docs import pages
+
+REFERENCE = pages.ROOT / "docs" / "reference"
+#: Calls whose string argument is the kind of an event.
+CALLS = {"event", "_event"}
+KIND = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+")
+
+
+def page(name: str) -> str:
+    """Return the text of a page of the reference."""
+    return (REFERENCE / name).read_text(encoding="utf-8")
+
+
+def kinds_in(tree: ast.Module) -> set[str]:
+    """Return kinds of events that a module writes down: as an argument, or returned in a pair."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        values: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            values = node.args[:2] if name in CALLS else []
+        elif isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+            values = node.value.elts[:1]
+        found |= {
+            value.value
+            for value in values
+            if isinstance(value, ast.Constant)
+            and isinstance(value.value, str)
+            and KIND.fullmatch(value.value)
+        }
+    return found
+
+
+def kinds_of_events() -> set[str]:
+    """Return every kind of event that a cycle can write."""
+    found = set(events.SENTENCES)
+    for path in (pages.ROOT / "reconciler" / "core").rglob("*.py"):
+        found |= kinds_in(ast.parse(path.read_text(encoding="utf-8")))
+    found |= {f"Job{state.value}" for state in states.JobState}
+    found |= {f"Node{state.value}" for state in states.NodeState}
+    return found | {f"Instance{state.value}" for state in instance_records.InstanceState}
+
+
+def test_every_reason_has_a_section_in_order_of_precedence() -> None:
+    codes = [code.value for code in pending_reasons.ReasonCode]
+    text = page("reasons.md")
+    assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == codes
+    assert re.findall(r"^\| \[(\w+)\]", text, re.MULTILINE) == codes
+    for section in text.split("\n## ")[1:]:
+        assert "- Message: " in section and "- To fix: " in section, section.split("\n")[0]
+
+
+def test_every_event_is_in_the_table() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", page("events.md"), re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    assert set(listed) == kinds_of_events()
