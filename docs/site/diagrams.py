@@ -19,6 +19,15 @@ COLOURS = {
 }
 
 
+#: The head of an arrow, and the style of texts and lines.
+HEAD = """\
+<defs><marker id="m" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7"
+orient="auto"><path d="M0 0L10 5L0 10z" fill="#475569"/></marker></defs>
+<style>text{font-family:system-ui,'DejaVu Sans',sans-serif;fill:#0f172a}
+.t{font-size:15px;font-weight:600}.n,.l{font-size:12px;fill:#475569}
+.a{fill:none;stroke:#475569;stroke-width:1.6;marker-end:url(#m)}</style>"""
+
+
 class Box(NamedTuple):
     """A box: its place on the grid, its title, what stands below that, and its colour."""
 
@@ -147,10 +156,9 @@ def _arrow(start: Box, end: Box, label: str) -> str:
         half = (x1 + x2) / 2
         path = f"M{x1} {middle[1]} C{half} {middle[1]} {half} {goal[1]} {x2} {goal[1]}"
         spot, anchor = (half + 8, (middle[1] + goal[1]) / 2 + 4), "start"
-    shown = (
-        f'<text x="{spot[0]}" y="{spot[1]}" text-anchor="{anchor}" class="l">{escape(label)}</text>'
-    )
-    return f'<path d="{path}" class="a"/>' + (shown if label else "")
+    place = f'x="{spot[0]}" y="{spot[1]}" text-anchor="{anchor}" class="l"'
+    shown = f"<text {place}>{escape(label)}</text>" if label else ""
+    return f'<path d="{path}" class="a"/>{shown}'
 
 
 def draw(diagram: Diagram) -> str:
@@ -160,11 +168,7 @@ def draw(diagram: Diagram) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">',
         f"<title>{escape(diagram.text)}</title>",
-        '<defs><marker id="m" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7"'
-        ' markerHeight="7" orient="auto"><path d="M0 0L10 5L0 10z" fill="#475569"/></marker></defs>',
-        "<style>text{font-family:system-ui,'DejaVu Sans',sans-serif;fill:#0f172a}"
-        ".t{font-size:15px;font-weight:600}.n,.l{font-size:12px;fill:#475569}"
-        ".a{fill:none;stroke:#475569;stroke-width:1.6;marker-end:url(#m)}</style>",
+        HEAD,
         f'<rect width="{width:g}" height="{height:g}" rx="10" fill="#fff"/>',
     ]
     for arrow in diagram.arrows:

@@ -52,7 +52,7 @@ CLI_INTRODUCTION = """\
 # Commands
 
 `muster COMMAND --help` says the same for one command. Data goes to stdout, words for people to
-stderr. Exit codes are in [the guide to scripts](../guides/researcher/scripts.md). Where `--server` and
+stderr. Exit codes are [a page of their own](exit-codes.md). Where `--server` and
 `--token-file` are left out, the commands use `MUSTER_SERVER` and `MUSTER_TOKEN_FILE`, then what
 `muster up` wrote into `.muster/` of this folder or one above it.
 """
@@ -177,7 +177,8 @@ METRICS_INTRODUCTION = """\
 
 Every series that Muster exports, made from the one table in
 `reconciler/model/metrics/metric_table.py`. How to scrape them is told in
-[Watch the cluster](../guides/operator/watching.md). The page `cluster` is `/metrics`, rendered by the loop
+[Watch the cluster](../guides/operator/watching.md).
+The page `cluster` is `/metrics`, rendered by the loop
 after each cycle; `server` stands behind it on the same page; `node` is `/metrics/nodes/NAME`, one
 page a node, made when it reports, and `/metrics` at an agent's own port where one is open, there
 without `muster_node_state`.

@@ -31,8 +31,8 @@ class ObjectStoreSpec(DocumentPart, frozen=True):
     access_key_secret: Annotated[
         Name | None,
         doc(
-            "Name of the [secret](../guides/researcher/secrets.md) with the access key, of the Unix "
-            "user of the job; left out, with the other one: access without credentials.",
+            "Name of the [secret](../guides/researcher/secrets.md) with the access key, of the "
+            "Unix user of the job; left out, with the other one: access without credentials.",
             example="s3-access",
         ),
     ] = None

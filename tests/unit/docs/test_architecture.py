@@ -43,9 +43,11 @@ def test_named_places_exist(page: Path) -> None:
             missing.append(f"{file}: no such file")
         elif name not in set(defined(ast.parse(path.read_text(encoding="utf-8")).body)):
             missing.append(f"{file} has no {name}")
-    for path_name in sorted(set(PATH.findall(text))):
-        if not list(pages.ROOT.glob(path_name.rstrip("/"))):
-            missing.append(f"{path_name}: no such file or folder")
+    missing += [
+        f"{found}: no such file or folder"
+        for found in sorted(set(PATH.findall(text)))
+        if not list(pages.ROOT.glob(found.rstrip("/")))
+    ]
     assert missing == []
 
 

@@ -53,7 +53,8 @@ def test_every_reason_has_a_section_in_order_of_precedence() -> None:
     assert re.findall(r"^## (\w+)$", text, re.MULTILINE) == codes
     assert re.findall(r"^\| \[(\w+)\]", text, re.MULTILINE) == codes
     for section in text.split("\n## ")[1:]:
-        assert "- Message: " in section and "- To fix: " in section, section.split("\n")[0]
+        lines = re.findall(r"^- (Message|To fix): ", section, re.MULTILINE)
+        assert lines == ["Message", "To fix"], section.split("\n")[0]
 
 
 def test_every_event_is_in_the_table() -> None:
