@@ -61,7 +61,7 @@ simulate-faults: $(VENV)/.installed-dev  ## Run seeded stories of faults (SEEDS=
 
 docs: $(VENV)/.installed-dev  ## Build the documentation site into site/.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "open site/index.html"
+	@echo "to read it: $(BIN)/mkdocs serve, or python3 -m http.server --directory site"
 
 format: $(VENV)/.installed-dev  ## Format the code and fix what the linter can.
 	$(BIN)/ruff format .
