@@ -51,6 +51,21 @@ def test_named_places_exist(page: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", pages.pages(), ids=pages.name)
+def test_named_modules_exist(page: Path) -> None:
+    """Modules are named from the root, or below ``tests``; test files also by their name."""
+    named = set(re.findall(r"`([\w/.-]+\.py)`", page.read_text(encoding="utf-8")))
+    root = pages.ROOT
+    missing = [
+        path
+        for path in sorted(named)
+        if not (root / path).is_file()
+        and not (root / "tests" / path).is_file()
+        and ("/" in path or not list((root / "tests").rglob(path)))
+    ]
+    assert missing == [], "name a module as it is called now"
+
+
 def test_every_package_is_in_the_table() -> None:
     text = PAGES[0].read_text(encoding="utf-8")
     for package in ("reconciler", "agents"):
