@@ -1,4 +1,6 @@
-"""The cluster's page, in Prometheus' text format; nodes' pages are `model.series.node`'s."""
+"""The cluster's page in Prometheus' text format; ``model.metrics.node_series`` renders nodes'
+pages.
+"""
 
 import contextlib
 import math
@@ -37,7 +39,7 @@ HOUR_S = 3600.0
 
 
 class StateDisk(msgspec.Struct, frozen=True):
-    """The controller's state folder: its disk, and what the store takes of it."""
+    """The disk of the controller's state folder, and the size of the store."""
 
     free_bytes: int
     size_bytes: int
@@ -45,7 +47,7 @@ class StateDisk(msgspec.Struct, frozen=True):
 
 
 def disk_of(folder: Path, store: Path | None = None) -> StateDisk | None:
-    """How the disk stands; None where it can't be told."""
+    """Return the state of the disk; None if it cannot be read."""
     try:
         disk = os.statvfs(folder)
     except OSError:
@@ -59,10 +61,12 @@ def disk_of(folder: Path, store: Path | None = None) -> StateDisk | None:
 
 
 class ExpositionPage(sample_text.SampleText):
-    """A page that histograms can be put on, too."""
+    """A page that can also hold histograms."""
 
     def put_histogram(self, name: str, histogram: Histogram, *labels: str) -> None:
-        """A histogram's buckets, sum and count, and one job of each bucket where jobs are known."""
+        """Add a histogram's buckets, sum and count, with one job of each bucket if jobs
+        are known.
+        """
         lines = []
         pairs = list(zip(TABLE[name].labels, labels, strict=True))
         seen = 0
@@ -94,7 +98,7 @@ def render_cluster(
     disk: StateDisk | None = None,
     told: Mapping[tuple[str, str], int] = MappingProxyType({}),
 ) -> bytes:
-    """The cluster's page. What changes only with cycles is exact; it costs no more than they."""
+    """Render the cluster's page. Values that change only with cycles are exact."""
     page = ExpositionPage("cluster")
     page.put("muster_build_info", 1, __version__)
     page.put("muster_leader_epoch", epoch)
@@ -290,7 +294,9 @@ def _put_queues(
 
 
 def _put_pool_of_queue(page: ExpositionPage, queue: str, of: outcome.PoolUsage) -> None:
-    """GPUs of a pool that the queue names itself: as many series as git has such entries."""
+    """Add the GPUs of a pool that the queue itself names: as many series as git has such
+    entries.
+    """
     limit = of.limit[2]
     values = {
         "allocated": of.allocated[2],
@@ -310,7 +316,7 @@ def _put_suspended(
     wanted: desired.Desired,
     made: Iterable[records.Override],
 ) -> None:
-    """What git suspends, and what overrides do behind its back; by both at once it counts once."""
+    """Add suspensions in git and by overrides; a subject of both counts once."""
     structure = wanted.structure
     labels = {f"Queue/{name}" for name, queue in structure.queues.items() if queue.suspend}
     if structure.settings.suspend:
@@ -337,7 +343,7 @@ def _put_suspended(
 def _put_quotas(
     page: ExpositionPage, memory: ClusterState, wanted: desired.Desired, now: float
 ) -> None:
-    """Budgets and what was settled in them; at most as many hours are added up as a window has."""
+    """Add budgets and their usage, over at most as many hours as the window has."""
     for quota in wanted.structure.quotas.values():
         if quota.budget_gpu_s is None:
             continue

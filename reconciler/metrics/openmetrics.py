@@ -1,8 +1,8 @@
-"""The cluster's page as OpenMetrics, for those who ask for it: the form that has exemplars.
+"""The cluster's page as OpenMetrics, the format that has exemplars, for clients that ask for it.
 
-The loop renders one page, in Prometheus' text format, in which an exemplar is a comment below its
-sample. The two forms differ in little more: families of counters are named without ``_total``, and
-the page has an end.
+The loop renders one page in Prometheus' text format, in which an exemplar is a comment below its
+sample. The formats differ in little more: families of counters have no ``_total`` in their name,
+and the page has an end mark.
 """
 
 import re
@@ -18,20 +18,20 @@ _FAMILY = re.compile(rb"^(# (?:HELP|TYPE) [a-z0-9_]+)_total ", re.MULTILINE)
 
 
 def of(page: bytes) -> bytes:
-    """A page in Prometheus' text format as OpenMetrics, but for its end."""
+    """Convert a page from Prometheus' text format to OpenMetrics, without the end mark."""
     page = page.replace(f"\n{EXEMPLAR}".encode(), b" # ")
     return _FAMILY.sub(rb"\1 ", page)
 
 
 class Converted:
-    """The OpenMetrics form of the page that was converted last."""
+    """A cache of the last converted page."""
 
     def __init__(self) -> None:
         self._page = b""
         self._converted = b""
 
     def of(self, page: bytes) -> bytes:
-        """``page``, converted once however often it is asked for."""
+        """Return ``page`` converted, once however often it is asked for."""
         if page is not self._page:
             self._page, self._converted = page, of(page)
         return self._converted
