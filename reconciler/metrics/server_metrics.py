@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from reconciler.metrics import exposition
 from reconciler.metrics.counters import DURATION_BUCKETS, Histogram
+from reconciler.metrics.metric_page import MetricPage
 
 #: The most handlers that are told apart; there are fewer.
 HANDLERS_MAX = 64
@@ -49,8 +50,8 @@ class Answers:
         self._durations.setdefault(handler, Histogram(DURATION_BUCKETS)).observe(took_s)
 
     def render(self, *, open_sessions: int, other_sessions: int) -> bytes:
-        """Render the server's part of the cluster's page."""
-        page = exposition.ExpositionPage("server")
+        """Render the server's part of the cluster's page, as OpenMetrics without the end mark."""
+        page = MetricPage("server")
         for labels, count in sorted(self._counts.items()):
             page.put("muster_api_requests_total", count, *labels)
         for handler, durations in sorted(self._durations.items()):
