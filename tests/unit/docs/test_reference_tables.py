@@ -4,6 +4,9 @@ import ast
 import re
 
 from reconciler.model.state import events, instance_records, pending_reasons, states
+from reconciler.server.api import audit, explanations, health, plans, queries, reports
+from reconciler.server.changes import change_routes, overrides
+from reconciler.server.logs import log_routes
 from tests.unit.docs import pages
 
 REFERENCE = pages.ROOT / "docs" / "reference"
@@ -61,3 +64,23 @@ def test_every_event_is_in_the_table() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", page("events.md"), re.MULTILINE)
     assert len(listed) == len(set(listed))
     assert set(listed) == kinds_of_events()
+
+
+def test_every_request_is_in_the_table_of_the_api() -> None:
+    handlers = [
+        handler
+        for module in (
+            *(health, queries, explanations, plans, change_routes),
+            *(audit, overrides, reports, log_routes),
+        )
+        for handler in module.HANDLERS
+        if handler.include_in_schema is not False
+    ]
+    served = {
+        f"{method} {re.sub(r':[a-z]+}', '}', path)}"
+        for handler in handlers
+        for path in handler.paths
+        for method in handler.http_methods
+        if method not in {"HEAD", "OPTIONS"}
+    }
+    assert set(re.findall(r"^\| `(\w+ /[^`]*)` \|", page("api.md"), re.MULTILINE)) == served
