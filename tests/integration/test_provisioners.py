@@ -16,7 +16,7 @@ from reconciler.operations.client import api_client
 from tests.integration import beds
 from tests.unit.docs import pages
 
-GUIDE = pages.ROOT / "docs" / "guides" / "provisioners.md"
+GUIDE = pages.ROOT / "docs" / "guides" / "operator" / "provisioners.md"
 POOLS = """\
 apiVersion: muster/v1
 kind: Cluster

@@ -128,7 +128,7 @@ def test_it_starts_again_but_after_wrong_usage(path: Path) -> None:
 
 @each
 def test_the_pages_tell_the_same(path: Path) -> None:
-    page = (ROOT / "docs" / "guides" / "operating.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "operations" / "install.md").read_text(encoding="utf-8")
     name = path.stem.removeprefix("muster-")
     assert f"MUSTER_{name.upper()}_OPTIONS={OPTIONS[path.stem]}" in page
     assert unit(path)["Service"]["EnvironmentFile"] == f"/etc/muster/{name}.env"

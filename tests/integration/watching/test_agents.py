@@ -15,7 +15,7 @@ from tests.integration.watching import peers
 
 pytestmark = [pytest.mark.slow, peers.needs_peers]
 
-GUIDE = package_data.checkout() / "docs" / "guides" / "watching.md"
+GUIDE = package_data.checkout() / "docs" / "guides" / "operator" / "watching.md"
 
 
 @pytest.fixture

@@ -752,7 +752,7 @@ def test_the_states_of_nodes_go_by_what_keeps_work_away() -> None:
 
 
 def test_the_guide_lists_every_kind_as_it_is() -> None:
-    page = (pages.ROOT / "docs" / "guides" / "drift.md").read_text(encoding="utf-8")
+    page = (pages.ROOT / "docs" / "guides" / "operator" / "drift.md").read_text(encoding="utf-8")
     rows = [
         line for line in page.splitlines() if re.match(r"\| `[a-z-]+` \| (info|warn|crit)", line)
     ]

@@ -94,7 +94,11 @@ def test_every_runbook_is_of_an_alert() -> None:
 def _told() -> dict[str, str]:
     """What people read: pages of the documentation, dashboards, alerts."""
     paths = [ROOT / "README.md"]
-    paths += [path for kind in ("guides", "runbooks") for path in (ROOT / "docs" / kind).glob("*")]
+    paths += [
+        path
+        for kind in ("concepts", "guides", "operations", "runbooks")
+        for path in (ROOT / "docs" / kind).rglob("*.md")
+    ]
     paths += [*FILES, ALERTS.parent / "alertmanager.yml"]
     paths += (ALERTS.parent / "dashboards").glob("*.json")
     return {str(path.relative_to(ROOT)): path.read_text() for path in paths}

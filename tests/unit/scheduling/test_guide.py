@@ -8,7 +8,7 @@ from reconciler.model.documents.queue_spec import QueueDocument
 from tests.unit.scheduling import situations
 from tests.unit.scheduling.situations import Situation, code, message, started
 
-GUIDE = package_data.checkout() / "docs" / "guides" / "queues.md"
+GUIDE = package_data.checkout() / "docs" / "guides" / "queue-administrator" / "queues.md"
 
 
 def guide_situation() -> Situation:
