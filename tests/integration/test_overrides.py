@@ -187,7 +187,7 @@ def test_a_drain_holds_though_the_structure_in_git_is_refused(bed: beds.Bed) -> 
     assert "not in force before the structure in git is mended" in told
     assert _node(bed, "virtual-1")["state"] == "Ready"
     printed, told = muster(bed, "submit", "--queue", "odd", "--", "true", code=1)
-    assert "there is no such queue" in told
+    assert "unknown queue" in told
     assert "the newest one in git is not in force" in told
     printed, told = muster(bed, "drain", "virtual-0", "--override", "-m", "it smokes")
     assert printed == "virtual-0\n"
@@ -251,14 +251,14 @@ def test_what_could_not_run_is_refused_at_once_and_explained_where_it_is_written
     for clone in ((), ("--clone", str(bed.clone))):
         _, told = muster(bed, "submit", "--queue", "nowhere", *clone, "--", "true", code=1)
         assert "1 problem; nothing was submitted" in told
-        assert "--queue: there is no such queue" in told
+        assert "--queue: unknown queue" in told
         assert "one of default" in told
     bed.until(lambda: bed.job("lost")["reasons"])
     (why,) = bed.job("lost")["reasons"]
     assert why["code"] == "Invalid"
     printed, _ = muster(bed, "job", "lost")
-    assert "there is no such queue" in printed
+    assert "unknown queue" in printed
     printed, _ = muster(bed, "explain", "lost")
-    assert "there is no such queue" in printed
+    assert "unknown queue" in printed
     _, told = muster(bed, "job", "nobody", code=1)
     assert "job nobody is not known" in told

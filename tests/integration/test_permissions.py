@@ -139,8 +139,8 @@ def test_what_somebody_signs_who_may_runs(signed: Signed) -> None:
 @pytest.mark.parametrize(
     ("who", "queue", "rule", "said"),
     [
-        ("", "research", "unsigned-commit", "it bears no signature"),
-        ("mallory", "research", "unknown-key", "nobody's in the Access before it"),
+        ("", "research", "unsigned-commit", "it has no signature"),
+        ("mallory", "research", "unknown-key", "no identity has in the Access before it"),
         ("old", "research", "expired-key", "valid until 2025-01-01"),
         ("bob", "ops", "not-allowed", "no role of bob@x.org allows submit on Queue/ops"),
     ],
@@ -179,7 +179,7 @@ def test_who_submits_what_does_not_count_is_told_at_once(
 
     done = made(local_changes.Submit(beds.job("told", TRUE.format(queue="research"))))
     assert done.message.startswith("submit not applied yet")
-    assert f"commit {(done.commit or '')[:12]} changes it, and it bears no" in done.withheld
+    assert f"commit {(done.commit or '')[:12]} changes it, and it has no" in done.withheld
     assert done.refused
     done = made(local_changes.Act("cancel", "told"))
     assert (done.withheld, done.refused) == ("", False), "as it was"

@@ -347,5 +347,5 @@ def test_approval_of_a_kind_that_there_is_not_is_a_mistake(pattern: str, hint: s
         if p.severity == "error"
     ]
     assert [(p.rule, p.object) for p in problems] == [("no-such-kind", "Cluster/c")]
-    assert f"it would guard nothing{hint}" in problems[0].message
+    assert f"it matches nothing{hint}" in problems[0].message
     assert problems[0].found == pattern

@@ -178,7 +178,7 @@ class FileIndex:
                 rule="structure-unreadable",
                 severity="error",
                 path=path,
-                message="is in force, and the file it stood in can't be read as a whole: correct "
+                message="is in force, and its file cannot be read as a whole: correct "
                 "the file, or take the object out in a file that can be read",
                 object=label,
             )

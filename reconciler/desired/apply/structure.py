@@ -284,7 +284,7 @@ def _channels(
         if one.kind != "webhook" and beyond:
             faults.add(
                 "no-form",
-                f"{one.kind} shows what becomes of commits, and has no form for other news",
+                f"{one.kind} can only show the status of commits",
                 *(*path, "on"),
                 found=", ".join(beyond),
                 expected="some of " + ", ".join(_REASONS) + ", or a webhook",
@@ -384,7 +384,7 @@ def _safety(spec: cluster_spec.SyncSpec, faults: FaultCollector) -> desired.Safe
             hint = suggestions.hint(kind[:1].upper() + kind[1:], kinds.STRUCTURAL_KINDS)
             faults.add(
                 "no-such-kind",
-                f"it would guard nothing{hint}",
+                f"it matches nothing{hint}",
                 *("spec", "sync", "approval", position),
                 found=pattern,
                 expected=f"{', '.join(sorted(kinds.STRUCTURAL_KINDS))}, or one with `*`",

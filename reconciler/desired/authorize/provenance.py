@@ -244,7 +244,7 @@ class Provenance:
             who = commit.author
         if who not in known.identities:
             return signatures.SignatureRefusal(
-                "unknown-person", f"{who} is nobody that Access knows"
+                "unknown-person", f"{who} is not an identity in Access"
             )
         return authority.Signer(who, found.acts)
 

@@ -84,9 +84,9 @@ class Verifier:
             raise git_commands.GitError(f"{commit.id} is not in {self._source.address}")
         signature = _signature(found[2], _HEADERS[len(found[0])])
         if signature is None:
-            return SignatureRefusal("unsigned-commit", "it bears no signature")
+            return SignatureRefusal("unsigned-commit", "it has no signature")
         if not signature.startswith((_SSH, *_GPG)):
-            return SignatureRefusal("bad-signature", "its signature is none of SSH or of GPG")
+            return SignatureRefusal("bad-signature", "its signature is neither SSH nor GPG")
         keys = self._keys(known)
         done = git_commands.run(
             self._source.folder,
@@ -227,13 +227,13 @@ def _by_ssh(said: str, keys: _Keys, *, good: bool) -> _Signer | SignatureRefusal
         return _unknown(other[1])
     if "ssh-keygen" in said and "not found" in said:
         raise git_commands.GitError(f"SSH signatures can't be verified: {said.strip()[:200]}")
-    return SignatureRefusal("bad-signature", "its signature is not of what it says")
+    return SignatureRefusal("bad-signature", "its signature does not match its contents")
 
 
 def _by_gpg(said: str, keys: _Keys) -> _Signer | SignatureRefusal:
     status = {name: rest.split() for name, rest in _STATUS.findall(said)}
     if "BADSIG" in status:
-        return SignatureRefusal("bad-signature", "its signature is not of what it says")
+        return SignatureRefusal("bad-signature", "its signature does not match its contents")
     if "REVKEYSIG" in status:
         return SignatureRefusal("revoked-key", "the key that signed it is revoked")
     if "EXPSIG" in status:  # beside VALIDSIG; `git verify-commit` refuses it as well
@@ -257,8 +257,8 @@ def _by_gpg(said: str, keys: _Keys) -> _Signer | SignatureRefusal:
 def _unknown(key: str) -> SignatureRefusal:
     return SignatureRefusal(
         "unknown-key",
-        f"it is signed with the {key[:_FINGERPRINT_MAX]}, which is nobody's in the Access before "
-        "it; no commit brings the key that it is signed with",
+        f"it is signed with the {key[:_FINGERPRINT_MAX]}, which no identity has in the Access "
+        "before it; a commit cannot add its own key",
     )
 
 

@@ -35,18 +35,16 @@ def parse(text: str) -> str:
     """
     found = _LINE.match(text.strip())
     if found is None:
-        raise ValueError("no public key of SSH")
+        raise ValueError("not a public SSH key")
     kind, encoded = found[1], found[2]
     try:
         data = base64.b64decode(encoded, validate=True)
     except binascii.Error:
-        raise ValueError(f"this {kind} key is cut off, or retyped: it is no base64") from None
+        raise ValueError(f"this {kind} key is truncated or mistyped: it is not base64") from None
     parts = _parts(data)
     expected = _PARTS.get(kind)
     if parts is None or not parts:
-        raise ValueError(
-            f"this {kind} key is cut off, or retyped: its parts don't end where it does"
-        )
+        raise ValueError(f"this {kind} key is truncated or mistyped: its parts do not fill it")
     if parts[0] != kind.encode() or expected is None:
         raise ValueError(f"it says {kind}, and what follows is no such key")
     lengths = [len(part) for part in parts[1:]]
@@ -55,7 +53,7 @@ def parse(text: str) -> str:
     )
     if not alike or (kind == "ssh-rsa" and lengths[-1] < _MODULUS_BYTES_MIN):
         raise ValueError(
-            f"this {kind} key is cut off, or retyped: its parts are too long or too short"
+            f"this {kind} key is truncated or mistyped: its parts have the wrong length"
         )
     return found[0]
 

@@ -48,7 +48,7 @@ def queue_tree(queues: Mapping[str, desired.Queue]) -> Iterator[tuple[str, Fault
                 queue.name,
                 Fault(
                     "unknown-parent",
-                    "there is no such queue: add it or name another parent",
+                    "unknown queue: add it or name another parent",
                     ("spec", "parent"),
                     found=queue.parent,
                 ),
@@ -146,7 +146,7 @@ def shared_hosts(pools: Mapping[str, desired.Pool], nodes_max: int) -> Iterator[
                 pool.name,
                 Fault(
                     "host-in-two-pools",
-                    f"these nodes stand in NodePool/{other} too: take them out of one of the two",
+                    f"these nodes are in NodePool/{other} too: remove them from one of the two",
                     ("spec", field),
                     found=hostlists.fold(nodes),
                 ),
@@ -212,7 +212,7 @@ def unknown(
     listed = ", ".join(names[:10]) + (" …" if len(names) > 10 else "")
     return Fault(
         rule or f"unknown-{what}",
-        f"there is no such {what}: add it or name another",
+        f"unknown {what}: add it or name another",
         place,
         found=found,
         expected=f"one of {listed}{suggestions.hint(found, names)}"
@@ -393,7 +393,7 @@ def cycle(members: tuple[str, ...]) -> Fault:
     listed = " → ".join(members[:8]) + (" → …" if len(members) > 8 else f" → {members[0]}")
     return Fault(
         "dependency-cycle",
-        f"the jobs wait for each other: {listed}; remove one dependency",
+        f"these jobs depend on each other: {listed}; remove one dependency",
         ("spec", "dependsOn"),
     )
 

@@ -51,7 +51,7 @@ def queue_in_use(queue: str, jobs: Sequence[str], path: str) -> desired.Problem:
         rule="queue-in-use",
         severity="error",
         path=path,
-        message=f"the queue is taken away while {count} in it "
+        message=f"the queue is removed while {count} in it "
         f"({', '.join(sorted(jobs)[:3])}{' …' if len(jobs) > 3 else ''}): "
         "move or remove them first, or in the same commit",
         object=f"Queue/{queue}",

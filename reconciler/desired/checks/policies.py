@@ -37,7 +37,9 @@ def normalise(
         try:
             expires_at = times.parse_time(one.expires)
         except ValueError as error:
-            faults.add("bad-time", f"this is no time: {error}", "spec", "waivers", index, "expires")
+            faults.add(
+                "bad-time", f"this is not a time: {error}", "spec", "waivers", index, "expires"
+            )
             continue
         waivers.append(desired.Waiver(one.object, one.reason, expires_at))
     return desired.AdmissionPolicy(
@@ -62,7 +64,7 @@ def _check_schema(schema: dict[str, Any], faults: FaultCollector) -> None:
             if not reference.startswith("#"):
                 faults.add(
                     "bad-schema",
-                    "a schema refers to nothing outside itself: put the part under $defs",
+                    "a schema must not refer to anything outside itself: put the part under $defs",
                     *("spec", "schema"),
                     found=reference,
                     expected="a reference that begins with #",
@@ -72,7 +74,7 @@ def _check_schema(schema: dict[str, Any], faults: FaultCollector) -> None:
             faults.add("bad-schema", wrong, "spec", "schema")
     except jsonschema.SchemaError as error:
         path: Path = ("spec", "schema", *error.absolute_path)
-        faults.add("bad-schema", f"this is no JSON Schema: {error.message}", *path)
+        faults.add("bad-schema", f"this is not a JSON Schema: {error.message}", *path)
     except RecursionError:
         faults.add("bad-schema", f"deeper than {DEPTH_MAX} levels", "spec", "schema")
 
@@ -202,7 +204,7 @@ def _judge(rule: desired.AdmissionPolicy, validator: Any, value: dict[str, Any])
     except (Unresolvable, RecursionError) as broken:
         return Fault(
             f"policy/{rule.name}",
-            f"the policy can't be applied, since its schema leads nowhere ({broken}): correct it",
+            f"the policy cannot be applied: its schema has a broken reference ({broken})",
         )
     except safe_patterns.SlowPatternError as slow:
         severity: Literal["error", "warning"] = "error" if rule.action == "deny" else "warning"

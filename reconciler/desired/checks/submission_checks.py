@@ -85,7 +85,7 @@ class SubmissionValidator:
 def _late(job: desired.Job, deadline: float, now: float) -> str:
     """Return why a job cannot end by its deadline; empty if it may."""
     if deadline <= now:
-        return "its deadline is over already: it is TimedOut at once"
+        return "its deadline has passed: it will be TimedOut at once"
     latest = deadline - (job.time_limit_s or 0.0)
     if latest >= now:
         return ""

@@ -208,7 +208,7 @@ def _head_faults(value: dict[str, Any]) -> list[Fault]:
         return [
             Fault(
                 "api-version",
-                "this version of the format is not known here",
+                "this version of the format is unknown",
                 path=("apiVersion",),
                 found=schema_errors.shown(version),
                 expected=fields.API_VERSION,
@@ -221,7 +221,7 @@ def _head_faults(value: dict[str, Any]) -> list[Fault]:
         return [
             Fault(
                 "unknown-kind",
-                f"there is no such kind{hint}" if kind is not None else "`kind` is missing",
+                f"unknown kind{hint}" if kind is not None else "`kind` is missing",
                 path=("kind",) if "kind" in value else (),
                 found=schema_errors.shown(kind) if kind is not None else "",
                 expected="one of " + ", ".join(kinds.KINDS),

@@ -33,8 +33,7 @@ def defect(error: Exception) -> Fault:
     said = repr(error)[:_DEFECT_CHARACTERS_MAX]
     return Fault(
         "defect",
-        f"Muster failed over it, which is a defect of Muster: {said}; please report it with the "
-        "document, and write it otherwise meanwhile",
+        f"internal error in Muster: {said}; please report it with the document",
     )
 
 

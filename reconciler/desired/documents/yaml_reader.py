@@ -293,7 +293,7 @@ def _scan(data: bytes) -> None:
         if "\0" in getattr(event, "value", ""):
             _refuse(
                 "yaml-syntax",
-                "text can't hold a NUL, which ends it for most programs: remove it",
+                "text cannot hold a NUL character: remove it",
                 event.start_mark,
                 found="U+0000",
             )

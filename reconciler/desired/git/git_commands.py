@@ -245,7 +245,7 @@ class Objects:
                 raise GitError(f"{name!r} is no name of an object")
         process = self._started()
         if process.stdin is None or process.stdout is None:
-            raise GitError("git has no pipes")
+            raise GitError("ggit has no pipes")
         deadline = time.monotonic() + self._timeout_s
         # 256 names are below the 64 KiB that a pipe takes before anybody reads.
         process.stdin.write(("\n".join(names) + "\n").encode())

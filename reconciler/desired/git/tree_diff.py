@@ -85,9 +85,9 @@ def _check_whole(data: bytes, entry: re.Pattern[bytes], where: str) -> None:
     found = entry.findall(data)
     _check_new(found, where)
     if _size(found) != len(data):
-        raise _broken(where, "has bytes that are no entry")
+        raise _broken(where, "has bytes that are not an entry")
     if len({name for _, name, _ in found}) != len(found):
-        raise _broken(where, "names two things alike")
+        raise _broken(where, "has two entries of one name")
     order = [name + b"/" if _mode(mode) == _TREE else name for mode, name, _ in found]
     if order != sorted(order):
         raise _broken(where, "is not in order")
@@ -109,13 +109,13 @@ def _check_changed(
     added, gone = new - old, old - new
     _check_new(added, where)
     if len(parts[1]) != len(new):
-        raise _broken(where, "names two things alike")
+        raise _broken(where, "has two entries of one name")
     if _size(added) - _size(gone) != len(sides[1]) - len(sides[0]):
-        raise _broken(where, "has bytes that are no entry")
+        raise _broken(where, "has bytes that are not an entry")
     if len(added) <= _FEW and all(sides[1].count(b" %s\0" % (name,)) == 1 for _, name, _ in added):
         return
     if len({name for _, name, _ in new}) != len(new):
-        raise _broken(where, "names two things alike")
+        raise _broken(where, "has two entries of one name")
 
 
 def _check_new(entries: Iterable[_Entry], where: str) -> None:
@@ -137,8 +137,8 @@ def _mode(written: bytes) -> bytes:
 
 def _broken(where: str, what: str) -> BrokenTreeError:
     return BrokenTreeError(
-        f"{where} {what}, which git itself never writes (`git fsck` tells): what it says depends "
-        "on who reads it"
+        f"{where} {what}, which git itself never writes (see `git fsck`), so that readers "
+        "disagree about it"
     )
 
 

@@ -56,7 +56,7 @@ def _note(
 ) -> None:
     faults.add(
         "too-large",
-        f"{what}: no program can be started with so much: {told}",
+        f"{what}: too long to start a program with: {told}",
         *where,
         found=f"{size} bytes",
         expected=f"at most {most} bytes",

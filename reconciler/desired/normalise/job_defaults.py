@@ -216,7 +216,7 @@ def _priority(
         if known is None:
             faults.add(
                 "unknown-priority-class",
-                "there is no such PriorityClass: add it or name another",
+                "unknown PriorityClass: add it or name another",
                 "spec",
                 "priorityClass",
                 found=spec.priority_class,
@@ -367,7 +367,7 @@ def _check_image(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
     elif spec.runtime != "process" and (" " in image or not image.isprintable()):
         faults.add(
             "bad-image",
-            "the name of an image is one word, without options",
+            "an image name is one word, without options",
             "spec",
             "image",
             found=repr(spec.image),
@@ -375,7 +375,7 @@ def _check_image(spec: job_spec.JobSpec, faults: FaultCollector) -> None:
     if spec.runtime != "process" and spec.framework == "mpi":
         faults.add(
             "mpi-in-containers",
-            "MPI starts from the node, not from a container, as yet: use runtime process",
+            "MPI jobs cannot run in containers yet: use runtime process",
             "spec",
             "framework",
         )
@@ -395,7 +395,7 @@ def _check_dependencies(name: str, spec: job_spec.JobSpec, faults: FaultCollecto
         if dependency.job == name:
             faults.add(
                 "depends-on-itself",
-                "the job waits for itself: remove the dependency",
+                "the job depends on itself: remove the dependency",
                 *place,
                 "job",
                 found=name,
@@ -433,7 +433,7 @@ def _deadline(written: str | None, faults: FaultCollector) -> float | None:
         why = f": {error}" if "offset" in str(error) else ""
         faults.add(
             "bad-time",
-            f"this is no time{why}",
+            f"this is not a time{why}",
             "spec",
             "deadline",
             found=written,

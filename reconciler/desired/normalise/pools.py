@@ -145,13 +145,13 @@ def _remedies(
         if remedy.check not in known or remedy.check in found:
             faults.add(
                 "remedy-of-no-check",
-                "each remedy is of one check that is made, and of another than the others",
+                "each remedy needs a check of its own that is enabled",
                 *(*where, "check"),
                 found=remedy.check,
                 expected=f"one of {', '.join(sorted(known))}",
             )
         if bool(remedy.command) is not (remedy.action == "run-command"):
-            message = "`command` belongs to `action: run-command`, and to no other"
+            message = "`command` is only for `action: run-command`"
             faults.add("remedy-command", message, *where, "command")
         if remedy.action == "replace" and not _is_provisioned(spec):
             message = "only a node that a provisioner makes can be replaced: this pool has none"
@@ -202,7 +202,7 @@ def _gates(
         if name not in known:
             faults.add(
                 "gate-of-no-check",
-                "only checks that are made can be made before or after a job",
+                "only enabled checks can run before or after a job",
                 *("spec", "health", field, index),
                 found=name,
                 expected=f"one of {', '.join(sorted(known))}",
@@ -218,7 +218,7 @@ def drift_policy(
         known = drift_kinds.KINDS[kind]
         place = ("spec", "drift", "policy", kind)
         if of_pool and not known.pooled:
-            message = "this is of no pool: move it to spec.drift.policy of the Cluster"
+            message = "this kind of drift has no pool: move it to spec.drift.policy of the Cluster"
             faults.add("drift-kind", message, *place)
         elif action not in known.actions:
             faults.add(
@@ -265,7 +265,7 @@ def _topology(
         if twice:
             faults.add(
                 "host-in-two-domains",
-                "these nodes stand in another domain already: take them out of one; "
+                "these nodes are in another domain already: remove them from one; "
                 "what is within a node can't be a level",
                 *place,
                 "hosts",

@@ -197,7 +197,7 @@ def _time(written: str | None, faults: FaultCollector, field: str) -> float:
     except ValueError as error:
         faults.add(
             "bad-time",
-            f"this is no time: {error}",
+            f"this is not a time: {error}",
             "spec",
             field,
             found=written,
@@ -219,7 +219,7 @@ def with_nodes(
         if pool not in known:
             faults.add(
                 "unknown-pool",
-                "there is no such NodePool: add it or name another",
+                "unknown NodePool: add it or name another",
                 *("spec", "pools", index),
                 found=pool,
             )
@@ -244,7 +244,7 @@ def with_nodes(
         if one not in queues and one != "default":
             faults.add(
                 "unknown-queue",
-                "there is no such queue: add it or name another",
+                "unknown queue: add it or name another",
                 *("spec", "queues", index),
                 found=one,
             )

@@ -91,7 +91,7 @@ def stage(spec: job_staging.StageSpec, faults: FaultCollector) -> desired.Stagin
         for word in unknown_placeholders(out.to):
             faults.add(
                 "unknown-placeholder",
-                "there is no such placeholder",
+                "unknown placeholder",
                 *("spec", "stage", "outputs", index, "to"),
                 found=word,
                 expected="one of " + ", ".join(f"{{{name}}}" for name in PLACEHOLDERS),

@@ -229,7 +229,7 @@ def _decide(access: Access, asked: _Asked, matches: Callable[[AccessRule], bool]
     if not access.roles:
         return Decision(True, "Access has no roles, and so everybody may do everything")
     if identity is None:
-        return Decision(False, f"{who} is nobody that Access knows")
+        return Decision(False, f"{who} is not an identity in Access")
     mine = [role for role in access.roles if _is_member(role, identity)]
     for role in mine:
         if any(set(rule.verbs) & set(asked.verbs) and matches(rule) for rule in role.rules):

@@ -110,14 +110,14 @@ def test_a_wait_for_what_was_refused_and_has_left_says_why_it_waited(
 ) -> None:
     script, url = controller
     refused = job("Pending")
-    refused["job"]["reasons"] = [{"code": "Invalid", "message": "it bears no signature"}]
+    refused["job"]["reasons"] = [{"code": "Invalid", "message": "it has no signature"}]
     script |= {
         "/v1/jobs/a": [told(refused), told(refused), told({}, 404)],
         "/v1/events": [told(EVENTS)],
     }
     assert run("wait", "a", "--server", url) == 1
     err = capsys.readouterr().err
-    assert "a never started: Invalid: it bears no signature" in err
+    assert "a never started: Invalid: it has no signature" in err
     assert "its document has left the repository" in err
 
 

@@ -68,10 +68,14 @@ def broken(repository: Repository, what: str, head: str) -> tuple[str, str]:
         "a file twice": (
             [("100644", b"zz.yaml", one), ("100644", b"zz.yaml", other)],
             b"",
-            "names two things alike",
+            "has two entries of one name",
         ),
-        "a folder twice": ([("40000", b"jobs", inside)], b"", "names two things alike"),
-        "a file and a folder alike": ([("100644", b"jobs", one)], b"", "names two things alike"),
+        "a folder twice": ([("40000", b"jobs", inside)], b"", "has two entries of one name"),
+        "a file and a folder alike": (
+            [("100644", b"jobs", one)],
+            b"",
+            "has two entries of one name",
+        ),
         "a path for a name": (
             [("100644", b"jobs/ada.yaml", one)],
             b"",
@@ -83,8 +87,8 @@ def broken(repository: Repository, what: str, head: str) -> tuple[str, str]:
             b"",
             "has zz.yaml with mode 120777",
         ),
-        "bytes behind": ([], b"100644 zz", "has bytes that are no entry"),
-        "the same twice": ([folder], b"", "names two things alike"),
+        "bytes behind": ([], b"100644 zz", "has bytes that are not an entry"),
+        "the same twice": ([folder], b"", "has two entries of one name"),
     }
     added, more, told = wrong[what]
     return tree(repository, sorted([*there, *added], key=lambda entry: entry[1]), more), told
@@ -112,9 +116,11 @@ def test_a_folder_that_is_read_alone_is_looked_at_too(repository: Repository) ->
     twice = tree(repository, [*entries(repository, folder[2])] * 2)
     bad = commit(repository, tree(repository, [("40000", b"sub", twice)]), good)
     one = source.GitSource(str(repository.path), sub_path="sub")
-    with pytest.raises(tree_diff.BrokenTreeError, match="the folder sub names two things alike"):
+    with pytest.raises(
+        tree_diff.BrokenTreeError, match="the folder sub has two entries of one name"
+    ):
         one.changes(good, bad)
-    with pytest.raises(tree_diff.BrokenTreeError, match="names two things alike"):
+    with pytest.raises(tree_diff.BrokenTreeError, match="has two entries of one name"):
         one.files(bad)
     one.close()
 
@@ -129,7 +135,7 @@ def test_many_new_files_are_looked_at_as_one_is(repository: Repository) -> None:
     bad = commit(repository, odd, good)
     one = source.GitSource(str(repository.path))
     assert len(one.changes(good, fine).files) == 100
-    with pytest.raises(tree_diff.BrokenTreeError, match="names two things alike"):
+    with pytest.raises(tree_diff.BrokenTreeError, match="has two entries of one name"):
         one.changes(good, bad)
     one.close()
 
@@ -146,7 +152,7 @@ def test_where_git_is_asked_its_answer_is_looked_at(
     monkeypatch.setattr(tree_diff, "TREES_MAX", 0)
     one = source.GitSource(str(repository.path))
     assert [path for path, _, _ in one.differences(good, fine)] == ["deep/jobs/b.yaml"]
-    with pytest.raises(tree_diff.BrokenTreeError, match="names two things alike"):
+    with pytest.raises(tree_diff.BrokenTreeError, match="has two entries of one name"):
         one.changes(good, bad)
     one.close()
 
@@ -158,7 +164,7 @@ def test_a_tree_too_large_to_be_handed_out_is_looked_at(
     of, _ = broken(repository, "a file twice", good)
     monkeypatch.setattr(git_commands, "OBJECT_BYTES_MAX", 40)
     one = source.GitSource(str(repository.path))
-    with pytest.raises(tree_diff.BrokenTreeError, match="names two things alike"):
+    with pytest.raises(tree_diff.BrokenTreeError, match="has two entries of one name"):
         tree_diff.check(one.folder, one.objects, [of])
     tree_diff.check(
         one.folder, one.objects, [git(repository.path, "rev-parse", f"{good}^{{tree}}")]

@@ -108,7 +108,7 @@ def test_what_was_moved_by_who_may_is_taken_out_by_nobody_else(
     story.step({"team/x.yaml": None})
     story.step({"junk.yaml": None})
     value = stays(make, story.one, before, label)
-    assert "bears no signature" in messages(value)
+    assert "has no signature" in messages(value)
     story.step({"team/x.yaml": text}, keys["ada"])
     assert story.one.load().status.problems == ()
 

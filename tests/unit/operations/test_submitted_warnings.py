@@ -106,7 +106,7 @@ def test_a_deadline_that_is_over_is_told(now: float, *, warned: bool) -> None:
     text = TEXT.replace("spec: {", "spec: {deadline: 2027-01-31T06:00:00Z, ") % ("late", 1)
     judge = submission_checks.SubmissionValidator(World(nodes=1, gpu=2).structure)
     (found,) = remote_changes.read(text, "ann", judge, now)
-    told = ("its deadline is over already: it is TimedOut at once",)
+    told = ("its deadline has passed: it will be TimedOut at once",)
     assert found.warnings == (told if warned else ())
 
 

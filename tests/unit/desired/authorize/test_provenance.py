@@ -127,7 +127,7 @@ def test_an_unsigned_commit_is_refused(
         assert set(value.jobs) == {"a"}
         assert set(value.refused) == {"b"}
         assert rules(value) == ["unsigned-commit"] * 3
-        assert f"commit {head[:12]} changes it, and it bears no signature" in messages(value)
+        assert f"commit {head[:12]} changes it, and it has no signature" in messages(value)
         assert len(value.structure.pools["a"].nodes) == 8
     # Others go on meanwhile, and who may can put it right.
     repository.commit({"jobs/c.yaml": job("c", queue="research")})

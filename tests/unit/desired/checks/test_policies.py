@@ -295,9 +295,9 @@ def test_structure_that_a_policy_denies_is_refused_as_a_whole(
 @pytest.mark.parametrize(
     ("schema", "told"),
     [
-        ("{type: nonsense}", "this is no JSON Schema"),
-        ('{$ref: "https://example.org/schema.json"}', "refers to nothing outside itself"),
-        ("{properties: {a: {$ref: other.json}}}", "refers to nothing outside itself"),
+        ("{type: nonsense}", "this is not a JSON Schema"),
+        ('{$ref: "https://example.org/schema.json"}', "refer to anything outside itself"),
+        ("{properties: {a: {$ref: other.json}}}", "refer to anything outside itself"),
     ],
 )
 def test_a_schema_that_is_none_refuses_its_policy(

@@ -109,7 +109,7 @@ def test_a_file_of_both_is_for_a_person(clone: Path) -> None:
 
 def test_what_is_refused_today_is_told(clone: Path) -> None:
     commit(clone, {"jobs/c.yaml": job("c", queue="r")})
-    assert any("taken away" in one for one in prepared(clone, "HEAD~3").problems)
+    assert any("is removed while" in one for one in prepared(clone, "HEAD~3").problems)
 
 
 def test_somebody_was_faster(clone: Path, tmp_path: Path) -> None:

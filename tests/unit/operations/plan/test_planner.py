@@ -20,7 +20,7 @@ from tests.unit.simulation.forecast import test_cluster_forecast
 
 OLD = desired.Problem("never-fits", "warning", "jobs/a.yaml", "no pool holds it", 3, 1, "Job/a")
 NEW = desired.Problem(
-    "unknown-queue", "error", "jobs/b.yaml", "there is no such queue", 7, 3, "Job/b", "spec.queue",
+    "unknown-queue", "error", "jobs/b.yaml", "unknown queue", 7, 3, "Job/b", "spec.queue",
     found="nowhere", expected="one of default",
 )  # fmt: skip
 

@@ -53,11 +53,11 @@ def test_a_job_that_waits_for_adoption_is_held() -> None:
 
 
 def test_a_job_that_nobody_answers_for_who_may_is_not_allowed() -> None:
-    told = desired.unanswered("0123456789ab" * 3, "it bears no signature")
+    told = desired.unanswered("0123456789ab" * 3, "it has no signature")
     refused = job_views.refused_view("train", told, 1.0)
     (why,) = refused.reasons
     assert (refused.state, why.code) == ("Pending", "NotAllowed")
-    assert why.message == "commit 0123456789ab changes it, and it bears no signature"
+    assert why.message == "commit 0123456789ab changes it, and it has no signature"
 
 
 def test_the_tasks_of_an_elastic_gang_are_told() -> None:
