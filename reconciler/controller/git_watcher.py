@@ -270,7 +270,7 @@ class GitWatcher(threading.Thread):
         if revision is not None and revision != self._counted and status.sync != "Unknown":
             self._counted = revision
             try:
-                committed_at = self._repository.committed_at(revision)
+                committed_at = self._repository.log.committed_at(revision)
             except (git_commands.GitError, OSError) as error:
                 log.warning("the time of commit %s can't be read: %s", revision, error)
         self._inbox.put_look(

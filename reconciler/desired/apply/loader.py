@@ -23,7 +23,7 @@ from reconciler.desired.apply import (
 )
 from reconciler.desired.apply.last_good import LastGood
 from reconciler.desired.authorize import authority, commit_walk, history, provenance, trust_state
-from reconciler.desired.git import git_commands, source, tree_diff
+from reconciler.desired.git import commit_log, git_commands, source, tree_diff
 from reconciler.model import desired
 from reconciler.model.rules import review_findings
 
@@ -110,7 +110,7 @@ class Loader:
         return self._desired
 
     @property
-    def line(self) -> tuple[source.Commit, ...]:
+    def line(self) -> tuple[commit_log.Commit, ...]:
         """Commits that the last new head brought, the oldest first."""
         return self._lineage.line
 
@@ -295,7 +295,7 @@ class Loader:
             return
         if (
             self._head is not None
-            and not self._source.descends(head, self._head)
+            and not self._source.log.descends(head, self._head)
             and not self._lineage.is_accepted(head)
         ):
             self._lineage.take_alone(head, self._provenance, self._trust)

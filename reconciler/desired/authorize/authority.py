@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from reconciler.desired.authorize import signatures, trust_state
-from reconciler.desired.git import source
+from reconciler.desired.git import commit_log
 from reconciler.model import desired
 from reconciler.model.policy import access
 
@@ -123,7 +123,7 @@ def _roles(of: Authority) -> list[bytes]:
 
 def problem(
     mode: trust_state.Mode,
-    commit: source.Commit,
+    commit: commit_log.Commit,
     label: str,
     path: str,
     why: signatures.SignatureRefusal | None,

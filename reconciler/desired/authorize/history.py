@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from reconciler.desired.authorize import commit_walk, provenance, trust_state
 from reconciler.desired.documents import name_owners
-from reconciler.desired.git import source, tree_diff
+from reconciler.desired.git import commit_log, source, tree_diff
 from reconciler.model.values import revision_names
 
 #: Heads that were accepted and are remembered.
@@ -54,7 +54,7 @@ class Lineage:
         self._merges: dict[str, str] = {}
         #: Nothing that could be judged leads to the head.
         self._alone = False
-        self.line: tuple[source.Commit, ...] = ()
+        self.line: tuple[commit_log.Commit, ...] = ()
         self.signers: Mapping[str, str] = {}
 
     def forget(self) -> None:
@@ -111,17 +111,17 @@ class Lineage:
         Raises:
             HeldError: more commits lead there than can be judged.
         """
-        if base is None or not self._source.descends(head, base):
+        if base is None or not self._source.log.descends(head, base):
             self.take_alone(head, judge, trust)
             return commit_walk.CommitWalk(trust_state.Trust(), as_written=True)
         known = before()
         last = self._merges.get(head, head)
         if last != head:
-            base = self._source.merge_base(base, last)
+            base = self._source.log.merge_base(base, last)
         unasked = trust.mode == "off" and (known.measure is None or known.measure.mode == "off")
         try:
-            line = self._source.line(base, last, newest=unasked)
-        except source.TooManyCommitsError as error:
+            line = self._source.log.between(base, last, newest=unasked)
+        except commit_log.TooManyCommitsError as error:
             self.take_alone(head, judge, trust)
             if not self.is_accepted(head):
                 raise HeldError(
@@ -171,7 +171,7 @@ class Lineage:
 
     def take_alone(self, head: str, judge: provenance.Provenance, trust: trust_state.Trust) -> None:
         """Take a head that no judgeable commits lead to."""
-        commit = self._source.commit(head)
+        commit = self._source.log.commit(head)
         self.line, self._alone = (commit,), True
         self.signers = judge.signers(commit, trust)
 
@@ -180,12 +180,12 @@ class Lineage:
 
         If nothing leads to the head, the commits that changed these files tell.
         """
-        line: Sequence[source.Commit] = self.line
+        line: Sequence[commit_log.Commit] = self.line
         ids = [one.id for one in line]
         if self.at in ids:
             line = line[: ids.index(self.at) + 1]
         if line and self._alone:
-            line = self._source.history(line[-1].id, paths, name_owners.COMMITS_MAX)
+            line = self._source.log.history(line[-1].id, paths, name_owners.COMMITS_MAX)
         return name_owners.first(self._source, line, label, paths)
 
     def how_to_restore(self, head: str, kept: str) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler.desired.authorize import authority, commit_walk, signatures, trust_state
 from reconciler.desired.documents import document_reader, object_changes
-from reconciler.desired.git import source
+from reconciler.desired.git import commit_log, source
 from reconciler.model.documents import cluster_spec, queue_spec
 from reconciler.model.policy import access
 
@@ -45,7 +45,7 @@ class Provenance:
 
     def walk(
         self,
-        line: Sequence[source.Commit],
+        line: Sequence[commit_log.Commit],
         trust: trust_state.Trust,
         before: commit_walk.WalkStart,
         *,
@@ -118,7 +118,7 @@ class Provenance:
 
     def _asked(
         self,
-        commit: source.Commit,
+        commit: commit_log.Commit,
         trust: trust_state.Trust,
         in_force: authority.Authority | None,
     ) -> authority.AuthorityQuery | None:
@@ -135,7 +135,7 @@ class Provenance:
 
     def _approvals(
         self,
-        commit: source.Commit,
+        commit: commit_log.Commit,
         trust: trust_state.Trust,
         in_force: authority.Authority | None,
     ) -> list[str]:
@@ -149,7 +149,7 @@ class Provenance:
             return []
         return asked if access.of_approval(measure.known, signer.who).allowed else []
 
-    def signers(self, commit: source.Commit, trust: trust_state.Trust) -> dict[str, str]:
+    def signers(self, commit: commit_log.Commit, trust: trust_state.Trust) -> dict[str, str]:
         """Return who signed a commit that nothing leads to; as ``commit_walk.CommitWalk.signers``.
 
         Raises:
@@ -160,7 +160,7 @@ class Provenance:
         found = self._signer(commit, trust.whole(), self._clock())
         return {commit.id: "" if isinstance(found, signatures.SignatureRefusal) else found.who}
 
-    def _turns_on(self, line: Sequence[source.Commit]) -> bool:
+    def _turns_on(self, line: Sequence[commit_log.Commit]) -> bool:
         """Return True if a document about verification changes on the way.
 
         Without verification nobody asks who signed. If a commit turns it on, later ones must be
@@ -168,7 +168,7 @@ class Provenance:
         """
         return any(commit.parent and self._says_how(commit) for commit in line)
 
-    def _says_how(self, commit: source.Commit) -> bool:
+    def _says_how(self, commit: commit_log.Commit) -> bool:
         blobs = [new for _, _, new in self._source.differences(commit.parent, commit.id) if new]
         return any(
             isinstance(document.part, cluster_spec.ClusterDocument)
@@ -225,7 +225,9 @@ class Provenance:
         counted = standing.counted if standing is not None and standing.binds else {}
         return {**self._places.get(label, {}), **counted}
 
-    def _signer(self, commit: source.Commit, known: access.Access, now: float) -> authority.Signed:
+    def _signer(
+        self, commit: commit_log.Commit, known: access.Access, now: float
+    ) -> authority.Signed:
         """Return the identity of a commit at ``now``."""
         found = self._verifier.verify(commit, known, now)
         if isinstance(found, signatures.SignatureRefusal):
@@ -251,7 +253,7 @@ class Provenance:
     def _judged(
         self,
         trust: trust_state.Trust,
-        commit: source.Commit,
+        commit: commit_log.Commit,
         label: str,
         files: dict[str, object_changes.Pair],
         asked: authority.AuthorityQuery,
@@ -337,8 +339,8 @@ class Provenance:
         signed: dict[str, authority.AuthorityQuery | None] = {}
         for label, (sha, one) in trust.due(self._clock()).items():
             if sha not in signed:
-                follows = self._source.descends(head, sha)
-                commit = self._source.commit(sha) if follows else None
+                follows = self._source.log.descends(head, sha)
+                commit = self._source.log.commit(sha) if follows else None
                 signed[sha] = self._asked(commit, trust, before.measure) if commit else None
             denied[label] = msgspec.structs.replace(one, timed=None)
             asked = signed[sha]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from reconciler.desired.git import git_commands, source
+from reconciler.desired.git import commit_log, git_commands, source
 from reconciler.model.policy import access
 from reconciler.model.values import times
 
@@ -67,7 +67,7 @@ class Verifier:
             self._lock = -1
 
     def verify(
-        self, commit: source.Commit, known: access.Access, now: float
+        self, commit: commit_log.Commit, known: access.Access, now: float
     ) -> access.Identity | SignatureRefusal:
         """Return the identity that signed a commit, or the refusal.
 
@@ -263,7 +263,7 @@ def _unknown(key: str) -> SignatureRefusal:
 
 
 def _in_time(
-    identity: access.Identity, key: access.Key, commit: source.Commit, now: float
+    identity: access.Identity, key: access.Key, commit: commit_log.Commit, now: float
 ) -> SignatureRefusal | None:
     """Return why a key is too old, by the commit's own claim or by the clock."""
     until = key.valid_before

@@ -8,7 +8,7 @@ as the name is written more than once.
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from reconciler.desired.documents import document_reader
-from reconciler.desired.git import source
+from reconciler.desired.git import commit_log, source
 
 #: The most commits that are gone through, the newest; what is older counts as having come at once.
 COMMITS_MAX = 1000
@@ -63,7 +63,10 @@ class NameOwners:
 
 
 def first(
-    repository: source.GitSource, line: Sequence[source.Commit], label: str, paths: Sequence[str]
+    repository: source.GitSource,
+    line: Sequence[commit_log.Commit],
+    label: str,
+    paths: Sequence[str],
 ) -> str:
     """Return which of ``paths``, which all hold ``label`` now, held it first and ever since.
 

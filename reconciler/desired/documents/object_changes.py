@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from reconciler.desired.documents import document_reader
-from reconciler.desired.git import source
+from reconciler.desired.git import commit_log, source
 from reconciler.model.documents import job_spec, nodepool_spec
 
 Documents = tuple[document_reader.Document, ...]
@@ -75,7 +75,7 @@ class Touched:
         #: What stood in a file before it could not be read, by path.
         self._stood: dict[str, set[str]] = {}
 
-    def changes(self, commit: source.Commit) -> dict[str, dict[str, Pair]]:
+    def changes(self, commit: commit_log.Commit) -> dict[str, dict[str, Pair]]:
         """Return the files, with their blobs, in which a commit changes each object, by label.
 
         Moving an object is a change: of two objects of one name, the file decides which is in

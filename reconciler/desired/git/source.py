@@ -7,74 +7,23 @@ repository on this machine is read in place; any other is mirrored into a state 
 
 import contextlib
 import hashlib
-import itertools
 import logging
 import os
-import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
-
-from reconciler.desired.git import git_commands, tree_diff, tree_entries
+from reconciler.desired.git import commit_log, git_commands, tree_diff, tree_entries
 from reconciler.desired.git.git_commands import GitError
 
-log = logging.getLogger("muster.source")
+_LOG = logging.getLogger("muster.source")
 
 #: The revision that a mirror keeps.
 KEPT = "refs/muster/kept"
-#: The most commits that are looked at one by one between two revisions.
-LINE_MAX = 10_000
-_LOG_FORMAT = "%H%x00%P%x00%ae%x00%ce%x00%ct%x00%s%x00%(trailers:only,unfold)%x00"
-_LOG_FIELDS = 7
-#: A commit as git stores it that leaves nothing to interpret: see ``GitSource._plain``.
-_PLAIN_COMMIT = re.compile(
-    rb"tree [0-9a-f]+\nparent (?P<parent>[0-9a-f]+)\n"
-    rb"author [^<>\n\0]* <(?P<author>[^<>\s\0]+)> [0-9]+ [+-][0-9]{4}\n"
-    rb"committer [^<>\n\0]* <(?P<committer>[^<>\s\0]+)> (?P<at>[0-9]{1,12}) [+-][0-9]{4}\n"
-    rb"(?:gpgsig(?:-sha256)? [^\n\0]*\n(?: [^\n\0]*\n)*)*"
-    rb"\n(?P<subject>[!-~](?:[ -~]*[!-~])?)\n?"
-)
 
 
 class MissingBranchError(GitError):
     """The repository exists, the branch does not."""
-
-
-class TooManyCommitsError(GitError):
-    """More commits lead from one revision to another than are judged one by one."""
-
-
-class Commit(msgspec.Struct, frozen=True):
-    """One commit with its claims and trailers.
-
-    Attributes:
-        id: its hash. parent: the commit that it is compared with; empty for a first commit.
-        author, committer: addresses, as the commit claims them.
-        at: time of the commit, as it claims.
-        subject: first line of its message.
-        trailers: lines ``Key: value`` at the end of its message, in order.
-        merge: it has several parents.
-    """
-
-    id: str
-    parent: str
-    author: str
-    committer: str
-    at: int
-    subject: str
-    trailers: tuple[tuple[str, str], ...] = ()
-    merge: bool = False
-
-    def trailer(self, key: str) -> list[str]:
-        """Return the values of a trailer, in order; the case of keys does not matter."""
-        return [value for name, value in self.trailers if name.casefold() == key.casefold()]
-
-
-def _moment(told: str) -> int:
-    """Return the claimed time of a commit in seconds since the epoch; 0 if it has no valid one."""
-    return int(told) if re.fullmatch("[0-9]{1,12}", told) else 0
 
 
 def is_local(address: str) -> bool:
@@ -113,7 +62,6 @@ class GitSource:
         self._objects: git_commands.Objects | None = None
         self._folder: Path | None = None
         self._identity: git_commands.Identity = None
-        self._parents: dict[str, tuple[str, ...]] = {}
 
     def close(self) -> None:
         """Stop the git process."""
@@ -206,7 +154,7 @@ class GitSource:
         try:
             git_commands.run(self.folder, "update-ref", KEPT, commit)
         except GitError as error:
-            log.warning("revision %s is not kept in the mirror: %s", commit, error)
+            _LOG.warning("revision %s is not kept in the mirror: %s", commit, error)
 
     def _missing(self) -> str:
         return f"{self.address} has no branch {self.branch or 'HEAD'}"
@@ -230,158 +178,10 @@ class GitSource:
         found = self.objects.read(f"{commit}^{{commit}}")
         return found is not None
 
-    def descends(self, commit: str, ancestor: str) -> bool:
-        """Return True if ``ancestor`` is ``commit`` or in its history."""
-        if commit == ancestor:
-            return True
-        found = self.objects.read(commit)
-        if found is None:
-            raise GitError(f"{commit} is not in {self.address}")
-        # git looks for parents right behind the tree, and nowhere else
-        lines = found[2].split(b"\n\n", 1)[0].split(b"\n")[1:]
-        parents = itertools.takewhile(lambda line: line.startswith(b"parent "), lines)
-        if f"parent {ancestor}".encode() in parents:
-            return True
-        if not self.has(ancestor):
-            return False
-        done = git_commands.run(
-            self.folder, "merge-base", "--is-ancestor", ancestor, commit, good=(0, 1)
-        )
-        return done.returncode == 0
-
-    def committed_at(self, commit: str) -> float:
-        """Return the time of a commit, in seconds since the epoch.
-
-        Raises:
-            GitError: it is missing, or no commit.
-        """
-        found = self.objects.read(commit)
-        if found is not None:
-            for line in found[2].partition(b"\n\n")[0].splitlines():
-                words = line.split()
-                if line.startswith(b"committer ") and len(words) > 2 and words[-2].isdigit():
-                    return float(words[-2])
-        raise GitError(f"{commit} in {self.address} does not say when it was committed")
-
-    def commit(self, revision: str) -> Commit:
-        """Return one commit, compared with its first parent."""
-        (found,) = self._log("--max-count=1", revision)
-        return found
-
-    def merge_base(self, one: str, other: str) -> str:
-        """Return the last commit that is in the history of both.
-
-        Raises:
-            GitError: they have none in common, or git fails.
-        """
-        return git_commands.run(self.folder, "merge-base", one, other).stdout.decode().strip()
-
-    def line(self, base: str, head: str, *, newest: bool = False) -> list[Commit]:
-        """Return the commits that lead from ``base`` to ``head``, the oldest first.
-
-        Of a merge the first parent is followed, or the parent with ``base`` in its history
-        (somebody pulled, and pushed the merge). So each commit answers for the whole difference to
-        the one before it in the line, which ends with ``head``.
-
-        Args:
-            base, head: start, exclusive, and end.
-            newest: of more than ``LINE_MAX`` return the newest, for callers that need not see every
-                one.
-
-        Raises:
-            TooManyCommitsError: there are more than ``LINE_MAX``, and all are wanted.
-            GitError: git fails.
-        """
-        plain = self._plain(head)
-        if plain is not None and plain.parent == base:
-            return [plain]
-        found = self._log(
-            "--ancestry-path", "--topo-order", f"--max-count={LINE_MAX + 1}", f"{base}..{head}"
-        )
-        cut = len(found) > LINE_MAX
-        if cut and not newest:
-            raise TooManyCommitsError(f"more than {LINE_MAX} commits lead from {base} to {head}")
-        parents = self._parents
-        by_id = {commit.id: commit for commit in found}
-        line: list[Commit] = []
-        at = head
-        while at != base:
-            commit = by_id.get(at)
-            follows = [p for p in parents.get(at, ()) if p == base or p in by_id]
-            if cut and commit is not None and not follows:
-                line.append(commit)
-                break
-            if commit is None or not follows:
-                raise GitError(f"{head} does not follow {base}")
-            line.append(msgspec.structs.replace(commit, parent=follows[0]))
-            at = follows[0]
-        return line[::-1]
-
-    def history(self, head: str, paths: Sequence[str], most: int) -> list[Commit]:
-        """Return the newest first-parent commits up to ``head`` that change some files, the oldest
-        first.
-
-        Raises:
-            GitError: git fails.
-        """
-        return self._log("--first-parent", f"--max-count={most}", head, paths=paths)[::-1]
-
-    def _plain(self, commit: str) -> Commit | None:
-        """Return a commit with one parent and a message of one line; None if it takes git to parse
-        it.
-
-        Nearly every new commit is like that, and starting ``git log`` would delay each new job. A
-        message of one line has no trailers: git never looks for them in the first paragraph.
-        """
-        found = self.objects.read(commit)
-        if found is None or found[1] != "commit":
-            return None
-        parts = _PLAIN_COMMIT.fullmatch(found[2])
-        if parts is None:
-            return None
-        try:
-            words = {name: part.decode() for name, part in parts.groupdict().items()}
-        except UnicodeDecodeError:
-            return None
-        return Commit(
-            id=found[0],
-            parent=words["parent"],
-            author=words["author"],
-            committer=words["committer"],
-            at=int(words["at"]),
-            subject=words["subject"],
-        )
-
-    def _log(self, *arguments: str, paths: Sequence[str] = ()) -> list[Commit]:
-        """Return commits as ``git log`` prints them."""
-        output = git_commands.run(
-            self.folder,
-            *("log", "--no-show-signature", f"--format={_LOG_FORMAT}", *arguments, "--", *paths),
-        ).stdout.decode("utf-8", "replace")
-        # Nothing of a commit can hold a NUL, whatever its writer wants to look like a field.
-        fields = output.split("\0")
-        found = []
-        self._parents = {}
-        for start in range(0, len(fields) - _LOG_FIELDS, _LOG_FIELDS):
-            commit, parents, author, committer, at, subject, trailers = fields[
-                start : start + _LOG_FIELDS
-            ]
-            commit = commit.strip()
-            self._parents[commit] = tuple(parents.split())
-            pairs = [line.partition(":") for line in trailers.splitlines() if ":" in line]
-            found.append(
-                Commit(
-                    id=commit,
-                    parent=parents.split()[0] if parents else "",
-                    author=author,
-                    committer=committer,
-                    at=_moment(at),
-                    subject=subject,
-                    trailers=tuple((key.strip(), value.strip()) for key, _, value in pairs),
-                    merge=" " in parents,
-                )
-            )
-        return found
+    @property
+    def log(self) -> commit_log.CommitLog:
+        """The commits of the repository."""
+        return commit_log.CommitLog(self.folder, self.objects)
 
     def files(self, commit: str) -> tree_entries.Changes:
         """Return all files of a commit.

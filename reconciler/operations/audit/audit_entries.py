@@ -12,7 +12,7 @@ import msgspec
 
 from reconciler.core.safety import structure_diff
 from reconciler.desired.authorize import provenance
-from reconciler.desired.git import source
+from reconciler.desired.git import commit_log
 from reconciler.desired.normalise import job_defaults
 from reconciler.model import desired
 
@@ -97,7 +97,7 @@ class AuditEntry(msgspec.Struct, frozen=True):
 
 def entry_of(
     status: desired.SyncStatus,
-    line: Sequence[source.Commit],
+    line: Sequence[commit_log.Commit],
     *,
     signers: Mapping[str, str] | None = None,
     before: desired.Desired | None,

@@ -10,7 +10,7 @@ import pytest
 
 from reconciler.desired.apply import loader
 from reconciler.desired.authorize import provenance
-from reconciler.desired.git import source
+from reconciler.desired.git import commit_log, source
 from reconciler.model import desired
 from tests.unit.desired import signing
 from tests.unit.desired.loaders import Loaders, Make, restarted
@@ -545,7 +545,7 @@ def test_approval_takes_who_may(repository: Repository, one: loader.Loader, keys
 def test_without_verification_any_number_of_commits_is_taken(
     repository: Repository, make: Make, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "LINE_MAX", 3)
+    monkeypatch.setattr(commit_log, "LINE_MAX", 3)
     repository.commit(base(keys) | {"cluster.yaml": cluster("off")})
     one = make()
     one.load()
@@ -563,7 +563,7 @@ def test_without_verification_any_number_of_commits_is_taken(
 def test_too_many_commits_to_judge_are_held_until_accepted(
     repository: Repository, one: loader.Loader, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "LINE_MAX", 3)
+    monkeypatch.setattr(commit_log, "LINE_MAX", 3)
     for count in range(4):
         head = repository.commit({"jobs/b.yaml": job("b", queue="research", priority=count)})
     value = one.load()
@@ -672,6 +672,6 @@ def test_a_parent_counts_only_where_git_looks_for_it(repository: Repository, key
         data=other.encode() + b"\n",
     )
     place = source.GitSource(str(repository.path))
-    assert place.descends(git(repository.path, "rev-parse", "main"), first)
-    assert not place.descends(made, first)
+    assert place.log.descends(git(repository.path, "rev-parse", "main"), first)
+    assert not place.log.descends(made, first)
     place.close()

@@ -106,9 +106,9 @@ def test_one_commit_is_what_git_log_says(
     base = repository.commit({"a.yaml": "1"})
     head = repository.commit({"a.yaml": "2"}, message=message)
     place = source.GitSource(str(repository.path))
-    by_git = place.commit(head)
-    assert place.line(base, head) == [by_git]
-    found = place._plain(head)
+    by_git = place.log.commit(head)
+    assert place.log.between(base, head) == [by_git]
+    found = place.log._plain(head)
     assert found == (by_git if plain else None)
     place.close()
 
@@ -118,8 +118,8 @@ def test_a_merge_is_left_to_git(repository: repositories.Repository) -> None:
     side = repository.commit({"b.yaml": "1"}, branch="side", parent=base)
     head = repository.commit({"b.yaml": "1"}, merge=side)
     place = source.GitSource(str(repository.path))
-    assert place._plain(head) is None
-    assert place.line(base, head) == [place.commit(head)]
+    assert place.log._plain(head) is None
+    assert place.log.between(base, head) == [place.log.commit(head)]
     place.close()
 
 
@@ -137,8 +137,8 @@ def test_idents_are_what_git_says(repository: repositories.Repository, author: s
         data=text.encode(),
     )
     place = source.GitSource(str(repository.path))
-    found = place._plain(head)
-    assert found is None or found == place.commit(head)
+    found = place.log._plain(head)
+    assert found is None or found == place.log.commit(head)
     place.close()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from reconciler.desired.git import source
+from reconciler.desired.git import commit_log
 from reconciler.model import desired
 from reconciler.operations.audit import audit_entries, audit_log
 
@@ -245,7 +245,7 @@ def test_who_signed_is_told_where_that_was_looked_at_and_older_lines_keep_their_
     tmp_path: Path,
 ) -> None:
     line = [
-        source.Commit(one, "", "ada@x.org", "", 0, "s", (("Muster-Submitter", "c@x.org"),))
+        commit_log.Commit(one, "", "ada@x.org", "", 0, "s", (("Muster-Submitter", "c@x.org"),))
         for one in ("1", "2", "3")
     ]
     status = desired.SyncStatus(sync="Synced", attempted_revision="3")

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from reconciler.desired.git import source
+from reconciler.desired.git import commit_log
 from reconciler.model import desired
 from reconciler.model.documents import kinds
 from reconciler.operations.plan import diff, plan_text, planner, pull_request_comment, revisions
@@ -129,7 +129,7 @@ def test_who_signed_a_branch_that_has_parted_answers_for_its_merge(
 def test_what_the_controller_would_hold_is_told(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(source, "LINE_MAX", 2)
+    monkeypatch.setattr(commit_log, "LINE_MAX", 2)
     ada = signing.Key(tmp_path / "keys", "ada")
     mode = document("Cluster", "{verification: {mode: required}}")
     known = document("Access", f"{{identities: [{{email: ada@x.org, keys: [{ada.listed()}]}}]}}")
